@@ -1,0 +1,42 @@
+# Two commands do all the set-up on a machine that has only Python 3.11 (or newer) and make:
+#   make quickstart   makes .venv, installs, runs the main job
+#   make test         makes .venv, installs, lints, type-checks, runs the tests
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+TORCH ?= torch==2.13.0
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: help quickstart test lint check bench test-oracle clean
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
+
+# Torch goes first and by exact version: that finds a CPU build where one is offered, and not gigabytes of CUDA.
+# A stamp per extra: a second call installs nothing.
+$(VENV)/.made:
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --upgrade pip
+	$(PIP) install --quiet $(TORCH)
+	@touch $@
+
+$(VENV)/.%: $(VENV)/.made pyproject.toml
+	$(PIP) install --quiet --editable '.[$*]'
+	@touch $@
+
+quickstart: $(VENV)/.quickstart  ## set up and run the main job
+	$(BIN)/turnwise lab
+
+test: $(VENV)/.dev lint  ## set up, lint, type-check and run every test
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.dev  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.dev  ## run the benchmarks and write their results beside them
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/credit.py --write
+
+clean:  ## remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

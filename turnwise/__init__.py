@@ -1,0 +1,1 @@
+"""Turnwise: reinforcement learning for multi-turn LLM agents, with credit for every turn."""

@@ -1,0 +1,54 @@
+"""The environment protocol: what an environment must offer, and the three small records that cross its border.
+
+An environment plays one task at a time. The task fixes the initial state; `seed` drives all chance after it. Calling `step` before
+`reset` or after the end raises `EpisodeOver`. Optional members, used where present: `close()`, `tasks(split) -> TaskSet`,
+`max_turns`, and `expert(task) -> list of actions` or `expert_action() -> the best action now`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from turnwise.errors import TurnwiseError
+from turnwise.tasks import Task
+
+
+class EpisodeOver(TurnwiseError):
+    """`step` was called before `reset` or after the episode's end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What the agent sees. `anchor` is a key of the state it is in (text, bytes, integer or image); None means: the text itself."""
+
+    text: str
+    images: tuple[Any, ...] = ()
+    actions: tuple[str, ...] | None = None
+    anchor: Any = None
+
+    @property
+    def key(self) -> Any:
+        """The anchor, or the text where no anchor was given."""
+        return self.text if self.anchor is None else self.anchor
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """What one action led to. `success` is about the task and counts when `done`; `info` carries anything else worth logging."""
+
+    observation: Observation
+    reward: float = 0.0
+    done: bool = False
+    success: bool = False
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Env(Protocol):
+    """The two methods that every environment has."""
+
+    def reset(self, task: Task, seed: int = 0) -> Observation: ...
+
+    def step(self, action: str) -> Transition: ...
