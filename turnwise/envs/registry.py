@@ -1,0 +1,297 @@
+"""The registry: environments by name, their tasks, and what each of them needs.
+
+A new environment is one new folder here: its `__init__.py` calls `register`, with the factory given as text (`"module:Class"`) so
+that listing the environments imports none of their code. Other packages announce theirs under the entry point group `turnwise.envs`.
+A user's own file needs neither: `"path/to/my_env.py:MyEnv"` is a name everywhere a name is asked for.
+
+A folder or a package that cannot be imported never takes the others down: its error is kept, listed, and raised when it is asked for.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any, TypeVar, cast
+
+from turnwise.envs.base import Env
+from turnwise.envs.locate import is_reference, load_reference
+from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.tasks import Task, TaskSet
+
+ENTRY_POINTS = "turnwise.envs"
+NUMBERED_SPLITS: Mapping[str, tuple[int, ...]] = {"train": (0, 1, 2, 3, 4, 5, 6, 7), "valid": (8,), "test": (9,)}
+NUMBERED_DECADES = 1000  # where no `n` is given, numbered tasks are 0 … 9,999: 8,000 train, 1,000 valid, 1,000 test
+
+Factory = TypeVar("Factory", bound=Callable[..., Any])
+SplitSizes = Mapping[str, int | None]  # None: as many as asked for
+
+
+@dataclass(frozen=True)
+class Need:
+    """Something an environment cannot run without. `present` is asked only when the environments are listed or made."""
+
+    what: str
+    present: Callable[[], bool]
+    remedy: str = ""
+
+    def met(self) -> bool:
+        try:
+            return bool(self.present())
+        except Exception:  # a probe that fails is an answer, and must not hide the other environments
+            return False
+
+
+def needs_package(module: str, extra: str) -> Need:
+    """The need for an optional package, installed with `turnwise[extra]`."""
+    return Need(f"package {module}", lambda: find_spec(module) is not None, f"pip install 'turnwise[{extra}]'")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One registered environment: how to make it and what a listing says about it."""
+
+    name: str
+    factory: Callable[..., Any] | str
+    summary: str = ""
+    splits: SplitSizes | Callable[[], SplitSizes] | None = None
+    max_turns: int | None = None
+    needs: tuple[Need, ...] = ()
+    source: str = "turnwise"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def load(self) -> Callable[..., Any]:
+        """The factory itself: a class or a function that returns an environment."""
+        if not isinstance(self.factory, str):
+            return self.factory
+        loaded = load_reference(self.factory)
+        if not callable(loaded):
+            raise TurnwiseError(f"environment {self.name!r}: {self.factory} is {type(loaded).__name__}, not a class or a function")
+        return cast(Callable[..., Any], loaded)
+
+
+_specs: dict[str, Spec] = {}
+_broken: dict[str, str] = {}
+_discovered = False
+
+
+def register(
+    name: str,
+    factory: Callable[..., Any] | str | None = None,
+    *,
+    summary: str = "",
+    splits: SplitSizes | Callable[[], SplitSizes] | None = None,
+    max_turns: int | None = None,
+    needs: Iterable[Need] = (),
+    source: str = "turnwise",
+    options: Mapping[str, Any] | None = None,
+) -> Callable[[Factory], Factory]:
+    """Register an environment: a call with a factory (a class, a function, or `"module:Class"`, imported on first use), or a
+    decorator of a class. `splits` says how many tasks each split has (None: endless), as a mapping or as a function that looks;
+    `options` are defaults for the factory's arguments."""
+
+    def add(made_by: Callable[..., Any] | str) -> None:
+        known = _specs.get(name)
+        if known is not None and _identity(known.factory) != _identity(made_by):
+            raise TurnwiseError(f"two environments are called {name!r}: {_identity(known.factory)} and {_identity(made_by)}. Rename one")
+        if is_reference(name) or not name.strip():
+            raise TurnwiseError(f"an environment cannot be called {name!r}: a name has letters and no ':' or '.py'")
+        _specs[name] = Spec(name, made_by, summary, splits, max_turns, tuple(needs), source, dict(options or {}))
+
+    def decorate(made_by: Factory) -> Factory:
+        add(made_by)
+        return made_by
+
+    if factory is not None:
+        add(factory)
+    return decorate
+
+
+def unregister(name: str) -> None:
+    """Forget a registered environment (notebooks that define one again, tests)."""
+    _specs.pop(name, None)
+
+
+def _identity(factory: Callable[..., Any] | str) -> str:
+    if isinstance(factory, str):
+        return factory
+    return f"{getattr(factory, '__module__', '?')}:{getattr(factory, '__qualname__', repr(factory))}"
+
+
+def discover() -> None:
+    """Import the environment folders and read the entry points, once."""
+    global _discovered
+    if _discovered:
+        return
+    _discovered = True
+    for module in iter_modules([str(Path(__file__).parent)]):
+        if module.ispkg:
+            _import_folder(module.name)
+    for point in entry_points(group=ENTRY_POINTS):
+        if point.name in _specs:
+            warnings.warn(f"{point.value} offers an environment called {point.name!r}, which exists already; it is ignored", stacklevel=2)
+            continue
+        package_name = point.dist.name if point.dist else point.module
+        register(point.name, point.value, source=package_name)
+
+
+def _import_folder(folder: str) -> None:
+    try:
+        import_module(f"turnwise.envs.{folder}")
+    except Exception as error:  # any failure of one folder: the others must stay usable
+        _broken[folder] = f"{type(error).__name__}: {error}"
+
+
+def names() -> list[str]:
+    """The names of all environments that are registered, in order."""
+    discover()
+    return sorted(_specs)
+
+
+def broken() -> dict[str, str]:
+    """Environment folders that could not be imported, with the error."""
+    discover()
+    return dict(_broken)
+
+
+def spec(name: str) -> Spec:
+    """What is known of an environment, by its name or by `path/to/my_env.py:MyEnv`."""
+    discover()
+    if name in _specs:
+        return _specs[name]
+    if is_reference(name):
+        return Spec(name, name, source="your own file")
+    if name in _broken:
+        raise TurnwiseError(f"environment {name!r} cannot be imported: {_broken[name]}")
+    raise unknown_name("environment", name, _specs)
+
+
+def make(name: str, **options: Any) -> Env:
+    """An environment by name. Options go to its factory; an option that it does not know is an error that names the nearest one."""
+    entry = spec(name)
+    factory = entry.load()
+    _check_options(name, factory, {**entry.options, **options})
+    env = factory(**{**entry.options, **options})
+    for method in ("reset", "step"):
+        if not callable(getattr(env, method, None)):
+            raise TurnwiseError(f"environment {name!r}: {_identity(factory)} gave {type(env).__name__}, which has no {method}()")
+    return cast(Env, env)
+
+
+def _check_options(name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    try:
+        parameters = inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # some callables written in C have no signature: they check for themselves
+        return
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    known = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    for option in options:
+        if option not in known and not takes_any:
+            raise unknown_name(f"option of environment {name!r}:", option, known)
+    required = [key for key in known if parameters[key].default is inspect.Parameter.empty and key not in options]
+    if required:
+        raise TurnwiseError(f"environment {name!r} needs the option {required[0]!r}. Give it as make({name!r}, {required[0]}=…)")
+
+
+def tasks(name: str, split: str = "train", *, n: int | None = None, **options: Any) -> TaskSet:
+    """The tasks of one split of an environment, `n` of them where `n` is given (the first n; generated ones are made lazily).
+
+    The environment made to ask for its tasks is closed again: what a task set makes lazily must not need an open environment.
+    """
+    if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 0):
+        raise TurnwiseError(f"tasks({name!r}): n must be a whole number that is not negative, got {n!r}")
+    env = make(name, **options)
+    try:
+        return _tasks_of(env, name, split, n)
+    finally:
+        close(env)
+
+
+def _tasks_of(env: Env, name: str, split: str, n: int | None) -> TaskSet:
+    listing = getattr(env, "tasks", None)
+    if listing is None:
+        return numbered(name, split, n)
+    takes_n = "n" in inspect.signature(listing).parameters
+    found = listing(split, n=n) if takes_n and n is not None else listing(split)
+    if not isinstance(found, TaskSet):
+        raise TurnwiseError(f"environment {name!r}: tasks({split!r}) gave {type(found).__name__}, not a TaskSet")
+    if n is None or n == len(found):
+        return found
+    if n > len(found):
+        raise TurnwiseError(f"environment {name!r} has {len(found)} tasks in split {split!r}, fewer than n={n}")
+    return found[:n]
+
+
+def numbered(name: str, split: str, n: int | None = None) -> TaskSet:
+    """The tasks of an environment that lists none: the numbers 0, 1, 2 …, split by their last digit.
+
+    0 to 7 is train, 8 is valid, 9 is test: disjoint however many are taken, and the numbers stay small.
+    """
+    if split not in NUMBERED_SPLITS:
+        raise unknown_name(f"split of environment {name!r}:", split, NUMBERED_SPLITS)
+    digits = NUMBERED_SPLITS[split]
+
+    def task(index: int) -> Task:
+        number = index // len(digits) * 10 + digits[index % len(digits)]
+        return Task(str(number), split, {"number": number})
+
+    return TaskSet.lazy(len(digits) * NUMBERED_DECADES if n is None else n, task, f"{name}/{split}")
+
+
+def close(env: Any) -> None:
+    """Close an environment that has something to close."""
+    if callable(closing := getattr(env, "close", None)):
+        closing()
+
+
+def split_sizes(name: str) -> dict[str, int | None]:
+    """How many tasks each split has (None: as many as asked for), as far as that is known without making the environment."""
+    entry = spec(name)
+    declared = entry.splits() if callable(entry.splits) else entry.splits
+    if declared is None:
+        factory = entry.load()
+        declared = getattr(factory, "splits", None)
+        if declared is None and not hasattr(factory, "tasks"):
+            declared = dict.fromkeys(NUMBERED_SPLITS)
+    return dict(declared) if isinstance(declared, Mapping) else {}
+
+
+def describe(name: str | None = None) -> list[dict[str, Any]]:
+    """What a listing says of each environment, as plain JSON values; of one where a name is given. Never raises for an
+    environment that cannot run here: what it lacks is part of the answer."""
+    rows = [_describe(spec(known)) for known in ([name] if name is not None else names())]
+    if name is None:
+        rows += [_row(folder, error=error) for folder, error in broken().items()]
+    return rows
+
+
+def _describe(entry: Spec) -> dict[str, Any]:
+    needs = [{"what": need.what, "present": need.met(), "remedy": need.remedy} for need in entry.needs]
+    row = _row(entry.name, summary=entry.summary, max_turns=entry.max_turns, needs=needs, source=entry.source)
+    if not all(need["present"] for need in needs):
+        row["ready"] = False
+        if isinstance(entry.splits, Mapping):
+            row["splits"] = dict(entry.splits)
+        return row
+    try:
+        factory = entry.load()
+        row["splits"] = split_sizes(entry.name)
+        if row["max_turns"] is None and isinstance(turns := getattr(factory, "max_turns", None), int):
+            row["max_turns"] = turns
+        row["summary"] = entry.summary or (inspect.getdoc(factory) or "").partition("\n")[0]
+    except Exception as error:  # the listing shows what is wrong with one environment beside the others
+        row.update(ready=False, error=f"{type(error).__name__}: {error}")
+    return row
+
+
+def _row(name: str, **known: Any) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": name, "summary": "", "splits": {}, "max_turns": None, "needs": [], "source": "turnwise"}
+    row.update(ready="error" not in known, error="")
+    row.update(known)
+    return row
