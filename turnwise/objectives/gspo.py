@@ -1,0 +1,41 @@
+"""GSPO: one importance ratio a turn (or a trajectory), the geometric mean of its tokens' ratios, and clipping by it.
+
+The span's ratio is a constant for autograd and each token carries the gradient of its own log-probability, so advantages may differ
+inside a span. With one advantage a span and "turn" weights this has the gradient of the sequence form.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+
+from turnwise.objectives.registry import TokenLoss, register
+from turnwise.objectives.tokens import Tokens, ratio_of
+from turnwise.options import Help
+
+MAX_LOG_SPAN_RATIO = 10.0
+
+
+@register("gspo", paper="GSPO, arXiv 2507.18071")
+def gspo(
+    tokens: Tokens,
+    *,
+    clip_low: Annotated[float, Help("the span's ratio is clipped below at 1 − this", low=0, high=1)] = 3e-4,
+    clip_high: Annotated[float, Help("the span's ratio is clipped above at 1 + this", low=0)] = 4e-4,
+    level: Annotated[Literal["turn", "trajectory"], Help("the span that has one ratio; micro-batches must hold it whole")] = "turn",
+) -> TokenLoss:
+    """One ratio and one clipping decision for a whole turn or trajectory, the geometric mean of its tokens' ratios."""
+    advantage = tokens.advantage
+    span_log_ratio = tokens.mean_over(level, tokens.log_ratio.detach())
+    straight_through = tokens.logprob - tokens.logprob.detach() + span_log_ratio
+    ratio = ratio_of(straight_through, high=MAX_LOG_SPAN_RATIO)
+    loss = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1 - clip_low, 1 + clip_high))
+    return TokenLoss(
+        loss,
+        {
+            "clip_low": (advantage < 0) & (ratio < 1 - clip_low),
+            "clip_high": (advantage > 0) & (ratio > 1 + clip_high),
+            "span_ratio": ratio,
+        },
+    )

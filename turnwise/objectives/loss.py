@@ -1,0 +1,134 @@
+"""The whole loss of a micro-batch: objective + kl_coef × KL − entropy_coef × entropy, all summed with the same weights.
+
+This is the one function that a learner calls. Settings are checked when the `Loss` is made, so a wrong name fails before a model loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.objectives import entropy, kl
+from turnwise.objectives.registry import CORRECTIONS, OBJECTIVES
+from turnwise.objectives.tokens import LEVELS, Tokens
+
+Metrics = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss as settings. `loss, metrics = Loss(...)(tokens)`; call `loss.backward()` for every micro-batch, then step.
+
+    objective, options             a name of `OBJECTIVES` and its options
+    kl, kl_coef, kl_cap            estimator of the KL to the reference, its coefficient (0: no term), a bound on each k3
+    entropy_coef                   coefficient of the entropy bonus (0: none)
+    importance, importance_options "none" or a name of `CORRECTIONS`, and its options
+    """
+
+    objective: str = "clip"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    kl: str = "k3"
+    kl_coef: float = 0.0
+    kl_cap: float | None = 10.0
+    entropy_coef: float = 0.0
+    importance: str = "none"
+    importance_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", OBJECTIVES[self.objective].bind(self.options, "objective"))
+        if self.importance != "none":
+            if self.importance not in CORRECTIONS:
+                raise unknown_name("importance correction", self.importance, ["none", *CORRECTIONS.names()])
+            bound = CORRECTIONS[self.importance].bind(self.importance_options, "importance correction")
+            object.__setattr__(self, "importance_options", bound)
+        elif self.importance_options:
+            raise TurnwiseError('loss: importance_options are given but importance is "none"; name a correction or drop them')
+        if self.kl not in kl.KINDS:
+            raise unknown_name("KL estimator", self.kl, kl.KINDS)
+        for name in ("kl_coef", "entropy_coef"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+                raise TurnwiseError(f"loss: {name} is a number ≥ 0, not {value!r}")
+        if self.kl_cap is not None and not self.kl_cap > 0:
+            raise TurnwiseError(f"loss: kl_cap is a number > 0 or none, not {self.kl_cap!r}")
+
+    @property
+    def level(self) -> str:
+        """The span that every micro-batch must hold whole: "token" (cut anywhere), "turn" or "trajectory"."""
+        levels = [str(options.get("level", "token")) for options in (self.options, self.importance_options)]
+        return max(levels, key=LEVELS.index)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The optional columns of `Tokens` that this loss cannot do without."""
+        wanted = {"engine_logprob": self.importance != "none", "ref_logprob": self.kl_coef > 0, "entropy": self.entropy_coef > 0}
+        return tuple(name for name, needed in wanted.items() if needed)
+
+    def __call__(self, tokens: Tokens) -> tuple[Tensor, Metrics]:
+        """The loss of one part of a batch, with gradient, and its metrics; both add up over the parts (see `combine`)."""
+        tokens = tokens.prepared()
+        policy, columns = OBJECTIVES[self.objective].function(tokens, **self.options)
+        columns = dict(columns)
+        if self.importance != "none":
+            factor, more = CORRECTIONS[self.importance].function(tokens, **self.importance_options)
+            policy = policy * factor.detach()
+            columns |= {**more, "importance": factor}
+        total = policy_loss = (tokens.weight * policy).sum()
+        if self.kl_coef > 0:
+            ref = tokens.need("ref_logprob", "a KL term")
+            total = total + self.kl_coef * (tokens.weight * kl.estimate(tokens.logprob, ref, self.kl, self.kl_cap)).sum()
+        if self.entropy_coef > 0:
+            total = total - self.entropy_coef * (tokens.weight * entropy.bonus(tokens)).sum()
+        metrics = {"loss": total.detach(), "policy_loss": policy_loss.detach()}
+        metrics |= {name: tokens.batch_mean(column) for name, column in (columns | _observed(tokens)).items()}
+        return total, metrics | _largest(tokens)
+
+
+def compute(name: str, tokens: Tokens, **options: Any) -> tuple[Tensor, Metrics]:
+    """The loss of a registered objective alone, and its metrics."""
+    return Loss(name, options)(tokens)
+
+
+def combine(parts: Iterable[Mapping[str, Tensor]]) -> Metrics:
+    """The metrics of a batch from those of its parts: names that end in `_max` by the largest, all others by the sum."""
+    whole: Metrics = {}
+    for part in parts:
+        for name, value in part.items():
+            known = whole.get(name)
+            if known is None:
+                whole[name] = value
+            else:
+                whole[name] = torch.maximum(known, value) if name.endswith("_max") else known + value
+    return whole
+
+
+def _observed(tokens: Tokens) -> Metrics:
+    """What is worth watching whatever the objective, a token."""
+    with torch.no_grad():
+        columns = {
+            "ratio": tokens.ratio,
+            "kl_old_k1": kl.estimate(tokens.old_logprob, tokens.logprob, "k1"),
+            "kl_old_k3": kl.estimate(tokens.old_logprob, tokens.logprob, "k3"),
+        }
+        if tokens.entropy is not None:
+            columns["entropy"] = tokens.entropy
+        if tokens.ref_logprob is not None:
+            columns["kl_ref_k1"] = kl.estimate(tokens.logprob, tokens.ref_logprob, "k1")
+            columns["kl_ref_k3"] = kl.estimate(tokens.logprob, tokens.ref_logprob, "k3")
+        if tokens.engine_logprob is not None:
+            columns["engine_gap"] = (tokens.old_logprob - tokens.engine_logprob).abs()
+            columns["engine_kl_k3"] = kl.estimate(tokens.engine_logprob, tokens.old_logprob, "k3")
+        return columns
+
+
+def _largest(tokens: Tokens) -> Metrics:
+    """The maxima, which do not add up; 0 for a part without tokens."""
+    if tokens.engine_logprob is None:
+        return {}
+    gap = (tokens.old_logprob - tokens.engine_logprob).detach().abs()
+    return {"engine_gap_max": gap.max() if len(tokens) else gap.sum()}

@@ -1,0 +1,64 @@
+"""The critic's loss: squared error of value and return, clipped around the old value as PPO does it.
+
+One entry a predicted value: a token's, or a turn's for critics that value turns. `weight` is made by `token_weights` from the whole
+batch, so parts add up here as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from turnwise.errors import TurnwiseError
+
+
+def value_loss(
+    value: Tensor,
+    old_value: Tensor,
+    target: Tensor,
+    weight: Tensor,
+    eps_v: float | None = 0.5,
+    batch_size: int | Tensor | None = None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Half the weighted squared error, the larger of clipped and unclipped; `eps_v` None does not clip.
+
+    `batch_size` is the number of entries with a weight in the whole batch; needed where this is only a part of it.
+    """
+    if not value.shape == old_value.shape == target.shape == weight.shape:
+        raise TurnwiseError("value loss: value, old_value, target and weight have equal shapes")
+    if eps_v is not None and not eps_v > 0:
+        raise TurnwiseError(f"value loss: eps_v is a positive number or none, not {eps_v!r}")
+    real, kept = torch.promote_types(value.dtype, torch.float32), weight != 0
+    new, old, goal = (torch.where(kept, x.to(real), 0.0) for x in (value, old_value.detach(), target.detach()))
+    error = (new - goal).square()
+    clipped = torch.zeros_like(kept)
+    if eps_v is not None:
+        bounded = (old + (new - old).clamp(-eps_v, eps_v) - goal).square()
+        clipped = bounded > error
+        error = torch.maximum(error, bounded)
+    loss = (weight.detach().to(real) * error).sum() / 2
+    count = kept.sum() if batch_size is None else torch.as_tensor(batch_size, device=value.device)
+
+    def mean(x: Tensor) -> Tensor:
+        return torch.where(kept, x.detach().to(real), 0.0).sum() / count.clamp(min=1)
+
+    residual = goal - new
+    metrics = {
+        "value_loss": loss.detach(),
+        "value_clip": mean(clipped),
+        "value": mean(new),
+        "value_target": mean(goal),
+        "value_target_squared": mean(goal.square()),
+        "value_residual": mean(residual),
+        "value_residual_squared": mean(residual.square()),
+    }
+    return loss, metrics
+
+
+def explained_variance(metrics: Mapping[str, float]) -> float:
+    """1 − Var(target − value) / Var(target), from the added-up metrics of all parts; 0 where the targets do not vary."""
+    spread = float(metrics["value_target_squared"]) - float(metrics["value_target"]) ** 2
+    rest = float(metrics["value_residual_squared"]) - float(metrics["value_residual"]) ** 2
+    return 1 - rest / spread if spread > 1e-12 else 0.0
