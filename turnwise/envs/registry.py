@@ -13,6 +13,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -174,14 +175,20 @@ def spec(name: str) -> Spec:
 
 def make(name: str, **options: Any) -> Env:
     """An environment by name. Options go to its factory; an option that it does not know is an error that names the nearest one."""
-    entry = spec(name)
-    factory = entry.load()
-    _check_options(name, factory, {**entry.options, **options})
-    env = factory(**{**entry.options, **options})
+    env = resolve(name, options)()
     for method in ("reset", "step"):
         if not callable(getattr(env, method, None)):
-            raise TurnwiseError(f"environment {name!r}: {_identity(factory)} gave {type(env).__name__}, which has no {method}()")
+            raise TurnwiseError(f"environment {name!r}: its factory gave {type(env).__name__}, which has no {method}()")
     return cast(Env, env)
+
+
+def resolve(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
+    """The factory of an environment with its options bound, after both were checked; nothing is made yet."""
+    entry = spec(name)
+    factory = entry.load()
+    options = {**entry.options, **options}
+    _check_options(name, factory, options)
+    return partial(factory, **options)
 
 
 def _check_options(name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:

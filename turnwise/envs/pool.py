@@ -1,0 +1,219 @@
+"""The pool: many environments behind one interface, in this process or in worker processes.
+
+    with Pool("alfworld", size=64, workers=4, timeout=60) as pool:
+        pool.submit_reset(0, task, seed=7)
+        for result in pool.results():            # waits for at least one, hands out all that are there
+            pool.submit_step(result.slot, "look")
+
+Nothing that an environment does harms the others: an exception, a dead process and an exceeded time limit are results with a `fault`,
+and the slot plays again after its next reset. Seeds, tasks and answers do not depend on the number of workers. In this process
+(`workers=0`) a call costs next to nothing, but a time limit cannot be enforced. A pool belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from functools import partial
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from turnwise.envs.base import EpisodeOver, Observation, Transition
+from turnwise.envs.registry import make, resolve
+from turnwise.envs.seats import Answer, Seats
+from turnwise.envs.worker import Request
+from turnwise.envs.workers import WorkerSeats
+from turnwise.errors import TurnwiseError
+from turnwise.tasks import Task
+
+
+class Fault(StrEnum):
+    """Why a trajectory stopped when it was the environment's doing."""
+
+    ERROR = "environment fault"
+    TIMEOUT = "environment timeout"
+
+
+class Result(NamedTuple):
+    """What came of one reset or step. After a reset, `transition` holds the first observation, reward 0, not done. With a `fault` there
+    is no transition: `message` is one line, `traceback` the rest."""
+
+    slot: int
+    transition: Transition | None
+    fault: Fault | None = None
+    message: str = ""
+    traceback: str = ""
+
+    @property
+    def observation(self) -> Observation:
+        if self.transition is None:
+            raise TurnwiseError(f"slot {self.slot} has no observation: {self.stop_reason}")
+        return self.transition.observation
+
+    @property
+    def over(self) -> bool:
+        """Whether the episode ended here, by the environment's word or by a fault."""
+        return self.transition is None or self.transition.done
+
+    @property
+    def stop_reason(self) -> str:
+        """The fault as a stop reason: `environment fault: …` or `environment timeout`; empty where there was none."""
+        if self.fault is None:
+            return ""
+        return f"{self.fault.value}: {self.message}" if self.fault is Fault.ERROR else self.fault.value
+
+
+class Pool:
+    """`size` environments in slots 0 … size − 1. `factory` is a registered name, `path/to/my_env.py:MyEnv`, or a function that makes an
+    environment; `options` go to a named one. `workers=0` plays here; `timeout` (seconds a request, None for none) needs workers."""
+
+    def __init__(
+        self,
+        factory: str | Callable[[], Any],
+        size: int,
+        *,
+        workers: int = 0,
+        timeout: float | None = 60.0,
+        options: Mapping[str, Any] | None = None,
+    ):
+        if size < 1 or workers < 0:
+            raise TurnwiseError(f"a pool has at least one slot and no negative number of workers, got size={size}, workers={workers}")
+        if timeout is not None and not timeout > 0:
+            raise TurnwiseError(f"the time limit of a pool is a positive number of seconds or None, got {timeout!r}")
+        if isinstance(factory, str):
+            resolve(factory, options or {})  # a wrong name or option is an error here, not a fault in every slot
+            factory = partial(make, factory, **(options or {}))
+        elif options:
+            raise TurnwiseError("options are for an environment that is given by name: bind them to your function instead")
+        self.size = size
+        self._here: Seats | None = None
+        self._away: WorkerSeats | None = None
+        if workers == 0:
+            self._here = Seats(factory)
+        else:
+            self._away = WorkerSeats(factory, min(workers, size), math.inf if timeout is None else timeout)
+        self._playing = [False] * size
+        self._waiting: set[int] = set()
+        self._done: list[Result] = []
+        self._closed = False
+
+    @property
+    def pending(self) -> int:
+        """How many requests have a result that was not handed out yet."""
+        return len(self._waiting)
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of the workers, none where the environments play in this process."""
+        return self._away.pids if self._away else []
+
+    def reset(self, slot: int, task: Task, seed: int = 0) -> Result:
+        """Start a task in a slot and wait for its first observation."""
+        self._admit(slot)
+        if self._here is not None:
+            return self._settle(slot, self._here.reset(slot, task, seed))
+        self._send(Request(slot, task, seed, ""))
+        return self._await(slot)
+
+    def step(self, slot: int, action: str) -> Result:
+        """Play one action in a slot and wait for what it leads to."""
+        self._admit(slot, starts=False)
+        if self._here is not None:
+            return self._settle(slot, self._here.step(slot, action))
+        self._send(Request(slot, None, 0, action))
+        return self._await(slot)
+
+    def submit_reset(self, slot: int, task: Task, seed: int = 0) -> None:
+        """Start a task in a slot; `results` hands out its first observation."""
+        self._admit(slot)
+        self._send(Request(slot, task, seed, ""))
+
+    def submit_step(self, slot: int, action: str) -> None:
+        """Play one action in a slot; `results` hands out what it leads to."""
+        self._admit(slot, starts=False)
+        self._send(Request(slot, None, 0, action))
+
+    def results(self, timeout: float | None = None) -> list[Result]:
+        """All results that are there, in the order in which they came. Waits for the first one, at most `timeout` seconds (0: does not
+        wait); empty when nothing is pending or the time is over."""
+        if self._away is not None:
+            until = math.inf if timeout is None else time.monotonic() + timeout
+            self._take(-math.inf if self._done else until)
+        done, self._done = self._done, []
+        self._waiting.difference_update(result.slot for result in done)
+        return done
+
+    def reset_all(self, starts: Iterable[tuple[int, Task, int]]) -> list[Result]:
+        """Start tasks in many slots, given as (slot, task, seed), and wait for all: results in the order asked for."""
+        slots = []
+        for slot, task, seed in starts:
+            self.submit_reset(slot, task, seed)
+            slots.append(slot)
+        return [self._await(slot) for slot in slots]
+
+    def step_all(self, actions: Iterable[tuple[int, str]]) -> list[Result]:
+        """Play one action in each of many slots, given as (slot, action), and wait for all: results in the order asked for."""
+        slots = []
+        for slot, action in actions:
+            self.submit_step(slot, action)
+            slots.append(slot)
+        return [self._await(slot) for slot in slots]
+
+    def _admit(self, slot: int, starts: bool = True) -> None:
+        if not 0 <= slot < self.size:
+            raise TurnwiseError(f"slot {slot} of a pool with the slots 0 to {self.size - 1}")
+        if self._closed:
+            raise TurnwiseError("this pool is closed")
+        if slot in self._waiting:
+            raise TurnwiseError(f"slot {slot} has a request whose result was not taken yet: call results() first")
+        if not (starts or self._playing[slot]):
+            raise EpisodeOver(f"slot {slot} has no running episode: reset it first")
+
+    def _send(self, request: Request) -> None:
+        self._waiting.add(request.slot)
+        if self._away is not None:
+            self._away.submit(request)
+        elif self._here is not None:
+            if request.task is not None:
+                answer = self._here.reset(request.slot, request.task, request.seed)
+            else:
+                answer = self._here.step(request.slot, request.action)
+            self._done.append(self._settle(request.slot, answer))
+
+    def _settle(self, slot: int, answer: Answer, timed_out: bool = False) -> Result:
+        transition = answer.transition
+        if transition is not None:
+            self._playing[slot] = not transition.done
+            return Result(slot, transition)
+        self._playing[slot] = False
+        return Result(slot, None, Fault.TIMEOUT if timed_out else Fault.ERROR, answer.message, answer.traceback)
+
+    def _take(self, until: float) -> None:
+        if self._away is not None:
+            self._done += [self._settle(*answer) for answer in self._away.gather(until)]
+
+    def _await(self, slot: int) -> Result:
+        while True:
+            for index, result in enumerate(self._done):
+                if result.slot == slot:
+                    self._waiting.discard(slot)
+                    return self._done.pop(index)
+            self._take(math.inf)
+
+    def close(self) -> None:
+        """Close the environments and end the workers. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._here is not None:
+            self._here.close()
+        if self._away is not None:
+            self._away.close()
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

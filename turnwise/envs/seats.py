@@ -1,0 +1,75 @@
+"""Environments in numbered slots of one process, each behind a guard: whatever one of them raises is a fault of its slot alone.
+
+The pool plays these in its own process, and a worker process plays them for a pool, so both behave alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from turnwise.envs.base import Observation, Transition
+from turnwise.tasks import Task
+
+MESSAGE_LIMIT = 500
+
+
+class Answer(NamedTuple):
+    """What came of one request: a transition, or a message (one line) and a traceback."""
+
+    transition: Transition | None
+    message: str = ""
+    traceback: str = ""
+
+
+def failure(error: BaseException) -> Answer:
+    """The answer for an exception that an environment raised."""
+    line = " ".join(f"{type(error).__name__}: {error}".split())
+    return Answer(None, line[:MESSAGE_LIMIT], "".join(traceback.format_exception(error)))
+
+
+class Seats:
+    """The environments of one process by slot, made on their first reset and made anew after a fault."""
+
+    def __init__(self, factory: Callable[[], Any]):
+        self._factory = factory
+        self._envs: dict[int, Any] = {}
+
+    def reset(self, slot: int, task: Task, seed: int) -> Answer:
+        try:
+            env = self._envs.get(slot)
+            if env is None:
+                env = self._envs[slot] = self._factory()
+            observation = env.reset(task, seed)
+            if not isinstance(observation, Observation):
+                raise TypeError(f"reset gave {type(observation).__name__}, not an Observation")
+            return Answer(Transition(observation))
+        except (Exception, SystemExit) as error:
+            return self._drop(slot, error)
+
+    def step(self, slot: int, action: str) -> Answer:
+        try:
+            transition = self._envs[slot].step(action)
+            if not isinstance(transition, Transition):
+                raise TypeError(f"step gave {type(transition).__name__}, not a Transition")
+            return Answer(transition)
+        except (Exception, SystemExit) as error:  # an environment that calls sys.exit must not end the run
+            return self._drop(slot, error)
+
+    def _drop(self, slot: int, error: BaseException) -> Answer:
+        answer = failure(error)
+        self._close(self._envs.pop(slot, None))
+        return answer
+
+    def close(self) -> None:
+        for slot in list(self._envs):
+            self._close(self._envs.pop(slot))
+
+    @staticmethod
+    def _close(env: Any) -> None:
+        # Closing is a courtesy: an environment that is broken already may well fail here too.
+        with contextlib.suppress(Exception, SystemExit):
+            if callable(closing := getattr(env, "close", None)):
+                closing()

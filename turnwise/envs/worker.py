@@ -1,0 +1,105 @@
+"""A worker process of the pool: plays the environments of some slots, one request after another.
+
+A thread reads the requests, so the pool can always write; the main thread plays. The same thread ends the process, with all that the
+environments have started in it, when the pool's process is gone: also while an environment hangs.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from collections.abc import Callable
+from multiprocessing import spawn
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, NamedTuple
+
+from turnwise.envs.seats import Answer, Seats, failure
+from turnwise.tasks import Task
+
+PARENT_CHECK_SECONDS = 1.0
+importing_main = False  # true while the user's script is imported again: a pool made meanwhile would start workers without end
+
+
+class Setup(NamedTuple):
+    """What a worker is told first. `main` is set where the factory lives in the user's script, which is then imported here too."""
+
+    parent: int
+    factory: bytes
+    main: dict[str, Any] | None
+
+
+class Request(NamedTuple):
+    """Reset (`task` is set) or step one slot. `silent` marks the replay of a slot whose worker was lost: its answer is checked, not
+    handed out."""
+
+    slot: int
+    task: Task | None
+    seed: int
+    action: str
+    silent: bool = False
+
+
+def serve(connection: Connection) -> None:
+    """Answer requests in their order until None comes or the pool's process ends."""
+    setup: Setup = pickle.loads(connection.recv_bytes())
+    inbox: SimpleQueue[Request | None] = SimpleQueue()
+    Thread(target=_read, args=(connection, inbox, setup.parent), daemon=True).start()
+    seats = Seats(_factory(setup))
+    connection.send_bytes(pickle.dumps(Answer(None)))
+    while (request := inbox.get()) is not None:
+        connection.send_bytes(_pack(_play(seats, request)))
+    seats.close()
+    connection.close()
+
+
+def _factory(setup: Setup) -> Callable[[], Any]:
+    global importing_main
+    try:
+        if setup.main is not None:
+            importing_main = True
+            spawn.prepare(setup.main)
+            importing_main = False
+        return pickle.loads(setup.factory)  # type: ignore[no-any-return]
+    except BaseException as error:
+        reason = failure(error)
+
+        def cannot_make() -> Any:
+            raise RuntimeError(f"the worker cannot make the environment: {reason.message}\n{reason.traceback}")
+
+        return cannot_make
+
+
+def _play(seats: Seats, request: Request) -> Answer:
+    if request.task is not None:
+        return seats.reset(request.slot, request.task, request.seed)
+    return seats.step(request.slot, request.action)
+
+
+def _pack(answer: Answer) -> bytes:
+    try:
+        return pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:  # an environment may put anything into info
+        return pickle.dumps(failure(TypeError(f"the answer cannot be sent to another process: {error}")))
+
+
+def _read(connection: Connection, inbox: SimpleQueue[Request | None], parent: int) -> None:
+    try:
+        while True:
+            # A fork of the pool's process can hold the other end open after it has died, hence the second question.
+            while not connection.poll(PARENT_CHECK_SECONDS):
+                if os.getppid() != parent:
+                    end_group()
+            request = pickle.loads(connection.recv_bytes())
+            inbox.put(request)
+            if request is None:
+                return
+    except (EOFError, OSError):
+        end_group()
+
+
+def end_group() -> None:
+    """End this process and whatever its environments started. The worker leads a process group of its own."""
+    os.killpg(0, signal.SIGKILL)
