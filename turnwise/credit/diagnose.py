@@ -1,0 +1,85 @@
+"""What a batch of rollouts offers to step-level credit: the two levels turn by turn, and their statistics.
+
+`explain` says where each turn's credit comes from; `diagnose` sums it up in the numbers that every training run logs. Both take GiGPO's
+options, which mean the same here.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnwise.anchors import Ints
+from turnwise.credit.anchor_groups import anchor_groups
+from turnwise.credit.gigpo import step_credit
+from turnwise.credit.grpo import episode_credit
+from turnwise.credit.registry import algorithms
+from turnwise.credit.segments import discounted_returns, episode_returns, is_constant, pair, segment_count, trajectory_groups
+from turnwise.rollouts import Rollouts
+
+BINS = (1, 2, 4, 8, 16, 32, 64)  # lower edges of the histogram of anchor-group sizes
+
+
+def explain(rollouts: Rollouts, **options: Any) -> dict[str, NDArray[Any]]:
+    """For each turn, in the rows' own order: `step_return` (discounted, without penalty), `episode` and `step` credit before weighting,
+    `anchor_group` (a dense id) and `anchor_size` (turns in that group)."""
+    chosen = algorithms["gigpo"].bind(options, algorithms.kind)
+    r = rollouts.in_order()
+    segment, size = anchor_groups(r, chosen["anchors"], chosen["threshold"])
+    returns = discounted_returns(r, chosen["gamma"])
+    score = returns - chosen["invalid_penalty"] * ~r.valid
+    shared = {name: chosen[name] for name in ("norm", "weighting", "invalid_penalty")}
+    columns = {
+        "step_return": returns,
+        "episode": episode_credit(r, **shared),
+        "step": step_credit(r, score, segment, size, norm=chosen["norm"], once=chosen["once"]),
+        "anchor_group": segment,
+        "anchor_size": segment_count(segment, size)[segment],
+    }
+    return {name: column[rollouts.positions] for name, column in columns.items()}
+
+
+def diagnose(rollouts: Rollouts, **options: Any) -> dict[str, Any]:
+    """Statistics of the anchor groups and of the two levels of credit. Shares are of turns unless the name says groups.
+
+    anchor_size_histogram: "1", "2-3", "4-7" … → share of turns in anchor groups of that size. singleton_share: turns whose state no other
+    turn of the group shares. one_trajectory_share: turns in anchor groups that a single looping trajectory fills.
+    step_credit_share: turns with non-zero step credit. step_to_episode: mean |step| / mean |episode| (0 where there is no episode
+    credit). constant_group_share: task groups whose trajectories all have the same return.
+    """
+    r = rollouts.in_order()
+    why = explain(r, **options)
+    segment = why["anchor_group"]
+    counts = segment_count(segment, int(segment.max()) + 1)
+    step, episode = np.abs(why["step"]), np.abs(why["episode"])
+    constant = is_constant(episode_returns(r), trajectory_groups(r), len(r.group_labels))
+    return {
+        "anchor_groups": len(counts),
+        "anchor_size_mean": float(counts.mean()),
+        "anchor_size_max": int(counts.max()),
+        "anchor_size_histogram": _histogram(counts[segment]),
+        "singleton_share": float((counts[segment] == 1).mean()),
+        "singleton_group_share": float((counts == 1).mean()),
+        "one_trajectory_share": float(((_visitors(r, segment, len(counts)) == 1) & (counts > 1))[segment].mean()),
+        "step_credit_share": float((step != 0).mean()),
+        "step_to_episode": float(step.mean() / episode.mean()) if episode.any() else 0.0,
+        "constant_group_share": float(constant.mean()),
+        "invalid_share": float((~r.valid).mean()),
+    }
+
+
+def _visitors(r: Rollouts, segment: Ints, size: int) -> Ints:
+    """How many different trajectories are in each anchor group."""
+    visit, visits = pair(r.trajectory, segment)
+    group_of_visit = np.empty(visits, np.int64)
+    group_of_visit[visit] = segment
+    return segment_count(group_of_visit, size)
+
+
+def _histogram(size_of_turn: Ints) -> dict[str, float]:
+    names = [str(low) if high == low + 1 else f"{low}-{high - 1}" for low, high in pairwise(BINS)] + [f"{BINS[-1]}+"]
+    shares = np.histogram(size_of_turn, bins=[*BINS, np.iinfo(np.int64).max])[0] / len(size_of_turn)
+    return dict(zip(names, shares.tolist(), strict=True))

@@ -1,0 +1,88 @@
+"""GAE: generalised advantage estimation with a critic's values, over turns or over tokens. What PPO uses.
+
+    δ_k = r_k + γ · V_{k+1} − V_k        A_k = δ_k + γλ · A_{k+1}
+
+level="turn": one step is one turn; V_k is the column `value` (the critic before the response), the next value is the next turn's: credit
+flows across turns. level="token": one step is one response token; V is the column `token_value`, a turn's reward lies on its last
+token, and the next value of a turn's last token is that of the next turn's first token, so that observations between them cost nothing.
+After a trajectory's end the value is 0. A turn without tokens passes its reward on to the trajectory's token before it, or, if there
+is none, to the one after it. The penalty of an invalid turn is part of its reward here: the critic learns to foresee it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+
+from turnwise.anchors import Ints
+from turnwise.credit.registry import PerToken, register
+from turnwise.credit.segments import Norm, Penalty, reverse_scan, segment_sum, standardise
+from turnwise.errors import TurnwiseError
+from turnwise.options import Help
+from turnwise.rollouts import Floats, Rollouts
+
+
+@register("gae", paper="Schulman et al. 2016, arXiv 1506.02438; PPO: Schulman et al. 2017, arXiv 1707.06347")
+def gae(
+    r: Rollouts,
+    *,
+    level: Annotated[Literal["turn", "token"], Help("what one step is: a turn (column `value`) or a token (`token_value`)")] = "turn",
+    gamma: Annotated[float, Help("discount per step (turn or token, by `level`)", low=0, high=1)] = 1.0,
+    lam: Annotated[float, Help("λ: 0 trusts the critic, 1 the sampled return", low=0, high=1)] = 0.95,
+    norm: Norm = "std",
+    invalid_penalty: Penalty = 0.0,
+) -> Floats | PerToken:
+    """Advantages from a critic's values; norm=std whitens them over the whole batch (turns or tokens)."""
+    advantage = gae_advantages(r, level=level, gamma=gamma, lam=lam, invalid_penalty=invalid_penalty)
+    advantage = whitened(advantage, norm)
+    return PerToken(advantage) if level == "token" else advantage
+
+
+def whitened(advantage: Floats, norm: str) -> Floats:
+    """With norm "std": minus the batch's mean, divided by its standard deviation."""
+    return standardise(advantage, np.zeros(len(advantage), np.int64), 1, norm) if norm == "std" else advantage
+
+
+def gae_advantages(r: Rollouts, *, level: str, gamma: float, lam: float, invalid_penalty: float = 0.0) -> Floats:
+    """Advantages before whitening. Adding the values gives the critic's targets."""
+    reward = r.reward - invalid_penalty * ~r.valid
+    if level == "turn":
+        return scan_advantages(reward, r.need("value", "gae with level=turn"), r.trajectory, gamma, lam)
+    value = r.need("token_value", "gae with level=token")
+    owner = token_rows(r)
+    return scan_advantages(reward_on_tokens(r, reward, owner), value, r.trajectory[owner], gamma, lam)
+
+
+def scan_advantages(reward: Floats, value: Floats, segment: Ints, gamma: float, lam: float) -> Floats:
+    """GAE inside each run of equal `segment` values."""
+    following = np.zeros(len(value))
+    following[:-1] = np.where(segment[:-1] == segment[1:], value[1:], 0.0)
+    return reverse_scan(reward + gamma * following - value, gamma * lam, segment)
+
+
+def token_rows(r: Rollouts) -> Ints:
+    """For each token the row it belongs to."""
+    return np.repeat(np.arange(len(r)), np.diff(r.token_offsets))
+
+
+def reward_on_tokens(r: Rollouts, reward: Floats, owner: Ints) -> Floats:
+    """Each turn's reward on its last token; that of a turn without tokens on the trajectory's nearest one."""
+    last = r.token_offsets[1:] - 1
+    if (r.need("tokens", "gae with level=token") == 0).any():
+        last = _nearest_token(r, last, owner)
+    return segment_sum(reward, last, len(owner))
+
+
+def _nearest_token(r: Rollouts, last: Ints, owner: Ints) -> Ints:
+    """For turns without tokens: the token before, if it is of the same trajectory, else the one after."""
+    if len(owner) == 0:
+        raise TurnwiseError("column 'tokens': no turn has a token, so there is nothing to give per-token credit to")
+    before, after = np.clip(last, 0, len(owner) - 1), np.clip(last + 1, 0, len(owner) - 1)
+    same = (last >= 0) & (r.trajectory[owner[before]] == r.trajectory)
+    place = np.where(same, before, after)
+    lost = r.trajectory[owner[place]] != r.trajectory
+    if lost.any():
+        label = r.trajectory_labels[r.trajectory[lost.argmax()]]
+        raise TurnwiseError(f"column 'tokens': trajectory {label!r} has no token at all, so there is nothing to give per-token credit to")
+    return place

@@ -1,0 +1,34 @@
+"""REINFORCE++-baseline: the group's mean as baseline, the whole batch's standard deviation as scale.
+
+    A(τ) = (R(τ) − group mean) / (batch std of R − group mean + 1e-6)
+
+An easy task, where all returns are nearly equal, then stays small instead of being blown up by its own small deviation. The batch mean
+of what is divided is 0 by construction, so it is not subtracted again: a constant group keeps exactly 0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from turnwise.credit.grpo import episode_credit
+from turnwise.credit.registry import register
+from turnwise.credit.segments import EPSILON, Norm, Penalty, Weighting, episode_returns, standardise, trajectory_groups
+from turnwise.rollouts import Floats, Rollouts
+
+
+@register("reinforce_pp_baseline", paper="Hu et al. 2025, REINFORCE++, arXiv 2501.03262")
+def reinforce_pp_baseline(
+    r: Rollouts, *, norm: Norm = "std", weighting: Weighting = "trajectory", invalid_penalty: Penalty = 0.0
+) -> Floats:
+    """A trajectory's return minus its group's mean, divided by the standard deviation over the whole batch."""
+    if weighting == "step":
+        return _scaled(episode_credit(r, norm="none", weighting="step", invalid_penalty=invalid_penalty), norm)
+    centred = standardise(episode_returns(r), trajectory_groups(r), len(r.group_labels), "none")
+    return _scaled(centred, norm)[r.trajectory] - invalid_penalty * ~r.valid
+
+
+def _scaled(centred: Floats, norm: str) -> Floats:
+    if norm == "none":
+        return centred
+    std = float(np.sqrt((centred**2).sum() / max(len(centred) - 1, 1)))
+    return centred / (std + EPSILON)

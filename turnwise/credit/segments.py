@@ -1,0 +1,122 @@
+"""The group statistics that credit functions share. Pure numpy on float64, linear in the number of rows.
+
+A *segment* is a set of rows with the same dense integer (a task group, an anchor group, a trajectory). Values are first taken relative
+to their segment's first value: a segment whose values are all equal then gives exactly 0, whatever the value, instead of float
+noise divided by a small epsilon.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnwise.anchors import Ints, dense
+from turnwise.options import Help
+from turnwise.rollouts import Bools, Floats, Rollouts
+
+EPSILON = 1e-6  # added to a standard deviation before dividing by it
+NOISE = 1e-12  # relative difference below which two 64-bit sums count as equal
+
+Norm = Annotated[Literal["std", "none"], Help("divide by the sample standard deviation + 1e-6, or do not divide")]
+Weighting = Annotated[
+    Literal["trajectory", "step"],
+    Help("what counts once in the episode statistics: each trajectory (the papers) or each turn (the public code: long ones weigh more)"),
+]
+Penalty = Annotated[float, Help("subtracted for a turn whose response could not be parsed", low=0)]
+TurnDiscount = Annotated[float, Help("discount per turn", low=0, high=1)]
+
+
+def segment_sum(values: Floats, segment: Ints, size: int) -> Floats:
+    """The sum of each segment."""
+    return np.bincount(segment, weights=values, minlength=size).astype(np.float64, copy=False)
+
+
+def segment_count(segment: Ints, size: int) -> Ints:
+    """The number of rows of each segment."""
+    return np.bincount(segment, minlength=size)
+
+
+def segment_first(values: NDArray[np.generic], segment: Ints, size: int) -> NDArray[np.generic]:
+    """The first value of each segment (0 for an empty one)."""
+    first = np.zeros(size, values.dtype)
+    first[segment[::-1]] = values[::-1]  # where an index repeats numpy keeps the last assignment: the first row
+    return first
+
+
+def relative(values: Floats, segment: Ints, size: int) -> Floats:
+    """Values minus their segment's first value; differences that are only rounding become exactly 0."""
+    reference = segment_first(values, segment, size)[segment].astype(np.float64)
+    difference = values - reference
+    difference[np.abs(difference) <= NOISE * np.maximum(np.abs(values), np.abs(reference))] = 0.0
+    return difference
+
+
+def standardise(values: Floats, segment: Ints, size: int, norm: str, weight: Floats | None = None, ddof: int = 1) -> Floats:
+    """Values minus their segment's mean and, with norm "std", divided by its standard deviation + 1e-6.
+
+    `weight` lets rows count less in the statistics (for example 1/visits, so that a trajectory counts once); the weights of a segment
+    add up to how many samples it stands for. A segment that is constant, or stands for one sample, gives exactly 0.
+    """
+    difference = relative(values, segment, size)
+    weighted = difference if weight is None else difference * weight
+    count = segment_count(segment, size).astype(np.float64) if weight is None else segment_sum(weight, segment, size)
+    mean = segment_sum(weighted, segment, size) / np.maximum(count, EPSILON)
+    centred = difference - mean[segment]
+    centred[(count < 1.5)[segment]] = 0.0
+    if norm == "none":
+        return centred
+    square = centred**2 if weight is None else centred**2 * weight
+    std = np.sqrt(segment_sum(square, segment, size) / np.maximum(count - ddof, 1.0))
+    return centred / (std + EPSILON)[segment]
+
+
+def is_constant(values: Floats, segment: Ints, size: int) -> Bools:
+    """For each segment whether all its values are equal."""
+    differing = (relative(values, segment, size) != 0).astype(np.float64)
+    return np.asarray(segment_sum(differing, segment, size) == 0)
+
+
+def reverse_scan(values: Floats, coefficient: Floats | float, segment: Ints) -> Floats:
+    """y[i] = values[i] + coefficient · y[i+1] inside each run of equal `segment` values; the last row of a run has no successor.
+
+    Doubling: after k passes y[i] holds the sum over the next 2^k rows, so a run of length T takes log2(T) vectorised passes and no
+    division by vanishing powers of the coefficient.
+    """
+    total = np.array(values, np.float64)
+    if len(total) == 0:
+        return total
+    link = np.zeros(len(total))
+    ends = segment[:-1] != segment[1:]
+    link[:-1] = np.where(ends, 0.0, coefficient if np.isscalar(coefficient) else np.asarray(coefficient)[:-1])
+    borders = np.flatnonzero(np.concatenate([[True], ends, [True]]))
+    longest, step = int(np.diff(borders).max()), 1
+    while step < longest:
+        total[:-step] += link[:-step] * total[step:]
+        link[:-step] *= link[step:]
+        link[-step:] = 0.0
+        step *= 2
+    return total
+
+
+def pair(first: Ints, second: Ints) -> tuple[Ints, int]:
+    """Dense ids of the pairs (first, second), and how many there are."""
+    width = int(second.max()) + 1 if len(second) else 1
+    distinct, code = dense(first * width + second)
+    return code, len(distinct)
+
+
+def discounted_returns(r: Rollouts, gamma: float) -> Floats:
+    """Σ γ^k · reward of the turn k later, to the trajectory's end, for each turn of rollouts that are in order."""
+    return reverse_scan(r.reward, gamma, r.trajectory)
+
+
+def episode_returns(r: Rollouts) -> Floats:
+    """The undiscounted sum of rewards of each trajectory, by trajectory code."""
+    return segment_sum(r.reward, r.trajectory, len(r.trajectory_labels))
+
+
+def trajectory_groups(r: Rollouts) -> Ints:
+    """The group of each trajectory, by trajectory code."""
+    return segment_first(r.group, r.trajectory, len(r.trajectory_labels)).astype(np.int64)
