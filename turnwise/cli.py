@@ -1,0 +1,109 @@
+"""The command line: one thin function a command. What a command does lives in the package; the imports are inside the functions, so
+that `turnwise --help` loads neither torch nor an environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from turnwise.errors import TurnwiseError
+
+HELP = """Train language-model agents on multi-turn tasks, with credit for every turn.
+
+Look at the environments first (envs), play one yourself (play), then let a model play and learn."""
+
+app = typer.Typer(
+    name="turnwise", help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+)
+
+EnvName = Annotated[str, typer.Argument(help="A name that `turnwise envs` lists, or a file of your own: path/to/my_env.py:MyEnv")]
+Options = Annotated[
+    list[str] | None, typer.Option("--option", "-o", metavar="KEY=VALUE", help="An option of the environment; may be repeated.")
+]
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"turnwise {version('turnwise')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _turnwise(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)] = False,
+) -> None:
+    """Options that stand before a command."""
+
+
+@app.command()
+def envs(
+    name: Annotated[str | None, typer.Argument(help="Only this environment.")] = None,
+    check: Annotated[str | None, typer.Option(metavar="NAME", help="Play NAME with random actions and report broken rules.")] = None,
+    option: Options = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """List the environments, or check one of your own."""
+    from rich.console import Console
+
+    from turnwise.envs import registry, table
+    from turnwise.envs.check import check as run_check
+
+    if check is not None:
+        report = run_check(check, **parse_options(option))
+        if as_json:
+            typer.echo(json.dumps(report.to_dict(), indent=2))
+        else:
+            table.print_report(report, Console())
+        raise typer.Exit(0 if report.ok else 1)
+    rows = registry.describe(name)
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+    else:
+        Console().print(table.environments_table(rows))
+
+
+@app.command()
+def play(
+    env: EnvName,
+    task: Annotated[str | None, typer.Option(help="A task's id, or its number in the split.")] = None,
+    split: Annotated[str, typer.Option(help="The split to take the task from.")] = "train",
+    seed: Annotated[int, typer.Option(help="Drives chance; without --task it also says which task is played.")] = 0,
+    max_turns: Annotated[int | None, typer.Option(min=1, help="Turns before the game ends, if not the environment's own limit.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Let the expert play.")] = False,
+    option: Options = None,
+) -> None:
+    """Play an environment yourself, with hints from its expert."""
+    from turnwise.envs.play import play as play_game
+
+    play_game(env, task=task, split=split, seed=seed, max_turns=max_turns, watch=watch, **parse_options(option))
+
+
+def parse_options(pairs: list[str] | None) -> dict[str, Any]:
+    """`key=value` pairs; a value that reads as JSON (3, true, ["a"]) is that, any other is text."""
+    options: dict[str, Any] = {}
+    for pair in pairs or []:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.isidentifier():
+            raise TurnwiseError(f"an option is written KEY=VALUE, got {pair!r}")
+        try:
+            options[key] = json.loads(value)
+        except json.JSONDecodeError:
+            options[key] = value
+    return options
+
+
+def main() -> None:
+    """The entry point: an error that Turnwise understands is one red line and exit code 2, never a traceback."""
+    try:
+        app()
+    except TurnwiseError as error:
+        if os.environ.get("TURNWISE_DEBUG"):
+            raise
+        typer.secho(f"error: {' '.join(str(error).split())}", fg="red", err=True)
+        sys.exit(2)

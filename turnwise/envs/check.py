@@ -1,0 +1,345 @@
+"""The checker: plays an environment with random actions and reports where it breaks the contract.
+
+The first thing to run on a new environment. Each problem names the rule, what was seen, and what to do. The rules are those that
+training leans on: a group of trajectories can only be compared if the same task, seed and actions lead to the same answers, in any
+process, whatever else is being played beside it.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
+from numbers import Real
+from typing import Any
+
+from turnwise.envs.base import EpisodeOver, Observation, Transition
+from turnwise.envs.pool import Pool
+from turnwise.envs.registry import NUMBERED_SPLITS, close, numbered, resolve, split_sizes, tasks
+from turnwise.tasks import Task, TaskSet
+
+ODD_ACTIONS = ("", " ", "xyzzy", "LOOK", "\x00", "\U0001f600", "a" * 10_000, "look\nlook", "\ud800", "{'json': [1, 2]}")
+NO_LIMIT_TURNS = 200
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One broken rule: its name, and what was seen where."""
+
+    rule: str
+    seen: str
+
+
+@dataclass
+class Report:
+    """What the checker found. `ok` is true where there are no problems; notes are worth knowing but break nothing."""
+
+    name: str
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    episodes: int = 0
+    turns: int = 0
+    won: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def add(self, rule: str, seen: str) -> None:
+        """Keep the first sighting of a rule: ten more of the same help nobody."""
+        if all(problem.rule != rule for problem in self.problems):
+            self.problems.append(Problem(rule, " ".join(seen.split())[:400]))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "ok": self.ok}
+
+
+@dataclass
+class Script:
+    """One episode: the actions and what came of them, to be compared with the same played again."""
+
+    task: Task
+    seed: int
+    first: Observation
+    actions: list[str] = field(default_factory=list)
+    transitions: list[Transition] = field(default_factory=list)
+
+
+def check(env: str | Callable[[], Any], *, episodes: int = 5, turns: int = 50, seed: int = 0, **options: Any) -> Report:
+    """Play `episodes` tasks of an environment for up to `turns` random actions each and report every broken rule. `env` is a name, a
+    `path/to/my_env.py:MyEnv`, or a function that makes one (a class will do)."""
+    name = env if isinstance(env, str) else getattr(env, "__name__", repr(env))
+    report = Report(name)
+    factory = resolve(env, options) if isinstance(env, str) else env
+    with _shaken_globals():
+        checks = _Checks(factory, report, random.Random(f"check {seed}"))
+        if (task_list := checks.task_list(env, options, episodes)) is None:
+            return report
+        scripts = [s for s in (checks.play(task, turns, seed + i) for i, task in enumerate(task_list)) if s is not None]
+        checks.end_of_episode(scripts)
+        checks.again(scripts)
+        checks.side_by_side(scripts)
+        checks.odd_actions(task_list)
+        checks.expert(task_list)
+        if isinstance(env, str):
+            checks.in_a_worker(env, options, scripts)
+        checks.done()
+    return report
+
+
+@contextmanager
+def _shaken_globals() -> Iterator[None]:
+    """Environments must not draw from the global generator; it is put back as it was."""
+    state = random.getstate()
+    try:
+        yield
+    finally:
+        random.setstate(state)
+
+
+class _Checks:
+    """The rules, one method each, over one report."""
+
+    def __init__(self, factory: Callable[[], Any], report: Report, rng: random.Random):
+        self.factory, self.report, self.rng = factory, report, rng
+        self.opened: list[Any] = []
+
+    def make(self) -> Any:
+        random.seed(len(self.opened))  # a different global state every time: an environment that uses it is found out
+        env = self.factory()
+        self.opened.append(env)
+        return env
+
+    def done(self) -> None:
+        for env in self.opened:
+            try:
+                close(env)
+            except Exception as error:
+                self.report.add("close() does not raise", f"it raised {type(error).__name__}: {error}")
+
+    def task_list(self, env: str | Callable[[], Any], options: Mapping[str, Any], count: int) -> list[Task] | None:
+        """A few tasks of the first split, after looking at the identity of all splits' first tasks."""
+        made = self.make()
+        for method in ("reset", "step"):
+            if not callable(getattr(made, method, None)):
+                self.report.add(f"the environment has {method}()", f"{type(made).__name__} has none")
+                return None
+        turns = getattr(made, "max_turns", None)
+        if turns is not None and (isinstance(turns, bool) or not isinstance(turns, int) or turns < 1):
+            self.report.add("max_turns is a positive whole number", f"it is {turns!r}")
+        sets: dict[str, TaskSet] = {}
+        for split in self._splits(env):
+            try:
+                sets[split] = _take(env, options, made, split, 200)
+            except Exception as error:
+                if not sets:
+                    self.report.add("tasks(split) gives a TaskSet", f"tasks({split!r}) raised {type(error).__name__}: {error}")
+                    return None
+        for split, found in sets.items():
+            for other in list(sets)[: list(sets).index(split)]:
+                if shared := found.overlap(sets[other]):
+                    self.report.add("splits have no task in common", f"{other} and {split} both have {shared[0]!r}")
+            if len(found) and found[0].hash != _take(env, options, made, split, 1)[0].hash:
+                self.report.add("tasks(split) gives the same tasks every time", f"task 0 of {split} differs between two calls")
+        first = next((found for found in sets.values() if len(found)), None)
+        if first is None:
+            self.report.add("there are tasks", "no split has any")
+            return None
+        return list(first[: max(1, count)])
+
+    @staticmethod
+    def _splits(env: str | Callable[[], Any]) -> list[str]:
+        declared = split_sizes(env) if isinstance(env, str) else getattr(env, "splits", None)
+        return list(declared or NUMBERED_SPLITS)
+
+    def play(self, task: Task, turns: int, seed: int) -> Script | None:
+        """One episode of random actions, each answer looked at."""
+        env = self.make()
+        self._must_raise(env, "step() before reset() raises EpisodeOver")
+        try:
+            first = env.reset(task, seed)
+        except Exception as error:
+            self.report.add("reset(task, seed) does not raise", f"task {task.id!r}: {type(error).__name__}: {error}")
+            return None
+        self.report.episodes += 1
+        if not self._observation(first, f"reset of task {task.id!r}"):
+            return None
+        script = Script(task, seed, first)
+        observation = first
+        for _ in range(turns):
+            action = self.rng.choice(observation.actions) if observation.actions else self.rng.choice(ODD_ACTIONS)
+            transition = self._step(env, action, f"task {task.id!r}, turn {len(script.actions)}, action {action[:40]!r}")
+            if transition is None:
+                return None
+            script.actions.append(action)
+            script.transitions.append(transition)
+            self.report.turns += 1
+            observation = transition.observation
+            if transition.done:
+                self.report.won += transition.success
+                self._must_raise(env, "step() after the end raises EpisodeOver")
+                break
+        return script
+
+    def _step(self, env: Any, action: str, where: str) -> Transition | None:
+        try:
+            transition: Any = env.step(action)
+        except Exception as error:
+            self.report.add("step(any text) does not raise", f"{where}: {type(error).__name__}: {error}")
+            return None
+        if not isinstance(transition, Transition):
+            self.report.add("step() returns a Transition", f"{where}: {type(transition).__name__}")
+            return None
+        reward, info = _untyped(transition, "reward"), _untyped(transition, "info")
+        if not isinstance(reward, Real) or not math.isfinite(reward):
+            self.report.add("the reward is a finite number", f"{where}: {reward!r}")
+        for flag in ("done", "success"):
+            if not isinstance(value := _untyped(transition, flag), bool):
+                self.report.add(f"{flag} is True or False", f"{where}: {value!r}")
+        if not isinstance(info, Mapping):
+            self.report.add("info is a dict", f"{where}: {type(info).__name__}")
+        self._picklable(transition, where)
+        return transition if self._observation(transition.observation, where) else None
+
+    def _observation(self, observation: Any, where: str) -> bool:
+        if not isinstance(observation, Observation):
+            self.report.add("reset() and step() give an Observation", f"{where}: {type(observation).__name__}")
+            return False
+        text, actions = _untyped(observation, "text"), _untyped(observation, "actions")
+        if not isinstance(text, str):
+            self.report.add("the observation's text is a str", f"{where}: {type(text).__name__}")
+            return False
+        if actions is not None and (not isinstance(actions, tuple) or not all(isinstance(a, str) for a in actions)):
+            self.report.add("actions is None or a tuple of str", f"{where}: {actions!r}")
+            return False
+        if actions and len(set(actions)) < len(actions):
+            self.report.add("no action is listed twice", f"{where}: {next(a for a in actions if actions.count(a) > 1)!r}")
+        self._picklable(observation, where)
+        return True
+
+    def _picklable(self, value: Any, where: str) -> None:
+        try:
+            pickle.dumps(value)
+        except Exception as error:
+            self.report.add("answers can be pickled (for worker processes)", f"{where}: {error}")
+
+    def _must_raise(self, env: Any, rule: str) -> None:
+        try:
+            env.step("look")
+        except EpisodeOver:
+            return
+        except Exception as error:
+            self.report.add(rule, f"it raised {type(error).__name__}: {error}")
+            return
+        self.report.add(rule, "it returned. Raise turnwise.envs.EpisodeOver there")
+
+    def end_of_episode(self, scripts: list[Script]) -> None:
+        ended = any(script.transitions and script.transitions[-1].done for script in scripts)
+        if scripts and not ended and getattr(self.opened[0], "max_turns", None) is None:
+            self.report.notes.append("no episode ended by itself: give the class max_turns, or a recipe must set a limit")
+
+    def again(self, scripts: list[Script]) -> None:
+        """The same environment object plays the same episodes again, after others."""
+        env = self.make()
+        for script in scripts:
+            self._same(script, list(_steps(env, script)), "the same task, seed and actions give the same answers")
+
+    def side_by_side(self, scripts: list[Script]) -> None:
+        """Two environments take turns: neither may see what the other does."""
+        if len(scripts) < 2:
+            return
+        pair = scripts[:2]
+        playing = [_steps(self.make(), script) for script in pair]
+        answers = list(zip_longest(*playing))
+        for place, script in enumerate(pair):
+            seen = [both[place] for both in answers if both[place] is not None]
+            self._same(script, seen, "environments do not influence each other")
+
+    def _same(self, script: Script, seen: list[Any], rule: str) -> None:
+        wanted = [script.first, *script.transitions]
+        for turn, (one, two) in enumerate(zip(wanted, seen, strict=False)):
+            if isinstance(two, Exception):
+                self.report.add(rule, f"task {script.task.id!r}, seed {script.seed}, answer {turn}: {type(two).__name__}: {two}")
+                return
+            if _essence(one) != _essence(two):
+                hint = "Take all chance from random.Random(seed), never from a global generator or the order of a set"
+                self.report.add(rule, f"task {script.task.id!r}, seed {script.seed}: answer {turn} differs. {hint}")
+                return
+
+    def odd_actions(self, task_list: list[Task]) -> None:
+        """Models write anything: each odd action from a fresh episode and one after another."""
+        env = self.make()
+        for task in task_list[:2]:
+            try:
+                env.reset(task, 0)
+            except Exception:
+                return  # reported by play
+            for action in ODD_ACTIONS:
+                transition = self._step(env, action, f"task {task.id!r}, action {action[:20]!r}")
+                if transition is None or transition.done:
+                    env.reset(task, 0)
+
+    def expert(self, task_list: list[Task]) -> None:
+        env = self.make()
+        if not callable(plan := getattr(env, "expert", None)):
+            return
+        for task in task_list:
+            try:
+                actions = list(plan(task))
+                env.reset(task, 0)
+                ends = [env.step(action) for action in actions]
+            except Exception as error:
+                self.report.add("expert(task) is a list of actions that wins", f"task {task.id!r}: {type(error).__name__}: {error}")
+                return
+            if not ends or not ends[-1].success:
+                self.report.add("expert(task) is a list of actions that wins", f"task {task.id!r}: it ends without success")
+                return
+
+    def in_a_worker(self, env: str, options: Mapping[str, Any], scripts: list[Script]) -> None:
+        """Another process has other hash seeds and other globals."""
+        with Pool(env, 1, workers=1, timeout=60, options=options) as pool:
+            for script in scripts:
+                seen: list[Any] = []
+                result = pool.reset(0, script.task, script.seed)
+                for action in [*script.actions, None]:
+                    if result.transition is None:
+                        seen.append(RuntimeError(result.stop_reason))
+                        break
+                    seen.append(result.transition if seen else result.observation)
+                    if action is None or result.over:
+                        break
+                    result = pool.step(0, action)
+                self._same(script, seen, "another process gives the same answers")
+
+
+def _untyped(record: Any, name: str) -> Any:
+    """A field of a record as what it really is: the annotations are what is being checked."""
+    return getattr(record, name)
+
+
+def _take(env: str | Callable[[], Any], options: Mapping[str, Any], made: Any, split: str, n: int) -> TaskSet:
+    if isinstance(env, str):
+        found = tasks(env, split, **options)
+    else:
+        found = made.tasks(split) if callable(getattr(made, "tasks", None)) else numbered(type(made).__name__, split)
+    return found[:n]
+
+
+def _steps(env: Any, script: Script) -> Iterator[Any]:
+    try:
+        yield env.reset(script.task, script.seed)
+        for action in script.actions:
+            yield env.step(action)
+    except Exception as error:
+        yield error
+
+
+def _essence(answer: Any) -> tuple[Any, ...]:
+    if isinstance(answer, Transition):
+        return (*_essence(answer.observation), float(answer.reward), answer.done, answer.success)
+    anchor = answer.anchor
+    return (answer.text, answer.actions, anchor.tobytes() if hasattr(anchor, "tobytes") else repr(anchor))

@@ -1,0 +1,270 @@
+"""Play an environment by hand: what the agent sees, typed answers, hints from the expert where there is one, and a score at the end.
+
+On a terminal the admissible actions complete with the tab key; through a pipe it reads lines, so a test or a script can play too.
+Whatever an environment writes is shown as plain text: control characters and terminal sequences never reach the screen.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+from turnwise.envs.base import Env, Observation, Transition
+from turnwise.envs.registry import NUMBERED_SPLITS, close, make, split_sizes, tasks
+from turnwise.errors import TurnwiseError
+from turnwise.tasks import Task, TaskSet
+
+TERMINAL_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])|\x9b[0-?]*[ -/]*[@-~]")
+HELP = "quit: leave   hint: what the expert would do   actions: what is possible here   (:quit, :hint, :actions always mean these)"
+EXPERT_LIMIT = 1000
+Read = Callable[[], str | None]
+
+
+def plain(text: str) -> str:
+    """Text that is safe to show: no terminal sequences, control, invisible or direction-changing characters but newline and tab."""
+    text = TERMINAL_SEQUENCE.sub("", text)
+    return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co"))
+
+
+def find_task(name: str, wanted: str, split: str = "train", **options: Any) -> Task:
+    """The task with this id, in `split` or in another split; or, for a number that is no id, the task at this place of `split`."""
+    splits = [split, *(other for other in split_sizes(name) or NUMBERED_SPLITS if other != split)]
+    sets: dict[str, TaskSet] = {}
+    for candidate in splits:
+        try:
+            sets[candidate] = tasks(name, candidate, **options)
+        except TurnwiseError:
+            if candidate == split:
+                raise
+            continue
+        for task in sets[candidate]:
+            if task.id == wanted:
+                return task
+    if wanted.isdecimal():
+        return task_at(sets[split], int(wanted))
+    raise TurnwiseError(f"environment {name!r} has no task {wanted!r} in {', '.join(sets)}.{_nearest(wanted, sets)}")
+
+
+def task_at(found: TaskSet, place: int) -> Task:
+    if not 0 <= place < len(found):
+        raise TurnwiseError(f"task set {found.name!r} has the tasks 0 to {len(found) - 1}, not {place}")
+    return found[place]
+
+
+def _nearest(wanted: str, sets: Mapping[str, TaskSet]) -> str:
+    ids = [task.id for found in sets.values() for task in found]
+    near = [known for known in ids if wanted and wanted in known] or difflib.get_close_matches(wanted, ids[:5000], n=1, cutoff=0.3)
+    return f" The nearest id is {near[0]!r}" if near else f" An id looks like {ids[0]!r}" if ids else " It has no tasks at all"
+
+
+@dataclass
+class Game:
+    """One task being played by a person."""
+
+    env: Env
+    task: Task
+    seed: int = 0
+    max_turns: int | None = None
+    actions: list[str] = field(default_factory=list)
+    reward: float = 0.0
+    done: bool = False
+    success: bool = False
+    observation: Observation = field(default_factory=lambda: Observation(""))
+    plan: list[str] | None = None
+
+    def start(self) -> None:
+        self.plan = expert_plan(self.env, self.task, self.seed)
+        self.observation = self.env.reset(self.task, self.seed)
+
+    def act(self, action: str) -> Transition:
+        transition = self.env.step(action)
+        self.actions.append(action)
+        self.observation = transition.observation
+        self.reward += float(transition.reward)
+        self.done, self.success = transition.done, transition.done and transition.success
+        return transition
+
+    @property
+    def out_of_turns(self) -> bool:
+        return self.max_turns is not None and len(self.actions) >= self.max_turns
+
+    def hint(self) -> str | None:
+        """The expert's next action: from where the player is, or along its plan as long as the player has followed it."""
+        if callable(advise := getattr(self.env, "expert_action", None)):
+            advice = advise()
+            return None if advice is None else str(advice)
+        followed = len(self.actions)
+        if self.plan is not None and self.plan[:followed] == self.actions and followed < len(self.plan):
+            return self.plan[followed]
+        return None
+
+    def score(self) -> str:
+        words = [
+            "You have done it." if self.success else "The task is not done.",
+            f"Turns: {len(self.actions)}" + (f" of {self.max_turns}" if self.max_turns is not None else ""),
+            f"reward: {self.reward:g}",
+        ]
+        if self.plan:
+            words.append(f"the expert needs {len(self.plan)}")
+        return words[0] + " " + ", ".join(words[1:]) + "."
+
+
+def expert_plan(env: Env, task: Task, seed: int) -> list[str] | None:
+    """The expert's actions from the start: its plan where it gives one, else its advice followed to the end. None: no expert."""
+    if callable(plan := getattr(env, "expert", None)):
+        return [str(action) for action in plan(task)]
+    if not callable(advise := getattr(env, "expert_action", None)):
+        return None
+    env.reset(task, seed)
+    actions: list[str] = []
+    while len(actions) < EXPERT_LIMIT and (advice := advise()) is not None:
+        actions.append(str(advice))
+        if env.step(actions[-1]).done:
+            return actions
+    return None
+
+
+def play(
+    name: str,
+    *,
+    task: str | None = None,
+    split: str = "train",
+    seed: int = 0,
+    max_turns: int | None = None,
+    watch: bool = False,
+    out: TextIO | None = None,
+    read: Read | None = None,
+    **options: Any,
+) -> Game:
+    """Play one task in the terminal. Where no task is given, `seed` says which of the split. With `watch` the expert plays it."""
+    out = out or sys.stdout
+    if task is not None:
+        chosen = find_task(name, task, split, **options)
+    else:
+        found = tasks(name, split, **options)
+        if not len(found):
+            raise TurnwiseError(f"environment {name!r} has no tasks in split {split!r}")
+        chosen = found[seed % len(found)]
+    env = make(name, **options)
+    try:
+        game = Game(env, chosen, seed, max_turns or getattr(env, "max_turns", None))
+        game.start()
+        if watch and not game.plan:
+            raise TurnwiseError(f"environment {name!r} has no expert to watch for task {chosen.id!r}")
+        say = _speaker(out)
+        say(f"{name}, task {chosen.id} ({chosen.split}), seed {seed}")
+        if not watch:
+            say(HELP)
+        reader = _watcher(game, say) if watch else read or _reader(out, game)
+        _loop(game, say, reader)
+        say(game.score())
+        return game
+    finally:
+        close(env)
+
+
+def _loop(game: Game, say: Callable[[str], None], read: Read) -> None:
+    _show(game.observation, say)
+    while not game.done and not game.out_of_turns:
+        line = read()
+        if line is None:
+            say("")
+            return
+        word = _own_word(line, game.observation)
+        if word == "quit":
+            return
+        if word == "hint":
+            say(f"The expert would: {game.hint()}" if game.hint() else "No hint here.")
+        elif word == "actions":
+            say("\n".join(game.observation.actions or ("This environment does not list its actions.",)))
+        elif line.strip():  # an empty line is a slip of the finger, not a turn
+            game.act(line.strip())
+            _show(game.observation, say)
+    if game.out_of_turns and not game.done:
+        say(f"That was the last of {game.max_turns} turns.")
+
+
+def _own_word(line: str, observation: Observation) -> str | None:
+    """The player's word to us, not to the environment. A word that the environment lists as an action is the environment's."""
+    word = line.strip().lower()
+    if word in (":quit", ":hint", ":actions"):
+        return word[1:]
+    return word if word in ("quit", "hint", "actions") and word not in (observation.actions or ()) else None
+
+
+def _show(observation: Observation, say: Callable[[str], None]) -> None:
+    say("")
+    say(observation.text)
+    for number, image in enumerate(observation.images):
+        say(f"[image {number}: {type(image).__name__} {getattr(image, 'shape', getattr(image, 'size', ''))}]")
+
+
+def _speaker(out: TextIO) -> Callable[[str], None]:
+    encoding = getattr(out, "encoding", None) or "utf-8"
+
+    def say(text: str) -> None:
+        out.write(plain(text).encode(encoding, "replace").decode(encoding) + "\n")
+        out.flush()
+
+    return say
+
+
+def _watcher(game: Game, say: Callable[[str], None]) -> Read:
+    def read() -> str | None:
+        plan = game.plan or []
+        if len(game.actions) >= len(plan):
+            return None
+        say(f"\n> {plan[len(game.actions)]}")
+        return plan[len(game.actions)]
+
+    return read
+
+
+def _reader(out: TextIO, game: Game) -> Read:
+    """Lines from the terminal with tab completion, or from a pipe, echoed so that the record reads like a game."""
+    if sys.stdin.isatty() and out is sys.stdout:
+        _complete_with(lambda: (*(game.observation.actions or ()), "hint", "quit", "actions"))
+        return _ask
+    say = _speaker(out)
+
+    def read() -> str | None:
+        line = sys.stdin.readline()
+        if line:
+            say(f"\n> {line.rstrip()}")
+        return line.rstrip("\r\n") if line else None
+
+    return read
+
+
+def _ask() -> str | None:
+    try:
+        return input("\n> ")
+    except (EOFError, KeyboardInterrupt):
+        return None
+
+
+def completions(line: str, known: Iterable[str]) -> list[str]:
+    """The known actions that begin with what was typed, whatever its case."""
+    return sorted({action for action in known if plain(action).lower().startswith(line.lower())})
+
+
+def _complete_with(known: Callable[[], Iterable[str]]) -> None:
+    try:
+        import readline
+    except ImportError:  # some builds of Python have none: playing works without completion
+        return
+
+    def complete(text: str, state: int) -> str | None:
+        if state == 0:
+            complete.found = completions(text, known())  # type: ignore[attr-defined]
+        found: list[str] = complete.found  # type: ignore[attr-defined]
+        return plain(found[state]) if state < len(found) else None
+
+    readline.set_completer(complete)
+    readline.set_completer_delims("")  # an action has spaces: complete the whole line
+    readline.parse_and_bind("bind ^I rl_complete" if "libedit" in (readline.__doc__ or "") else "tab: complete")

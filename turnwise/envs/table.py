@@ -1,0 +1,54 @@
+"""The listing and the checker's report as a person reads them in the terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from turnwise.envs.check import Report
+from turnwise.envs.play import plain
+
+
+def environments_table(rows: list[dict[str, Any]]) -> Table:
+    """The environments with their tasks, horizon and needs; what is missing is red, with the remedy."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("name", "tasks", "turns", "needs"):
+        table.add_column(column, no_wrap=column == "name", justify="right" if column == "turns" else "left")
+    table.add_column("what it is", ratio=1)
+    for row in rows:
+        name = Text(plain(row["name"]), style="bold green" if row["ready"] else "bold yellow")
+        turns = "–" if row["max_turns"] is None else str(row["max_turns"])
+        table.add_row(name, _splits(row["splits"]), turns, _needs(row), Text(plain(row["summary"])))
+    return table
+
+
+def _splits(sizes: dict[str, int | None]) -> Text:
+    if not sizes:
+        return Text("?", style="dim")
+    return Text("\n".join(f"{plain(split)} {'∞' if size is None else format(size, ',')}" for split, size in sizes.items()))
+
+
+def _needs(row: dict[str, Any]) -> Text:
+    text = Text()
+    for need in row["needs"]:
+        text.append(f"{need['what']}: {'present' if need['present'] else 'missing'}\n", style="" if need["present"] else "red")
+        if not need["present"] and need["remedy"]:
+            text.append(f"  {need['remedy']}\n", style="dim")
+    if row["error"]:
+        text.append(plain(row["error"]), style="red")
+    text.rstrip()
+    return text if text.plain else Text("nothing", style="dim")
+
+
+def print_report(report: Report, console: Console) -> None:
+    """What the checker found, one problem a line."""
+    played = f"{report.episodes} episodes, {report.turns} turns of random actions, {report.won} won"
+    for problem in report.problems:
+        console.print(Text.assemble(("broken rule: ", "red"), (plain(problem.rule), "bold"), f"\n    {plain(problem.seen)}"))
+    for note in report.notes:
+        console.print(Text.assemble(("note: ", "yellow"), plain(note)))
+    verdict = "keeps the contract" if report.ok else f"breaks {len(report.problems)} rules" if len(report.problems) > 1 else "breaks a rule"
+    console.print(Text.assemble((plain(report.name), "bold"), f" {verdict} ({played})"))
