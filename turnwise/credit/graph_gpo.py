@@ -47,7 +47,7 @@ def graph_gpo(
     node, size = anchor_groups(r, anchors, threshold)
     here, there = distances(r, node, size)
     exponent = there - here + 1 if relative else there
-    score = scale * np.power(gamma, np.maximum(exponent, 0.0)) - invalid_penalty * ~r.valid
+    score = scale * np.power(gamma, exponent) - invalid_penalty * ~r.valid
     step = step_credit(r, score, node, size, norm=norm)
     return episode_weight * episode_credit(r, norm=norm, weighting=weighting, invalid_penalty=invalid_penalty) + omega * step
 
@@ -56,7 +56,7 @@ def distances(r: Rollouts, node: Ints, size: int) -> tuple[Floats, Floats]:
     """For each turn the distance to success from the state it started in, and from the state it led to."""
     target, success, nodes = _targets(r, node, size)
     distance = _distance_to(success, node, target, nodes)
-    group = np.empty(nodes, np.int64)
+    group = np.zeros(nodes, np.int64)
     group[target], group[node] = r.group, r.group
     farthest = np.zeros(len(r.group_labels))
     reached = np.isfinite(distance)
