@@ -66,12 +66,12 @@ class Tokens:
                     f"tokens: column {name} has shape {tuple(column.shape)} where logprob has {tuple(self.logprob.shape)}; "
                     "every column is flat, with one entry a token"
                 )
-        for name in ("turn", "trajectory"):
+        for name, count in (("turn", "turns"), ("trajectory", "trajectories")):
             ids = getattr(self, name)
             if ids.is_floating_point() or ids.dtype == torch.bool:
                 raise TurnwiseError(f"tokens: column {name} holds ids and must be of a whole-number type, not {ids.dtype}")
-            if getattr(self, name + "s") is None:  # reads the device once; a learner that knows its batch gives the numbers
-                object.__setattr__(self, name + "s", int(ids.max()) + 1 if len(ids) else 0)
+            if getattr(self, count) is None:  # reads the device once; a learner that knows its batch gives the numbers
+                object.__setattr__(self, count, int(ids.max()) + 1 if len(ids) else 0)
         if self.batch_tokens is None:
             object.__setattr__(self, "batch_tokens", (self.weight != 0).sum())
 

@@ -35,7 +35,7 @@ def value_loss(
     error = (new - goal).square()
     clipped = torch.zeros_like(kept)
     if eps_v is not None:
-        bounded = (old + (new - old).clamp(-eps_v, eps_v) - goal).square()
+        bounded = (new.clamp(old - eps_v, old + eps_v) - goal).square()
         clipped = bounded > error
         error = torch.maximum(error, bounded)
     loss = (weight.detach().to(real) * error).sum() / 2
