@@ -262,6 +262,7 @@ def _setup(factory: Callable[[], Any]) -> bytes:
     main = None
     if b"__main__" in packed:
         main = spawn.get_preparation_data("turnwise-worker")
+        main.pop("authkey", None)  # refuses to be pickled, and the worker needs none
         if not main.keys() & {"init_main_from_path", "init_main_from_name"}:
             raise TurnwiseError("worker processes cannot see a class that was typed in: put it into a file and name it my_env.py:MyEnv")
     return pickle.dumps(Setup(os.getpid(), packed, main))
