@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 
 from turnwise import objectives
 from turnwise.errors import TurnwiseError
-from turnwise.objectives import AGGREGATIONS, OBJECTIVES, Loss, TokenLoss, Tokens, combine, token_weights
+from turnwise.objectives import AGGREGATIONS, Loss, TokenLoss, Tokens, algorithms, combine, token_weights
+
+pytestmark = pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True to a scalar")
 
 CONSTANT = {"turn_sum": 7.0, "trajectory_sum": 11.0}
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -463,15 +465,23 @@ def test_an_objective_of_ones_own_is_one_function() -> None:
     loss, metrics = objectives.compute("test_scaled", wide)
     assert float(loss) == pytest.approx(float(objectives.compute("reinforce", tokens)[0]))
     assert float(metrics["scale"]) == pytest.approx(0.5)
+
+    @objectives.register("test_summed")
+    def summed(tokens: Tokens) -> TokenLoss:
+        """A sum where one loss a token belongs."""
+        return TokenLoss(-tokens.logprob.sum(), {})
+
+    with pytest.raises(TurnwiseError, match="return one loss a token"):
+        objectives.compute("test_summed", tokens)
     halves = [wide.take(tokens.turn % 2 == k) for k in (0, 1)]
     assert sum(float(objectives.compute("test_scaled", half)[0]) for half in halves) == pytest.approx(float(loss))
 
 
 def test_the_page_names_every_objective_option_aggregation_and_metric() -> None:
     page = (Path(__file__).parent.parent / "docs" / "objectives.md").read_text()
-    names = {name for name, _ in CASES} | {option for name, _ in CASES for option in OBJECTIVES[name].options} | set(AGGREGATIONS)
-    for importance in objectives.CORRECTIONS.names():
-        names |= {importance} | set(objectives.CORRECTIONS[importance].options)
+    names = {name for name, _ in CASES} | {option for name, _ in CASES for option in algorithms[name].options} | set(AGGREGATIONS)
+    for importance in objectives.corrections.names():
+        names |= {importance} | set(objectives.corrections[importance].options)
         for name, options in CASES:
             names |= set(Loss(name, options, kl_coef=0.1, entropy_coef=0.1, importance=importance)(random_tokens(0))[1])
     assert [name for name in sorted(names) if f"`{name}`" not in page] == []

@@ -13,6 +13,8 @@ from turnwise.errors import TurnwiseError
 from turnwise.objectives import Loss, Tokens, combine, entropy, explained_variance, kl, token_weights, value_loss
 from turnwise.objectives.importance import agreeing
 
+pytestmark = pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True to a scalar")
+
 KINDS = ("k1", "k2", "k3", "k3+")
 
 

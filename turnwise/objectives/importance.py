@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from turnwise.errors import TurnwiseError
-from turnwise.objectives.registry import TokenLoss, register_correction
+from turnwise.objectives.registry import Correction, register_correction
 from turnwise.objectives.tokens import Level, Tokens, ratio_of
 from turnwise.options import Help
 
@@ -35,20 +35,20 @@ def engine_ratio(tokens: Tokens, level: Level = "token", span: str = "product") 
 @register_correction("truncate", paper="truncated importance sampling: Espeholt et al. 2018 (IMPALA), Yao et al. 2025 (TIS)")
 def truncate(
     tokens: Tokens, *, level: LevelOption = "token", span: SpanOption = "product", low: LowOption = 0.0, high: HighOption = 2.0
-) -> TokenLoss:
+) -> Correction:
     """The weight, bounded: a little bias for a bounded variance."""
     ratio = engine_ratio(tokens, level, span)
-    return TokenLoss(ratio.clamp(low, high), {"importance_truncated": (ratio < low) | (ratio > high)})
+    return Correction(ratio.clamp(low, high), {"importance_truncated": (ratio < low) | (ratio > high)})
 
 
 @register_correction("mask", paper="masked importance sampling; at token level with both bounds: IcePop")
 def mask(
     tokens: Tokens, *, level: LevelOption = "token", span: SpanOption = "product", low: LowOption = 0.5, high: HighOption = 2.0
-) -> TokenLoss:
+) -> Correction:
     """The weight where it is in bounds, 0 where not: tokens that the two policies disagree on teach nothing."""
     ratio = engine_ratio(tokens, level, span)
     outside = (ratio < low) | (ratio > high)
-    return TokenLoss(torch.where(outside, 0.0, ratio), {"importance_truncated": outside})
+    return Correction(torch.where(outside, 0.0, ratio), {"importance_truncated": outside})
 
 
 def agreeing(old_logprob: Any, engine_logprob: Any, ids: Any = None, low: float = 0.5, high: float = 2.0, span: str = "mean") -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from turnwise.errors import TurnwiseError, unknown_name
 from turnwise.objectives import entropy, kl
-from turnwise.objectives.registry import CORRECTIONS, OBJECTIVES
+from turnwise.objectives.registry import algorithms, corrections
 from turnwise.objectives.tokens import LEVELS, Tokens
 
 Metrics = dict[str, Tensor]
@@ -24,10 +24,10 @@ Metrics = dict[str, Tensor]
 class Loss:
     """A loss as settings. `loss, metrics = Loss(...)(tokens)`; call `loss.backward()` for every micro-batch, then step.
 
-    objective, options             a name of `OBJECTIVES` and its options
+    objective, options             a name of `algorithms` and its options
     kl, kl_coef, kl_cap            estimator of the KL to the reference, its coefficient (0: no term), a bound on each k3
     entropy_coef                   coefficient of the entropy bonus (0: none)
-    importance, importance_options "none" or a name of `CORRECTIONS`, and its options
+    importance, importance_options "none" or a name of `corrections`, and its options
     """
 
     objective: str = "clip"
@@ -40,11 +40,11 @@ class Loss:
     importance_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "options", OBJECTIVES[self.objective].bind(self.options, "objective"))
+        object.__setattr__(self, "options", algorithms[self.objective].bind(self.options, "objective"))
         if self.importance != "none":
-            if self.importance not in CORRECTIONS:
-                raise unknown_name("importance correction", self.importance, ["none", *CORRECTIONS.names()])
-            bound = CORRECTIONS[self.importance].bind(self.importance_options, "importance correction")
+            if self.importance not in corrections:
+                raise unknown_name("importance correction", self.importance, ["none", *corrections.names()])
+            bound = corrections[self.importance].bind(self.importance_options, "importance correction")
             object.__setattr__(self, "importance_options", bound)
         elif self.importance_options:
             raise TurnwiseError('loss: importance_options are given but importance is "none"; name a correction or drop them')
@@ -72,10 +72,15 @@ class Loss:
     def __call__(self, tokens: Tokens) -> tuple[Tensor, Metrics]:
         """The loss of one part of a batch, with gradient, and its metrics; both add up over the parts (see `combine`)."""
         tokens = tokens.prepared()
-        policy, columns = OBJECTIVES[self.objective].function(tokens, **self.options)
+        policy, columns = algorithms[self.objective].function(tokens, **self.options)
         columns = dict(columns)
+        if policy.shape != tokens.logprob.shape:
+            raise TurnwiseError(
+                f"objective {self.objective!r} returned a loss of shape {tuple(policy.shape)} for {len(tokens)} tokens: "
+                "return one loss a token, and leave the sum to the weights"
+            )
         if self.importance != "none":
-            factor, more = CORRECTIONS[self.importance].function(tokens, **self.importance_options)
+            factor, more = corrections[self.importance].function(tokens, **self.importance_options)
             policy = policy * factor.detach()
             columns |= {**more, "importance": factor}
         total = policy_loss = (tokens.weight * policy).sum()

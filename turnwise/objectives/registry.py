@@ -1,10 +1,10 @@
-"""The room that objectives live in: a name, a function of one screen, typed options. A new objective is one new file.
+"""Objectives by name. A new one is one new file in this folder, or a function of your own.
 
 An objective is a function from `Tokens` to one loss a token:
 
     @register("my_objective", paper="…")
     def my_objective(tokens: Tokens, *, bound: Annotated[float, Help("what it does", low=0)] = 0.2) -> TokenLoss:
-        \"\"\"One sentence that users see in lists.\"\"\"
+        '''One sentence that users see in lists.'''
         return TokenLoss(-tokens.advantage * tokens.ratio.clamp(max=1 + bound), {"bounded": tokens.ratio > 1 + bound})
 
 It never sums, averages over the batch or looks at weights, which is why it cannot depend on how the batch was split. An option named
@@ -14,13 +14,13 @@ of the whole batch are data, like the weights: compute them before the split and
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import NamedTuple
 
 from torch import Tensor
 
-from turnwise.objectives.tokens import Tokens
 from turnwise.options import Registry
 
 
@@ -31,23 +31,28 @@ class TokenLoss(NamedTuple):
     metrics: Mapping[str, Tensor]
 
 
-Objective = Callable[..., TokenLoss]  # (tokens: Tokens, *, options) -> TokenLoss
-Correction = Callable[..., TokenLoss]  # the same shape; `loss` holds the weight that multiplies each token's loss
+class Correction(NamedTuple):
+    """What an importance correction gives: a factor for every token's policy loss, and columns worth logging."""
+
+    factor: Tensor
+    metrics: Mapping[str, Tensor]
 
 
-def _load_objectives() -> None:
-    for name in ("clip", "gspo", "gmpo", "cispo", "sapo", "reinforce"):
-        import_module(f"turnwise.objectives.{name}")
+# functions of (tokens: Tokens, *, options)
+Objective = Callable[..., TokenLoss]
+CorrectionFunction = Callable[..., Correction]
 
 
-def _load_corrections() -> None:
-    import_module("turnwise.objectives.importance")
+def _load() -> None:
+    """Import every file of this folder: that is where the built-in ones register themselves."""
+    import turnwise.objectives as room
+
+    for module in pkgutil.iter_modules(room.__path__):
+        importlib.import_module(f"{room.__name__}.{module.name}")
 
 
-OBJECTIVES: Registry[Objective] = Registry("objective", _load_objectives)
-CORRECTIONS: Registry[Correction] = Registry("importance correction", _load_corrections)
+algorithms: Registry[Objective] = Registry("objective", _load)
+corrections: Registry[CorrectionFunction] = Registry("importance correction", _load)
 
-register = OBJECTIVES.register
-register_correction = CORRECTIONS.register
-
-__all__ = ["OBJECTIVES", "CORRECTIONS", "register", "register_correction", "TokenLoss", "Tokens", "Objective", "Correction"]
+register = algorithms.register
+register_correction = corrections.register
