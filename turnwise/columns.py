@@ -7,8 +7,6 @@ blob with offsets, and a header with the schema's name and version.
 from __future__ import annotations
 
 import json
-import zipfile
-import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -126,21 +124,19 @@ def _flags(name: str, values: Any) -> NDArray[np.bool_]:
 
 def _ids(name: str, values: Any) -> tuple[Ints, NDArray[Any]]:
     """Dense codes in the order of the sorted labels, and the labels."""
-    array = np.asarray(values)
-    if array.ndim != 1:
-        raise TurnwiseError(f"column {name!r}: one id a turn is needed, got an array of shape {array.shape}")
-    if array.dtype.kind in "iu":
-        labels, codes = dense(array.astype(np.int64))
+    if isinstance(values, np.ndarray) and values.ndim != 1:
+        raise TurnwiseError(f"column {name!r}: one id a turn is needed, got an array of shape {values.shape}")
+    plain = values.tolist() if isinstance(values, np.ndarray) and values.dtype.kind not in "iu" else values
+    kinds = {int} if isinstance(plain, (np.ndarray, range)) else set(map(type, plain))
+    if all(issubclass(kind, (int, np.integer)) and kind is not bool for kind in kinds):
+        labels, codes = dense(np.asarray(plain).astype(np.int64))
         return codes, labels
-    plain = array.tolist()
-    kinds = set(map(type, plain))
-    if kinds <= {str}:
+    if kinds == {str}:
         known = sorted(set(plain))
         code_of = {label: code for code, label in enumerate(known)}
         return np.fromiter(map(code_of.__getitem__, plain), np.int64, len(plain)), np.asarray(known)
-    listed = list(values)
-    row = next((i for i, value in enumerate(listed) if type(value) is not type(listed[0])), 0)
-    raise bad(name, row, f"ids are all integers or all text, got {listed[row]!r}" + (f" after {listed[0]!r}" if row else ""))
+    row = next((i for i, value in enumerate(plain) if type(value) is not type(plain[0])), 0)
+    raise bad(name, row, f"ids are all integers or all text, got {plain[row]!r}" + (f" after {plain[0]!r}" if row else ""))
 
 
 def _read_flat(columns: dict[str, Any], given: dict[str, Any], rows: int) -> None:
@@ -171,7 +167,7 @@ def _read_flat(columns: dict[str, Any], given: dict[str, Any], rows: int) -> Non
 def _check_trajectories(columns: dict[str, Any]) -> None:
     """Each trajectory lies in one group and counts its turns 0, 1, 2 …; success is the same on all of them."""
     trajectory, t, group = columns["trajectory"], columns["t"], columns["group"]
-    label, group_label = columns["trajectory_labels"], columns["group_labels"]
+    label, group_label = columns["trajectory_labels"].tolist(), columns["group_labels"].tolist()
     lengths = np.bincount(trajectory)
 
     def first_of(column: NDArray[Any]) -> NDArray[Any]:
@@ -193,7 +189,7 @@ def _check_trajectories(columns: dict[str, Any]) -> None:
         raise _explain_turns(trajectory, t, label)
 
 
-def _explain_turns(trajectory: Ints, t: Ints, label: NDArray[Any]) -> TurnwiseError:
+def _explain_turns(trajectory: Ints, t: Ints, label: list[Any]) -> TurnwiseError:
     """Which row breaks the count 0, 1, 2 … of its trajectory (only called when one does)."""
     if (t < 0).any():
         row = int((t < 0).argmax())
@@ -242,7 +238,7 @@ def read(cls: type[Rollouts], path: Path) -> Rollouts:
             arrays = {name: archive[name] for name in archive.files if name != "header"}
     except TurnwiseError:
         raise
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError) as error:
+    except Exception as error:  # a damaged archive fails in many ways: zip, zlib, numpy's header, text
         raise TurnwiseError(f"{path}: damaged, or not a Turnwise rollouts file ({error})") from None
     try:
         return _assemble(cls, arrays)

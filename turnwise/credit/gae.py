@@ -83,6 +83,6 @@ def _nearest_token(r: Rollouts, last: Ints, owner: Ints) -> Ints:
     place = np.where(same, before, after)
     lost = r.trajectory[owner[place]] != r.trajectory
     if lost.any():
-        label = r.trajectory_labels[r.trajectory[lost.argmax()]]
+        label = r.trajectory_labels[r.trajectory[lost.argmax()]].item()
         raise TurnwiseError(f"column 'tokens': trajectory {label!r} has no token at all, so there is nothing to give per-token credit to")
     return place

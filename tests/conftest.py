@@ -1,0 +1,23 @@
+"""Shared by the tests: where the benchmark data and the golden values lie, and a strategy for rollouts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = Path(os.environ.get("TURNWISE_DATA", ROOT.parent / "shared" / "data")).resolve()
+
+settings.register_profile("turnwise", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("turnwise")
+
+
+def shared_folder(name: str) -> Path:
+    """A folder of the shared benchmark data; the test is skipped, with the reason, where it is absent."""
+    folder = DATA / name
+    if not folder.exists():
+        pytest.skip(f"{folder} is absent: set TURNWISE_DATA to the folder with the benchmark data")
+    return folder

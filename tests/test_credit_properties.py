@@ -1,0 +1,186 @@
+"""Properties that every credit function has, on random rollouts, and equality with definitions written out in slow_credit.py."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import slow_credit as slow
+from hypothesis import given
+from hypothesis import strategies as st
+
+import turnwise as tw
+
+ALL = tw.credit.algorithms.names()
+GROUPED = ["grpo", "dr_grpo", "rloo", "loop", "gigpo", "hgpo", "graph_gpo"]
+
+
+@st.composite
+def batches(draw: st.DrawFn, max_reward: float = 10.0) -> list[slow.Row]:
+    rewards = st.sampled_from([0.0, 0.0, 1.0, 10.0]) | st.floats(-max_reward, max_reward, width=32)
+    rows, trajectory = [], 0
+    for group in range(draw(st.integers(1, 3))):
+        for _ in range(draw(st.integers(1, 4))):
+            for t in range(draw(st.integers(1, 5))):
+                token_values = draw(st.lists(st.floats(-2, 2, width=32), min_size=1, max_size=3))
+                anchor = "s" + str(draw(st.integers(0, 2)))
+                row = slow.Row(
+                    group, trajectory, t, draw(rewards), anchor, draw(st.booleans()), draw(st.floats(-2, 2, width=32)), token_values
+                )
+                rows.append(row)
+            trajectory += 1
+    return draw(st.permutations(rows))
+
+
+def rollouts(rows: list[slow.Row], **changes: object) -> tw.Rollouts:
+    columns: dict[str, object] = {
+        name: [getattr(row, name) for row in rows] for name in ("group", "trajectory", "t", "reward", "anchor", "valid", "value")
+    }
+    columns |= {"tokens": [len(row.token_values) for row in rows], "token_value": [v for row in rows for v in row.token_values]}
+    return tw.Rollouts.from_columns(**(columns | changes))
+
+
+def close(name: str, rows: list[slow.Row], expected: list[float], **options: object) -> None:
+    found = tw.credit.compute(name, rollouts(rows), **options)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
+
+
+norms = st.sampled_from(["std", "none"])
+weightings = st.sampled_from(["trajectory", "step"])
+penalties = st.sampled_from([0.0, 0.1, 1.0])
+discounts = st.sampled_from([0.0, 0.5, 0.95, 1.0])
+
+
+@given(batches(), norms, weightings, penalties)
+def test_grpo_equals_its_definition(rows: list[slow.Row], norm: str, weighting: str, penalty: float) -> None:
+    close("grpo", rows, slow.grpo(rows, norm, weighting, penalty), norm=norm, weighting=weighting, invalid_penalty=penalty)
+    close("dr_grpo", rows, slow.grpo(rows, "none", weighting, penalty), weighting=weighting, invalid_penalty=penalty)
+
+
+@given(batches(), weightings, penalties)
+def test_rloo_and_loop_equal_their_definitions(rows: list[slow.Row], weighting: str, penalty: float) -> None:
+    close("rloo", rows, slow.rloo(rows, weighting, penalty), weighting=weighting, invalid_penalty=penalty)
+    close("loop", rows, slow.loop(rows, 0.01, penalty), invalid_penalty=penalty)
+
+
+@given(batches(), norms, weightings, penalties, discounts)
+def test_reinforce_pp_equals_its_definition(rows: list[slow.Row], norm: str, weighting: str, penalty: float, gamma: float) -> None:
+    close("reinforce_pp", rows, slow.reinforce_pp(rows, norm, weighting, penalty), norm=norm, weighting=weighting, invalid_penalty=penalty)
+    to_go = slow.reinforce_pp_to_go(rows, gamma, norm, penalty)
+    close("reinforce_pp", rows, to_go, returns="to_go", gamma=gamma, norm=norm, weighting="step", invalid_penalty=penalty)
+    close("reinforce_pp_baseline", rows, slow.reinforce_pp_baseline(rows, weighting, penalty), weighting=weighting, invalid_penalty=penalty)
+
+
+@given(batches(), norms, weightings, penalties, discounts, st.booleans())
+def test_gigpo_equals_its_definition(rows: list[slow.Row], norm: str, weighting: str, penalty: float, gamma: float, once: bool) -> None:
+    expected = slow.gigpo(rows, gamma, 0.7, norm, weighting, penalty, once)
+    close("gigpo", rows, expected, gamma=gamma, omega=0.7, norm=norm, weighting=weighting, invalid_penalty=penalty, once=once)
+
+
+@given(batches(), norms, penalties, discounts, st.integers(0, 4), st.sampled_from(["paper", "code"]), st.booleans())
+def test_hgpo_equals_its_definition(
+    rows: list[slow.Row], norm: str, penalty: float, gamma: float, history: int, weights: str, episode: bool
+) -> None:
+    options = {"history": history, "alpha": 1.5, "gamma": gamma, "norm": norm, "invalid_penalty": penalty, "weights": weights}
+    close("hgpo", rows, slow.hgpo(rows, history, 1.5, gamma, norm, penalty, weights, episode), episode=episode, **options)
+
+
+@given(batches(), norms, penalties, st.sampled_from([0.1, 0.8, 1.0]), st.booleans())
+def test_graph_gpo_equals_its_definition(rows: list[slow.Row], norm: str, penalty: float, gamma: float, relative: bool) -> None:
+    expected = slow.graph_gpo(rows, gamma, 10.0, relative, norm, penalty)
+    close("graph_gpo", rows, expected, gamma=gamma, relative=relative, norm=norm, invalid_penalty=penalty)
+
+
+@given(batches(), discounts, discounts, penalties)
+def test_gae_over_turns_and_tokens_equals_its_definition(rows: list[slow.Row], gamma: float, lam: float, penalty: float) -> None:
+    close("gae", rows, slow.turn_gae(rows, gamma, lam, penalty), gamma=gamma, lam=lam, norm="none", invalid_penalty=penalty)
+    close("gae", rows, slow.token_gae(rows, gamma, lam), level="token", gamma=gamma, lam=lam, norm="none")
+    close(
+        "bi_level_gae",
+        rows,
+        slow.bi_level_gae(rows, 0.9, lam, gamma, lam),
+        gamma=0.9,
+        lam=lam,
+        token_gamma=gamma,
+        token_lam=lam,
+        norm="none",
+    )
+
+
+@pytest.mark.parametrize("name", ALL)
+@given(batches(), st.randoms(use_true_random=False), penalties)
+def test_a_permutation_of_the_rows_permutes_the_credit_bit_for_bit(name: str, rows: list[slow.Row], random: object, penalty: float) -> None:
+    order = list(range(len(rows)))
+    random.shuffle(order)  # type: ignore[attr-defined]
+    r = rollouts(rows)
+    before = tw.credit.compute(name, r, invalid_penalty=penalty)
+    after = tw.credit.compute(name, r.permuted(order), invalid_penalty=penalty)
+    if name == "bi_level_gae":
+        pieces = np.split(before, r.token_offsets[1:-1])
+        np.testing.assert_array_equal(after, np.concatenate([pieces[i] for i in order]))
+    else:
+        np.testing.assert_array_equal(after, before[order])
+
+
+@pytest.mark.parametrize("name", ALL)
+@given(batches(max_reward=2.0**100), norms, penalties)
+def test_credit_is_always_finite(name: str, rows: list[slow.Row], norm: str, penalty: float) -> None:
+    assert np.isfinite(tw.credit.compute(name, rollouts(rows), norm=norm, invalid_penalty=penalty)).all()
+
+
+@pytest.mark.parametrize("name", GROUPED)
+@given(batches(), norms, weightings, st.floats(-1e6, 1e6) | st.floats(width=32, allow_nan=False, allow_infinity=False))
+def test_constant_groups_give_exactly_zero_whatever_the_value(
+    name: str, rows: list[slow.Row], norm: str, weighting: str, reward: float
+) -> None:
+    last = {row.trajectory: max(other.t for other in rows if other.trajectory == row.trajectory) for row in rows}
+    rewards = [reward if row.t == last[row.trajectory] else 0.0 for row in rows]
+    options = {"gamma": 1.0} if name in ("gigpo", "hgpo") else {}
+    if name == "graph_gpo":
+        options["omega"] = 0.0  # the distance to success differs between turns even where the returns do not
+    credit = tw.credit.compute(name, rollouts(rows, reward=rewards), norm=norm, weighting=weighting, **options)
+    assert (credit == 0).all()
+
+
+@given(st.floats(-1e3, 1e3), st.integers(2, 6))
+def test_equal_returns_that_were_summed_in_another_order_count_as_equal(reward: float, n: int) -> None:
+    parts = [reward, 0.1, 0.2, 0.3]
+    rewards = [part for i in range(n) for part in parts[i % 4 :] + parts[: i % 4]]
+    r = tw.Rollouts.from_columns(
+        group=[0] * 4 * n, trajectory=np.repeat(np.arange(n), 4), t=np.tile(np.arange(4), n), reward=rewards, anchor=[0] * 4 * n
+    )
+    assert (tw.credit.compute("grpo", r) == 0).all()
+
+
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo", "gigpo", "reinforce_pp", "reinforce_pp_baseline"])
+@given(batches(), st.floats(-100, 100))
+def test_adding_a_constant_to_every_return_changes_nothing(name: str, rows: list[slow.Row], shift: float) -> None:
+    last = {row.trajectory: max(other.t for other in rows if other.trajectory == row.trajectory) for row in rows}
+    moved = [row.reward + (shift if row.t == last[row.trajectory] else 0.0) for row in rows]
+    options = {"gamma": 1.0} if name == "gigpo" else {}
+    before, after = (tw.credit.compute(name, rollouts(rows, **c), norm="none", **options) for c in ({}, {"reward": moved}))
+    np.testing.assert_allclose(after, before, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["dr_grpo", "rloo", "gigpo", "hgpo"])
+@given(batches(), st.floats(0.1, 100))
+def test_without_norm_credit_scales_with_the_rewards(name: str, rows: list[slow.Row], scale: float) -> None:
+    before = tw.credit.compute(name, rollouts(rows), norm="none")
+    after = tw.credit.compute(name, rollouts(rows, reward=[scale * row.reward for row in rows]), norm="none")
+    np.testing.assert_allclose(after, scale * before, rtol=1e-3, atol=1e-3)
+
+
+@given(batches(), norms)
+def test_credit_adds_up_to_zero_where_the_definition_says_so(rows: list[slow.Row], norm: str) -> None:
+    r = rollouts(rows)
+    by_trajectory = {row.trajectory: index for index, row in enumerate(rows)}
+    grpo, group = tw.credit.compute("grpo", r, norm=norm), np.array([row.group for row in rows])
+    firsts = np.array(sorted(by_trajectory.values()))
+    for g in set(group.tolist()):
+        assert abs(grpo[firsts][group[firsts] == g].sum()) < 1e-3  # over trajectories
+    rows_equal = tw.credit.compute("grpo", r, norm=norm, weighting="step")
+    why = tw.credit.explain(r, norm=norm)
+    for g in set(group.tolist()):
+        assert abs(rows_equal[group == g].sum()) < 1e-3  # over turns
+    for a in set(why["anchor_group"].tolist()):
+        assert abs(why["step"][why["anchor_group"] == a].sum()) < 1e-3  # over the turns of an anchor group

@@ -1,0 +1,264 @@
+"""Rollouts: what is accepted, what is refused and how the error reads, order, saving and loading."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import turnwise as tw
+from turnwise import Rollouts, Stop, Trajectory, Turn, TurnwiseError
+from turnwise.anchors import UNKNOWN, dense
+from turnwise.rollouts import ragged
+
+
+def columns(**changes: Any) -> dict[str, Any]:
+    base = {
+        "group": [0, 0, 0, 1, 1],
+        "trajectory": [5, 5, 7, 9, 9],
+        "t": [0, 1, 0, 0, 1],
+        "reward": [0.0, 1.0, 0.0, 0.0, 2.0],
+        "anchor": ["a", "b", "a", "a", "c"],
+        "valid": [True, True, False, True, True],
+    }
+    return base | changes
+
+
+def test_ids_and_anchors_become_dense_integers_and_keep_their_labels() -> None:
+    r = Rollouts.from_columns(**columns(group=["x", "x", "x", "b", "b"]))
+    assert r.group_labels.tolist() == ["b", "x"]
+    assert r.group.tolist() == [1, 1, 1, 0, 0]
+    assert r.trajectory_labels[r.trajectory].tolist() == [5, 5, 7, 9, 9]
+    assert [r.anchor_table.texts[code] for code in r.anchor] == ["a", "b", "a", "a", "c"]
+    assert "5 turns, 3 trajectories, 2 groups, 3 distinct anchors" in repr(r)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"reward": [0.0, 1.0, 0.0, 0.0]}, ["'reward'", "4 entries", "row 4"]),
+        ({"anchor": ["a"] * 6}, ["'anchor'", "6 entries", "row 5"]),
+        ({"reward": [0.0, float("nan"), 0.0, float("inf"), 0.0]}, ["'reward'", "row 1", "nan"]),
+        ({"reward": [0.0, 0.0, 0.0, float("-inf"), 0.0]}, ["'reward'", "row 3", "-inf"]),
+        ({"reward": [0.0, 0.0, "lots", 0.0, 0.0]}, ["'reward'", "row 2", "lots"]),
+        ({"reward": [0.0, 0.0, None, 0.0, 0.0]}, ["'reward'", "row 2"]),
+        ({"reward": [0.0, 0.0, 1e200, 0.0, 0.0]}, ["'reward'", "row 2", "1e+200", "scale"]),
+        ({"t": [0, 0, 0, 0, 1]}, ["'t'", "row 1", "trajectory 5", "t=0 twice", "row 0"]),
+        ({"t": [0, 2, 0, 0, 1]}, ["'t'", "row 1", "trajectory 5", "no t=1", "gap"]),
+        ({"t": [1, 2, 0, 0, 1]}, ["'t'", "row 0", "trajectory 5", "no t=0"]),
+        ({"t": [0, 1, 0, -1, 0]}, ["'t'", "row 3", "-1"]),
+        ({"t": [0, 1, 0, 0, 0.5]}, ["'t'", "row 4", "whole"]),
+        ({"trajectory": [5, 5, 9, 9, 9], "t": [0, 1, 0, 1, 2]}, ["'trajectory'", "row 3", "9", "group 0", "group 1"]),
+        ({"trajectory": [5, "5", 7, 9, 9]}, ["'trajectory'"]),
+        ({"group": [0, 0, 0, None, 1]}, ["'group'", "row 3"]),
+        ({"valid": [True, True, 2, True, True]}, ["'valid'", "row 2", "2"]),
+        ({"anchor": ["a", "b", 1.5, "a", "c"]}, ["'anchor'", "row 2", "float"]),
+        ({"anchor": ["a", "b", None, "a", "c"]}, ["'anchor'", "row 2", "NoneType"]),
+        ({"success": [True, False, True, True, True]}, ["'success'", "row 1", "trajectory 5"]),
+        ({"token_value": [0.0]}, ["'token_value'", "'tokens'"]),
+        ({"tokens": [1, 1, 1, 1, 1], "token_value": [0.0] * 4}, ["'token_value'", "4 entries", "5"]),
+        ({"tokens": [1, 1, -1, 1, 1]}, ["'tokens'", "row 2", "-1"]),
+        ({"extra": {"gain": [1.0]}}, ["'gain'", "5 entries"]),
+        ({"extra": {"reward": [1.0] * 5}}, ["'reward'"]),
+        ({"reward": 3.0}, ["'reward'", "single float"]),
+        ({name: [] for name in columns()}, ["empty"]),
+    ],
+)
+def test_bad_input_names_the_column_and_the_first_bad_row(changes: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(TurnwiseError) as caught:
+        Rollouts.from_columns(**columns(**changes))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_the_first_bad_row_is_the_first_in_row_order() -> None:
+    with pytest.raises(TurnwiseError, match="row 1:"):
+        Rollouts.from_columns(**columns(trajectory=[9, 9, 7, 5, 5], t=[0, 3, 0, 0, 4], group=[0, 0, 0, 1, 1]))
+
+
+def test_anchors_of_every_kind_are_told_apart_by_kind_and_content() -> None:
+    image = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+    kinds = ["1", b"1", 1, image, image.copy(), image + 1, image.astype(np.int32), np.int64(1), 2**70, "\ud800 broken"]
+    n = len(kinds)
+    r = Rollouts.from_columns(group=[0] * n, trajectory=range(n), t=[0] * n, reward=[0] * n, anchor=kinds)
+    same = {(i, j) for i in range(n) for j in range(i) if r.anchor[i] == r.anchor[j]}
+    assert same == {(4, 3), (7, 2)}
+
+
+def test_integer_anchors_have_the_same_hash_whatever_the_container() -> None:
+    numbers = [3, -1, 2**40, 3]
+    made = [
+        Rollouts.from_columns(group=[0] * 4, trajectory=range(4), t=[0] * 4, reward=[0] * 4, anchor=anchor)
+        for anchor in (numbers, np.array(numbers), np.array(numbers, dtype=object))
+    ]
+    for other in made[1:]:
+        np.testing.assert_array_equal(other.anchor_table.hashes[other.anchor], made[0].anchor_table.hashes[made[0].anchor])
+        np.testing.assert_array_equal(other.anchor, made[0].anchor)
+
+
+def test_a_stack_of_images_is_one_anchor_a_row() -> None:
+    images = np.zeros((3, 4, 4, 3), np.uint8)
+    images[1] += 1
+    r = Rollouts.from_columns(group=[0] * 3, trajectory=range(3), t=[0] * 3, reward=[0] * 3, anchor=images)
+    assert r.anchor[0] == r.anchor[2] != r.anchor[1]
+
+
+def test_anchor_codes_do_not_depend_on_the_order_of_rows() -> None:
+    r = Rollouts.from_columns(**columns())
+    order = [4, 2, 0, 3, 1]
+    again = Rollouts.from_columns(**{name: [values[i] for i in order] for name, values in columns().items()})
+    np.testing.assert_array_equal(again.anchor, r.anchor[order])
+    np.testing.assert_array_equal(again.anchor_table.hashes, r.anchor_table.hashes)
+
+
+def test_next_anchor_shares_the_table_and_may_be_unknown() -> None:
+    r = Rollouts.from_columns(**columns(next_anchor=["b", None, "new", "c", None]))
+    assert r.next_anchor is not None
+    assert r.next_anchor[1] == r.next_anchor[4] == UNKNOWN
+    assert r.next_anchor[0] == r.anchor[1] and r.next_anchor[3] == r.anchor[4]
+    assert "new" in r.anchor_table.texts
+
+
+def test_per_token_columns_move_with_their_rows() -> None:
+    r = Rollouts.from_columns(**columns(tokens=[2, 0, 1, 3, 1], token_value=range(7), extra={"per_token": range(7), "per_turn": range(5)}))
+    moved = r.permuted([3, 1, 4, 0, 2])
+    assert moved.token_value is not None
+    assert moved.token_value.tolist() == [3, 4, 5, 6, 0, 1, 2]
+    assert moved.extra["per_token"].tolist() == [3, 4, 5, 6, 0, 1, 2]
+    assert moved.extra["per_turn"].tolist() == [3, 1, 4, 0, 2]
+    assert moved.in_order().token_value.tolist() == list(range(7))
+
+
+def test_a_permutation_must_be_one() -> None:
+    with pytest.raises(TurnwiseError, match="each row number"):
+        Rollouts.from_columns(**columns()).permuted([0, 0, 1, 2, 3])
+
+
+def test_from_trajectories_gives_the_same_columns() -> None:
+    def turn(anchor: str, reward: float, valid: bool = True) -> Turn:
+        return Turn(anchor, reward, valid, response_ids=[1, 2], logprobs=[-0.5, -0.25])
+
+    made = Rollouts.from_trajectories(
+        [
+            Trajectory(0, 5, turns=[turn("a", 0.0), turn("b", 1.0)], success=True, final_anchor="end"),
+            Trajectory(0, 7, turns=[turn("a", 0.0, False)], stop=Stop.STEP_LIMIT),
+            Trajectory(1, 9, turns=[turn("a", 0.0), turn("c", 2.0)]),
+            Trajectory(1, 11, turns=[], stop=Stop.ENVIRONMENT_FAULT),
+        ]
+    )
+    plain = Rollouts.from_columns(**columns())
+    for name in ("group", "trajectory", "t", "reward", "valid"):
+        np.testing.assert_array_equal(getattr(made, name), getattr(plain, name))
+    assert made.success is not None and made.success.tolist() == [True, True, False, False, False]
+    assert made.token_offsets.tolist() == [0, 2, 4, 6, 8, 10]
+    assert made.next_anchor is not None and made.next_anchor[0] == made.anchor[1]
+
+
+def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
+    r = Rollouts.from_columns(
+        **columns(
+            anchor=["a", "ünï\ud800", "", "a", "c" * 1000],
+            group=["x", "x", "x", "y", "y"],
+            next_anchor=["b", None, "b", "c", None],
+            tokens=[2, 0, 1, 3, 1],
+            token_logprob=np.linspace(-1, 0, 7),
+            value=range(5),
+            success=[True, True, False, False, False],
+            extra={"gain": [0.5] * 5, "note": ["p", "q", "r", "s", "t"]},
+        )
+    )
+    loaded = Rollouts.load(r.save(tmp_path / "deep" / "r.npz"))
+    for name in ("group", "trajectory", "t", "reward", "anchor", "valid", "next_anchor", "tokens", "token_logprob", "value", "success"):
+        np.testing.assert_array_equal(getattr(loaded, name), getattr(r, name))
+    assert loaded.anchor_table.texts == r.anchor_table.texts
+    assert loaded.group_labels.tolist() == ["x", "y"] and loaded.token_value is None
+    assert loaded.extra["note"].tolist() == ["p", "q", "r", "s", "t"]
+    np.testing.assert_array_equal(tw.credit.compute("gigpo", loaded), tw.credit.compute("gigpo", r))
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["r.npz"]
+
+
+def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    r = Rollouts.from_columns(**columns())
+    good = r.save(tmp_path / "good.npz")
+    with pytest.raises(TurnwiseError, match="no such"):
+        Rollouts.load(tmp_path / "absent.npz")
+    (tmp_path / "text.npz").write_text("hello")
+    with pytest.raises(TurnwiseError, match="not a Turnwise rollouts file"):
+        Rollouts.load(tmp_path / "text.npz")
+    np.savez(tmp_path / "foreign.npz", x=np.zeros(3))
+    with pytest.raises(TurnwiseError, match="no header"):
+        Rollouts.load(tmp_path / "foreign.npz")
+    content = good.read_bytes()
+    (tmp_path / "short.npz").write_bytes(content[: len(content) // 2])
+    with pytest.raises(TurnwiseError, match="damaged"):
+        Rollouts.load(tmp_path / "short.npz")
+
+
+def test_a_flipped_byte_is_noticed_or_harmless(tmp_path: Path) -> None:
+    r = Rollouts.from_columns(**columns())
+    content = r.save(tmp_path / "good.npz").read_bytes()
+    noticed = 0
+    for place in range(0, len(content), 7):
+        flipped = bytearray(content)
+        flipped[place] ^= 0xFF
+        (tmp_path / "flipped.npz").write_bytes(bytes(flipped))
+        try:
+            loaded = Rollouts.load(tmp_path / "flipped.npz")
+        except TurnwiseError as error:
+            assert "flipped.npz" in str(error)
+            noticed += 1
+        else:  # a byte that carries nothing, such as a file's time in the archive
+            np.testing.assert_array_equal(loaded.reward, r.reward)
+            np.testing.assert_array_equal(loaded.anchor, r.anchor)
+    assert noticed > 100
+
+
+@pytest.mark.parametrize(("version", "word"), [(0, "older"), (99, "newer")])
+def test_another_schema_version_is_refused(tmp_path: Path, version: int, word: str) -> None:
+    path = Rollouts.from_columns(**columns()).save(tmp_path / "r.npz")
+    header = np.array(json.dumps({"schema": "turnwise.rollouts", "version": version}))
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist() if name != "header.npy"}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, part in parts.items():
+            archive.writestr(name, part)
+        with archive.open("header.npy", "w") as file:
+            np.save(file, header)
+    with pytest.raises(TurnwiseError, match=f"{word} schema.*version {version}"):
+        Rollouts.load(path)
+
+
+def test_a_failed_save_leaves_the_old_file_and_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    r = Rollouts.from_columns(**columns())
+    path = r.save(tmp_path / "r.npz")
+    before = path.read_bytes()
+
+    def full_disk(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez_compressed", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        r.save(path)
+    assert path.read_bytes() == before and len(list(tmp_path.iterdir())) == 1
+
+
+@given(st.lists(st.integers(-(2**62), 2**62) | st.integers(-5, 5), min_size=1, max_size=50))
+def test_dense_equals_numpy_unique(numbers: list[int]) -> None:
+    values, codes = dense(np.array(numbers))
+    expected, inverse = np.unique(numbers, return_inverse=True)
+    np.testing.assert_array_equal(values, expected)
+    np.testing.assert_array_equal(codes, inverse)
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=8), st.data())
+def test_ragged_picks_the_pieces_in_order(lengths: list[int], data: st.DataObject) -> None:
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    order = data.draw(st.lists(st.integers(0, len(lengths) - 1), min_size=1, max_size=8))
+    expected = [i for piece in order for i in range(offsets[piece], offsets[piece + 1])]
+    assert ragged(offsets, np.array(order)).tolist() == expected
