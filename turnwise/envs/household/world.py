@@ -1,0 +1,185 @@
+"""A house with its rules, and the states that it can be in.
+
+`World` is what never changes: things, names, rules, the facts at the start. It is shared by everything that plays in it. `State` is what
+changes; `Play` is one game being played: commands in, answers out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+from typing import Any
+
+from turnwise.envs.household.codegen import TYPE_PREFIX
+from turnwise.envs.household.grammar import split_task
+from turnwise.envs.household.pddl import ROOT_TYPE, Problem, parse_problem
+from turnwise.envs.household.relations import Fact
+from turnwise.envs.household.rules import rules_for
+
+NOTHING = "Nothing happens."
+Command = tuple[int, Fact]  # the action's number and its things
+
+
+class World:
+    """Everything about a house that no action changes. `names` says how each thing is called; by default as ALFWorld does it."""
+
+    def __init__(self, problem: Problem, domain: str, grammar: str, names: Mapping[str, str] | None = None):
+        template, self.task = split_task(grammar)
+        by_predicate: dict[str, list[tuple[str, ...]]] = {}
+        for fact in problem.facts:
+            by_predicate.setdefault(fact[0], []).append(fact[1:])
+        self.problem_goal = problem.goal
+        self.rules = rules = rules_for(domain, template, problem.goal, by_predicate)
+        ranks = {kind: rank for rank, kind in enumerate([ROOT_TYPE, *rules.domain.types])}
+        # Numbering things by type and name makes the order of numbers the order in which texts list them.
+        self.ids = sorted(problem.objects, key=lambda thing: (ranks.get(problem.objects[thing], len(ranks)), thing))
+        self.numbers = {thing: number for number, thing in enumerate(self.ids)}
+        self.types = [problem.objects[thing] for thing in self.ids]
+        if names is None:
+            names = alfworld_names({thing for fact in problem.facts for thing in fact[1:]})
+        self.names = [names.get(thing, thing) for thing in self.ids]
+        self.facts: dict[str, list[Fact]] = {
+            name: [tuple(self.numbers[thing] for thing in fact) for fact in facts] for name, facts in by_predicate.items()
+        }
+        self.goal, goal_names = rules.goal(problem.goal)
+        self.goal_things = tuple(self.numbers.get(name, -1) for name in goal_names)
+        self.slots = list(rules.generator.slots)
+        self.constants = tuple(self.numbers.get(name, -1) for name in rules.generator.constants)
+        self.start = [slot.build(self._facts_of(slot.predicate), self.types) for slot in self.slots]
+        changing = set(rules.changing)
+        self.moving = [number for number, slot in enumerate(self.slots) if slot.predicate in changing]
+        self.updates: dict[str, list[tuple[int, Any]]] = {name: [] for name in changing}
+        for number in self.moving:
+            self.updates[self.slots[number].predicate].append((number, self.slots[number]))
+        self._marks: dict[tuple[str, Fact], int] = {}
+        self._base = int.from_bytes(blake2b(repr((domain, grammar, problem)).encode(), digest_size=16).digest(), "big")
+
+    @classmethod
+    def from_text(cls, problem: str, domain: str, grammar: str) -> World:
+        return cls(parse_problem(problem), domain, grammar)
+
+    def _facts_of(self, predicate: str) -> Iterable[Fact]:
+        if not predicate.startswith(TYPE_PREFIX):
+            return self.facts.get(predicate, ())
+        kinds = self.rules.domain.kinds_of(predicate[len(TYPE_PREFIX) :])
+        return [(number,) for number, kind in enumerate(self.types) if kind in kinds]
+
+    def mark(self, predicate: str, fact: Fact) -> int:
+        """128 bits of one fact; a state's key combines those of its facts."""
+        known = self._marks.get((predicate, fact))
+        if known is None:
+            text = "\0".join((predicate, *(self.ids[thing] for thing in fact)))
+            known = self._marks[predicate, fact] = int.from_bytes(blake2b(text.encode(), digest_size=16).digest(), "big")
+        return known
+
+
+class State:
+    """What holds now. `slots` are the containers that the compiled rules read."""
+
+    __slots__ = ("slots", "world")
+
+    def __init__(self, world: World, slots: list[Any] | None = None):
+        self.world = world
+        source = world.start if slots is None else slots
+        self.slots = list(source)
+        for number in world.moving:
+            self.slots[number] = world.slots[number].copy(source[number])
+
+    def copy(self) -> State:
+        return State(self.world, self.slots)
+
+    def facts(self, predicate: str) -> Iterable[Fact]:
+        """The facts of one predicate that hold now."""
+        updates = self.world.updates.get(predicate)
+        if not updates:
+            return self.world.facts.get(predicate, ())
+        number, slot = updates[0]  # every changing predicate's first slot holds its whole facts
+        return [(fact,) for fact in self.slots[number]] if slot.arity == 1 else self.slots[number]
+
+    def apply(self, command: Command) -> None:
+        action, things = command
+        world = self.world
+        gone, new = world.rules.actions[action].changes(self.slots, world.constants, things)
+        for change in gone:
+            if change not in new:
+                for number, slot in world.updates[change[0]]:
+                    slot.drop(self.slots[number], change[1])
+        for name, fact in new:
+            for number, slot in world.updates[name]:
+                slot.put(self.slots[number], fact, world.types)
+
+    def commands(self) -> dict[str, Command]:
+        """Every command that does something now, in no particular order."""
+        found: dict[str, Command] = {}
+        world = self.world
+        for action in world.rules.actions:
+            action.list_commands(self.slots, world.constants, world, found)
+        return found
+
+    def won(self) -> bool:
+        return self.world.goal(self.slots, self.world.constants, *self.world.goal_things)
+
+    def key(self) -> bytes:
+        """16 bytes that are equal for equal states of the same game (the same noticeable facts), whatever led there."""
+        total = self.world._base
+        for predicate in self.world.rules.changing:
+            for fact in self.facts(predicate):
+                total ^= self.world.mark(predicate, fact)
+        return total.to_bytes(16, "big")
+
+
+class Play:
+    """One game being played. `commands` maps what can be said now to what it does; `actions` is the same in the oracle's order."""
+
+    __slots__ = ("actions", "commands", "state", "text", "won", "world")
+
+    def __init__(self, world: World):
+        self.world = world
+        self.state = State(world)
+        self.text = world.rules.intro(world, self.state.slots, ())
+        self._look_around()
+
+    def _look_around(self) -> None:
+        self.commands = self.state.commands()
+        self.actions = tuple(sorted(self.commands))
+        self.won = self.state.won()
+
+    def step(self, command: str) -> str:
+        chosen = self.commands.get(command.strip())
+        if chosen is None:
+            self.text = NOTHING
+            return NOTHING
+        self.state.apply(chosen)
+        self.text = self.world.rules.actions[chosen[0]].answer(self.world, self.state.slots, chosen[1])
+        self._look_around()
+        return self.text
+
+
+def alfworld_names(ids: Iterable[str]) -> dict[str, str]:
+    """ALFWorld's names: `cabinet_bar__minus_01…` becomes `cabinet 3`, numbered downwards in the order of the ids."""
+    ordered = sorted(ids)
+    kinds = {thing: _kind(thing) for thing in ordered}
+    left = Counter(kind for kind in kinds.values() if kind is not None)
+    names: dict[str, str] = {}
+    for thing in ordered:
+        kind = kinds[thing]
+        if kind is None:
+            names[thing] = _plain(thing) + " "  # the trailing space is the reference's: such things are never meant to be named
+        else:
+            names[thing] = f"{kind} {left[kind]}"
+            left[kind] -= 1
+    return names
+
+
+def _plain(thing: str) -> str:
+    for code, sign in (("_bar_", "|"), ("_minus_", "-"), ("_plus_", "+"), ("_dot_", "."), ("_comma_", ",")):
+        thing = thing.replace(code, sign)
+    return thing
+
+
+def _kind(thing: str) -> str | None:
+    kind, bar, _ = _plain(thing).partition("|")
+    if not bar:
+        return None
+    return kind + "basin" if "basin" in thing else kind
