@@ -16,12 +16,11 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.envs.registry import make, resolve
+from turnwise.envs.registry import portable
 from turnwise.envs.seats import Answer, Seats
 from turnwise.envs.worker import Request
 from turnwise.envs.workers import WorkerSeats
@@ -83,8 +82,7 @@ class Pool:
         if timeout is not None and not timeout > 0:
             raise TurnwiseError(f"the time limit of a pool is a positive number of seconds or None, got {timeout!r}")
         if isinstance(factory, str):
-            resolve(factory, options or {})  # a wrong name or option is an error here, not a fault in every slot
-            factory = partial(make, factory, **(options or {}))
+            factory = portable(factory, options or {})  # a wrong name or option is an error here, not a fault in every slot
         elif options:
             raise TurnwiseError("options are for an environment that is given by name: bind them to your function instead")
         self.size = size

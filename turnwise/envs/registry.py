@@ -103,6 +103,8 @@ def register(
             raise TurnwiseError(f"two environments are called {name!r}: {_identity(known.factory)} and {_identity(made_by)}. Rename one")
         if is_reference(name) or not name.strip():
             raise TurnwiseError(f"an environment cannot be called {name!r}: a name has letters and no ':' or '.py'")
+        if isinstance(made_by, str) and not is_reference(made_by):
+            raise TurnwiseError(f"environment {name!r}: a factory given as text is written 'package.module:Class', got {made_by!r}")
         _specs[name] = Spec(name, made_by, summary, splits, max_turns, tuple(needs), source, dict(options or {}))
 
     def decorate(made_by: Factory) -> Factory:
@@ -189,6 +191,13 @@ def resolve(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
     options = {**entry.options, **options}
     _check_options(name, factory, options)
     return partial(factory, **options)
+
+
+def portable(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
+    """Like `resolve`, but fit for another process, where a name that was registered at run time is not known."""
+    bound = resolve(name, options)
+    entry = spec(name)
+    return partial(make, entry.factory, **{**entry.options, **options}) if isinstance(entry.factory, str) else bound
 
 
 def _check_options(name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
