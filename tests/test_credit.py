@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rapidfuzz.distance import Indel
 
 import turnwise as tw
 from turnwise import Rollouts, TurnwiseError
@@ -201,6 +202,26 @@ def plain_components(texts: list[str], threshold: float) -> list[int]:
 @given(st.lists(st.text(alphabet="abcé ", max_size=12), min_size=1, max_size=8), st.sampled_from([0.0, 0.5, 0.8, 0.95, 1.0]))
 def test_similar_anchors_are_the_connected_components_of_the_definition(texts: list[str], threshold: float) -> None:
     assert similar_components(texts, threshold).tolist() == plain_components(texts, threshold)
+
+
+@given(st.integers(0, 10_000), st.sampled_from([0.7, 0.9, 0.95]), st.sampled_from(["ab", "abcdefgh ", "añ漢🙂 xyz"]))
+def test_the_bounds_never_spare_a_similar_pair(seed: int, threshold: float, alphabet: str) -> None:
+    rng = random.Random(seed)
+    base = "".join(rng.choices(alphabet, k=rng.randint(20, 150)))
+    texts = []
+    for _ in range(6):  # edits around the threshold: insertions, deletions, substitutions, a moved piece
+        text = list(base)
+        for _ in range(rng.randint(0, int(1.5 * (1 - threshold) * len(base)) + 1)):
+            at = rng.randrange(len(text) + 1)
+            text[at : at + rng.randint(0, 1)] = rng.choices(alphabet, k=rng.randint(0, 1))
+        texts.append("".join(text))
+    label = list(range(len(texts)))
+    for i in range(len(texts)):
+        for j in range(i):
+            if Indel.normalized_similarity(texts[i], texts[j]) >= threshold:
+                old, new = max(label[i], label[j]), min(label[i], label[j])
+                label = [new if one == old else one for one in label]
+    assert similar_components(texts, threshold).tolist() == label
 
 
 def test_similar_anchors_do_not_depend_on_row_order_and_stay_inside_their_group() -> None:

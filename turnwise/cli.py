@@ -84,6 +84,22 @@ def play(
     play_game(env, task=task, split=split, seed=seed, max_turns=max_turns, watch=watch, **parse_options(option))
 
 
+@app.command()
+def algos(
+    name: Annotated[str | None, typer.Argument(help="Only this algorithm, in full.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """List the algorithms: their meaning, options and papers."""
+    from rich.console import Console
+
+    from turnwise.report import algorithms
+
+    if as_json:
+        typer.echo(json.dumps(algorithms.describe(name), indent=2))
+    else:
+        algorithms.show(Console(), name)
+
+
 def parse_options(pairs: list[str] | None) -> dict[str, Any]:
     """`key=value` pairs; a value that reads as JSON (3, true, ["a"]) is that, any other is text."""
     options: dict[str, Any] = {}

@@ -1,0 +1,235 @@
+"""How long credit takes: every algorithm at 6,400 to 409,600 turns, and GiGPO from strings, from integers and with similar anchors.
+
+    python benchmarks/credit.py [--write]
+
+Prints JSON. One core, best of several repeats. `growth` is the exponent p of time ∝ turns^p from 25,600 turns on (1 is linear). A
+straightforward loop over turns, written for this comparison, runs beside GiGPO in the same process: a ratio, whatever the machine.
+--write puts the result into benchmarks/credit.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+
+import turnwise as tw
+from turnwise.credit.anchor_groups import anchor_groups
+from turnwise.files import write_text_atomically
+
+SIZES = (6_400, 25_600, 102_400, 409_600)
+TURNS, GROUP = 50, 8  # of a trajectory, trajectories of a group
+PER_TOKEN = 20  # tokens of a turn
+
+
+def columns(turns: int, seed: int = 0) -> dict[str, Any]:
+    """ALFWorld-shaped: groups of 8 trajectories of 50 turns, about 200 states a group, a reward of 10 at the end of half of them."""
+    rng = np.random.default_rng(seed)
+    trajectories = turns // TURNS
+    reward = np.zeros(turns)
+    reward[TURNS - 1 :: TURNS] = 10.0 * (rng.random(trajectories) < 0.5)
+    group = np.repeat(np.arange(trajectories // GROUP), TURNS * GROUP)
+    return {
+        "group": group,
+        "trajectory": np.repeat(np.arange(trajectories), TURNS),
+        "t": np.tile(np.arange(TURNS), trajectories),
+        "reward": reward,
+        "anchor": (rng.zipf(1.3, turns) % 200) + 200 * group,
+        "valid": rng.random(turns) < 0.95,
+        "value": rng.normal(size=turns),
+        "tokens": np.full(turns, PER_TOKEN),
+        "token_value": rng.normal(size=turns * PER_TOKEN),
+    }
+
+
+def best(function: Callable[[], Any], repeats: int = 5) -> float:
+    """The least seconds of several runs, after one to warm up."""
+    function()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def loop_gigpo(c: dict[str, Any], gamma: float = 0.95) -> list[float]:
+    """GiGPO as a plain loop with dictionaries, for scale. Linear already; the public code's returns are quadratic on top of this."""
+    rows = list(
+        zip(c["group"].tolist(), c["trajectory"].tolist(), c["t"].tolist(), c["reward"].tolist(), c["anchor"].tolist(), strict=True)
+    )
+    paths: dict[int, list[int]] = defaultdict(list)
+    for i, row in enumerate(rows):
+        paths[row[1]].append(i)
+    returns, totals = [0.0] * len(rows), {}
+    for key, path in paths.items():
+        after = 0.0
+        for i in sorted(path, key=lambda i: rows[i][2], reverse=True):
+            after = returns[i] = rows[i][3] + gamma * after
+        totals[key] = sum(rows[i][3] for i in path)
+    episodes: dict[int, dict[int, float]] = defaultdict(dict)
+    anchors: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for i, row in enumerate(rows):
+        episodes[row[0]][row[1]] = totals[row[1]]
+        anchors[row[0], row[4]].append(returns[i])
+
+    def moments(xs: list[float]) -> tuple[float, float]:
+        mean = sum(xs) / len(xs)
+        return mean, (sum((x - mean) ** 2 for x in xs) / max(len(xs) - 1, 1)) ** 0.5 + 1e-6
+
+    by_group = {key: moments(list(values.values())) for key, values in episodes.items()}
+    by_anchor = {key: moments(values) for key, values in anchors.items()}
+    credit = []
+    for i, row in enumerate(rows):
+        (mean, std), (step_mean, step_std) = by_group[row[0]], by_anchor[row[0], row[4]]
+        credit.append((totals[row[1]] - mean) / std + (returns[i] - step_mean) / step_std)
+    return credit
+
+
+def algorithms() -> dict[str, Any]:
+    """Milliseconds by size, microseconds a turn at the largest, growth."""
+    table: dict[str, Any] = {}
+    batches = {turns: tw.Rollouts.from_columns(**columns(turns)) for turns in SIZES}
+    for name in tw.credit.algorithms.names():
+        seconds = {turns: best(lambda r=r, name=name: tw.credit.compute(name, r)) for turns, r in batches.items()}
+        table[name] = summary(seconds)
+    shuffled = {turns: np.random.default_rng(1).permutation(turns) for turns in SIZES}
+    fresh = {turns: best(lambda t=turns: tw.credit.compute("gigpo", batches[t].permuted(shuffled[t])), 3) for turns in SIZES}
+    table["gigpo, rows shuffled (with the sort)"] = summary(fresh)
+    build = {
+        turns: best(lambda t=turns: tw.Rollouts.from_columns(**columns(t)), 3) - best(lambda t=turns: columns(t), 3) for turns in SIZES
+    }
+    table["building the columns, integer anchors"] = summary(build)
+    return table
+
+
+def summary(seconds: dict[int, float]) -> dict[str, Any]:
+    large = [turns for turns in seconds if turns >= 25_600]
+    growth = np.polyfit(np.log(large), np.log([max(seconds[turns], 1e-9) for turns in large]), 1)[0]
+    return {
+        "ms": {str(turns): round(1e3 * s, 3) for turns, s in seconds.items()},
+        "us_per_turn_at_largest": round(1e6 * seconds[SIZES[-1]] / SIZES[-1], 4),
+        "growth": round(float(growth), 3),
+    }
+
+
+def from_strings(turns: int = 6_400, length: int = 400) -> dict[str, Any]:
+    """GiGPO from 400-character observations: hashing, columns and credit."""
+    c = columns(turns)
+    texts = {code: "".join(random.Random(int(code)).choices("abcdefghij klmnop", k=length)) for code in np.unique(c["anchor"])}
+    c["anchor"] = ["".join(texts[code]) for code in c["anchor"].tolist()]  # one object a row, as an environment gives them
+    seconds = best(lambda: tw.credit.compute("gigpo", tw.Rollouts.from_columns(**c)))
+    return {"turns": turns, "characters": length, "distinct": len(texts), "ms": round(1e3 * seconds, 2)}
+
+
+def side_by_side(turns: int = 6_400) -> dict[str, Any]:
+    """A plain Python loop and ours on the same columns, in one run; both from columns to credit."""
+    c = columns(turns)
+    plain, ours = best(lambda: loop_gigpo(c)), best(lambda: tw.credit.compute("gigpo", tw.Rollouts.from_columns(**c)))
+    difference = np.abs(np.array(loop_gigpo(c)) - tw.credit.compute("gigpo", tw.Rollouts.from_columns(**c))).max()
+    return {
+        "turns": turns,
+        "loop_ms": round(1e3 * plain, 2),
+        "ours_ms": round(1e3 * ours, 2),
+        "ratio": round(plain / ours, 1),
+        "largest_difference": float(f"{difference:.2e}"),
+    }
+
+
+def observations(groups: int, per_group: int, length: int, seed: int = 0) -> tuple[list[int], list[str]]:
+    """Half of a group's observations are distinct; a third of those are near copies of others, as search results are."""
+    rng = random.Random(seed)
+    words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9))) for _ in range(2_000)]
+    group, texts = [], []
+    for g in range(groups):
+        distinct: list[str] = []
+        while len(distinct) < per_group // 2:
+            if distinct and rng.random() < 1 / 3:
+                text = list(rng.choice(distinct))
+                for _ in range(rng.choice([5, 20, 60])):
+                    text[rng.randrange(len(text))] = rng.choice("abcdefghij")
+                distinct.append("".join(text))
+            else:
+                text_, size = [], 0
+                while size < length:
+                    text_.append(rng.choice(words))
+                    size += len(text_[-1]) + 1
+                distinct.append(" ".join(text_)[:length])
+        group += [g] * per_group
+        texts += distinct + rng.choices(distinct, k=per_group - len(distinct))
+    return group, texts
+
+
+def similar(groups: int = 16, per_group: int = 400, length: int = 1_200) -> dict[str, Any]:
+    """Similar anchors at search scale, and the same groups from the plain definition (every pair compared) on two of the groups."""
+    from rapidfuzz.distance import Indel
+
+    group, texts = observations(groups, per_group, length)
+    n = len(texts)
+    r = tw.Rollouts.from_columns(group=group, trajectory=np.arange(n), t=np.zeros(n, int), reward=np.zeros(n), anchor=texts)
+    seconds = best(lambda: anchor_groups(r, "similar", 0.95), 3)
+    segment, size = anchor_groups(r, "similar", 0.95)
+    exact = anchor_groups(r)[1]
+    start = time.perf_counter()
+    equal = all(plain_groups(g, group, texts, Indel.normalized_similarity) == ours(g, group, segment) for g in range(2))
+    plain = (time.perf_counter() - start) * groups / 2
+    return {
+        "groups": groups, "observations_a_group": per_group, "characters": length, "seconds": round(seconds, 3), "anchor_groups": size,
+        "anchor_groups_if_exact": exact, "every_pair_seconds": round(plain, 2), "ratio": round(plain / seconds, 1), "same_groups": equal,
+    }  # fmt: skip
+
+
+def ours(g: int, group: list[int], segment: Any) -> set[frozenset[int]]:
+    parts: dict[int, set[int]] = defaultdict(set)
+    for row, code in enumerate(segment.tolist()):
+        if group[row] == g:
+            parts[code].add(row)
+    return {frozenset(part) for part in parts.values()}
+
+
+def plain_groups(g: int, group: list[int], texts: list[str], similarity: Callable[[str, str], float]) -> set[frozenset[int]]:
+    """Connected components over every pair of distinct texts, without any bound or early exit."""
+    rows = [row for row in range(len(texts)) if group[row] == g]
+    distinct = sorted({texts[row] for row in rows})
+    label = {text: text for text in distinct}
+    for i, one in enumerate(distinct):
+        for two in distinct[i + 1 :]:
+            if similarity(one, two) >= 0.95 and label[one] != label[two]:
+                old, new = sorted((label[one], label[two]), reverse=True)
+                label = {text: new if home == old else home for text, home in label.items()}
+    parts: dict[str, set[int]] = defaultdict(set)
+    for row in rows:
+        parts[label[texts[row]]].add(row)
+    return {frozenset(part) for part in parts.values()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--write", action="store_true", help="write benchmarks/credit.json")
+    result = {
+        "what": "seconds of credit on one core, best of several runs",
+        "machine": {"python": platform.python_version(), "numpy": np.__version__, "cpu": platform.processor() or platform.machine()},
+        "gigpo_against_a_plain_loop": side_by_side(),
+        "gigpo_from_strings": from_strings(),
+        "similar_anchors": similar(),
+        "algorithms": algorithms(),
+    }
+    text = json.dumps(result, indent=1)
+    print(text)
+    if parser.parse_args().write:
+        write_text_atomically(Path(__file__).with_suffix(".json"), text + "\n")
+
+
+if __name__ == "__main__":
+    main()
