@@ -1,0 +1,45 @@
+"""The agent protocol: how a turn's prompt is made from the past, and how a response becomes an action.
+
+A `Context` belongs to one trajectory. The collector calls `start` with the first observation, then in turn: `prompt` (the token ids to
+complete), and `record` with what was sampled, how it was parsed and what it led to. A context of your own is one class with these three
+methods, named in the recipe as `path/to/file.py:Class`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from turnwise.envs.base import Observation
+from turnwise.tasks import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A response as thought and action. `valid` is the paper's sense: it could be parsed (and, as an option, the action is admissible)."""
+
+    action: str
+    thought: str = ""
+    valid: bool = True
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Token ids to complete. `dropped` counts history entries that were left out because the prompt would have been too long; `fits` is
+    false where even the shortest form is longer than the limit (the trajectory then ends with the stop reason "context limit")."""
+
+    ids: Sequence[int]
+    dropped: int = 0
+    fits: bool = True
+
+
+class Context(Protocol):
+    """How prompts grow."""
+
+    def start(self, task: Task, observation: Observation) -> None: ...
+
+    def prompt(self) -> Prompt: ...
+
+    def record(self, response_ids: Sequence[int], parsed: Parsed, observation: Observation) -> None: ...

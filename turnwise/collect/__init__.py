@@ -1,0 +1,1 @@
+"""Collecting: tasks, environments, contexts and an engine become trajectories."""
