@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -485,6 +486,23 @@ def test_the_page_names_every_objective_option_aggregation_and_metric() -> None:
         for name, options in CASES:
             names |= set(Loss(name, options, kl_coef=0.1, entropy_coef=0.1, importance=importance)(random_tokens(0))[1])
     assert [name for name in sorted(names) if f"`{name}`" not in page] == []
+
+
+def test_the_page_gives_the_defaults_that_the_code_has() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "objectives.md").read_text()
+    for name in {name for name, _ in CASES}:
+        section = page.split(f"### `{name}`")[1].split("\n##")[0]
+        for option in algorithms[name].options.values():
+            assert f"| `{option.name}` | {'none' if option.default is None else option.default} |" in section
+
+
+def test_the_examples_of_the_page_run() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "objectives.md").read_text()
+    examples = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(examples) == 2
+    for number, example in enumerate(examples):
+        exec(compile(example, f"objectives.md, example {number}", "exec"), {"__name__": "objectives_page"})
+    assert "one_sided" in algorithms
 
 
 def test_credit_does_not_load_objectives_and_objectives_load_no_other_part() -> None:
