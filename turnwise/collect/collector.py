@@ -134,22 +134,21 @@ class Collector:
             return self._stop(attempt, Stop.DONE)
         if len(trajectory.turns) >= self.max_turns:
             return self._stop(attempt, Stop.STEP_LIMIT)
-        if self.max_invalid and len(trajectory.turns) >= self.max_invalid:
-            if not any(turn.valid for turn in trajectory.turns[-self.max_invalid :]):
-                return self._stop(attempt, Stop.PARSE_FAILURES, f"{self.max_invalid} responses in a row could not be parsed")
+        if self._cannot_be_parsed(trajectory):
+            return self._stop(attempt, Stop.PARSE_FAILURES, f"{self.max_invalid} responses in a row could not be parsed")
         return self.policy.ask(attempt.slot)
+
+    def _cannot_be_parsed(self, trajectory: Trajectory) -> bool:
+        limit = self.max_invalid or len(trajectory.turns) + 1
+        return len(trajectory.turns) >= limit and not any(turn.valid for turn in trajectory.turns[-limit:])
 
     def _record(self, attempt: Attempt, transition: Transition) -> None:
         turn, trajectory = attempt.turn, attempt.trajectory
         if turn is None or attempt.observation is None:
             return
         turn.reward, parts = self.rewards(turn, transition, trajectory)
-        if parts or transition.info:
-            turn.info = {
-                **turn.info,
-                **({"rewards": parts} if parts else {}),
-                **({"env": dict(transition.info)} if transition.info else {}),
-            }
+        more = {"rewards": parts, "env": dict(transition.info)}
+        turn.info = {**turn.info, **{name: value for name, value in more.items() if value}}
         trajectory.turns.append(turn)
         trajectory.final_anchor = transition.observation.key
         self.policy.observe(attempt.slot, turn, transition)

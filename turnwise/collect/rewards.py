@@ -27,14 +27,13 @@ class Term:
     weight: float = 1.0
 
     def __call__(self, turn: Turn, transition: Transition, trajectory: Trajectory) -> float:
+        where = f"on turn {len(trajectory.turns)} of task {trajectory.task}"
         try:
             value = float(self.function(turn, transition, trajectory))
         except Exception as error:
-            raise TurnwiseError(
-                f"reward term {self.name!r} failed on turn {len(trajectory.turns)} of task {trajectory.task}: {error!r}"
-            ) from error
+            raise TurnwiseError(f"reward term {self.name!r} failed {where}: {error!r}") from error
         if not math.isfinite(value):
-            raise TurnwiseError(f"reward term {self.name!r} gave {value} on turn {len(trajectory.turns)} of task {trajectory.task}")
+            raise TurnwiseError(f"reward term {self.name!r} gave {value} {where}; a finite number is needed")
         return self.weight * value
 
 

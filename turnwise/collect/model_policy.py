@@ -1,0 +1,108 @@
+"""A language model as policy: a context makes the prompt, an engine completes it, a parser reads the action out of the response."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from turnwise.agent.base import Context, Parsed
+from turnwise.collect.collector import Answer, Start
+from turnwise.engines.base import Engine, Finish, Request, Response, Sampling
+from turnwise.envs.base import Observation, Transition
+from turnwise.rollouts import Stop, Turn
+from turnwise.seeds import derive
+
+
+@dataclass(slots=True)
+class Seat:
+    """What is known of the attempt in one slot."""
+
+    start: Start
+    sequence: int
+    context: Context
+    observation: Observation
+    prompt_ids: Sequence[int] = ()
+    turn: int = 0
+    parsed: Parsed | None = None
+
+
+@dataclass
+class ModelPolicy:
+    """`new_context` makes a context for one trajectory; `parse` reads a response's text against the observation it answers; `decode`
+    turns token ids into that text. Token ids and log-probs are kept exactly as the engine gave them."""
+
+    engine: Engine
+    new_context: Callable[[], Context]
+    parse: Callable[[str, Observation], Parsed]
+    decode: Callable[[Sequence[int]], str]
+    sampling: Sampling
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._seats: dict[int, Seat] = {}
+        self._ready: list[Answer] = []
+        self._sequences = count()
+
+    @property
+    def pending(self) -> int:
+        return self.engine.pending + len(self._ready)
+
+    def begin(self, slot: int, start: Start, observation: Observation) -> None:
+        context = self.new_context()
+        context.start(start.task, observation)
+        self._seats[slot] = Seat(start, next(self._sequences), context, observation)
+
+    def ask(self, slot: int) -> None:
+        seat = self._seats[slot]
+        prompt = seat.context.prompt()
+        self.counts["dropped_history"] += prompt.dropped
+        if not prompt.fits:
+            self._ready.append(Answer(slot, None, Stop.CONTEXT_LIMIT, f"the shortest prompt has {len(prompt.ids)} tokens"))
+            return
+        seat.prompt_ids = prompt.ids
+        request = Request(slot, prompt.ids, self.sampling, derive(seat.start.policy_seed, seat.turn), seat.sequence)
+        self.counts["generations"] += 1
+        self.engine.submit([request])
+
+    def answers(self) -> list[Answer]:
+        ready, self._ready = self._ready, []
+        if ready:
+            return ready
+        return [self._answer(response) for response in self.engine.poll() if response.key in self._seats]
+
+    def _answer(self, response: Response) -> Answer:
+        if response.finish is Finish.REFUSED:
+            return Answer(response.key, None, Stop.CONTEXT_LIMIT, response.message)
+        if response.finish is Finish.FAULT:
+            return Answer(response.key, None, Stop.ENGINE_FAULT, response.message)
+        seat = self._seats[response.key]
+        text = self.decode(response.token_ids)
+        parsed = self.parse(text, seat.observation)
+        seat.parsed = parsed
+        self.counts["truncated"] += response.finish is Finish.LENGTH
+        if parsed.problem:
+            self.counts[f"problem/{parsed.problem}"] += 1
+        turn = Turn(
+            seat.observation.key,
+            valid=parsed.valid,
+            thought=parsed.thought,
+            action=parsed.action,
+            response=text,
+            prompt_ids=seat.prompt_ids,
+            response_ids=response.token_ids,
+            logprobs=response.logprobs,
+            info={"problem": parsed.problem} if parsed.problem else {},
+        )
+        return Answer(response.key, turn)
+
+    def observe(self, slot: int, turn: Turn, transition: Transition) -> None:
+        seat = self._seats[slot]
+        if seat.parsed is not None and not transition.done:
+            seat.context.record(turn.response_ids, seat.parsed, transition.observation)
+        seat.observation, seat.turn = transition.observation, seat.turn + 1
+
+    def end(self, slot: int) -> None:
+        if (seat := self._seats.pop(slot, None)) is not None:
+            self.engine.release(seat.sequence)
