@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.registry import portable
-from turnwise.envs.seats import Answer, Seats
+from turnwise.envs.seats import Answer, Failure, Seats
 from turnwise.envs.worker import Request
 from turnwise.envs.workers import WorkerSeats
 from turnwise.errors import TurnwiseError
@@ -95,7 +95,7 @@ class Pool:
         self._playing = [False] * size
         self._waiting: set[int] = set()
         self._done: list[Result] = []
-        self._closed = False
+        self._open = True
 
     @property
     def pending(self) -> int:
@@ -160,14 +160,15 @@ class Pool:
         return [self._await(slot) for slot in slots]
 
     def _admit(self, slot: int, starts: bool = True) -> None:
+        if self._open and 0 <= slot < self.size and slot not in self._waiting and (starts or self._playing[slot]):
+            return
         if not 0 <= slot < self.size:
             raise TurnwiseError(f"slot {slot} of a pool with the slots 0 to {self.size - 1}")
-        if self._closed:
+        if not self._open:
             raise TurnwiseError("this pool is closed")
         if slot in self._waiting:
             raise TurnwiseError(f"slot {slot} has a request whose result was not taken yet: call results() first")
-        if not (starts or self._playing[slot]):
-            raise EpisodeOver(f"slot {slot} has no running episode: reset it first")
+        raise EpisodeOver(f"slot {slot} has no running episode: reset it first")
 
     def _send(self, request: Request) -> None:
         self._waiting.add(request.slot)
@@ -181,12 +182,11 @@ class Pool:
             self._done.append(self._settle(request.slot, answer))
 
     def _settle(self, slot: int, answer: Answer, timed_out: bool = False) -> Result:
-        transition = answer.transition
-        if transition is not None:
-            self._playing[slot] = not transition.done
-            return Result(slot, transition)
-        self._playing[slot] = False
-        return Result(slot, None, Fault.TIMEOUT if timed_out else Fault.ERROR, answer.message, answer.traceback)
+        if isinstance(answer, Failure):
+            self._playing[slot] = False
+            return Result(slot, None, Fault.TIMEOUT if timed_out else Fault.ERROR, answer.message, answer.traceback)
+        self._playing[slot] = not answer.done
+        return Result(slot, answer)
 
     def _take(self, until: float) -> None:
         if self._away is not None:
@@ -202,9 +202,9 @@ class Pool:
 
     def close(self) -> None:
         """Close the environments and end the workers. A second call does nothing."""
-        if self._closed:
+        if not self._open:
             return
-        self._closed = True
+        self._open = False
         if self._here is not None:
             self._here.close()
         if self._away is not None:

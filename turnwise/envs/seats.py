@@ -16,18 +16,20 @@ from turnwise.tasks import Task
 MESSAGE_LIMIT = 500
 
 
-class Answer(NamedTuple):
-    """What came of one request: a transition, or a message (one line) and a traceback."""
+class Failure(NamedTuple):
+    """What came of a request that failed: one line, and the rest."""
 
-    transition: Transition | None
-    message: str = ""
+    message: str
     traceback: str = ""
 
 
-def failure(error: BaseException) -> Answer:
+Answer = Transition | Failure  # to a reset too: its transition holds the first observation
+
+
+def failure(error: BaseException) -> Failure:
     """The answer for an exception that an environment raised."""
     line = " ".join(f"{type(error).__name__}: {error}".split())
-    return Answer(None, line[:MESSAGE_LIMIT], "".join(traceback.format_exception(error)))
+    return Failure(line[:MESSAGE_LIMIT], "".join(traceback.format_exception(error)))
 
 
 class Seats:
@@ -45,20 +47,20 @@ class Seats:
             observation = env.reset(task, seed)
             if not isinstance(observation, Observation):
                 raise TypeError(f"reset gave {type(observation).__name__}, not an Observation")
-            return Answer(Transition(observation))
+            return Transition(observation)
         except (Exception, SystemExit) as error:
             return self._drop(slot, error)
 
     def step(self, slot: int, action: str) -> Answer:
         try:
             transition = self._envs[slot].step(action)
-            if not isinstance(transition, Transition):
-                raise TypeError(f"step gave {type(transition).__name__}, not a Transition")
-            return Answer(transition)
+            if isinstance(transition, Transition):
+                return transition
+            raise TypeError(f"step gave {type(transition).__name__}, not a Transition")
         except (Exception, SystemExit) as error:  # an environment that calls sys.exit must not end the run
             return self._drop(slot, error)
 
-    def _drop(self, slot: int, error: BaseException) -> Answer:
+    def _drop(self, slot: int, error: BaseException) -> Failure:
         answer = failure(error)
         self._close(self._envs.pop(slot, None))
         return answer

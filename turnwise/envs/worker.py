@@ -48,7 +48,7 @@ def serve(connection: Connection) -> None:
     inbox: SimpleQueue[Request | None] = SimpleQueue()
     Thread(target=_read, args=(connection, inbox, setup.parent), daemon=True).start()
     seats = Seats(_factory(setup))
-    connection.send_bytes(pickle.dumps(Answer(None)))
+    connection.send_bytes(b"started")
     while (request := inbox.get()) is not None:
         connection.send_bytes(_pack(_play(seats, request)))
     seats.close()

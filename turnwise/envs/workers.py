@@ -29,7 +29,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from turnwise.envs import worker as child
-from turnwise.envs.seats import Answer, failure
+from turnwise.envs.seats import Answer, Failure, failure
 from turnwise.envs.worker import Request, Setup
 from turnwise.errors import TurnwiseError
 from turnwise.tasks import Task
@@ -129,7 +129,7 @@ class Episode:
     actions: list[str] = field(default_factory=list)
     moved: bool = False  # its worker was lost: play it again before the next step
     replayed: str | None = None  # the last observation while playing it again
-    lost: Answer | None = None  # playing it again failed
+    lost: Failure | None = None  # playing it again failed
 
 
 class WorkerSeats:
@@ -194,23 +194,24 @@ class WorkerSeats:
                 else:
                     self._answered(worker.pending.popleft(), _unpack(packed))
         except BlockingIOError:
-            self._lose(place, Answer(None, "", "the worker stopped in the middle of an answer"), timed_out=True)
+            self._lose(place, Failure("", "the worker stopped in the middle of an answer"), timed_out=True)
         except (EOFError, OSError):
-            self._lose(place, Answer(None, worker.cause_of_death()), timed_out=False)
+            self._lose(place, Failure(worker.cause_of_death()), timed_out=False)
 
     def _answered(self, request: Request, answer: Answer) -> None:
         episode = self._episodes[request.slot]
         if request.silent:
-            if answer.transition is not None:
-                episode.replayed = answer.transition.observation.text
-            episode.lost = episode.lost or (answer if answer.transition is None else None)
+            if isinstance(answer, Failure):
+                episode.lost = episode.lost or answer
+            else:
+                episode.replayed = answer.observation.text
             return
         if request.task is None and episode.replayed not in (None, episode.text):
-            episode.lost = episode.lost or Answer(None, DIVERGED)
+            episode.lost = episode.lost or Failure(DIVERGED)
         episode.replayed = None
         answer = episode.lost or answer
-        if answer.transition is not None:
-            episode.text = answer.transition.observation.text
+        if not isinstance(answer, Failure):
+            episode.text = answer.observation.text
             if request.task is None:
                 episode.actions.append(request.action)
         self._answers.append((request.slot, answer, False))
@@ -219,9 +220,9 @@ class WorkerSeats:
         now = time.monotonic()
         for place, worker in enumerate(self._workers):
             if worker.deadline <= now and not worker.connection.poll():
-                self._lose(place, Answer(None, "", f"no answer within {self._limit:g} seconds"), timed_out=True)
+                self._lose(place, Failure("", f"no answer within {self._limit:g} seconds"), timed_out=True)
 
-    def _lose(self, place: int, answer: Answer, timed_out: bool) -> None:
+    def _lose(self, place: int, answer: Failure, timed_out: bool) -> None:
         """Replace a worker. What it was playing gets the fault; the slots it shared with others play on in the new one."""
         orphans = [request for request in self._workers[place].pending if not request.silent]
         guilty = self._workers[place].pending[0].slot if self._workers[place].pending else None

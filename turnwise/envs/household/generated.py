@@ -1,0 +1,54 @@
+"""The `household` environment: generated houses in the same simulator as ALFWorld's games. No download, endless tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from turnwise.envs.household.env import Anchor, WorldEnv
+from turnwise.envs.household.generator import house, task_set
+from turnwise.envs.household.knobs import turn_knobs
+from turnwise.envs.household.world import World
+from turnwise.tasks import Task, TaskSet
+
+Number = int | Sequence[int]  # one number, or a pair (from, to)
+
+
+class HouseholdEnv(WorldEnv):
+    """Generated households with ALFWorld's six tasks.
+
+    `size` is "tiny" (a room of five receptacles), "small" or "full" (as large as ALFWorld's); single knobs change it: `receptacles`,
+    `objects` in total or `copies` of the wanted kind and `distractors` of others, `closed` receptacles, `task_types`, `rooms`. They say which
+    tasks `tasks` makes. A task holds its whole house, so any of these environments plays any household task.
+    """
+
+    def __init__(
+        self,
+        size: str = "small",
+        *,
+        receptacles: Number | None = None,
+        objects: Number | None = None,
+        distractors: Number | None = None,
+        copies: Number | None = None,
+        closed: Number | None = None,
+        task_types: Sequence[str] | str | None = None,
+        rooms: Sequence[str] | str | None = None,
+        anchor: Anchor = "observation",
+    ):
+        super().__init__(anchor)
+        self.size = size
+        self.knobs = turn_knobs(size, receptacles, objects, distractors, copies, closed, task_types, rooms)
+        self.max_turns = self.knobs.max_turns
+
+    def world(self, task: Task) -> World:
+        return _world(task)
+
+    def tasks(self, split: str = "train", n: int | None = None) -> TaskSet:
+        """The first `n` houses of "train", "valid" or "test", each made when it is asked for."""
+        return task_set(self.knobs, split, n, f"household {self.size}")
+
+
+@lru_cache(maxsize=256)
+def _world(task: Task) -> World:
+    """Compiled once for all environments that play a group's trajectories of the same task."""
+    return house(task.data).world()

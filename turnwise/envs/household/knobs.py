@@ -1,0 +1,148 @@
+"""How big and how hard a generated household is: named sizes, and single knobs that change them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from turnwise.envs.household.house import TASK_TYPES
+from turnwise.envs.household.rooms import Room, tables
+from turnwise.errors import TurnwiseError, unknown_name
+
+Range = tuple[int, int]
+SMALLEST_HOUSE = 3  # where the object lies, where it is treated, where it belongs
+
+TASK_ROOMS: dict[str, tuple[str, ...]] = {
+    "pick_and_place_simple": ("kitchen", "bedroom", "livingroom", "bathroom"),
+    "look_at_obj_in_light": ("bedroom", "livingroom"),
+    "pick_clean_then_place_in_recep": ("kitchen", "bathroom"),
+    "pick_heat_then_place_in_recep": ("kitchen",),
+    "pick_cool_then_place_in_recep": ("kitchen",),
+    "pick_two_obj_and_place": ("kitchen", "bedroom", "livingroom", "bathroom"),
+}
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """Each number is a range, from and to. `receptacles` or `distractors` None: as many as such a room has in ALFWorld; `closed` None: all
+    that can be closed."""
+
+    receptacles: Range | None
+    copies: Range
+    distractors: Range | None
+    closed: Range | None
+    max_turns: int
+    task_types: tuple[str, ...] = TASK_TYPES
+    rooms: tuple[str, ...] = ("kitchen", "bedroom", "livingroom", "bathroom")
+
+    @cached_property
+    def rooms_for(self) -> dict[str, tuple[str, ...]]:
+        """The rooms in which each task can be set, among those that are wanted and large enough."""
+        least = self.receptacles[0] if self.receptacles else SMALLEST_HOUSE
+        fit = {room for room in self.rooms if capacity(tables().rooms[room]) >= least}
+        return {task_type: tuple(room for room in TASK_ROOMS[task_type] if room in fit) for task_type in self.task_types}
+
+    @cached_property
+    def key(self) -> str:
+        """All that decides which houses are made, as text: the seed of their chance."""
+        return json.dumps([self.receptacles, self.copies, self.distractors, self.closed, self.task_types, self.rooms])
+
+
+SIZES: dict[str, Knobs] = {
+    "tiny": Knobs(receptacles=(5, 5), copies=(1, 1), distractors=(2, 4), closed=(0, 1), max_turns=20),
+    "small": Knobs(receptacles=(9, 12), copies=(1, 2), distractors=(6, 10), closed=(2, 4), max_turns=30),
+    "full": Knobs(receptacles=None, copies=(1, 3), distractors=None, closed=None, max_turns=50),
+}
+
+
+def capacity(room: Room) -> int:
+    """The most receptacles that such a room can have."""
+    return sum(most for _, most in room.receptacles.values())
+
+
+def turn_knobs(
+    size: str,
+    receptacles: Any = None,
+    objects: Any = None,
+    distractors: Any = None,
+    copies: Any = None,
+    closed: Any = None,
+    task_types: Any = None,
+    rooms: Any = None,
+) -> Knobs:
+    """A named size with single knobs changed. A number may be given as one number or as a pair (from, to)."""
+    if size not in SIZES:
+        raise unknown_name("size of a household:", str(size), SIZES)
+    base = SIZES[size]
+    most = max(capacity(room) for room in tables().rooms.values())
+    wanted_copies = base.copies if copies is None else _range("copies", copies, 1)
+    others = base.distractors if distractors is None else _range("distractors", distractors, 0)
+    if objects is not None:
+        wanted_copies, others = _share(
+            _range("objects", objects, 1), wanted_copies, None if distractors is None else others, copies is None
+        )
+    knobs = Knobs(
+        receptacles=base.receptacles if receptacles is None else _range("receptacles", receptacles, SMALLEST_HOUSE, most),
+        copies=wanted_copies,
+        distractors=others,
+        closed=base.closed if closed is None else _range("closed", closed, 0),
+        max_turns=base.max_turns,
+        task_types=base.task_types if task_types is None else _names("task type", task_types, TASK_TYPES),
+        rooms=base.rooms if rooms is None else _names("room", rooms, tables().rooms),
+    )
+    for task_type in knobs.task_types:
+        if not knobs.rooms_for[task_type]:
+            large = "" if knobs.receptacles is None else f" with {knobs.receptacles[0]} receptacles"
+            raise TurnwiseError(
+                f"household: {task_type} needs a {' or '.join(TASK_ROOMS[task_type])}; none of rooms={list(knobs.rooms)}{large} will do. "
+                "Leave the task type out, add a room, or ask for fewer receptacles"
+            )
+    return knobs
+
+
+def _share(total: Range, copies: Range, distractors: Range | None, copies_are_free: bool) -> tuple[Range, Range]:
+    """Divide the objects in total into those that the task asks for and the others."""
+    if distractors is not None and copies_are_free:
+        copies = (total[0] - distractors[0], total[1] - distractors[1])
+        if not 1 <= copies[0] <= copies[1]:
+            raise TurnwiseError(f"household: {_show(total)} objects leave none for the task beside {_show(distractors)} distractors")
+        return copies, distractors
+    if distractors is not None:
+        raise TurnwiseError("household: objects is copies and distractors together: give two of the three")
+    copies = (min(copies[0], total[0]), min(copies[1], total[0]))
+    return copies, (total[0] - copies[1], total[1] - copies[1])
+
+
+def _range(name: str, value: Any, least: int, most: int | None = None) -> Range:
+    pair = (value, value) if isinstance(value, int) else value
+    if not (isinstance(pair, Sequence) and not isinstance(pair, str) and len(pair) == 2 and all(_whole(n) for n in pair)):
+        raise TurnwiseError(f"household: {name} is a whole number or a pair (from, to), got {value!r}")
+    low, high = pair
+    if low > high:
+        raise TurnwiseError(f"household: {name} from {low} to {high} is empty: the first number must not be larger")
+    if low < least or (most is not None and low > most):
+        limits = f"at least {least}" if most is None else f"{least} to {most}"
+        raise TurnwiseError(f"household: {name} must be {limits}, got {_show((low, high))}")
+    return low, high
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _show(pair: Range) -> str:
+    return str(pair[0]) if pair[0] == pair[1] else f"{pair[0]} to {pair[1]}"
+
+
+def _names(kind: str, value: Any, known: Iterable[str]) -> tuple[str, ...]:
+    known = tuple(known)
+    names = [value] if isinstance(value, str) else list(value) if isinstance(value, Sequence) else None
+    if not names:
+        raise TurnwiseError(f"household: give at least one {kind}, as a list of {', '.join(known)}; got {value!r}")
+    for name in names:
+        if name not in known:
+            raise unknown_name(f"{kind} of a household:", str(name), known)
+    return tuple(name for name in known if name in names)
