@@ -1,0 +1,107 @@
+"""Evaluation: a fixed panel, every task once and in order, pooled counts, an honest interval."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from turnwise.collect.collector import Collector
+from turnwise.collect.plan import panel_starts
+from turnwise.errors import TurnwiseError
+from turnwise.report.statistics import wilson
+from turnwise.rollouts import Trajectory
+from turnwise.tasks import TaskSet
+
+
+@dataclass(frozen=True)
+class Share:
+    """How often something happened, with its 95 % Wilson interval."""
+
+    count: int
+    n: int
+
+    @property
+    def rate(self) -> float:
+        return self.count / self.n if self.n else 0.0
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return wilson(self.count, self.n)
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"{100 * self.rate:.1f} % ({self.count}/{self.n}; 95 %: {100 * low:.1f}–{100 * high:.1f})"
+
+
+@dataclass
+class Evaluation:
+    """The result of one evaluation."""
+
+    success: Share
+    by_type: dict[str, Share]
+    turns: float
+    reward: float
+    invalid: float
+    stops: dict[str, int]
+    panel_hash: str
+    panel_size: int
+    repeats: int
+    trajectories: list[Trajectory] = field(default_factory=list, repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, without the trajectories."""
+        plain = {key: value for key, value in asdict(self).items() if key not in ("trajectories", "success", "by_type")}
+        return {
+            "success": self.success.rate,
+            "successes": self.success.count,
+            "attempts": self.success.n,
+            "interval": list(self.success.interval),
+            "by_type": {
+                kind: {"success": share.rate, "n": share.n, "interval": list(share.interval)} for kind, share in self.by_type.items()
+            },
+        } | plain
+
+
+def run_panel(collector: Collector, panel: TaskSet, seed: int = 0, repeats: int = 1) -> Evaluation:
+    """Play every task of the panel `repeats` times. The seed fixes chance, not the choice of tasks."""
+    trajectories = collector.run(panel_starts(panel, seed, repeats))
+    return evaluation_of(trajectories, panel, repeats)
+
+
+def evaluation_of(trajectories: Sequence[Trajectory], panel: TaskSet, repeats: int) -> Evaluation:
+    """Pooled counts over all attempts; an attempt that ended by a fault is a failure, and its stop reason tells."""
+    kinds = {task.id: str(task.data["task_type"]) for task in panel if "task_type" in task.data}
+    by_type: dict[str, list[bool]] = defaultdict(list)
+    for trajectory in trajectories:
+        if trajectory.task in kinds:
+            by_type[kinds[trajectory.task]].append(trajectory.success)
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    n = max(len(trajectories), 1)
+    return Evaluation(
+        success=Share(sum(t.success for t in trajectories), len(trajectories)),
+        by_type={kind: Share(sum(won), len(won)) for kind, won in sorted(by_type.items())},
+        turns=len(turns) / n,
+        reward=sum(t.reward for t in trajectories) / n,
+        invalid=sum(not turn.valid for turn in turns) / max(len(turns), 1),
+        stops=dict(Counter(t.stop.value for t in trajectories).most_common()),
+        panel_hash=panel.hash,
+        panel_size=len(panel),
+        repeats=repeats,
+        trajectories=list(trajectories),
+    )
+
+
+def check_disjoint(train: TaskSet, panel: TaskSet, limit: int = 200_000, warn: Callable[[str], None] = lambda text: None) -> None:
+    """An error where an evaluation task is also a training task, by content. A training set too large to hash whole is checked as far
+    as `limit`, with a warning."""
+    part = train if len(train) <= limit else train[:limit]
+    if part is not train:
+        warn(f"the training set has {len(train)} tasks; the first {limit} were checked against the evaluation panel")
+    shared = panel.overlap(part)
+    if shared:
+        raise TurnwiseError(
+            f"{len(shared)} of the {len(panel)} evaluation tasks are training tasks too (the first: {shared[0]!r}): "
+            "results on them would not count. Choose another eval.split, or fewer training tasks"
+        )

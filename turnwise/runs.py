@@ -1,0 +1,159 @@
+"""A run is a folder: what was asked for, what happened, and what came out.
+
+    config.toml      the resolved recipe                    metrics.jsonl   one line an iteration
+    rollouts/        columns and texts of the last batches  checkpoints/    weights, optimiser, progress
+    summary.json     before and after, for people and tools model/          the trained model, a Hugging Face folder
+
+Every write is atomic or append-only. After a crash the last line of metrics.jsonl may be half a line, and lines may be there of
+iterations that were never checkpointed: `rewind` drops both, so that a resumed run leaves the same file as one that was never killed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from turnwise.errors import TurnwiseError
+from turnwise.files import write_atomically, write_text_atomically
+from turnwise.rollouts import Rollouts, Trajectory
+
+CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
+
+
+class Run:
+    """The folder of one run."""
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder)
+
+    @classmethod
+    def create(cls, out: str | Path, name: str, config_text: str) -> Run:
+        """A new folder `out/name`, or `out/name-2`, `out/name-3` … where that exists already: nothing is ever overwritten."""
+        for number in range(1, 100_000):
+            folder = Path(out) / (name if number == 1 else f"{name}-{number}")
+            try:
+                folder.mkdir(parents=True)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise TurnwiseError(f"cannot make the run's folder {folder}: {error.strerror}") from error
+            write_text_atomically(folder / CONFIG, config_text)
+            return cls(folder)
+        raise TurnwiseError(f"{out} has too many runs called {name!r}: choose another name")
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Run:
+        """The run in an existing folder."""
+        path = Path(folder)
+        if not path.is_dir():
+            raise TurnwiseError(f"{path} is not a folder, so it is no run")
+        if not (path / CONFIG).is_file():
+            raise TurnwiseError(f"{path} is not a run: it has no {CONFIG}. A run is a folder that `turnwise train` made")
+        return cls(path)
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        return self.folder / "model"
+
+    def log(self, metrics: Mapping[str, Any]) -> None:
+        """Append one line and bring it to the disk."""
+        line = json.dumps(metrics, allow_nan=False, default=float) + "\n"
+        with (self.folder / METRICS).open("a", encoding="utf-8") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All whole lines; a last line that was cut off by a crash is passed over."""
+        path = self.folder / METRICS
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        found = []
+        for number, line in enumerate(lines, 1):
+            try:
+                found.append(json.loads(line))
+            except json.JSONDecodeError:
+                if number < len(lines):
+                    raise TurnwiseError(f"{path}, line {number}: not JSON; the file was damaged after it was written") from None
+        return found
+
+    def rewind(self, iteration: int) -> None:
+        """Forget everything after an iteration: what a checkpoint of that iteration does not know of."""
+        kept = [line for line in self.metrics() if line.get("iteration", 0) <= iteration]
+        text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept)
+        write_text_atomically(self.folder / METRICS, text)
+        for path in self._rollout_files():
+            if int(path.name.split(".")[0]) > iteration:
+                path.unlink()
+
+    def save_rollouts(self, iteration: int, rollouts: Rollouts, trajectories: Sequence[Trajectory], keep: int | None) -> None:
+        """The columns and the texts of one iteration; only the last `keep` iterations stay (None: all, 0: none)."""
+        if keep == 0:
+            return
+        folder = self.folder / "rollouts"
+        rollouts.save(folder / f"{iteration:06d}.npz")
+        lines = "".join(json.dumps(as_json(trajectory)) + "\n" for trajectory in trajectories)
+        packed = gzip.compress(lines.encode("utf-8", "surrogatepass"), compresslevel=5, mtime=0)
+        write_atomically(folder / f"{iteration:06d}.jsonl.gz", lambda file: file.write(packed))
+        if keep is not None:
+            for path in self._rollout_files():
+                if int(path.name.split(".")[0]) <= iteration - keep:
+                    path.unlink()
+
+    def _rollout_files(self) -> list[Path]:
+        return [path for path in (self.folder / "rollouts").glob("*") if path.name.split(".")[0].isdigit()]
+
+    def trajectories(self, iteration: int) -> list[dict[str, Any]]:
+        """The texts of one iteration, as plain data."""
+        path = self.folder / "rollouts" / f"{iteration:06d}.jsonl.gz"
+        if not path.exists():
+            known = sorted({int(file.name.split(".")[0]) for file in self._rollout_files()})
+            raise TurnwiseError(f"{self.folder} keeps no rollouts of iteration {iteration}; it keeps {known or 'none'}")
+        with gzip.open(path, "rt", encoding="utf-8", errors="surrogatepass") as file:
+            return [json.loads(line) for line in file]
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        write_text_atomically(self.folder / SUMMARY, json.dumps(summary, indent=2, allow_nan=False, default=float) + "\n")
+
+
+def as_json(trajectory: Trajectory) -> dict[str, Any]:
+    """A trajectory as plain data, texts only: token ids stay with the columns and the learner."""
+    return {
+        "id": trajectory.id,
+        "group": trajectory.group,
+        "task": trajectory.task,
+        "seed": trajectory.seed,
+        "stop": trajectory.stop.value,
+        "stop_detail": trajectory.stop_detail,
+        "success": trajectory.success,
+        "reward": trajectory.reward,
+        "turns": [
+            {
+                "observation": turn.observation,
+                "thought": turn.thought,
+                "action": turn.action,
+                "response": turn.response,
+                "reward": turn.reward,
+                "valid": turn.valid,
+                "tokens": len(turn.response_ids),
+                "info": _plain(turn.info),
+            }
+            for turn in trajectory.turns
+        ],
+    }
+
+
+def _plain(value: Any) -> Any:
+    """What an environment put into `info`, as far as JSON can hold it."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, (str, int, float, bool, type(None))) else repr(value)
