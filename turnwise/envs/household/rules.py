@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any
 
 from turnwise.envs.household.codegen import TYPE_PREFIX, CodeGenerator, Writer
-from turnwise.envs.household.grammar import Each, Grammar, Literal, Query, Symbol, Text, Value, parse_grammar
+from turnwise.envs.household.grammar import Each, Grammar, Literal, Query, Text, Value, parse_grammar
 from turnwise.envs.household.pddl import (
     TRUE,
     Action,
@@ -39,10 +39,12 @@ NEGATED = "not_"  # texts may ask `not_p(…)`: something made p false and nothi
 
 @dataclass(frozen=True)
 class CompiledAction:
-    """`list_commands(X, C, W, out)` writes each command that fits the state into `out`; `changes(X, C, things)` gives what an action
-    makes false and true; `answer` words it afterwards."""
+    """`list_commands(X, C, W, out)` writes each command that fits the state into `out`; `command(X, C, W, things)` spells one;
+    `changes(X, C, things)` gives what the action makes false and true; `answer` words it afterwards."""
 
     name: str
+    parameters: tuple[str, ...]
+    command: Callable[..., str]
     list_commands: Callable[..., None]
     changes: Callable[..., tuple[list[tuple[str, tuple[int, ...]]], list[tuple[str, tuple[int, ...]]]]]
     answer: Wording
@@ -91,6 +93,8 @@ class Rules:
         context: Context = tuple((name.removeprefix("?"), kind) for name, kind in action.parameters)
         return CompiledAction(
             action.name,
+            tuple(name for name, _ in action.parameters),
+            self._speller(action, template, context),
             self._lister(number, action, template, context),
             self._changer(action),
             self.wordings.text(feedback, context),
@@ -111,6 +115,12 @@ class Rules:
         writer.depth = 1
         writer.add("return")
         return self.generator.function("W, out", writer)
+
+    def _speller(self, action: Action, template: Text, context: Context) -> Callable[..., str]:
+        given = {part for part in _conjuncts(action.precondition) if isinstance(part, Atom)}
+        writer = Writer()
+        writer.add(f"return {self._command(template, context, given, [f'things[{i}]' for i in range(len(context))])}")
+        return self.generator.function("W, things", writer)
 
     def _command(self, template: Text, context: Context, given: set[Atom], places: list[str]) -> str:
         """The command's text as Python source."""
@@ -288,16 +298,22 @@ _grammar = lru_cache(maxsize=64)(parse_grammar)
 _compiled: dict[tuple[str, str, frozenset[str]], Rules] = {}
 
 
+@lru_cache(maxsize=64)
+def _unread(domain_text: str, grammar_text: str) -> frozenset[str]:
+    """The predicates that actions change and that nothing but a goal could read."""
+    domain = _domain(domain_text)
+    return changing(domain) - noticeable(domain, _grammar(grammar_text), ())
+
+
 def rules_for(domain_text: str, grammar_text: str, goal: Condition, sample: Mapping[str, Iterable[tuple[Any, ...]]]) -> Rules:
     """The compiled rules for a domain, a grammar and what the goal reads; made once for all games that share them."""
-    domain, grammar = _domain(domain_text), _grammar(grammar_text)
     if loose := free_variables(goal):
         raise TurnwiseError(f"PDDL problem: the goal uses variables that nothing declares: {', '.join(sorted(loose))}")
-    live = noticeable(domain, grammar, (atom.predicate for atom in atoms_of(goal)))
-    extra = live - noticeable(domain, grammar, ()) & changing(domain)
-    key = (domain_text, grammar_text, extra & changing(domain))
+    extra = frozenset(atom.predicate for atom in atoms_of(goal)) & _unread(domain_text, grammar_text)
+    key = (domain_text, grammar_text, extra)
     if key not in _compiled:
         if len(_compiled) >= 64:
             _compiled.clear()
-        _compiled[key] = Rules(domain, grammar, noticeable(domain, grammar, key[2]), sample)
+        domain, grammar = _domain(domain_text), _grammar(grammar_text)
+        _compiled[key] = Rules(domain, grammar, noticeable(domain, grammar, extra), sample)
     return _compiled[key]

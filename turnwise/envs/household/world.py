@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
@@ -22,14 +23,20 @@ Command = tuple[int, Fact]  # the action's number and its things
 
 
 class World:
-    """Everything about a house that no action changes. `names` says how each thing is called; by default as ALFWorld does it."""
+    """Everything about a house that no action changes.
 
-    def __init__(self, problem: Problem, domain: str, grammar: str, names: Mapping[str, str] | None = None):
-        template, self.task = split_task(grammar)
+    `names` says how each thing is called; by default as ALFWorld does it. `task` is the task's sentence where `grammar` has
+    `TASK_MARK` in its place; by default it is taken out of the grammar, so that games share what is compiled.
+    """
+
+    def __init__(
+        self, problem: Problem, domain: str, grammar: str, *, names: Mapping[str, str] | None = None, task: str | None = None
+    ):
+        template, self.task = split_task(grammar) if task is None else (grammar, task)
         by_predicate: dict[str, list[tuple[str, ...]]] = {}
         for fact in problem.facts:
             by_predicate.setdefault(fact[0], []).append(fact[1:])
-        self.problem_goal = problem.goal
+        self.problem = problem
         self.rules = rules = rules_for(domain, template, problem.goal, by_predicate)
         ranks = {kind: rank for rank, kind in enumerate([ROOT_TYPE, *rules.domain.types])}
         # Numbering things by type and name makes the order of numbers the order in which texts list them.
@@ -53,7 +60,6 @@ class World:
         for number in self.moving:
             self.updates[self.slots[number].predicate].append((number, self.slots[number]))
         self._marks: dict[tuple[str, Fact], int] = {}
-        self._base = int.from_bytes(blake2b(repr((domain, grammar, problem)).encode(), digest_size=16).digest(), "big")
 
     @classmethod
     def from_text(cls, problem: str, domain: str, grammar: str) -> World:
@@ -64,6 +70,12 @@ class World:
             return self.facts.get(predicate, ())
         kinds = self.rules.domain.kinds_of(predicate[len(TYPE_PREFIX) :])
         return [(number,) for number, kind in enumerate(self.types) if kind in kinds]
+
+    @cached_property
+    def base(self) -> int:
+        """128 bits of what never changes: the things, the goal, and the facts at the start."""
+        text = repr((sorted(self.problem.objects.items()), sorted(self.problem.facts), self.problem.goal, self.task))
+        return int.from_bytes(blake2b(text.encode(), digest_size=16).digest(), "big")
 
     def mark(self, predicate: str, fact: Fact) -> int:
         """128 bits of one fact; a state's key combines those of its facts."""
@@ -122,7 +134,7 @@ class State:
 
     def key(self) -> bytes:
         """16 bytes that are equal for equal states of the same game (the same noticeable facts), whatever led there."""
-        total = self.world._base
+        total = self.world.base
         for predicate in self.world.rules.changing:
             for fact in self.facts(predicate):
                 total ^= self.world.mark(predicate, fact)

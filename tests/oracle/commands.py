@@ -1,0 +1,71 @@
+"""What a player might say: a seeded mix of sensible, nearly right and senseless commands.
+
+The mix is drawn from the oracle's own admissible commands, so that it reaches deep states; kinds of commands are drawn before commands,
+because a plain draw would nearly always walk to another receptacle.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+SPACES = [" ", "  ", "\t", "\n", "\u00a0", "\u3000", "\u2009", "\x1c", "\u200b", "\ufeff"]
+NONSENSE = [
+    "", " ", "restart", "quit", "undo", "save", "load", "score", "restore", "verbose", "again", "g", "wait", "z", "x", "l", "i", "inv",
+    "look around", "look at fridge 1", "LOOK", "Look", "look.", "look;look", "look\x00", "inventory now", "take all", "drop", "open", "close", "go",
+    "go to", "go to nowhere 1", "go to agent1", "examine agent1", "go to loc 1", "take", "put apple 1 in/on fridge 1", "move", "use",
+    "open the pod bay doors", "slice", "heat", "help me", "help", "None", "{r}", "{0}", "%s", "go to {r.name}", "#look.feedback#", "打开 柜子 1",
+    "🍎", "tаke apple 1 from fridge 1", "ＬＯＯＫ", "look" * 500,
+]  # fmt: skip
+
+
+class Player:
+    """Draws commands for one game. `walkthrough` is followed in order, at random moments, whether or not it fits."""
+
+    def __init__(self, rng: random.Random, walkthrough: Sequence[str]):
+        self.rng = rng
+        self.walkthrough = list(walkthrough)
+        self.seen: list[str] = []
+
+    def next(self, actions: Sequence[str]) -> str:
+        self.seen.extend(action for action in actions if action not in self.seen)
+        draw = self.rng.random()
+        if draw < 0.15 and self.walkthrough:
+            return self.walkthrough.pop(0)
+        if draw < 0.65:
+            return self._admissible(actions)
+        if draw < 0.75:
+            return self.rng.choice(self.seen)
+        if draw < 0.92:
+            return self._near_miss(self._admissible(actions) if self.rng.random() < 0.7 else self.rng.choice(self.seen))
+        if draw < 0.98:
+            return self.rng.choice(NONSENSE)
+        return "".join(chr(self.rng.choice([*range(32, 127), *range(0xA0, 0x300), 0x1F600])) for _ in range(self.rng.randrange(1, 30)))
+
+    def _admissible(self, actions: Sequence[str]) -> str:
+        verb = self.rng.choice(sorted({action.split()[0] for action in actions}))
+        return self.rng.choice([action for action in actions if action.split()[0] == verb])
+
+    def _near_miss(self, command: str) -> str:
+        rng, words = self.rng, command.split()
+        change = rng.randrange(9)
+        if change == 0:
+            return rng.choice(SPACES) + command + rng.choice(SPACES)
+        if change == 1:
+            return command.replace(" ", rng.choice(SPACES), 1)
+        if change == 2:
+            return rng.choice([command.upper(), command.capitalize(), command.title(), command.swapcase()])
+        if change == 3:
+            words[-1] = str(rng.randrange(0, 25))
+        elif change == 4:
+            words.pop(rng.randrange(len(words)))
+        elif change == 5:
+            words[0] = rng.choice(["go", "take", "move", "put", "open", "close", "use", "examine", "heat", "cool", "clean", "slice", "look"])
+        elif change == 6:
+            other = rng.choice(self.seen).split()
+            words = words[: len(words) // 2] + other[len(other) // 2 :]
+        elif change == 7:
+            words.insert(rng.randrange(len(words) + 1), rng.choice(["the", "a", "1", "in", "on"]))
+        else:
+            return command + rng.choice([".", "!", ";", ",", "s", "\x00", "?"])
+        return " ".join(words)

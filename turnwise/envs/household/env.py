@@ -1,0 +1,88 @@
+"""The environment protocol over a household: what ALFWorld's games and generated houses have in common."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from turnwise.envs.base import EpisodeOver, Observation, Transition
+from turnwise.envs.household.expert import Expert
+from turnwise.envs.household.world import Play, World
+from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.tasks import Task
+
+Anchor = Literal["observation", "state"]
+
+
+class WorldEnv:
+    """Plays one task at a time. A subclass says which `world(task)` a task is; worlds can be shared between environments.
+
+    `anchor` is what counts as "the same state" when turns are compared: "observation" (the text; Observation.anchor stays None) or "state"
+    (16 bytes of everything that can be noticed). The reward is the change of the score: 1 on winning, else 0. There is no limit on steps:
+    that belongs to the recipe. A household has no chance in it, so `seed` changes nothing.
+    """
+
+    def __init__(self, anchor: Anchor = "observation"):
+        if anchor not in ("observation", "state"):
+            raise unknown_name("anchor", str(anchor), ("observation", "state"))
+        self.anchor = anchor
+        self._play: Play | None = None
+        self._over = "step() was called before reset(): call reset(task) first"
+        self._experts: tuple[World, Expert] | None = None
+
+    def world(self, task: Task) -> World:
+        raise NotImplementedError
+
+    def reset(self, task: Task, seed: int = 0) -> Observation:
+        self._play = Play(self.world(task))
+        self._over = ""
+        return self._observation(self._play)
+
+    def step(self, action: str) -> Transition:
+        play = self._play
+        if play is None or self._over:
+            raise EpisodeOver(self._over)
+        if not isinstance(action, str):
+            raise TurnwiseError(f"an action is a text, not {type(action).__name__}: {action!r}")
+        play.step(action)
+        if play.won:
+            self._over = "the episode is over (the task was solved): call reset(task) before the next step"
+        return Transition(self._observation(play), float(play.won), play.won, play.won, {"won": play.won})
+
+    def _observation(self, play: Play) -> Observation:
+        return Observation(play.text, (), play.actions, play.state.key() if self.anchor == "state" else None)
+
+    def close(self) -> None:
+        self._play = None
+        self._over = "the environment was closed: call reset(task) first"
+
+    @property
+    def play(self) -> Play:
+        """The game being played, with its true state."""
+        if self._play is None:
+            raise EpisodeOver(self._over)
+        return self._play
+
+    def expert(self, task: Task) -> list[str]:
+        """The expert's commands from the task's start; the last one wins. The episode being played is left alone."""
+        play = Play(self.world(task))
+        return self._expert(play.world).plan(play.state)
+
+    def expert_plan(self) -> list[str]:
+        """The expert's commands from the present state on; empty once the task is solved."""
+        return self._expert(self.play.world).plan(self.play.state)
+
+    def expert_action(self) -> str:
+        """The expert's next command in the present state."""
+        plan = self.expert_plan()
+        if not plan:
+            raise EpisodeOver("the task is solved: there is nothing left for the expert to do")
+        return plan[0]
+
+    def expert_distance(self) -> int:
+        """How many commands the expert still needs from the present state."""
+        return len(self.expert_plan())
+
+    def _expert(self, world: World) -> Expert:
+        if self._experts is None or self._experts[0] is not world:
+            self._experts = (world, Expert(world))
+        return self._experts[1]
