@@ -411,6 +411,7 @@ def test_a_split_trajectory_is_refused_where_the_loss_needs_it_whole() -> None:
     with pytest.raises(TurnwiseError, match="trajectory 1 is split over micro-batches 0 and 1"):
         objectives.check_split([[0, 0, 1], [1, 2]], "trajectory")
     objectives.check_split([[0, 0, 1], [2, 3]], "trajectory")
+    objectives.check_split([[0], [0]], "token")
 
 
 def test_wrong_names_and_columns_are_explained() -> None:
@@ -437,7 +438,9 @@ def test_wrong_names_and_columns_are_explained() -> None:
         token_weights([0, 1, 0], [0, 0, 1], "turn")
     with pytest.raises(TurnwiseError, match="column advantage has shape"):
         Tokens(**{**tokens.columns(), "advantage": tokens.advantage[:-1]})
-    with pytest.raises(TurnwiseError, match="whole-number"):
+    with pytest.raises(TurnwiseError, match="'advantage' has the name of a column"):
+        Tokens(**tokens.columns(), extra={"advantage": tokens.advantage})
+    with pytest.raises(TurnwiseError, match="int64 or int32"):
         Tokens(**{**tokens.columns(), "turn": tokens.turn.double()})
 
 

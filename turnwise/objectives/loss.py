@@ -15,7 +15,7 @@ from torch import Tensor
 from turnwise.errors import TurnwiseError, unknown_name
 from turnwise.objectives import entropy, kl
 from turnwise.objectives.registry import algorithms, corrections
-from turnwise.objectives.tokens import LEVELS, Tokens
+from turnwise.objectives.tokens import LEVELS, Level, Tokens
 
 Metrics = dict[str, Tensor]
 
@@ -58,10 +58,10 @@ class Loss:
             raise TurnwiseError(f"loss: kl_cap is a number > 0 or none, not {self.kl_cap!r}")
 
     @property
-    def level(self) -> str:
+    def level(self) -> Level:
         """The span that every micro-batch must hold whole: "token" (cut anywhere), "turn" or "trajectory"."""
-        levels = [str(options.get("level", "token")) for options in (self.options, self.importance_options)]
-        return max(levels, key=LEVELS.index)
+        asked = {options.get("level", "token") for options in (self.options, self.importance_options)}
+        return next(level for level in reversed(LEVELS) if level in asked)
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from torch import Tensor
 from turnwise.errors import TurnwiseError, unknown_name
 
 Level = Literal["token", "turn", "trajectory"]
-LEVELS = ("token", "turn", "trajectory")
+LEVELS: tuple[Level, ...] = ("token", "turn", "trajectory")  # from fine to coarse
 AGGREGATIONS = ("token", "turn", "trajectory", "trajectory_turn", "turn_sum", "trajectory_sum")
 
 # Beyond this a ratio carries no information (e^20 ≈ 5e8), and its square still fits a float32.
@@ -60,6 +60,8 @@ class Tokens:
     trajectories: int | None = None
 
     def __post_init__(self) -> None:
+        if clash := set(self.extra) & {f.name for f in fields(self)}:
+            raise TurnwiseError(f"tokens: extra column {min(clash)!r} has the name of a column of its own; choose another name")
         for name, column in self.columns().items():
             if column.shape != self.logprob.shape or column.dim() != 1:
                 raise TurnwiseError(
@@ -68,8 +70,8 @@ class Tokens:
                 )
         for name, count in (("turn", "turns"), ("trajectory", "trajectories")):
             ids = getattr(self, name)
-            if ids.is_floating_point() or ids.dtype == torch.bool:
-                raise TurnwiseError(f"tokens: column {name} holds ids and must be of a whole-number type, not {ids.dtype}")
+            if ids.dtype not in (torch.int64, torch.int32):
+                raise TurnwiseError(f"tokens: column {name} holds ids and must be int64 or int32, not {ids.dtype}")
             if getattr(self, count) is None:  # reads the device once; a learner that knows its batch gives the numbers
                 object.__setattr__(self, count, int(ids.max()) + 1 if len(ids) else 0)
         if self.batch_tokens is None:
@@ -202,7 +204,10 @@ def check_split(parts: Sequence[Any], level: Level) -> None:
     """Raises where an id occurs in two parts. `parts` are the turn (or trajectory) ids of each micro-batch.
 
     Losses that average over a turn or a trajectory need it whole: `Loss.level` says which. A learner calls this once a batch.
+    At level "token" every split is good.
     """
+    if level == "token":
+        return
     owner: dict[int, int] = {}
     for number, part in enumerate(parts):
         for item in torch.as_tensor(part).unique().tolist():
