@@ -100,6 +100,25 @@ def algos(
         algorithms.show(Console(), name)
 
 
+@app.command()
+def lab(
+    algos: Annotated[str | None, typer.Option(help="Credit algorithms, as in gigpo,grpo,gigpo:once=true,oracle. Default: all.")] = None,
+    problems: Annotated[str | None, typer.Option(help="Problems, as in grid,corridor:length=8. Default: all.")] = None,
+    group_sizes: Annotated[str | None, typer.Option(help="Group sizes to measure, as in 2,8,32.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Batches for each measurement; a quarter of them for learning curves.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same results file.")] = None,
+    skill: Annotated[float | None, typer.Option(help="How good the measured policy is: 0 random, 1 the best. Default: 0.2.")] = None,
+    load: Annotated[list[str] | None, typer.Option(metavar="FILE", help="A Python file that registers a credit of your own.")] = None,
+    out: Annotated[str, typer.Option(metavar="FOLDER", help="Where the results and the pictures go.")] = "lab-results",
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer seeds, group sizes and iterations.")] = False,
+    train: Annotated[bool, typer.Option("--train/--no-train", help="Also train with each credit.")] = True,
+) -> None:
+    """See how good each algorithm's credit is, on problems whose true advantages are known."""
+    from turnwise.lab.command import lab as run_lab
+
+    run_lab(algos, problems, group_sizes, load or [], out, quick=quick, train=train, seeds=seeds, seed=seed, skill=skill)
+
+
 def parse_options(pairs: list[str] | None) -> dict[str, Any]:
     """`key=value` pairs; a value that reads as JSON (3, true, ["a"]) is that, any other is text."""
     options: dict[str, Any] = {}

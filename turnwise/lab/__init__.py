@@ -1,0 +1,23 @@
+"""The lab: small decision problems whose true advantages are known, to see how good a credit estimate is.
+
+`turnwise lab` runs everything; from Python: `lab.run(lab.Settings(algos=["gigpo", "mine"]))`.
+"""
+
+from turnwise.lab.experiment import Settings, run, write
+from turnwise.lab.problem import Builder, Problem
+from turnwise.lab.problems import make, problems, register
+from turnwise.lab.values import advantages, expected_return, skilled_policy
+
+__all__ = [
+    "Builder",
+    "Problem",
+    "Settings",
+    "advantages",
+    "expected_return",
+    "make",
+    "problems",
+    "register",
+    "run",
+    "skilled_policy",
+    "write",
+]

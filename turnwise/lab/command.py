@@ -1,0 +1,71 @@
+"""What `turnwise lab` does: read the choices, run with a progress bar, show tables, write files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from turnwise.errors import TurnwiseError
+from turnwise.lab.experiment import QUICK, Advance, Settings, read_cases, read_lines, run, total_steps, write
+from turnwise.lab.spec import split_names
+from turnwise.lab.tables import FULL_WIDTH, opening, show
+
+
+def lab(
+    algos: str | None,
+    problems: str | None,
+    group_sizes: str | None,
+    load: list[str],
+    out: str,
+    *,
+    quick: bool,
+    train: bool,
+    **given: float | None,
+) -> None:
+    """Run the lab from the command line's texts; None means the default (of the quick run, with `quick`)."""
+    for path in load:
+        from turnwise.envs.locate import load_file
+
+        load_file(Path(path))
+    changes: dict[str, Any] = dict(QUICK) if quick else {}
+    changes |= {name: value for name, value in given.items() if value is not None}
+    if group_sizes is not None:
+        changes["group_sizes"] = tuple(_whole(part) for part in split_names(group_sizes) or [])
+    if not train:
+        changes["iterations"] = 0
+    settings = replace(Settings(split_names(problems), split_names(algos)), **changes).check()
+    if Path(out).exists() and not Path(out).is_dir():
+        raise TurnwiseError(f"--out {out}: this is a file; give a folder")
+    console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = FULL_WIDTH  # a log or a pipe has no width of its own
+    cases = read_cases(settings)  # wrong names are refused before anything is shown
+    lines, _ = read_lines(settings, cases[0])
+    console.print(opening(len(cases), len(lines), settings.seeds), soft_wrap=True)
+    with progress(total_steps(settings)) as advance:
+        result = run(settings, advance)
+    show(result, console, *write(result, out))
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise TurnwiseError(f"--group-sizes takes whole numbers separated by commas, as in 2,8,32, not {text!r}") from None
+
+
+@contextmanager
+def progress(total: int) -> Iterator[Advance]:
+    """A bar on stderr that says what is being done; nothing where stderr is no terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description:<16}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("credit", total=total)
+        yield lambda what: bar.update(task, advance=1, description=what)

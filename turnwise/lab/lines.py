@@ -1,0 +1,127 @@
+"""The lines of a comparison: every registered credit algorithm, some instructive variants, and the truth itself.
+
+A line is an algorithm with options. `critic` is an option of the lab, not of an algorithm: where the column `value` comes from.
+
+    critic=estimated   (default) the mean return seen from the same anchor in an independent batch of the same size; an anchor that did
+                       not occur there gets that batch's overall mean. The critic sees what GiGPO sees: anchors.
+    critic=exact       V_t(s) by dynamic programming: no critic can be better. An upper bound, not an algorithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnwise.anchors import Ints
+from turnwise.credit.registry import algorithms, apply
+from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.lab.sample import Batch
+from turnwise.lab.spec import bind, parse
+from turnwise.rollouts import Floats, Rollouts
+
+ORACLE = "oracle"
+# What each teaches: loops counted once; the two ablations; the public code's statistics; no discount; no division by the deviation;
+# what is left of step credit without any anchors; how much a perfect critic would add.
+VARIANTS = (
+    "gigpo:once=true",
+    "gigpo:omega=0",
+    "gigpo:episode_weight=0",
+    "gigpo:weighting=step",
+    "gigpo:gamma=1",
+    "gigpo:norm=none",
+    "reinforce_pp:returns=to_go",
+    "gae:critic=exact",
+)
+CRITICS = ("estimated", "exact")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of tables and pictures. `name` is a registered algorithm, or "oracle": the true advantage itself."""
+
+    label: str
+    name: str
+    options: Mapping[str, Any]
+    critic: str = "estimated"
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it uses what no algorithm can know; such lines take no part in who is best."""
+        return self.name == ORACLE or self.critic == "exact"
+
+    @property
+    def summary(self) -> str:
+        return "the true advantage: what perfect credit reads" if self.name == ORACLE else algorithms[self.name].summary
+
+    def credit(self, views: Views) -> NDArray[Any]:
+        """Its credit for the rows of one run."""
+        if self.name == ORACLE:
+            return views.truth
+        return apply(algorithms[self.name], views.rollouts(self.critic), dict(self.options))
+
+
+def read_line(text: str) -> Line:
+    """A line from `name:option=value…`; unknown names and options give an error with the nearest."""
+    name, options = parse(text)
+    if name == ORACLE:
+        if options:
+            raise TurnwiseError(f"{text!r}: the oracle has no options")
+        return Line(text, ORACLE, {})
+    if name not in algorithms:
+        raise unknown_name(algorithms.kind, name, [*algorithms.names(), ORACLE])
+    critic = options.pop("critic", "estimated")
+    if critic not in CRITICS:
+        raise unknown_name(f"critic of {text!r}:", str(critic), CRITICS)
+    return Line(text, name, bind(algorithms[name], options, algorithms.kind), critic)
+
+
+def choose(texts: list[str] | None) -> list[Line]:
+    """The lines that were asked for; by default all algorithms, the variants of those, and the oracle."""
+    if texts is None:
+        texts = [*algorithms.names(), *VARIANTS, ORACLE]
+    if not texts:
+        raise TurnwiseError("no credit algorithm is chosen")
+    return [read_line(text) for text in texts]
+
+
+class Views:
+    """One run of a batch as the lines see it; the rollouts are made once for each critic."""
+
+    def __init__(self, batch: Batch, run: int, truth: Floats, values: Mapping[str, Floats]):
+        self.truth = truth[batch.part(run)]
+        self._batch, self._run, self._values = batch, run, values
+        self._made: dict[str, Rollouts] = {}
+
+    def rollouts(self, critic: str = "estimated") -> Rollouts:
+        if critic not in self._made:
+            self._made[critic] = self._batch.rollouts(self._run, self._values[critic][self._batch.part(self._run)])
+        return self._made[critic]
+
+
+def value_table(batch: Batch, states: int, runs: int) -> tuple[Floats, Ints]:
+    """For each run and anchor the mean return from there, where the anchor was not seen the run's mean; and how often it was seen."""
+    returns = batch.returns_to_go()
+    own = batch.anchor < states  # anchors beyond are one-offs, which never occur again
+    place = (batch.run * states + batch.anchor)[own]
+    count = np.bincount(place, minlength=runs * states).reshape(runs, states)
+    total = np.bincount(place, weights=returns[own], minlength=runs * states).reshape(runs, states)
+    overall = np.bincount(batch.run, weights=returns, minlength=runs) / np.maximum(np.bincount(batch.run, minlength=runs), 1)
+    return np.where(count > 0, total / np.maximum(count, 1), overall[:, None]), count
+
+
+def look_up(table: Floats, batch: Batch, unknown: Floats) -> Floats:
+    """The values of a batch's turns from a table [runs, anchors]; `unknown` [runs] stands for one-off anchors."""
+    own = batch.anchor < table.shape[1]
+    known = table[batch.run, np.where(own, batch.anchor, 0)]
+    return np.asarray(np.where(own, known, unknown[batch.run]))
+
+
+def estimated_values(batch: Batch, independent: Batch, states: int, runs: int) -> Floats:
+    """What a critic that learned from the independent batch says about this one."""
+    table, _ = value_table(independent, states, runs)
+    mean = np.bincount(independent.run, weights=independent.returns_to_go(), minlength=runs)
+    return look_up(table, batch, mean / np.maximum(np.bincount(independent.run, minlength=runs), 1))

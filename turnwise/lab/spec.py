@@ -1,0 +1,56 @@
+"""Names with options as one word: `gigpo:omega=2:once=true`, `grid:size=5`. What the command line takes and what tables show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from turnwise.errors import TurnwiseError
+from turnwise.options import Entry
+
+WORDS = {"true": True, "false": False}
+
+
+def parse(text: str) -> tuple[str, dict[str, Any]]:
+    """The name, and the options as booleans, numbers or text."""
+    name, *parts = text.strip().split(":")
+    options: dict[str, Any] = {}
+    for part in parts:
+        key, equals, value = part.partition("=")
+        if not (name and key and equals and value):
+            raise TurnwiseError(f"{text!r}: write a name, then :option=value for each option, as in gigpo:omega=2:once=true")
+        if key.strip() in options:
+            raise TurnwiseError(f"{text!r}: option {key.strip()!r} is given twice")
+        options[key.strip()] = read_value(value.strip())
+    if not name:
+        raise TurnwiseError("an empty name: write names separated by commas, as in gigpo,grpo")
+    return name, options
+
+
+def read_value(text: str) -> Any:
+    """true, false, a whole number, a number, or the text itself."""
+    if text.lower() in WORDS:
+        return WORDS[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def bind(entry: Entry[Any], given: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """The entry's options, checked; `none` means nothing where an option may be left empty, and is a word everywhere else."""
+    options = entry.options
+    empty = {name for name, value in given.items() if value == "none" and name in options and options[name].optional}
+    return entry.bind({name: None if name in empty else value for name, value in given.items()}, kind)
+
+
+def split_names(text: str | None) -> list[str] | None:
+    """The parts of a comma-separated list, each once; None where nothing was given."""
+    if text is None:
+        return None
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    if not names:
+        raise TurnwiseError(f"{text!r} names nothing: write names separated by commas, as in gigpo,grpo")
+    return list(dict.fromkeys(names))

@@ -1,0 +1,105 @@
+"""The measurements: every line's credit against the truth, for each problem and group size.
+
+A batch holds the same number of trajectories at every group size: 128 are 64 groups of 2 or 4 groups of 32. So the question is how to
+spend a budget, not how good more data is. All lines see the same batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from turnwise.credit import diagnose
+from turnwise.errors import TurnwiseError
+from turnwise.lab.lines import Line, Views, estimated_values
+from turnwise.lab.metrics import Truth, bias_and_variance, measure, summarise, truth_of
+from turnwise.lab.problem import Problem
+from turnwise.lab.sample import Batch, draw, sample, stack
+from turnwise.lab.values import action_values, advantages, skilled_policy, state_values
+from turnwise.rollouts import Floats
+
+Tick = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem with the policy whose credit is measured and the truth about it."""
+
+    label: str
+    problem: Problem
+    policy: Floats
+    advantage: Floats
+    value: Floats
+
+
+def make_case(label: str, problem: Problem, skill: float) -> Case:
+    policy = skilled_policy(problem, skill)
+    advantage = advantages(problem, policy)
+    if not advantage.any():
+        raise TurnwiseError(f"problem {label!r}: no action matters (every true advantage is 0). Give it a longer horizon or a reward")
+    return Case(label, problem, policy, advantage, state_values(action_values(problem, policy), policy))
+
+
+def stream(seed: int, *names: object) -> np.random.Generator:
+    """Random numbers that depend on the seed and on what they are for, and on nothing else."""
+    return np.random.default_rng([seed, *(crc32(str(name).encode()) for name in names)])
+
+
+def play(case: Case, size: int, budget: int, seeds: int, seed: int, use: str) -> Batch:
+    """One batch a seed. The same chance for every problem of the same name, whatever its anchors."""
+    groups = max(1, budget // size)
+    draws = [draw(case.problem, groups, size, stream(seed, case.problem.name, use, size, k)) for k in range(seeds)]
+    return sample(case.problem, np.broadcast_to(case.policy, (seeds, *case.policy.shape)), stack(draws))
+
+
+def views_of(case: Case, size: int, budget: int, seeds: int, seed: int) -> tuple[Truth, list[Views]]:
+    """The batches of one problem and group size, with both critics' values, ready for every line."""
+    batch = play(case, size, budget, seeds, seed, "measured")
+    independent = play(case, size, budget, seeds, seed, "critic")
+    values = {
+        "estimated": estimated_values(batch, independent, case.problem.states, seeds),
+        "exact": case.value[batch.t, batch.state],
+    }
+    truth = truth_of(case.problem, case.policy, batch, seeds, case.advantage)
+    return truth, [Views(batch, run, truth.advantage, values) for run in range(seeds)]
+
+
+def credit_of(line: Line, views: Sequence[Views]) -> Floats:
+    """A line's credit for all runs, one after another."""
+    return np.concatenate([np.asarray(line.credit(view), np.float64) for view in views])
+
+
+def measure_case(case: Case, lines: Sequence[Line], sizes: Sequence[int], budget: int, seeds: int, seed: int, tick: Tick) -> dict[str, Any]:
+    """label → group size → reading → interval."""
+    result: dict[str, Any] = {line.label: {} for line in lines}
+    for size in sizes:
+        truth, views = views_of(case, size, budget, seeds, seed)
+        for line in lines:
+            credit = credit_of(line, views)
+            result[line.label][str(size)] = summarise(measure(credit, truth)) | bias_and_variance(credit, truth)
+            tick()
+    return result
+
+
+def unfit(case: Case, lines: Sequence[Line], seed: int) -> dict[str, str]:
+    """The lines that cannot run on the lab's rollouts, and why: found out on one small batch."""
+    _, views = views_of(case, 2, 4, 1, seed)
+    reasons = {}
+    for line in lines:
+        try:
+            line.credit(views[0])
+        except TurnwiseError as error:
+            reasons[line.label] = str(error)
+    return reasons
+
+
+def recurrence_of(case: Case, size: int, budget: int, seeds: int, seed: int) -> dict[str, float]:
+    """What the anchors of a problem offer at this group size: means over seeds of `turnwise.credit.diagnose`."""
+    _, views = views_of(case, size, budget, seeds, seed)
+    found = [diagnose(view.rollouts()) for view in views]
+    names = ("singleton_share", "one_trajectory_share", "anchor_size_mean", "constant_group_share")
+    return {name: float(np.mean([one[name] for one in found])) for name in names}

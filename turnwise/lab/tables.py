@@ -1,0 +1,99 @@
+"""The lab's results in the terminal: two tables of at most 100 columns and what to look at. A narrow terminal gets fewer figures, whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+FULL_WIDTH = 100
+
+
+def opening(problems: int, lines: int, seeds: int) -> str:
+    """What is about to be shown, in one line."""
+    return f"How good is each algorithm's credit? {lines} credits on {problems} problems whose true advantages are known, {seeds} seeds."
+
+
+def show(result: dict[str, Any], console: Console, files: list[Path], note: str) -> None:
+    """Everything: credit, learning, reading help, files."""
+    full = console.width >= FULL_WIDTH
+    console.print(Group(credit_table(result, full), *([learning_table(result, full)] if result["learning"] else [])))
+    for line in reading_help(result):
+        console.print(line)
+    for label, reason in result["left_out"].items():
+        console.print(f"[yellow]Left out:[/] {escape(label)}: {escape(reason)}")
+    if note:
+        console.print(f"[yellow]No pictures:[/] {escape(note)}")
+    console.print("Files: " + ", ".join(escape(str(path)) for path in files if path.suffix != ".svg"), soft_wrap=True)
+
+
+def credit_table(result: dict[str, Any], full: bool = True) -> Table:
+    """Correlation with the true advantage at the shown group size, best first."""
+    size = result["settings"]["shown_size"]
+    cells = {
+        label: {problem: _reading(lines[label][str(size)]["correlation"], full) for problem, lines in result["credit"].items()}
+        for label in _labels(result)
+    }
+    spread = "± 95 % over seeds, " if full else ""
+    return _table(result, f"Correlation of credit with the true advantage, groups of {size} ({spread}* best)", cells)
+
+
+def learning_table(result: dict[str, Any], full: bool = True) -> Table:
+    """Area under the learning curve and where it ends."""
+    cells: dict[str, dict[str, tuple[float, str]]] = {label: {} for label in _labels(result)}
+    for problem, found in result["learning"].items():
+        for label, line in found["lines"].items():
+            cells[label][problem] = (line["area"]["mean"], f"→{line['final']['mean']:.2f}" if full else "")
+    end = "→its end" if full else ""
+    return _table(result, f"Training with it: mean of the learning curve{end}, from 0 (first policy) to 1 (best policy); * best", cells)
+
+
+def _labels(result: dict[str, Any]) -> list[str]:
+    return [line["label"] for line in result["lines"]]
+
+
+def _reading(one: dict[str, float | None], full: bool) -> tuple[float, str]:
+    mean, high = one["mean"] or 0.0, one["high"]
+    return mean, f"±{high - mean:.2f}" if full and high is not None else ""
+
+
+def _table(result: dict[str, Any], title: str, cells: dict[str, dict[str, tuple[float, str]]]) -> Table:
+    """Lines × problems, sorted by the mean over problems; upper bounds stand below and are not marked as best."""
+    bound = {line["label"]: line["bound"] for line in result["lines"]}
+    problems = list(result["problems"])
+    average = {label: sum(value for value, _ in row.values()) / len(row) for label, row in cells.items()}
+    best = {problem: max((row[problem][0] for label, row in cells.items() if not bound[label]), default=None) for problem in problems}
+    table = Table(title=Text(title), box=SIMPLE_HEAD, title_justify="left", title_style="bold", padding=(0, 1))
+    table.pad_edge, table.collapse_padding = False, True
+    table.add_column("credit", no_wrap=True)
+    for problem in problems:
+        table.add_column(Text(problem), justify="right", overflow="fold")
+    table.add_column("mean", justify="right")
+    for label in sorted(cells, key=lambda name: (bound[name], -average[name], name)):
+        row: list[Text] = [Text(label)]
+        for problem in problems:
+            value, more = cells[label][problem]
+            is_best = not bound[label] and best[problem] is not None and round(value, 2) == round(best[problem] or 0.0, 2)
+            row.append(Text(f"{value:.2f}{more}{'*' if is_best else ' '}", style="bold" if is_best else ""))
+        table.add_row(*row, Text(f"{average[label]:.2f}"), style="dim" if bound[label] else "")
+    return table
+
+
+def reading_help(result: dict[str, Any]) -> Iterator[Text]:
+    """What the numbers of this very run say."""
+    size = str(result["settings"]["shown_size"])
+    if {"gigpo", "grpo"} <= set(_labels(result)):
+        yield Text("GiGPO minus GRPO in correlation, and the share of turns that are alone with their state in their group:")
+        for problem, lines in result["credit"].items():
+            gain = (lines["gigpo"][size]["correlation"]["mean"] or 0.0) - (lines["grpo"][size]["correlation"]["mean"] or 0.0)
+            yield Text(f"  {problem:<14} {gain:+.2f}   {result['problems'][problem]['anchors']['singleton_share']:4.0%} alone")
+    yield Text(
+        "Look at: where all turns are alone the two are equal. The pictures show how repeated states make the gain (recurrence), how "
+        "merged states take it away (aliasing), and how it changes while the policy improves (skill)."
+    )

@@ -1,0 +1,134 @@
+"""Learning curves: the tabular softmax policy trained with each credit, the same rule and the same chance for all.
+
+Every iteration samples a batch from the current policy, makes the gradient Σ credit · ∇ log π, and moves the logits by `rate` in its
+direction. A step has the same length whatever the scale of the credit, so only the direction counts; a credit of 0 stands still.
+The curve is not an estimate: it is the expected return of the policy by dynamic programming.
+The estimated critic learns from the batches of earlier iterations alone: each anchor's value moves half the way to its mean return in the
+batch after that batch was used. All runs (lines × seeds) advance together; credit is computed run by run, as an algorithm may
+normalise over its whole batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from turnwise.credit.segments import segment_sum
+from turnwise.lab.lines import Line, Views, look_up, value_table
+from turnwise.lab.metrics import interval, policy_gradient
+from turnwise.lab.problem import Problem
+from turnwise.lab.sample import Batch, draw, sample, stack
+from turnwise.lab.study import Case, Tick, stream
+from turnwise.lab.values import backup, best_return, expected_return
+from turnwise.rollouts import Floats
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how fast. Two groups of eight are little data on purpose: there the quality of credit decides."""
+
+    iterations: int = 60
+    every: int = 3
+    groups: int = 2
+    size: int = 8
+    rate: float = 0.3
+
+
+class Critic:
+    """Values of anchors, learned from batches that are already used."""
+
+    def __init__(self, runs: int, states: int):
+        self.table, self.overall = np.zeros((runs, states)), np.zeros(runs)
+
+    def values(self, batch: Batch) -> Floats:
+        return look_up(self.table, batch, self.overall)
+
+    def learn(self, batch: Batch) -> None:
+        runs, states = self.table.shape
+        seen, count = value_table(batch, states, runs)
+        self.table += 0.5 * (count > 0) * (seen - self.table)
+        mean = segment_sum(batch.returns_to_go(), batch.run, runs) / np.diff(batch.offsets)
+        self.overall += 0.5 * (mean - self.overall)
+
+
+def train_case(case: Case, lines: Sequence[Line], seeds: int, seed: int, schedule: Schedule, tick: Tick) -> dict[str, Any]:
+    """label → curve, final value and area, as shares of the way from the first policy's return (0) to the best return there is (1)."""
+    curves = _curves(case, lines, seeds, seed, schedule, tick)
+    first, best = float(expected_return(case.problem, case.policy)), best_return(case.problem)
+    shares = (curves - first) / (best - first)
+    points = [at for at in range(schedule.iterations + 1) if at % schedule.every == 0]
+    result: dict[str, Any] = {"first_return": first, "best_return": best, "iterations": points, "lines": {}}
+    for index, line in enumerate(lines):
+        mine = shares[:, index]
+        spread = [interval(step) for step in mine]
+        result["lines"][line.label] = {
+            "curve": [one["mean"] for one in spread],
+            "low": [one["low"] for one in spread],
+            "high": [one["high"] for one in spread],
+            "final": interval(mine[-1]),
+            "area": interval(np.asarray(mine.mean(axis=0))),
+        }
+    return result
+
+
+def _curves(case: Case, lines: Sequence[Line], seeds: int, seed: int, schedule: Schedule, tick: Tick) -> Floats:
+    """Exact expected returns, [points, lines, seeds]. Run number = line × seeds + seed."""
+    problem, runs = case.problem, len(lines) * seeds
+    logits = np.tile(np.log(np.maximum(case.policy, 1e-6)), (runs, 1, 1))
+    critic = Critic(runs, problem.states)
+    chances = [stream(seed, problem.name, "training", k) for k in range(seeds)]
+    returns = []
+    for iteration in range(schedule.iterations + 1):
+        policy = softmax(logits)
+        if iteration % schedule.every == 0:
+            returns.append(expected_return(problem, policy).reshape(len(lines), seeds))
+            tick()
+        if iteration == schedule.iterations:
+            break
+        draws = [draw(problem, schedule.groups, schedule.size, chance) for chance in chances]
+        batch = sample(problem, policy, stack(draws * len(lines)))
+        credit = _credit(problem, policy, lines, seeds, batch, critic)
+        logits += schedule.rate * direction(policy_gradient(credit, batch, policy))
+        critic.learn(batch)
+    return np.array(returns)
+
+
+def _credit(problem: Problem, policy: Floats, lines: Sequence[Line], seeds: int, batch: Batch, critic: Critic) -> Floats:
+    exact = np.zeros(len(batch.t))
+    truth = np.zeros(len(batch.t))
+    informed = [run for run in range(len(policy)) if lines[run // seeds].is_bound]
+    if informed:
+        value, advantage = _truth(problem, policy[informed])
+        for place, run in enumerate(informed):
+            rows = batch.part(run)
+            t, state, action = batch.t[rows], batch.state[rows], batch.action[rows]
+            exact[rows], truth[rows] = value[t, place, state], advantage[t, place, state, action]
+    values = {"estimated": critic.values(batch), "exact": exact}
+    parts = [lines[run // seeds].credit(Views(batch, run, truth, values)) for run in range(len(policy))]
+    return np.concatenate([np.asarray(part, np.float64) for part in parts])
+
+
+def _truth(problem: Problem, policy: Floats) -> tuple[Floats, Floats]:
+    """V [horizon, runs, states] and A [horizon, runs, states, actions] of several policies."""
+    value = np.zeros((problem.horizon + 1, *policy.shape[:-1]))
+    advantage = np.zeros((problem.horizon, *policy.shape))
+    for t in reversed(range(problem.horizon)):
+        q = backup(problem, value[t + 1])
+        value[t] = (policy * q).sum(axis=-1)
+        advantage[t] = q - value[t][..., None]
+    return value, advantage
+
+
+def direction(gradient: Floats) -> Floats:
+    """Each run's gradient with length 1; no direction where there is only rounding."""
+    length = np.sqrt((gradient**2).sum(axis=(1, 2), keepdims=True))
+    return np.asarray(gradient / np.where(length > 1e-9, length, np.inf))
+
+
+def softmax(logits: Floats) -> Floats:
+    """Probabilities over the last axis."""
+    weight = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return np.asarray(weight / weight.sum(axis=-1, keepdims=True))
