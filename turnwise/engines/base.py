@@ -8,10 +8,15 @@ request belongs to: an engine may keep what it computed for that trajectory's ea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
+
+from turnwise.errors import TurnwiseError
+
+COLDEST = 0.001  # below this the scaled logits of a peaked model leave float32; whoever wants colder wants greedy
 
 
 class Finish(StrEnum):
@@ -35,27 +40,45 @@ class Sampling:
     max_tokens: int = 128
     stop: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """A wrong setting is the user's and concerns every request: an error here, not a fault in each."""
+        stop = self.stop
+        for name, takes, good in (
+            ("temperature", f"0 (greedy) or {COLDEST:g} and more", self.temperature == 0 or COLDEST <= self.temperature < math.inf),
+            ("top_p", "a number above 0 and up to 1", 0 < self.top_p <= 1),
+            ("top_k", "a whole number, 0 for no limit", isinstance(self.top_k, int) and self.top_k >= 0),
+            ("min_p", "a number from 0 up to 1", 0 <= self.min_p <= 1),
+            ("max_tokens", "a whole number of at least 1", isinstance(self.max_tokens, int) and self.max_tokens >= 1),
+            ("stop", "a tuple of texts, none of them empty", isinstance(stop, tuple) and all(isinstance(s, str) and s for s in stop)),
+        ):
+            if not good:
+                raise TurnwiseError(f"sampling: {name} takes {takes}, not {getattr(self, name)!r}")
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One prompt. `key` comes back with the response; `sequence` is the trajectory it belongs to; `seed` fixes the draw."""
+    """One prompt. `key` comes back with the response; `sequence` is the trajectory it belongs to; `seed` fixes the draw. `messages` is
+    the same prompt as a chat ({"role": …, "content": …}), for servers whose tokenizer is not at hand; other engines do not look at it."""
 
     key: int
     prompt_ids: Sequence[int]
     sampling: Sampling
     seed: int = 0
     sequence: int = 0
+    messages: tuple[Mapping[str, str], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What was sampled, stop token included, with one log-prob a token."""
+    """What was sampled, stop token included, with one log-prob a token. `text` is set only by an engine that got text and not tokens
+    (a server): it is then what counts, and the token ids are a re-encoding for the records, not for training."""
 
     key: int
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     finish: Finish = Finish.STOP
     message: str = ""
+    text: str | None = None
 
 
 class Engine(Protocol):
