@@ -1,0 +1,266 @@
+"""The collector: who generates when, why attempts end, what chance depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import pytest
+from toy_env import Corridor
+
+from turnwise import Rollouts, Stop, Task, TaskSet, TurnwiseError
+from turnwise.agent.base import Parsed, Prompt
+from turnwise.collect.collector import Answer, Collector, Start, summarise
+from turnwise.collect.model_policy import ModelPolicy
+from turnwise.collect.plan import Plan, dynamic, panel_starts, plain
+from turnwise.collect.rewards import Rewards, Term
+from turnwise.engines.base import Finish, Request, Response, Sampling
+from turnwise.envs.base import Observation, Transition
+from turnwise.envs.pool import Pool
+from turnwise.rollouts import Turn
+
+WORDS = ["left", "right", "wait", "<eos>"]
+
+
+def numbered(n: int) -> TaskSet:
+    return TaskSet((Task(str(i), data={"number": i}) for i in range(n)), "numbers")
+
+
+class WordContext:
+    """A prompt is the observation's length and the turn: enough to see what the policy was shown."""
+
+    def __init__(self, limit: int = 10**9):
+        self.limit = limit
+
+    def start(self, task: Task, observation: Observation) -> None:
+        self.ids = [len(observation.text)]
+
+    def prompt(self) -> Prompt:
+        return Prompt(tuple(self.ids), fits=len(self.ids) <= self.limit)
+
+    def record(self, response_ids: Sequence[int], parsed: Parsed, observation: Observation) -> None:
+        self.ids = [*self.ids, *response_ids, len(observation.text)]
+
+
+class WordEngine:
+    """Answers one request a poll, newest first, with a word drawn from the request's seed; counts what it was asked."""
+
+    def __init__(self, bias: int = 60, fault_at: int | None = None):
+        self.waiting: list[Request] = []
+        self.asked: list[Request] = []
+        self.released: list[int] = []
+        self.bias, self.fault_at = bias, fault_at
+
+    @property
+    def pending(self) -> int:
+        return len(self.waiting)
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        self.waiting += requests
+        self.asked += requests
+
+    def poll(self) -> list[Response]:
+        request = self.waiting.pop()
+        if self.fault_at is not None and len(request.prompt_ids) > self.fault_at:
+            return [Response(request.key, finish=Finish.FAULT, message="out of ink")]
+        word = 1 if request.seed % 100 < self.bias else (request.seed // 100) % 3
+        return [Response(request.key, (word, 3), (-0.5, -0.1))]
+
+    def release(self, sequence: int) -> None:
+        self.released.append(sequence)
+
+    def refresh(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def policy(engine: WordEngine, limit: int = 10**9) -> ModelPolicy:
+    def parse(text: str, observation: Observation) -> Parsed:
+        return Parsed(text, valid=text != "wait", problem="" if text != "wait" else "idle")
+
+    return ModelPolicy(engine, partial(WordContext, limit), parse, lambda ids: WORDS[ids[0]], Sampling())
+
+
+def play(engine: WordEngine, starts: Sequence[Start], size: int = 4, **settings: object) -> list:
+    env = settings.pop("env", Corridor)
+    workers = settings.pop("workers", 0)
+    limit = settings.pop("limit", 10**9)
+    with Pool(env, size, workers=workers, timeout=5.0) as pool:
+        return Collector(pool, policy(engine, limit), **{"max_turns": 20, **settings}).run(starts)
+
+
+def test_every_attempt_is_played_to_its_end_in_the_order_asked_for_and_nothing_is_generated_in_vain() -> None:
+    engine = WordEngine()
+    starts = Plan(numbered(5), seed=1, group_size=3).starts(0, 4)
+    found = play(engine, starts)
+    assert [t.id for t in found] == [start.number for start in starts]
+    assert all(t.stop is Stop.DONE and t.success and t.reward == 1.0 for t in found)
+    assert len(engine.asked) == sum(len(t.turns) for t in found)
+    assert sorted(engine.released) == list(range(len(starts)))
+
+
+def test_turns_carry_the_exact_tokens_and_what_was_seen() -> None:
+    [trajectory] = play(WordEngine(bias=100), Plan(numbered(1), 0, 1).starts(0, 1))
+    first, second = trajectory.turns[:2]
+    assert first.observation == first.anchor == "You are at 0 of 2."
+    assert (first.action, first.response_ids, first.logprobs) == ("right", (1, 3), (-0.5, -0.1))
+    assert tuple(second.prompt_ids) == (18, 1, 3, 18)
+    assert trajectory.final_anchor == "You are at 2 of 2."
+    assert second.info["env"] == {"steps": 2}
+
+
+@pytest.mark.parametrize(("size", "workers"), [(1, 0), (3, 0), (12, 0), (5, 2)])
+def test_neither_slots_nor_workers_change_what_happens(size: int, workers: int) -> None:
+    starts = Plan(numbered(7), seed=5, group_size=3).starts(0, 4)
+    expected = play(WordEngine(), starts, size=12)
+    found = play(WordEngine(), starts, size=size, workers=workers)
+    assert [[turn.action for turn in t.turns] for t in found] == [[turn.action for turn in t.turns] for t in expected]
+
+
+def test_attempts_end_at_the_step_limit() -> None:
+    found = play(WordEngine(bias=0), Plan(numbered(3), 0, 2).starts(0, 3), max_turns=2)
+    assert {t.stop for t in found if not t.success} == {Stop.STEP_LIMIT}
+    assert max(len(t.turns) for t in found) == 2
+
+
+def test_attempts_end_after_too_many_unparsable_responses() -> None:
+    engine = WordEngine(bias=0)
+    engine.poll = lambda: [Response(engine.waiting.pop().key, (2,), (0.0,))]  # type: ignore[method-assign]
+    found = play(engine, Plan(numbered(2), 0, 1).starts(0, 2), max_invalid=3)
+    assert all(t.stop is Stop.PARSE_FAILURES and len(t.turns) == 3 and "3 responses" in t.stop_detail for t in found)
+
+
+def test_attempts_end_where_the_context_is_full_and_where_the_engine_fails() -> None:
+    full = play(WordEngine(bias=0), Plan(numbered(2), 0, 1).starts(0, 2), limit=4)
+    assert all(t.stop is Stop.CONTEXT_LIMIT and len(t.turns) == 2 for t in full)
+    failed = play(WordEngine(bias=0, fault_at=4), Plan(numbered(2), 0, 1).starts(0, 2))
+    assert all(t.stop is Stop.ENGINE_FAULT and t.stop_detail == "out of ink" for t in failed)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "workers", "stop"), [("raise", 0, "fault"), ("raise", 2, "fault"), ("die", 2, "fault"), ("hang", 2, "timeout")]
+)
+def test_a_broken_environment_ends_its_own_attempt_alone(trouble: str, workers: int, stop: str) -> None:
+    starts = Plan(numbered(6), seed=2, group_size=1).starts(0, 6)
+    env = partial(Corridor, trouble)
+    with Pool(env, 3, workers=workers, timeout=1.0) as pool:
+        found = Collector(pool, policy(WordEngine(bias=0)), max_turns=30).run(starts)
+    broken = [t for t in found if int(t.task) % 2]
+    assert len(found) == 6 and broken
+    assert {t.stop for t in broken} == {Stop(f"environment {stop}")}
+    healthy = [t for t in found if not int(t.task) % 2]
+    # a worker that dies takes its other attempts along; they too say so
+    assert all(t.stop in (Stop.DONE, Stop.STEP_LIMIT, Stop.ENVIRONMENT_FAULT, Stop.ENVIRONMENT_TIMEOUT) for t in healthy)
+    if trouble == "raise":
+        assert all(t.stop in (Stop.DONE, Stop.STEP_LIMIT) for t in healthy)
+
+
+def test_cancelling_ends_everything_between_turns() -> None:
+    engine, turns = WordEngine(), []
+    starts = Plan(numbered(5), seed=1, group_size=3).starts(0, 4)
+    found = play(engine, starts, cancelled=lambda: len(turns) > 5, on_turn=turns.append)
+    assert len(found) < len(starts) and any(t.stop is Stop.CANCELLED for t in found)
+
+
+def test_a_group_shares_task_and_seed_and_its_members_differ_in_what_they_draw() -> None:
+    starts = Plan(numbered(9), seed=3, group_size=4).starts(0, 9)
+    for place in range(9):
+        members = [start for start in starts if start.group == place]
+        assert len({start.task.id for start in members}) == len({start.env_seed for start in members}) == 1
+        assert len({start.policy_seed for start in members}) == 4
+    assert len({start.task.id for start in starts}) == 9
+    own = Plan(numbered(9), seed=3, group_size=4, own_seeds=True).starts(0, 1)
+    assert len({start.env_seed for start in own}) == 4
+
+
+def test_a_plan_is_the_same_wherever_it_is_entered() -> None:
+    plan = Plan(numbered(9), seed=3, group_size=2)
+    assert plan.starts(0, 20)[14:18] == plan.starts(7, 2)
+
+
+def test_a_panel_plays_every_task_once_in_order() -> None:
+    starts = panel_starts(numbered(4), seed=0, repeats=2)
+    assert [start.task.id for start in starts] == ["0", "0", "1", "1", "2", "2", "3", "3"]
+    assert len({start.policy_seed for start in starts}) == 8
+    assert len({start.number for start in starts}) == 8
+
+
+def attempts(rewards: dict[int, list[float]]) -> object:
+    def collect(starts: Sequence[Start]) -> list:
+        from turnwise import Trajectory
+
+        found = []
+        for start in starts:
+            reward = rewards.get(start.group, [0.0, 1.0])[start.number % 2]
+            found.append(Trajectory(start.group, start.number, turns=[Turn("a", reward)]))
+        return found
+
+    return collect
+
+
+def test_dynamic_sampling_replaces_groups_without_signal() -> None:
+    plan = Plan(numbered(50), 0, 2)
+    rewards = {0: [1.0, 1.0], 2: [0.0, 0.0], 3: [1.0, 1.0]}
+    found = dynamic(attempts(rewards), plan, 0, 3)
+    assert sorted({t.group for t in found.trajectories}) == [1, 4, 5]
+    assert found.places == 6 and found.counts == {"faults": 0, "dropped_groups": 3, "refills": 2}
+    hopeless = dynamic(attempts({place: [0.0, 0.0] for place in range(100)}), plan, 0, 3, refills=4)
+    assert hopeless.trajectories == [] and hopeless.places == 15 and hopeless.counts["refills"] == 4
+
+
+def test_attempts_that_ended_by_a_fault_are_not_learned_from() -> None:
+    plan = Plan(numbered(6), seed=2, group_size=1)
+    with Pool(partial(Corridor, "raise"), 3) as pool:
+        found = plain(Collector(pool, policy(WordEngine(bias=0)), max_turns=30).run, plan, 0, 6)
+    assert 0 < len(found.trajectories) < 6 and found.counts["faults"] == 6 - len(found.trajectories)
+
+
+def test_reward_terms_are_added_and_logged_by_name() -> None:
+    terms = [Term("brief", lambda turn, transition, trajectory: -len(turn.action), 0.1), Term("late", lambda a, b, t: len(t.turns))]
+    [trajectory] = play(WordEngine(bias=100), Plan(numbered(1), 0, 1).starts(0, 1), rewards=Rewards(10.0, terms))
+    assert [turn.info["rewards"] for turn in trajectory.turns] == [
+        {"environment": 0.0, "brief": -0.5, "late": 0.0},
+        {"environment": 10.0, "brief": -0.5, "late": 1.0},
+    ]
+    assert trajectory.reward == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize("bad", [lambda *_: float("nan"), lambda *_: "much", lambda *_: 1 / 0])
+def test_a_broken_reward_term_is_named(bad: object) -> None:
+    with pytest.raises(TurnwiseError, match="reward term 'bad'"):
+        play(WordEngine(), Plan(numbered(1), 0, 1).starts(0, 1), rewards=Rewards(1.0, [Term("bad", bad)]))  # type: ignore[arg-type]
+
+
+def test_what_was_collected_becomes_rollouts_and_numbers() -> None:
+    found = play(WordEngine(bias=30), Plan(numbered(5), seed=1, group_size=3).starts(0, 4), max_turns=4)
+    r = Rollouts.from_trajectories(found)
+    assert len(r) == sum(len(t.turns) for t in found) and r.tokens is not None and (r.tokens == 2).all()
+    counts = summarise(found)
+    assert counts["turns"] == len(r) and 0 < counts["success"] < 1 and counts["stop/step limit"] > 0
+    assert counts["invalid"] == pytest.approx(1 - r.valid.mean())
+
+
+def test_a_policy_that_only_gives_reasons_to_stop_is_heard() -> None:
+    class Quitter:
+        pending = 0
+
+        def __init__(self) -> None:
+            self.ready: list[Answer] = []
+
+        def begin(self, slot: int, start: Start, observation: Observation) -> None: ...
+
+        def ask(self, slot: int) -> None:
+            self.ready.append(Answer(slot, None, Stop.CANCELLED, "no"))
+            self.pending = len(self.ready)
+
+        def answers(self) -> list[Answer]:
+            ready, self.ready, self.pending = self.ready, [], 0
+            return ready
+
+        def observe(self, slot: int, turn: Turn, transition: Transition) -> None: ...
+
+        def end(self, slot: int) -> None: ...
+
+    with Pool(Corridor, 2) as pool:
+        found = Collector(pool, Quitter(), 5).run(panel_starts(numbered(3), 0))
+    assert [t.stop_detail for t in found] == ["no"] * 3
