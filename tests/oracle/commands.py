@@ -10,11 +10,14 @@ import random
 from collections.abc import Sequence
 
 SPACES = [" ", "  ", "\t", "\n", "\u00a0", "\u3000", "\u2009", "\x1c", "\u200b", "\ufeff"]
+VERBS = ["go", "take", "move", "put", "open", "close", "use", "examine", "heat", "cool", "clean", "slice", "look"]
 NONSENSE = [
     "", " ", "restart", "quit", "undo", "save", "load", "score", "restore", "verbose", "again", "g", "wait", "z", "x", "l", "i", "inv",
-    "look around", "look at fridge 1", "LOOK", "Look", "look.", "look;look", "look\x00", "inventory now", "take all", "drop", "open", "close", "go",
+    "look around", "look at fridge 1", "LOOK", "Look", "look.", "look;look", "look\x00", "inventory now",
+    "take all", "drop", "open", "close", "go",
     "go to", "go to nowhere 1", "go to agent1", "examine agent1", "go to loc 1", "take", "put apple 1 in/on fridge 1", "move", "use",
-    "open the pod bay doors", "slice", "heat", "help me", "help", "None", "{r}", "{0}", "%s", "go to {r.name}", "#look.feedback#", "打开 柜子 1",
+    "open the pod bay doors", "slice", "heat", "help me", "help", "None", "{r}", "{0}", "%s",
+    "go to {r.name}", "#look.feedback#", "打开 柜子 1",
     "🍎", "tаke apple 1 from fridge 1", "ＬＯＯＫ", "look" * 500,
 ]  # fmt: skip
 
@@ -60,7 +63,9 @@ class Player:
         elif change == 4:
             words.pop(rng.randrange(len(words)))
         elif change == 5:
-            words[0] = rng.choice(["go", "take", "move", "put", "open", "close", "use", "examine", "heat", "cool", "clean", "slice", "look"])
+            words[0] = rng.choice(
+                ["go", "take", "move", "put", "open", "close", "use", "examine", "heat", "cool", "clean", "slice", "look"]
+            )
         elif change == 6:
             other = rng.choice(self.seen).split()
             words = words[: len(words) // 2] + other[len(other) // 2 :]

@@ -103,7 +103,10 @@ Available commands:
 
 _HERE = "atlocation(a:agent, l:location)"
 _BESIDE = f"{_HERE} & receptacleatlocation(r:receptacle, l:location)"
-_FALLEN = f"{_HERE} & objectatlocation(o:object, l:location) & receptacleatlocation(r:receptacle, l:location) & not_inreceptacle(o:object, r:receptacle)"
+_FALLEN = (
+    f"{_HERE} & objectatlocation(o:object, l:location) & receptacleatlocation(r:receptacle, l:location)"
+    " & not_inreceptacle(o:object, r:receptacle)"
+)
 _INSIDE = "[{o.indefinite + ' ' + o.name | inreceptacle(o:object, r:receptacle)}]"
 
 # What a thing that is held looks like: the first line whose conditions all hold.
@@ -180,7 +183,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 def _grammar() -> str:
-    actions = "".join(f'action {name} {{ template :: "{command}"; feedback :: "{answer}"; }}\n' for name, (command, answer) in COMMANDS.items())
+    line = 'action {} {{ template :: "{}"; feedback :: "{}"; }}\n'
+    actions = "".join(line.format(name, command, answer) for name, (command, answer) in COMMANDS.items())
     return f'grammar :: """{json.dumps(PRODUCTIONS)}""";\n{actions}'
 
 

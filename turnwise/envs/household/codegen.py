@@ -164,7 +164,8 @@ class CodeGenerator:
             terms = [self.term(atom.args[i], bound) for i in key]
             wanted = terms[0] if len(terms) == 1 else f"({', '.join(terms)})"
             container = f"{container}.get({wanted}, {EMPTY})"
-        targets, repeated = [], []
+        targets: list[str] = []
+        repeated: list[str] = []
         for i in rest:
             name = f"v{len(bound) + len(repeated)}"
             if atom.args[i] in bound:
@@ -194,9 +195,7 @@ def _branches(parts: list[Condition], types: dict[str, str]) -> list[tuple[list[
     covered = {argument for part in flat if isinstance(part, Atom) and part.predicate != "=" for argument in part.args}
     for i, part in enumerate(flat):
         if isinstance(part, Or) and any(variable in types and variable not in covered for variable in free_variables(part)):
-            return [
-                branch for choice in part.parts for branch in _branches([*flat[:i], choice, *flat[i + 1 :]], dict(types))
-            ]
+            return [branch for choice in part.parts for branch in _branches([*flat[:i], choice, *flat[i + 1 :]], dict(types))]
     return [(flat, types)]
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import permutations
 
 from turnwise.envs.household.pddl import And, Atom, Condition, Exists, Not, atoms_of
-from turnwise.envs.household.relations import Fact
 from turnwise.envs.household.world import Command, State, World
 from turnwise.errors import TurnwiseError
 
@@ -64,12 +63,13 @@ def _parts(goal: Condition) -> tuple[Condition, ...]:
 
 
 def _flat(condition: Condition) -> Iterator[Condition]:
+    inner = condition.part if isinstance(condition, Not) else condition
     if isinstance(condition, Exists):
         yield from _flat(condition.part)
     elif isinstance(condition, And):
         for part in condition.parts:
             yield from _flat(part)
-    elif isinstance(condition, Atom) or (isinstance(condition, Not) and isinstance(condition.part, Atom) and condition.part.predicate == "="):
+    elif isinstance(inner, Atom) and (inner is condition or inner.predicate == "="):
         yield condition
     else:
         raise TurnwiseError("the expert knows ALFWorld's six kinds of goals; this game's goal is another")
@@ -162,7 +162,7 @@ class Expert:
             raise TurnwiseError(f"the expert needs the actions of ALFWorld's domain; this game lacks {', '.join(missing)}")
         self.actions = {name: (number, rules.actions[number].parameters) for name, number in rules.numbers.items()}
         self.agent = world.facts["atlocation"][0][0]
-        self.place_of: dict[int, int] = dict(_pairs(world, "receptacleatlocation"))
+        self.place_of = dict(_pairs(world, "receptacleatlocation"))
         self.receptacle_type = dict(_pairs(world, "receptacletype"))
         self.item_type = dict(_pairs(world, "objecttype"))
         self.fits = set(world.facts.get("cancontain", ()))
@@ -313,5 +313,5 @@ class Expert:
             yield from self._treat(item, states[1:], scene, start.copy().treat(item, action, station))
 
 
-def _pairs(world: World, predicate: str) -> list[Fact]:
-    return [fact for fact in world.facts.get(predicate, ()) if len(fact) == 2]
+def _pairs(world: World, predicate: str) -> list[tuple[int, int]]:
+    return [(fact[0], fact[1]) for fact in world.facts.get(predicate, ())]

@@ -1,7 +1,9 @@
 """A house described in plain Python, ready to be played: no game file, no PDDL.
 
     house = House(
-        receptacles=[Receptacle("cabinet 1", "cabinet", openable=True), Receptacle("sinkbasin 1", "sinkbasin"), Receptacle("desk 1", "desk")],
+        receptacles=[
+            Receptacle("cabinet 1", "cabinet", openable=True), Receptacle("sinkbasin 1", "sinkbasin"), Receptacle("desk 1", "desk")
+        ],
         objects=[Item("mug 1", "mug", "cabinet 1", {"pickupable", "cleanable"})],
         fits={"cabinet": {"mug"}, "desk": {"mug"}, "sinkbasin": {"mug"}},
         goal=Goal("pick_clean_then_place_in_recep", "mug", "desk"),
@@ -98,7 +100,11 @@ class Goal:
         """The goal as a condition on facts; `shared` are the words that name both a kind of object and a kind of receptacle."""
         target, item = _type(self.target, "r", shared), _type(self.object, "o", shared)
         if self.task_type == "look_at_obj_in_light":
-            lamp = [Atom("objecttype", ("?lamp", _type(self.target, "o", shared))), Atom("toggleable", ("?lamp",)), Atom("istoggled", ("?lamp",))]
+            lamp = [
+                Atom("objecttype", ("?lamp", _type(self.target, "o", shared))),
+                Atom("toggleable", ("?lamp",)),
+                Atom("istoggled", ("?lamp",)),
+            ]
             beside = [Atom("receptacleatlocation", ("?r", "?l")), Atom("atlocation", ("?a", "?l")), Atom("inreceptacle", ("?lamp", "?r"))]
             lit = _exists({"?lamp": "object", "?r": "receptacle", "?a": "agent", "?l": "location"}, *lamp, *beside)
             held = _exists({"?o": "object", "?a": "agent"}, Atom("objecttype", ("?o", item)), Atom("holds", ("?a", "?o")))
@@ -155,7 +161,11 @@ class House:
     def _things(self, ids: Mapping[str, str]) -> dict[str, str]:
         things = {AGENT: "agent", MIDDLE: "location"}
         for receptacle in self.receptacles:
-            things |= {ids[receptacle.name]: "receptacle", _place(receptacle): "location", _type(receptacle.kind, "r", self._shared): "rtype"}
+            things |= {
+                ids[receptacle.name]: "receptacle",
+                _place(receptacle): "location",
+                _type(receptacle.kind, "r", self._shared): "rtype",
+            }
         for item in self.objects:
             things |= {ids[item.name]: "object", _type(item.kind, "o", self._shared): "otype"}
         for kind, taken in self.fits.items():
@@ -167,14 +177,21 @@ class House:
         places = {receptacle.name: _place(receptacle) for receptacle in self.receptacles}
         for receptacle in self.receptacles:
             thing = ids[receptacle.name]
-            facts += [("receptacletype", thing, _type(receptacle.kind, "r", self._shared)), ("receptacleatlocation", thing, _place(receptacle))]
+            facts += [
+                ("receptacletype", thing, _type(receptacle.kind, "r", self._shared)),
+                ("receptacleatlocation", thing, _place(receptacle)),
+            ]
             facts += [("openable", thing)] * receptacle.openable + [("opened", thing)] * receptacle.opened
         for item in self.objects:
             thing = ids[item.name]
             facts += [("objecttype", thing, _type(item.kind, "o", self._shared)), ("inreceptacle", thing, ids[item.place])]
             facts.append(("objectatlocation", thing, places[item.place]))
             facts += [(TRAITS[trait], thing) for trait in sorted(item.traits)] + [(STATES[state], thing) for state in sorted(item.states)]
-        facts += [("cancontain", _type(kind, "r", self._shared), _type(name, "o", self._shared)) for kind, taken in self.fits.items() for name in sorted(taken)]
+        facts += [
+            ("cancontain", _type(kind, "r", self._shared), _type(name, "o", self._shared))
+            for kind, taken in self.fits.items()
+            for name in sorted(taken)
+        ]
         return facts
 
 
@@ -204,9 +221,12 @@ def _check(house: House) -> None:
     if house.goal.task_type not in TASK_TYPES:
         raise unknown_name("task type", house.goal.task_type, TASK_TYPES)
     seen: set[str] = set()
-    for thing in (*house.receptacles, *house.objects):
+    things: list[Receptacle | Item] = [*house.receptacles, *house.objects]
+    for thing in things:
         if not _WORDS.fullmatch(thing.name) or not _WORDS.fullmatch(thing.kind):
-            raise TurnwiseError(f"house: {thing.name!r} ({thing.kind!r}): names and kinds are lower-case words and numbers with single spaces")
+            raise TurnwiseError(
+                f"house: {thing.name!r} ({thing.kind!r}): names and kinds are lower-case words and numbers with single spaces"
+            )
         if thing.name in seen:
             raise TurnwiseError(f"house: two things are called {thing.name!r}; give each a number of its own")
         seen.add(thing.name)

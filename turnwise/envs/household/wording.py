@@ -71,14 +71,11 @@ class Wordings:
 
     def _each(self, piece: Each, context: Context) -> Wording:
         if piece.query is None:
-            single = self._body(piece.body, context)
-            return single if not piece.listed else single
+            return self._body(piece.body, context)
         answers, inner = self._query(piece.query, context, exists=False)
         body = self._body(piece.body, inner)
         if not piece.listed:
-            return lambda world, slots, things: "".join(
-                [body(world, slots, answer) for answer in answers(slots, world.constants, things)]
-            )
+            return lambda world, slots, things: "".join([body(world, slots, answer) for answer in answers(slots, world.constants, things)])
         empty = self.symbol("list_empty", context)
         comma = self.symbol("list_separator", context)
         last = self.symbol("list_last_separator", context)
@@ -168,11 +165,9 @@ def value_source(expression: Expression, places: Sequence[str], context: Context
     if expression.operator != "of":
         parts = [value_source(part, places, context) for part in expression.parts]
         return f"({f' {expression.operator} '.join(parts)})"
-    for place, (name, _) in zip(reversed(places), reversed(context), strict=True):
-        if name == expression.name:
-            break
-    else:
-        raise TurnwiseError(f"grammar: {expression.name!r} is not among the things known there: {[name for name, _ in context]}")
+    places_by_name = {name: place for place, (name, _) in zip(places, context, strict=True)}  # of equal names the last counts
+    if expression.name not in places_by_name:
+        raise TurnwiseError(f"grammar: {expression.name!r} is not among the things known there: {', '.join(places_by_name) or 'none'}")
     if expression.attribute in ARTICLES:
         return repr(ARTICLES[expression.attribute])
-    return f"W.{expression.attribute}s[{place}]"
+    return f"W.{expression.attribute}s[{places_by_name[expression.name]}]"

@@ -29,9 +29,7 @@ class World:
     `TASK_MARK` in its place; by default it is taken out of the grammar, so that games share what is compiled.
     """
 
-    def __init__(
-        self, problem: Problem, domain: str, grammar: str, *, names: Mapping[str, str] | None = None, task: str | None = None
-    ):
+    def __init__(self, problem: Problem, domain: str, grammar: str, *, names: Mapping[str, str] | None = None, task: str | None = None):
         template, self.task = split_task(grammar) if task is None else (grammar, task)
         by_predicate: dict[str, list[tuple[str, ...]]] = {}
         for fact in problem.facts:

@@ -1,0 +1,112 @@
+"""ALFWorld: the official text games, answered word for word as TextWorld answers them."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from pathlib import Path
+
+from turnwise.envs.household.env import Anchor, WorldEnv
+from turnwise.envs.household.games import GAME, SHARED, TREE, Entry, Library, TreeLibrary
+from turnwise.envs.household.packed import PackedLibrary
+from turnwise.envs.household.world import World
+from turnwise.errors import TurnwiseError
+from turnwise.tasks import Task, TaskSet
+
+CACHED_WORLDS = 256  # about a third of a megabyte each
+
+_libraries: dict[Path, Library] = {}
+_worlds: OrderedDict[str, World] = OrderedDict()
+
+
+class AlfworldEnv(WorldEnv):
+    """ALFWorld's games. `data`: the folder that has them (the official `json_2.1.1`, its parent, or a packed folder); by default it is
+    looked for in `$TURNWISE_DATA/alfworld`, `$ALFWORLD_DATA` and `~/.cache/alfworld`. `anchor`: see `WorldEnv`.
+
+    Task ids are `<split>/<task>/<trial>`; `task.data["task_type"]` is one of ALFWorld's six types.
+    """
+
+    def __init__(self, data: str | os.PathLike[str] | None = None, anchor: Anchor = "observation"):
+        super().__init__(anchor)
+        self.library = open_library(data)
+
+    def splits(self) -> list[str]:
+        return self.library.splits()
+
+    def tasks(self, split: str = "train") -> TaskSet:
+        entries = self.library.entries(split)
+        return TaskSet((_task(split, entry) for entry in entries.values()), name=f"alfworld/{split}")
+
+    def world(self, task: Task) -> World:
+        entry = self.library.entry(task.id)
+        if task.data.get("game", entry.digest) != entry.digest:
+            raise TurnwiseError(
+                f"{entry.place}: this is not the game that the task {task.id!r} was made from (its content differs): use the same data"
+            )
+        return _world(self.library, entry)
+
+    def walkthrough(self, task: Task) -> tuple[str, ...]:
+        """The solution that the game's file carries."""
+        return self.library.read(self.library.entry(task.id)).walkthrough
+
+
+def _task(split: str, entry: Entry) -> Task:
+    return Task(entry.id, split, {"task_type": entry.task_type, "game": entry.digest})
+
+
+def _world(library: Library, entry: Entry) -> World:
+    """The game's world; those used last are kept, for all environments of this process."""
+    if entry.digest in _worlds:
+        _worlds.move_to_end(entry.digest)
+        return _worlds[entry.digest]
+    game = library.read(entry)
+    try:
+        world = World.from_text(game.problem, game.domain, game.grammar)
+    except TurnwiseError as error:
+        raise TurnwiseError(f"{entry.place}: {error}") from None
+    _worlds[entry.digest] = world
+    while len(_worlds) > CACHED_WORLDS:
+        _worlds.popitem(last=False)
+    return world
+
+
+def open_library(data: str | os.PathLike[str] | None = None) -> Library:
+    """The games of a folder; opened once a process."""
+    folder = find_data() if data is None else Path(data).expanduser()
+    kind, root = _form(folder)
+    if kind is None:
+        raise TurnwiseError(f"{folder}: no ALFWorld games there. {_EXPECTED}")
+    root = root.resolve()
+    if root not in _libraries:
+        _libraries[root] = kind(root)
+    return _libraries[root]
+
+
+def _form(folder: Path) -> tuple[type[PackedLibrary] | type[TreeLibrary] | None, Path]:
+    """How the games are stored in a folder, and the folder that has the splits."""
+    if (folder / SHARED).is_file():
+        return PackedLibrary, folder
+    for root in (folder / TREE, folder):
+        if root.is_dir() and next(root.glob(f"*/*/*/{GAME}"), None):
+            return TreeLibrary, root
+    return None, folder
+
+
+_EXPECTED = (
+    f"Expected the official tree ({TREE}/<split>/<task>/<trial>/{GAME}, or its parent) or a packed folder ({SHARED} and <split>.jsonl.xz). "
+    "To get the games: `pip install alfworld` in an environment of its own and run `alfworld-download`, which puts them into "
+    "~/.cache/alfworld; elsewhere: set ALFWORLD_DATA to the folder, or pass data=…"
+)
+
+
+def find_data() -> Path:
+    """The first place that has games, of those where they usually are."""
+    places = [Path.home() / ".cache" / "alfworld"]
+    if own := os.environ.get("ALFWORLD_DATA"):
+        places.insert(0, Path(own).expanduser())
+    if shared := os.environ.get("TURNWISE_DATA"):
+        places.insert(0, Path(shared).expanduser() / "alfworld")
+    for place in places:
+        if _form(place)[0] is not None:
+            return place
+    raise TurnwiseError(f"ALFWorld's games were not found (looked in {', '.join(map(str, places))}). {_EXPECTED}")

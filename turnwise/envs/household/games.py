@@ -1,0 +1,234 @@
+"""Finding and reading ALFWorld's game files.
+
+Two forms: the official tree `json_2.1.1/<split>/<task>/<trial>/game.tw-pddl`, and a packed folder (`<split>.jsonl.xz`, one game a line,
+with the parts that games share in `shared.json`). A library lists a split without parsing the games, and reads a game when it is played. One
+damaged file or line costs one game: it is named in a warning and in `damaged`, and the others load.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from turnwise.envs.household.grammar import split_task
+from turnwise.envs.household.house import TASK_TYPES
+from turnwise.errors import TurnwiseError, unknown_name
+
+TREE, GAME, SHARED, PACKED = "json_2.1.1", "game.tw-pddl", "shared.json", ".jsonl.xz"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One game of a split: enough to list it and to find it again. `digest` is 32 hex digits of everything that the game says."""
+
+    id: str
+    task_type: str
+    digest: str
+    place: str  # where in words, for errors
+    position: tuple[int, int] = (0, 0)  # packed: first byte and length in the unpacked lines
+
+
+@dataclass(frozen=True, slots=True)
+class Game:
+    """The text of one game."""
+
+    problem: str
+    domain: str
+    grammar: str
+    walkthrough: tuple[str, ...]
+
+
+class Library(ABC):
+    """The games of one folder. Splits are listed when they are first asked for."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.damaged: list[str] = []
+        self._splits: dict[str, dict[str, Entry]] = {}
+
+    @abstractmethod
+    def splits(self) -> list[str]:
+        """The names of the splits that are there."""
+
+    @abstractmethod
+    def _list(self, split: str) -> Iterator[Entry | str]:
+        """The split's games, and for each damaged one a text that says where and what."""
+
+    @abstractmethod
+    def read(self, entry: Entry) -> Game:
+        """The game's text."""
+
+    def entries(self, split: str) -> dict[str, Entry]:
+        """The split's playable games by id, in the order of the ids."""
+        if split not in self._splits:
+            if split not in self.splits():
+                raise unknown_name(f"split of {self.folder}: split", split, self.splits())
+            games: dict[str, Entry] = {}
+            damage: list[str] = []
+            for found in self._list(split):
+                if isinstance(found, str):
+                    damage.append(found)
+                elif found.id in games:
+                    damage.append(f"{found.place}: the same game as {games[found.id].place} ({found.id})")
+                else:
+                    games[found.id] = found
+            self._splits[split] = dict(sorted(games.items()))
+            self._report(split, damage)
+        return self._splits[split]
+
+    def _report(self, split: str, damage: list[str]) -> None:
+        self.damaged += damage
+        if damage:
+            more = f" (and {len(damage) - 3} more)" if len(damage) > 3 else ""
+            warnings.warn(f"alfworld, {split}: {len(damage)} games left out: {'; '.join(damage[:3])}{more}", UserWarning, stacklevel=4)
+
+    def entry(self, game: str) -> Entry:
+        """The game with this id."""
+        split = game.partition("/")[0]
+        entries = self.entries(split)
+        if game not in entries:
+            lost = [text for text in self.damaged if game in text.replace(os.sep, "/")]
+            if lost:
+                raise TurnwiseError(f"this game's file is damaged: {lost[0]}")
+            raise unknown_name(f"task of {self.folder}", game, entries) if len(entries) < 20 else _nearest(game, list(entries), self.folder)
+        return entries[game]
+
+
+def _nearest(game: str, known: list[str], folder: Path) -> TurnwiseError:
+    error = str(unknown_name(f"task of {folder}", game, known))
+    return TurnwiseError(error.partition(" Known:")[0] + f" The split has {len(known)} games, from {known[0]} to {known[-1]}")
+
+
+def digest_of(problem: bytes, domain: str, grammar: str, sentence: str | None = None) -> str:
+    """32 hex digits of a game; the same for both forms. `problem` is the text as JSON writes it, without its quotes. Where `sentence` is
+    given, `grammar` is the template that `split_task` left."""
+    if sentence is None:
+        grammar, sentence = split_task(grammar)
+    rest = "\0".join(("", _text_digest(domain), _text_digest(grammar), sentence))
+    return sha256(problem + rest.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+@lru_cache(maxsize=64)
+def _text_digest(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def as_json_bytes(text: str) -> bytes:
+    return json.dumps(text)[1:-1].encode()
+
+
+def game_from(data: Any) -> Game:
+    """The game in the JSON object of an official file."""
+    if not isinstance(data, dict):
+        raise TurnwiseError("expected a JSON object")
+    for field in ("pddl_problem", "pddl_domain", "grammar"):
+        if not isinstance(data.get(field), str):
+            raise TurnwiseError(f"{field!r} is missing or not a text")
+    walkthrough = data.get("walkthrough")
+    commands = tuple(map(str, walkthrough)) if isinstance(walkthrough, list) else ()
+    return Game(data["pddl_problem"], data["pddl_domain"], data["grammar"], commands)
+
+
+class TreeLibrary(Library):
+    """The official tree. What was learnt of a file is kept in the cache folder under its size and time, so that it is read once."""
+
+    def splits(self) -> list[str]:
+        return sorted(part.name for part in self.folder.iterdir() if part.is_dir() and next(part.glob(f"*/*/{GAME}"), None))
+
+    def _list(self, split: str) -> Iterator[Entry | str]:
+        notes = Notes(f"tree {self.folder / split}")
+        for path in sorted((self.folder / split).glob(f"*/*/{GAME}")):
+            task, trial = path.parent.parent.name, path.parent.name
+            if "movable" in task or "Sliced" in task:
+                continue  # the reference leaves these out as well
+            about = path.stat()
+            known = notes.get(f"{task}/{trial}", [about.st_size, about.st_mtime_ns])
+            if known is None:
+                try:
+                    known = self._examine(path, task)
+                except (TurnwiseError, ValueError, OSError) as error:
+                    yield f"{path}: {_reason(error)}"
+                    continue
+                notes.put(f"{task}/{trial}", [about.st_size, about.st_mtime_ns], known)
+            if known[0]:
+                yield Entry(f"{split}/{task}/{trial}", known[0], known[1], str(path))
+        notes.save()
+
+    def _examine(self, path: Path, task: str) -> list[str]:
+        """Task type and digest; an empty type for games that the reference does not play."""
+        data = json.loads(path.read_bytes())
+        game = game_from(data)
+        task_type = task.partition("-")[0]
+        if task_type not in TASK_TYPES:
+            try:
+                task_type = str(json.loads(path.with_name("traj_data.json").read_bytes())["task_type"])
+            except (OSError, ValueError, KeyError, TypeError):
+                task_type = ""
+        if task_type not in TASK_TYPES or not data.get("solvable"):
+            return ["", ""]
+        return [task_type, digest_of(as_json_bytes(game.problem), game.domain, game.grammar)]
+
+    def read(self, entry: Entry) -> Game:
+        path = self.folder.joinpath(*entry.id.split("/"), GAME)
+        try:
+            return game_from(json.loads(path.read_bytes()))
+        except (TurnwiseError, ValueError, OSError) as error:
+            raise TurnwiseError(f"{path}: {_reason(error)}") from None
+
+
+class Notes:
+    """What was learnt of files, in one small file of the cache folder. Losing it costs time and nothing else."""
+
+    def __init__(self, name: str):
+        self._path = cache_folder() / f"{sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}.json"
+        self._changed = False
+        try:
+            known = json.loads(self._path.read_bytes())
+        except (OSError, ValueError):
+            known = {}
+        self._known: dict[str, Any] = known if isinstance(known, dict) else {}
+
+    def get(self, key: str, stamp: list[int]) -> Any:
+        known = self._known.get(key)
+        return known[1] if isinstance(known, list) and len(known) == 2 and known[0] == stamp else None
+
+    def put(self, key: str, stamp: list[int], value: Any) -> None:
+        self._known[key] = [stamp, value]
+        self._changed = True
+
+    def save(self) -> None:
+        if self._changed:
+            write_cache(self._path, json.dumps(self._known).encode())
+
+
+def cache_folder() -> Path:
+    """`$TURNWISE_CACHE`, or `turnwise` in the user's cache folder; games are below it."""
+    base = os.environ.get("TURNWISE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "turnwise"
+    return Path(base) / "alfworld"
+
+
+def write_cache(path: Path, content: bytes) -> None:
+    """Write a file of the cache, whole or not at all. A cache that cannot be written is no error."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"not a whole JSON file: {error.msg} at line {error.lineno}, column {error.colno} (character {error.pos})"
+    if isinstance(error, UnicodeDecodeError):
+        return f"not UTF-8 text: byte {error.start}"
+    return str(error)

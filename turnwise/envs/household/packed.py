@@ -1,0 +1,221 @@
+"""The packed form of ALFWorld's games: `<split>.jsonl.xz` with one game a line, and `shared.json` with the domains and grammars.
+
+A stream cannot be entered in the middle, so a split is unpacked once into the cache folder (192 MB for the 3,553 games of `train`), with
+a small index beside it; where the cache cannot be written, into a temporary file. Lines are recognised without parsing their long part.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import os
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, Any
+
+from turnwise.envs.household.games import PACKED, SHARED, Entry, Game, Library, as_json_bytes, cache_folder, digest_of, write_cache
+from turnwise.envs.household.grammar import split_task
+from turnwise.envs.household.house import TASK_TYPES
+from turnwise.errors import TurnwiseError
+
+FORMAT = 1  # raise it when the index changes its form
+TASK_SLOT = "{TASK}"
+CHUNK = 1 << 22
+_PROBLEM, _AFTER = b'"problem": "', b'", "domain":'
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The domains and grammars that games refer to by number. `templates`: each grammar without its task's sentence, and that sentence."""
+
+    domains: list[str]
+    grammars: list[str]
+    templates: list[tuple[str, str]]
+    digest: str
+
+
+class PackedLibrary(Library):
+    def __init__(self, folder: Path):
+        super().__init__(folder)
+        self.shared = _read_shared(folder / SHARED)
+        self._files: dict[str, IO[bytes]] = {}
+
+    def splits(self) -> list[str]:
+        return sorted(path.name.removesuffix(PACKED) for path in self.folder.glob(f"*{PACKED}"))
+
+    def _list(self, split: str) -> Iterator[Entry | str]:
+        source = self.folder / f"{split}{PACKED}"
+        stamp = sha256(f"{FORMAT} {split} {self.shared.digest}".encode() + source.read_bytes()).hexdigest()[:32]
+        lines, index = cache_folder() / f"{stamp}.jsonl", cache_folder() / f"{stamp}.json"
+        try:
+            rows = json.loads(index.read_bytes())
+            self._files[split] = lines.open("rb")
+            yield from (Entry(row[0], row[1], row[2], f"{source}, line {row[3]}", (row[4], row[5])) for row in rows)
+        except (OSError, ValueError, LookupError, TypeError):
+            yield from self._unpack(split, source, lines, index)
+
+    def _unpack(self, split: str, source: Path, lines: Path, index: Path) -> Iterator[Entry | str]:
+        """Unpack, and keep the result where nothing was damaged."""
+        output, kept = _output(lines)
+        rows: list[tuple[str, str, str, int, int, int]] = []
+        whole = True
+        start = 0
+        for number, line in enumerate(_lines(source), 1):
+            if isinstance(line, str):
+                whole = False
+                yield f"{source}, line {number}: {line}"
+                continue
+            _write(output, line, lines)
+            try:
+                found = self._recognise(line, split)
+            except (TurnwiseError, ValueError, LookupError, TypeError) as error:
+                whole = False
+                yield f"{source}, line {number}: {_reason(error)}"
+                found = None
+            if found:
+                rows.append((*found, number, start, len(line)))
+                yield Entry(*found, f"{source}, line {number}", (start, len(line)))
+            start += len(line)
+        _write(output, b"", lines)
+        self._files[split] = output
+        if kept and whole:
+            kept.replace(lines)
+            write_cache(index, json.dumps(rows).encode())
+        elif kept:
+            kept.unlink()  # the open file stays readable until it is closed
+
+    def _recognise(self, line: bytes, split: str) -> tuple[str, str, str] | None:
+        """Id, task type and digest of a line's game; None where the game cannot be solved or the line is empty."""
+        if not line.strip():
+            return None
+        first, last = line.find(_PROBLEM), line.rfind(_AFTER)
+        if 0 <= first < last:
+            problem = line[first + len(_PROBLEM) : last]
+            record = json.loads(line[: first + len(_PROBLEM)] + line[last:])
+        else:
+            record = json.loads(line)
+            problem = as_json_bytes(_text(record, "problem"))
+        task_type = _text(record, "task_type")
+        if task_type not in TASK_TYPES or not record.get("solvable"):
+            return None
+        domain, (template, sentence) = self._domain(record), self.shared.templates[_number(record, "grammar")]
+        digest = digest_of(problem, domain, template, sentence.replace(TASK_SLOT, _text(record, "goal")))
+        return f"{split}/{_text(record, 'task')}/{_text(record, 'trial')}", task_type, digest
+
+    def _domain(self, record: Any) -> str:
+        return self.shared.domains[_number(record, "domain")]
+
+    def read(self, entry: Entry) -> Game:
+        # os.pread moves no file position: environments in several threads may read at once.
+        line = os.pread(self._files[entry.id.partition("/")[0]].fileno(), entry.position[1], entry.position[0])
+        try:
+            record = json.loads(line)
+            grammar = self.shared.grammars[_number(record, "grammar")].replace(TASK_SLOT, _text(record, "goal"))
+            return Game(_text(record, "problem"), self._domain(record), grammar, tuple(map(str, record.get("walkthrough") or ())))
+        except (TurnwiseError, ValueError, LookupError, TypeError) as error:
+            raise TurnwiseError(f"{entry.place}: {_reason(error)}") from None
+
+
+def _read_shared(path: Path) -> Shared:
+    try:
+        content = path.read_bytes()
+        data = json.loads(content)
+        domains, grammars = [str(text) for text in data["domains"]], [str(text) for text in data["grammars"]]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise TurnwiseError(f"{path}: the domains and grammars of the packed games cannot be read: {_reason(error)}") from None
+    return Shared(domains, grammars, [_template(text) for text in grammars], sha256(content).hexdigest())
+
+
+def _template(grammar: str) -> tuple[str, str]:
+    """The grammar without its task's sentence, and that sentence with the slot for the goal still in it."""
+    stand_in = "goal"  # any harmless word: the slot's braces would keep the sentence from being taken out
+    template, sentence = split_task(grammar.replace(TASK_SLOT, stand_in))
+    after = grammar.partition(TASK_SLOT)[2]
+    if sentence.count(stand_in) != 1 or TASK_SLOT not in grammar or TASK_SLOT in after:
+        raise TurnwiseError(f"{SHARED}: a grammar must have {TASK_SLOT} once, in the production of its task")
+    return template, sentence.replace(stand_in, TASK_SLOT)
+
+
+def _output(lines: Path) -> tuple[IO[bytes], Path | None]:
+    """A file to unpack into, and its name where it can later be kept."""
+    try:
+        lines.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=lines.name, dir=lines.parent)
+        return os.fdopen(handle, "w+b"), Path(name)
+    except OSError:
+        return tempfile.TemporaryFile(), None
+
+
+def _write(output: IO[bytes], line: bytes, lines: Path) -> None:
+    try:
+        if line:
+            output.write(line)
+        else:
+            output.flush()
+    except OSError as error:
+        remedy = "set TURNWISE_CACHE to a folder with more room"
+        raise TurnwiseError(f"{lines.parent}: unpacking the games failed ({error}); {remedy}") from None
+
+
+def _lines(source: Path) -> Iterator[bytes | str]:
+    """The stream's lines; a text in the place of the line at which the stream breaks off. Unpacking runs in a thread beside the reader."""
+    chunks = _chunks(source)
+    rest = b""
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(next, chunks, None)
+        while (chunk := coming.result()) is not None:
+            coming = pool.submit(next, chunks, None)
+            if isinstance(chunk, str):
+                yield chunk
+                return
+            *whole, rest = (rest + chunk).split(b"\n")
+            yield from whole
+    if rest:
+        yield rest
+
+
+def _chunks(source: Path) -> Iterator[bytes | str]:
+    unpacker = lzma.LZMADecompressor()
+    with source.open("rb") as stream:
+        packed = stream.read(CHUNK)
+        while packed:
+            try:
+                while chunk := unpacker.decompress(packed, CHUNK):
+                    packed = b""
+                    yield chunk
+                    if unpacker.eof:
+                        break
+            except (lzma.LZMAError, EOFError) as error:
+                yield f"the xz stream is damaged here ({error}); the lines after it are lost"
+                return
+            packed = (unpacker.unused_data if unpacker.eof else b"") + stream.read(CHUNK)
+            if unpacker.eof and packed.strip(b"\0"):
+                unpacker = lzma.LZMADecompressor()
+    if not unpacker.eof:
+        yield "the xz stream ends here before its end (a truncated file?); the lines after it are lost"
+
+
+def _text(record: Any, field: str) -> str:
+    value = record.get(field) if isinstance(record, dict) else None
+    if not isinstance(value, str):
+        raise TurnwiseError(f"the field {field!r} is missing or not a text")
+    return value
+
+
+def _number(record: dict[str, Any], field: str) -> int:
+    value = record.get(field)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise TurnwiseError(f"the field {field!r} must be a number from 0")
+    return value
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"not a whole JSON line: {error.msg} at column {error.colno}"
+    if isinstance(error, IndexError):
+        return f"it refers to a domain or grammar that {SHARED} does not have"
+    return str(error)
