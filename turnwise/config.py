@@ -1,0 +1,356 @@
+"""A recipe says all of a run: typed sections, each field explained where it stands and nowhere else.
+
+A recipe is a TOML file; `extends = "other.toml"` takes another one as its base, and dotted overrides (`credit.name=grpo seed=3`) come last.
+An unknown key is an error that names the nearest one. `[credit]` and `[objective]` take the options of the algorithm they name, checked
+by its own registry. What is set here is saved with the run, whole.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Share = Field(ge=0, le=1)
+
+
+class Section(BaseModel):
+    """A table of a recipe. The text "none" unsets a field that may be empty."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unset(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        optional = {name for name, field in cls.model_fields.items() if _takes_none(field.annotation)}
+        return {key: None if value == "none" and key in optional else value for key, value in given.items()}
+
+
+def _takes_none(annotation: Any) -> bool:
+    return type(None) in getattr(annotation, "__args__", ())
+
+
+class Env(Section):
+    """The environment and its tasks."""
+
+    name: str = "household"
+    """A name that `turnwise envs` lists, or a file of your own: path/to/my_env.py:MyEnv."""
+    options: dict[str, Any] = {}
+    """Options of the environment, for example size = "tiny"."""
+    split: str = "train"
+    """The split that training tasks come from."""
+    tasks: int | None = Field(None, ge=1)
+    """How many tasks of the split are used (the first ones); none: all. Generated tasks are endless and need a number."""
+    max_turns: int | None = Field(None, ge=1)
+    """The step limit; none: the environment's own."""
+    reward_scale: float = 1.0
+    """Factor of the environment's reward. The paper's success reward of 10 is 10 where the environment gives 1."""
+    workers: int = Field(0, ge=0)
+    """Worker processes that play the environments; 0 plays them in this process."""
+    timeout: float | None = Field(60.0, gt=0)
+    """Seconds that one reset or step may take (with workers); the attempt then ends with that stop reason."""
+    own_seeds: bool = False
+    """Give each attempt of a group chance of its own, instead of one seed that the group shares."""
+
+
+class Agent(Section):
+    """How prompts are made and responses read."""
+
+    context: str = "window"
+    """window (each turn its own prompt with the last `history` turns), full (the dialogue grows), or path/to/file.py:Class."""
+    history: int = Field(2, ge=0)
+    """With context=window: how many earlier observations and actions a prompt shows."""
+    prompt: str = "think"
+    """A prompt template: think, action, tool, or a folder or file of your own."""
+    parse: Literal["tags", "whole", "tool"] = "tags"
+    """How the action is read: between <action> tags, the whole response, or the model's native tool call."""
+    valid: Literal["parsed", "admissible"] = "parsed"
+    """What makes a turn valid: that it could be parsed (the paper), or also that the action is admissible."""
+    show_actions: bool = True
+    """List the admissible actions in the prompt, where the environment knows them."""
+    system: str | None = None
+    """A system message."""
+    max_prompt_tokens: int = Field(2048, ge=8)
+    """Longer prompts lose their oldest history; if even the shortest form is longer, the attempt ends."""
+    template_options: dict[str, Any] = {}
+    """Options of the model's chat template, for example enable_thinking = false."""
+    max_invalid: int | None = Field(None, ge=1)
+    """End an attempt after so many unparsable responses in a row; none: never."""
+
+
+class Lora(Section):
+    """Low-rank adapters instead of full training."""
+
+    rank: int = Field(16, ge=1)
+    """Rank of the adapters."""
+    alpha: float = Field(32.0, gt=0)
+    """Scale: the adapters' output counts alpha / rank."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout on the adapters' input."""
+    targets: list[str] | None = None
+    """Names of the linear layers; none: all of attention and MLP."""
+
+
+class Tiny(Section):
+    """A small transformer of our own with its own word tokenizer, trained from scratch."""
+
+    layers: int = Field(4, ge=1)
+    """Layers."""
+    hidden: int = Field(128, ge=8)
+    """Width."""
+    heads: int = Field(4, ge=1)
+    """Attention heads."""
+    max_length: int = Field(1024, ge=16)
+    """Longest sequence."""
+    vocabulary_tasks: int = Field(400, ge=1)
+    """How many training tasks are looked at to collect the words."""
+
+
+class Model(Section):
+    """The model that is trained."""
+
+    path: str | None = None
+    """A Hugging Face model folder (or hub name, where a hub can be reached); none: the tiny model."""
+    tiny: Tiny = Tiny()
+    """The tiny model, used where `path` is none."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Precision of the computation; the optimiser's weights are float32 in any case."""
+    lora: Lora | None = None
+    """Train adapters instead of all weights."""
+
+
+class Engine(Section):
+    """Who turns prompts into responses."""
+
+    name: Literal["native", "transformers"] = "transformers"
+    """native (fast, Llama and Qwen families, shares the learner's weights) or transformers (any causal language model)."""
+    temperature: float = Field(1.0, gt=0)
+    """Sampling temperature while training."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Nucleus sampling: the smallest set of tokens with this probability."""
+    top_k: int = Field(0, ge=0)
+    """Only the k most likely tokens; 0: all."""
+    min_p: float = Field(0.0, ge=0, le=1)
+    """Only tokens at least this likely, relative to the most likely one."""
+    max_tokens: int = Field(512, ge=1)
+    """Longest response."""
+    stop: list[str] = []
+    """Texts that end a response."""
+    max_batch: int = Field(128, ge=1)
+    """Sequences that are generated side by side."""
+    options: dict[str, Any] = {}
+    """Further options of the engine."""
+
+
+class Collect(Section):
+    """How a batch of attempts is made."""
+
+    groups: int = Field(16, ge=1)
+    """Tasks in an iteration."""
+    group_size: int = Field(8, ge=1)
+    """Attempts at each task."""
+    strategy: Literal["plain", "dynamic"] = "plain"
+    """plain, or dynamic: drop groups whose attempts all have the same return and collect others in their stead."""
+    refills: int = Field(10, ge=0)
+    """With dynamic: how many times at most."""
+    shuffle: bool = True
+    """Tasks in an order fixed by the seed, or in the task set's own."""
+
+
+class Named(Section):
+    """A section whose further keys are options of what it names."""
+
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True, frozen=True)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that were given."""
+        return dict(self.model_extra or {})
+
+
+class Credit(Named):
+    """Who deserves what. Further keys are the algorithm's own options: see `turnwise algos NAME`."""
+
+    name: str = "gigpo"
+    """A credit algorithm that `turnwise algos` lists, or path/to/file.py:function."""
+
+    @model_validator(mode="after")
+    def _known(self) -> Credit:
+        from turnwise.credit import algorithms
+
+        if ":" not in self.name:
+            algorithms[self.name].bind(self.options, algorithms.kind)
+        return self
+
+
+class Objective(Named):
+    """How the policy moves. Further keys are the objective's own options: see `turnwise algos NAME`."""
+
+    name: str = "clip"
+    """An objective that `turnwise algos` lists."""
+    aggregation: Literal["token", "turn", "trajectory", "trajectory_turn", "turn_sum", "trajectory_sum"] = "token"
+    """What counts the same in the loss: every token, turn or trajectory; or plain sums divided by `constant`."""
+    constant: float | None = Field(None, gt=0)
+    """With turn_sum and trajectory_sum: the divisor."""
+    kl: Literal["off", "loss", "reward"] = "off"
+    """KL to the frozen reference: off, a term of the loss, or subtracted from the reward."""
+    kl_coef: float = Field(0.01, ge=0)
+    """Its coefficient."""
+    kl_kind: Literal["k1", "k2", "k3", "k3+"] = "k3"
+    """Its estimator."""
+    entropy_coef: float = Field(0.0, ge=0)
+    """Coefficient of the entropy bonus."""
+    importance: str = "none"
+    """Correction for the difference between the engine's and the learner's log-probs: none or a name from docs/objectives.md."""
+    importance_options: dict[str, Any] = {}
+    """Options of the correction."""
+
+    @model_validator(mode="after")
+    def _known(self) -> Objective:
+        from turnwise.objectives import Loss
+
+        Loss(self.name, self.options, importance=self.importance, importance_options=self.importance_options)
+        return self
+
+
+class Value(Section):
+    """A critic: a small head on the policy's hidden states."""
+
+    level: Literal["turn", "token"] = "turn"
+    """One value a turn (before the response) or one a token."""
+    lr: float = Field(1e-3, gt=0)
+    """Learning rate of the head."""
+    coef: float = Field(0.5, ge=0)
+    """Weight of the value loss beside the policy's."""
+    clip: float | None = Field(None, gt=0)
+    """Bound on how far a value may move in one iteration; none: no bound."""
+
+
+class Learner(Section):
+    """The optimiser and the shape of an update."""
+
+    lr: float = Field(1e-6, gt=0)
+    """Learning rate."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the learning rate goes on after the warm-up; linear and cosine end at 0."""
+    warmup: int = Field(0, ge=0)
+    """Optimiser steps in which the learning rate rises from 0."""
+    weight_decay: float = Field(0.01, ge=0)
+    """AdamW's weight decay, not on norms and biases."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's betas."""
+    clip: float | None = Field(1.0, gt=0)
+    """Largest norm of the gradient; none: no clipping."""
+    epochs: int = Field(1, ge=1)
+    """Passes over an iteration's data."""
+    minibatches: int = Field(1, ge=1)
+    """Optimiser steps in a pass."""
+    tokens_per_batch: int = Field(8192, ge=16)
+    """Tokens that are computed at once; a matter of memory, never of the result."""
+    gradient_checkpointing: bool = False
+    """Save memory by computing activations twice."""
+    old_logprobs: Literal["learner", "engine"] = "learner"
+    """Whose log-probs the ratio is anchored on: computed again by the learner, or those that the engine reported."""
+    kl_stop: float | None = Field(None, gt=0)
+    """End an iteration's update when the KL from the old policy exceeds this; none: never."""
+    value: Value | None = None
+    """A critic, for credit that needs values (gae, bi_level_gae)."""
+
+
+class Sft(Section):
+    """A supervised warm start from expert trajectories."""
+
+    tasks: int = Field(256, ge=1)
+    """How many training tasks the expert plays."""
+    epochs: int = Field(3, ge=1)
+    """Passes over the expert's turns."""
+    lr: float = Field(1e-3, gt=0)
+    """Learning rate."""
+    batch_tokens: int = Field(8192, ge=16)
+    """Tokens of an optimiser step."""
+
+
+class Eval(Section):
+    """Evaluation during training and at its ends, on a panel that never overlaps the training tasks."""
+
+    split: str = "valid"
+    """The split that the panel comes from."""
+    n: int = Field(128, ge=1)
+    """Tasks of the panel."""
+    seed: int = 0
+    """Which tasks of the split make the panel, and the chance that they meet."""
+    every: int = Field(0, ge=0)
+    """Evaluate after every so many iterations; 0: only before and after."""
+    temperature: float = Field(0.4, ge=0)
+    """Sampling temperature; 0 is greedy."""
+    repeats: int = Field(1, ge=1)
+    """Attempts at each task."""
+
+
+class RewardTerm(Section):
+    """A reward term of your own, added to the environment's reward."""
+
+    name: str
+    """The name it is logged by."""
+    function: str
+    """path/to/file.py:function, a function of (turn, transition, trajectory)."""
+    weight: float = 1.0
+    """Its factor."""
+
+
+class Run(Section):
+    """What is kept."""
+
+    checkpoint_every: int = Field(10, ge=1)
+    """Iterations between checkpoints; there is always one at the end."""
+    keep_checkpoints: int = Field(2, ge=1)
+    """How many of the last ones stay; the best by evaluation stays in any case."""
+    keep_rollouts: int | None = Field(10, ge=0)
+    """Iterations whose rollouts stay on disk; none: all."""
+    trackers: list[Literal["tensorboard"]] = []
+    """Where metrics go besides metrics.jsonl."""
+
+
+class Config(Section):
+    """A whole run."""
+
+    name: str = Field("run", pattern=r"^[A-Za-z0-9._-]+$")
+    """The run's name, and its folder's."""
+    out: str = "runs"
+    """The folder that runs are made in."""
+    seed: int = Field(0, ge=0)
+    """Everything random comes from it."""
+    iterations: int = Field(150, ge=0)
+    """Collect-and-update rounds."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the model lives; auto: a GPU if there is one."""
+    env: Env = Env()
+    agent: Agent = Agent()
+    model: Model = Model()
+    engine: Engine = Engine()
+    collect: Collect = Collect()
+    credit: Credit = Credit()
+    objective: Objective = Objective()
+    learner: Learner = Learner()
+    sft: Sft | None = None
+    eval: Eval = Eval()
+    reward: list[RewardTerm] = []
+    run: Run = Run()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Config:
+        from turnwise.recipes import contradictions
+
+        if found := contradictions(self):
+            raise ValueError("; ".join(found))
+        return self
+
+    @classmethod
+    def load(cls, recipe: str | Path | None = None, overrides: list[str] | dict[str, Any] | None = None) -> Config:
+        """A recipe file (none: all defaults) with overrides (`["seed=3"]` or `{"seed": 3}`), checked."""
+        from turnwise.recipes import load
+
+        return load(recipe, overrides)

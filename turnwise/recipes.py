@@ -1,0 +1,223 @@
+"""Reading and writing recipes: TOML in, dotted overrides, errors that name the file, the key and the nearest one, TOML out."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from turnwise.config import Config
+from turnwise.errors import TurnwiseError
+
+GROUP_ALGORITHMS = {"grpo", "dr_grpo", "rloo", "loop", "gigpo", "hgpo", "graph_gpo", "reinforce_pp_baseline"}
+CRITIC_ALGORITHMS = {"gae": None, "bi_level_gae": "token"}
+
+
+def load(recipe: str | Path | None, overrides: Sequence[str] | Mapping[str, Any] | None = None) -> Config:
+    """What `Config.load` does."""
+    values = read_recipe(Path(recipe)) if recipe is not None else {}
+    pairs = list(overrides.items()) if isinstance(overrides, Mapping) else [parse_override(text) for text in overrides or ()]
+    for key, value in pairs:
+        _set(values, key, value)
+    return check(values, str(recipe) if recipe is not None else "the defaults")
+
+
+def check(values: dict[str, Any], source: str) -> Config:
+    """A config from plain values; all problems are listed at once."""
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        problems = [_problem(item) for item in error.errors()]
+        lines = problems[0] if len(problems) == 1 else "".join(f"\n  - {problem}" for problem in problems)
+        raise TurnwiseError(f"recipe {source}: {lines}") from None
+
+
+def read_recipe(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The values of a recipe file, on top of those of the recipe it extends."""
+    path = path.resolve()
+    if path in seen:
+        raise TurnwiseError(f"recipe {path} extends itself, by way of {' → '.join(p.name for p in seen)}")
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        near = get_close_matches(path.name, [p.name for p in path.parent.glob("*.toml")], n=1) if path.parent.is_dir() else []
+        raise TurnwiseError(f"no recipe {path}." + (f" Did you mean {path.parent / near[0]}?" if near else "")) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise TurnwiseError(f"recipe {path}: {error}") from None
+    base = values.pop("extends", None)
+    if base is None:
+        return values
+    if not isinstance(base, str):
+        raise TurnwiseError(f"recipe {path}: extends takes the path of another recipe, not {base!r}")
+    return _merged(read_recipe(path.parent / base, (*seen, path)), values)
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    both = dict(below)
+    for key, value in above.items():
+        old = both.get(key)
+        # another algorithm has other options: those of the one below do not carry over
+        fresh = key in ("credit", "objective") and isinstance(value, dict) and "name" in value and value["name"] != (old or {}).get("name")
+        both[key] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) and not fresh else value
+    return both
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """`key=value`: the value is TOML (3, true, [1, 2], "text") and any other word is text."""
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not equals or not re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", key):
+        raise TurnwiseError(f"an override is written key=value, with dots between sections (credit.name=grpo), not {text!r}")
+    try:
+        return key, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key, value
+
+
+def _set(values: dict[str, Any], dotted: str, value: Any) -> None:
+    *sections, last = dotted.split(".")
+    for section in sections:
+        inner = values.get(section)
+        inner = {} if inner is None or inner == "none" else inner
+        if not isinstance(inner, dict):
+            raise TurnwiseError(f"override {dotted}: {section} is {inner!r}, not a section")
+        values[section] = inner = dict(inner)
+        values = inner
+    if sections in (["credit"], ["objective"]) and last == "name" and values.get("name", value) != value:
+        values.clear()  # another algorithm has other options
+    values[last] = value
+
+
+def _problem(item: Any) -> str:
+    place = [part for part in item["loc"] if not (isinstance(part, str) and part.startswith("function-"))]
+    dotted = ".".join(map(str, place))
+    if item["type"] == "extra_forbidden":
+        section = section_at(place[:-1])
+        known = list(section.model_fields) if section else []
+        wrong = str(place[-1])
+        near = get_close_matches(wrong, known, n=1, cutoff=0.65) or _elsewhere(wrong) or get_close_matches(wrong, known, n=1, cutoff=0.4)
+        return f"unknown key {dotted}." + (f" Did you mean {near[0]}?" if near else f" Known here: {', '.join(known)}")
+    message = item["msg"].removeprefix("Value error, ")
+    if item["type"] == "value_error":
+        return f"{dotted}: {message}" if dotted else message
+    return f"{dotted}: {message[0].lower()}{message[1:]}, got {item['input']!r}"
+
+
+def _elsewhere(key: str) -> list[str]:
+    """A key of that name in another section."""
+    return [dotted for dotted, _, _ in fields() if dotted.rsplit(".", 1)[-1] == key][:1]
+
+
+def section_at(place: Sequence[Any]) -> type[BaseModel] | None:
+    """The section class at a place of the config."""
+    section: type[BaseModel] | None = Config
+    for part in place:
+        if isinstance(part, int):
+            continue
+        field = section.model_fields.get(part) if section else None
+        section = _section_of(field.annotation) if field else None
+    return section
+
+
+def _section_of(annotation: Any) -> type[BaseModel] | None:
+    for candidate in (annotation, *get_args(annotation)):
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            return candidate
+    return None
+
+
+def fields(section: type[BaseModel] = Config, prefix: str = "") -> Iterator[tuple[str, Any, type[BaseModel] | None]]:
+    """Every field of a recipe: its dotted key, pydantic's description of it, and its class where it is a section."""
+    for name, field in section.model_fields.items():
+        inner = _section_of(field.annotation)
+        yield f"{prefix}{name}", field, inner
+        if inner is not None:
+            yield from fields(inner, f"{prefix}{name}.")
+
+
+def help_config() -> str:
+    """Every key with its type, default and meaning, as a commented recipe."""
+    lines = ["# Every key of a recipe, with its default. Set what differs; override on the command line with key=value."]
+    for dotted, field, inner in fields():
+        if inner is not None:
+            optional = " (a section that is absent by default)" if field.default is None or field.default == [] else ""
+            lines += ["", f"# [{dotted}]  {' '.join((inner.__doc__ or '').split())}{optional}"]
+            continue
+        takes = str(field.annotation).replace("typing.", "") if get_args(field.annotation) else field.annotation.__name__
+        default = "required" if field.is_required() else _toml(field.default)
+        lines.append(f"#   {dotted} = {default}   ({takes})\n#       {' '.join((field.description or '').split())}")
+    return "\n".join(lines)
+
+
+def contradictions(config: Config) -> list[str]:
+    """Settings that cannot work together."""
+    found = []
+    name, size = config.credit.name, config.collect.group_size
+    if name in GROUP_ALGORITHMS and size < 2:
+        found.append(f"credit.name={name} compares the attempts of a group: collect.group_size must be at least 2, not {size}")
+    if name in CRITIC_ALGORITHMS:
+        level = CRITIC_ALGORITHMS[name] or config.credit.options.get("level", "turn")
+        if config.learner.value is None or config.learner.value.level != level:
+            found.append(f'credit.name={name} needs a critic: set learner.value.level="{level}"')
+    if config.eval.split == config.env.split:
+        found.append(f"eval.split and env.split are both {config.env.split!r}: results on training tasks would not count")
+    if config.objective.kl != "off" and config.objective.kl_coef == 0:
+        found.append(f"objective.kl={config.objective.kl} has no effect with objective.kl_coef=0")
+    if config.objective.constant is not None and not config.objective.aggregation.endswith("_sum"):
+        found.append("objective.constant goes with objective.aggregation=turn_sum or trajectory_sum")
+    if config.model.path is None:
+        longest = config.agent.max_prompt_tokens + config.engine.max_tokens
+        if longest > config.model.tiny.max_length:
+            found.append(
+                f"agent.max_prompt_tokens + engine.max_tokens = {longest} is more than model.tiny.max_length={config.model.tiny.max_length}"
+            )
+    return found
+
+
+def to_toml(config: Config) -> str:
+    """The whole config as TOML; reading it gives the same config."""
+    return "\n".join(_table(config.model_dump(mode="json"), "")).strip() + "\n"
+
+
+def _table(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    tables = {key: value for key, value in values.items() if isinstance(value, dict)}
+    lists = {key: value for key, value in values.items() if isinstance(value, list) and value and isinstance(value[0], dict)}
+    for key, value in values.items():
+        if key not in tables and key not in lists:
+            yield f"{_key(key)} = {_toml(value)}"
+    for key, value in tables.items():
+        yield f"\n[{prefix}{_key(key)}]"
+        yield from _table(value, f"{prefix}{_key(key)}.")
+    for key, items in lists.items():
+        for item in items:
+            yield f"\n[[{prefix}{_key(key)}]]"
+            yield from _table(item, f"{prefix}{_key(key)}.")
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key)
+
+
+def _toml(value: Any) -> str:
+    if value is None:
+        return '"none"'
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_toml(item) for item in value)}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_key(key)} = {_toml(item)}" for key, item in value.items()) + "}"
+    return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def content_hash(config: Config) -> str:
+    """12 hex digits over everything but the name, the folder and the seed: runs with the same hash differ only by chance."""
+    values = config.model_dump(mode="json", exclude={"name", "out", "seed"})
+    return blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=6).hexdigest()
