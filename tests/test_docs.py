@@ -1,0 +1,292 @@
+"""The pages are true: sections and defaults, tables of numbers, examples that run, links, files they name, and the import rules."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+import turnwise as tw
+from turnwise import objectives
+from turnwise.options import Entry, Option, Registry
+
+PAGES = sorted((ROOT / "docs").glob("*.md")) + [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+ALGORITHMS, OBJECTIVES_PAGE, ROLLOUTS, DESIGN = (
+    ROOT / "docs" / f"{name}.md" for name in ("algorithms", "objectives", "rollouts", "design")
+)
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+CREDIT, OBJECTIVES = tw.credit.algorithms, objectives.algorithms
+
+
+def built_in(registry: Registry[Any]) -> list[Entry[Any]]:
+    """What ships with Turnwise; other tests may have registered algorithms of their own."""
+    return [entry for entry in registry if entry.function.__module__.startswith("turnwise.")]
+
+
+BUILT_IN = [(ALGORITHMS, entry) for entry in built_in(CREDIT)] + [(OBJECTIVES_PAGE, entry) for entry in built_in(OBJECTIVES)]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def section(page: Path, title: str) -> str:
+    """What stands under the heading that starts with `title`, to the next heading of the same or a higher level."""
+    found = re.search(rf"^(#+) {re.escape(title)}[^\n]*\n(.*?)(?=^#{{1,6}} |\Z)", page.read_text(), re.MULTILINE | re.DOTALL)
+    assert found, f"{name_of(page)} has no section {title!r}"
+    return found[2]
+
+
+def tables(text: str) -> list[list[dict[str, str]]]:
+    """The tables of a text, each as rows of heading → cell."""
+    found = []
+    for block in re.findall(r"(?:^\|.*\|$\n?)+", text, re.MULTILINE):
+        rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in block.strip().split("\n")]
+        assert all(len(row) == len(rows[0]) for row in rows), f"a table with rows of different width:\n{block}"
+        found.append([dict(zip(rows[0], row, strict=True)) for row in rows[2:]])
+    return found
+
+
+@pytest.mark.parametrize(("page", "entry"), BUILT_IN, ids=lambda value: value.name)
+def test_every_algorithm_has_its_section_with_every_option_and_its_default(page: Path, entry: Entry[Any]) -> None:
+    text = section(page, f"`{entry.name}`")
+    numbers = re.findall(r"arXiv (\d{4}\.\d{5})", entry.paper)
+    assert all(number in text for number in numbers), f"{entry.name}: its paper is not named"
+    shown = {row["option"].strip("`"): row["default"].strip("`") for table in tables(text) for row in table if "option" in row}
+    assert set(shown) == set(entry.options), entry.name
+    for option in entry.options.values():
+        assert same_default(shown[option.name], option), (
+            f"{entry.name}: {option.name} is {option.default}, the page says {shown[option.name]}"
+        )
+
+
+def same_default(shown: str, option: Option) -> bool:
+    if option.default is None or isinstance(option.default, bool | str):
+        return shown == {None: "none", True: "true", False: "false"}.get(option.default, str(option.default))
+    return float(shown) == option.default
+
+
+@pytest.mark.parametrize("registry", [CREDIT, OBJECTIVES], ids=lambda registry: registry.kind)
+def test_no_section_is_about_an_algorithm_that_does_not_exist(registry: Registry[Any]) -> None:
+    page, start, end = {
+        "credit algorithm": (ALGORITHMS, "The algorithms", "One of your own"),
+        "objective": (OBJECTIVES_PAGE, "Objectives", "Aggregation"),
+    }[registry.kind]
+    part = page.read_text().split(f"\n## {start}")[1].split(f"\n## {end}")[0]
+    assert sorted(re.findall(r"^### `(\w+)`", part, re.MULTILINE)) == [entry.name for entry in built_in(registry)]
+
+
+def test_the_overview_names_every_credit_algorithm_and_links_its_section() -> None:
+    rows = tables(section(ALGORITHMS, "All at a glance"))[0]
+    assert sorted(row["name"] for row in rows) == sorted(f"[`{entry.name}`](#{entry.name})" for entry in built_in(CREDIT))
+
+
+def test_explain_and_diagnose_are_described_in_full() -> None:
+    r = tw.Rollouts.from_columns(group=[0, 0], trajectory=[0, 1], t=[0, 0], reward=[0, 1], anchor=["s", "s"])
+    for title, found in (("`explain`", tw.credit.explain(r)), ("`diagnose`", tw.credit.diagnose(r))):
+        assert [row["name"].strip("`") for row in tables(section(ALGORITHMS, title))[0]] == list(found)
+    for size in tw.credit.diagnose(r)["anchor_size_histogram"]:
+        assert f'`"{size}"`' in section(ALGORITHMS, "`diagnose`")
+
+
+def close(shown: list[str], found: np.ndarray) -> None:
+    np.testing.assert_allclose([float(cell) for cell in shown], found, atol=6e-4, rtol=0)
+
+
+def test_the_worked_example_is_right() -> None:
+    rows = tables(section(ALGORITHMS, "A worked example"))[0]
+
+    def cells(name: str) -> list[str]:
+        return [row[name] for row in rows]
+
+    r = tw.Rollouts.from_columns(
+        group=[0] * len(rows), trajectory=[int(x) for x in cells("trajectory")], t=[int(x) for x in cells("t")],
+        reward=[float(x) for x in cells("reward")], anchor=cells("state"), valid=[x == "yes" for x in cells("valid")],
+    )  # fmt: skip
+    options: dict[str, Any] = {"gamma": 0.5, "norm": "none"}
+    why = tw.credit.explain(r, **options)
+    close(cells("G"), why["step_return"])
+    close(cells("step"), why["step"])
+    close(cells("episode, trajectory"), why["episode"])
+    close(cells("episode, step"), tw.credit.explain(r, weighting="step", **options)["episode"])
+    close(cells("credit"), tw.credit.compute("gigpo", r, **options))
+    close(cells("credit, c = 1"), tw.credit.compute("gigpo", r, invalid_penalty=1, **options))
+
+
+def test_the_edges_are_right() -> None:
+    one = tw.Rollouts.from_columns(
+        group=[0] * 3, trajectory=[0] * 3, t=range(3), reward=[0, 0, 10], anchor=["a", "b", "c"], valid=[True, False, True]
+    )
+    fail = tw.Rollouts.from_columns(
+        group=[0] * 8, trajectory=np.repeat(range(4), 2), t=[0, 1] * 4, reward=[0] * 8, anchor=list("sasbscsd"), valid=[False] + [True] * 7
+    )
+    rows = tables(section(ALGORITHMS, "What the edges give"))[0]
+    assert [row["name"].strip("`") for row in rows] == [name for name in OVERVIEW if "weighting" in CREDIT[name].options]
+    for row in rows:
+        for case, r, invalid in (("one", one, 1), ("all fail", fail, 0)):
+            for weighting in ("trajectory", "step"):
+                found = tw.credit.compute(row["name"].strip("`"), r, weighting=weighting, invalid_penalty=0.5)
+                close([row[f"{case}, {weighting}"]], found[[invalid]])
+
+
+OVERVIEW = [row["name"].split("`")[1] for row in tables(section(ALGORITHMS, "All at a glance"))[0]]
+
+
+def test_the_cost_table_shows_the_committed_figures() -> None:
+    result = json.loads((ROOT / "benchmarks" / "credit.json").read_text())
+    text = section(ALGORITHMS, "Cost")
+    for name, found in result["algorithms"].items():
+        label = name if " " in name else f"`{name}`"
+        row = f"| {label} | {found['ms']['6400']:.2f} | {found['ms']['409600']:.1f} | {found['growth']:.2f} |"
+        assert row in text, f"the benchmark was run again: put this row into docs/algorithms.md\n{row}"
+    loop, similar = result["gigpo_against_a_plain_loop"], result["similar_anchors"]
+    assert f"{loop['ours_ms']:.1f} ms against {loop['loop_ms']:.1f} ms" in text
+    assert f"hashing included: {result['gigpo_from_strings']['ms']:.1f} ms" in text
+    assert f"{similar['seconds']:.2f} s; comparing every pair would take {similar['every_pair_seconds']:.1f} s" in text
+    assert similar["same_groups"]
+
+
+GOOD = {"group": [0, 0, 0], "trajectory": [5, 5, 7], "t": [0, 1, 0], "reward": [0.0, 1.0, 0.0], "anchor": ["hall", "kitchen", "hall"]}
+ERRORS = tables(section(ROLLOUTS, "Errors"))
+
+
+@pytest.mark.parametrize("row", ERRORS[0], ids=lambda row: row["given"].strip("`"))
+def test_every_error_of_the_table_reads_as_the_page_says(row: dict[str, str]) -> None:
+    assert f"good = {json.dumps(GOOD)}" in ROLLOUTS.read_text()
+    given = eval(f"dict({row['given'].strip('`')})", {})
+    with pytest.raises(tw.TurnwiseError) as caught:
+        tw.Rollouts.from_columns(**(GOOD | given))
+    assert str(caught.value) == row["message"].strip("`")
+
+
+def test_every_later_error_reads_as_the_page_says(tmp_path: Path) -> None:
+    r = tw.Rollouts.from_columns(**(GOOD | {"anchor": [1, 2, 1]}))
+    good = r.save(tmp_path / "good.npz")
+    header = np.array(json.dumps({"schema": "turnwise.rollouts", "version": 2}))
+    np.savez(tmp_path / "newer.npz", header=header)
+    np.savez(tmp_path / "foreign.npz", x=np.zeros(1))
+    (tmp_path / "cut.npz").write_bytes(good.read_bytes()[:100])
+    asked = [
+        lambda: r.permuted([0, 0, 1]),
+        lambda: r.token_offsets,
+        lambda: tw.credit.compute("gae", r),
+        lambda: tw.credit.compute("gigpo", r, anchors="similar"),
+        *(lambda name=name: tw.Rollouts.load(tmp_path / f"{name}.npz") for name in ("absent", "foreign", "cut", "newer")),
+    ]
+    for row, ask in zip(ERRORS[1], asked, strict=True):
+        with pytest.raises(tw.TurnwiseError) as caught:
+            ask()
+        assert row["message"].strip("`") in str(caught.value), row["asked for"]
+
+
+def test_the_column_table_names_every_column() -> None:
+    from turnwise.columns import BY_TURN, VERSION
+
+    assert [row["column"].strip("`") for row in tables(section(ROLLOUTS, "The columns"))[0]] == list(BY_TURN)
+    assert f"`turnwise.rollouts`, and the version, {VERSION}." in section(ROLLOUTS, "Saving and loading")
+
+
+def examples() -> Iterator[Any]:
+    for page in PAGES:
+        text = page.read_text()
+        for found in re.finditer(r"^```python\n(# runs\b.*?)^```$", text, re.MULTILINE | re.DOTALL):
+            line = text[: found.start()].count("\n") + 2
+            yield pytest.param(page, line, found[1], id=f"{name_of(page)}:{line}")
+
+
+@pytest.fixture
+def registries_restored() -> Iterator[None]:
+    """An example may register an algorithm; other tests must not see it."""
+    kept = [(registry, dict(registry._entries)) for registry in (CREDIT, OBJECTIVES, objectives.corrections) if registry.names()]
+    yield
+    for registry, entries in kept:
+        registry._entries.clear()
+        registry._entries.update(entries)
+
+
+@pytest.mark.parametrize(("page", "line", "code"), list(examples()))
+@pytest.mark.usefixtures("registries_restored")
+def test_examples_run(page: Path, line: int, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    padded = "\n" * (line - 1) + code  # so that a traceback shows the page's own line numbers
+    exec(compile(padded, str(page), "exec", dont_inherit=True), {"__name__": "example"})
+
+
+@pytest.mark.parametrize("page", [ALGORITHMS, ROLLOUTS], ids=name_of)
+def test_pages_about_credit_have_examples_that_run(page: Path) -> None:
+    assert re.search(r"^```python\n# runs$", page.read_text(), re.MULTILINE)
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The names that headings get in a link."""
+    headings = re.findall(r"^#{1,6} (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_internal_links_resolve(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", page.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        other = (page.parent / path).resolve() if path else page
+        assert other.exists(), f"{name_of(page)} links {target}"
+        if anchor:
+            assert anchor in anchors_of(other), f"{name_of(page)} links {target}: there is no such heading"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_no_page_names_a_file_that_does_not_exist(page: Path) -> None:
+    top = "|".join(sorted(re.escape(path.name) for path in ROOT.iterdir() if path.is_dir() and path.name != ".venv"))
+    named = re.findall(rf"(?<![\w./-])((?:{top}|recipes|tests|docs)/[\w./*-]*[\w*/])", page.read_text())
+    wrong = [name for name in named if not any(ROOT.glob(name.rstrip("/")))]
+    assert not wrong, f"{name_of(page)} names {wrong}"
+
+
+def imports_of(path: Path) -> set[str]:
+    """What a file imports: rooms and files of turnwise by their name, other packages by theirs. Imports for type checkers count too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        parts = [name.split(".") for name in names]
+        found |= {part[1] if part[0] == "turnwise" and len(part) > 1 else part[0] for part in parts}
+    return found
+
+
+def test_rooms_import_only_what_the_design_allows() -> None:
+    rows = tables(section(DESIGN, "The rooms"))[1]
+    rules = {row["room"].strip("`/").split("/")[1]: set(re.findall(r"`(\w+)`", row["never imports"])) for row in rows}
+    rooms = {path.parent.name for path in (ROOT / "turnwise").glob("*/__init__.py")}
+    assert set(rules) == rooms, "the table of rooms in docs/design.md is not the folders of turnwise/"
+    ground = [row["file"].strip("`").split("/")[1] for row in tables(section(DESIGN, "The rooms"))[0]]
+    rules |= {name: rooms | {"torch", "transformers"} for name in ground}
+    for room, never in rules.items():
+        place = ROOT / "turnwise" / room
+        for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
+            assert not imports_of(path) & never, f"{path.relative_to(ROOT)} imports {imports_of(path) & never}; see docs/design.md"
+
+
+def test_the_numbers_that_follow_from_a_formula() -> None:
+    """Claims in the text of docs/algorithms.md that are no table."""
+    n, r = (
+        5,
+        tw.Rollouts.from_columns(group=[0] * 5, trajectory=range(5), t=[0] * 5, reward=[0] * 5, anchor=["s"] * 5, valid=[0, 1, 1, 1, 1]),
+    )
+    for penalty in (0.001, 1.0):
+        assert tw.credit.explain(r, invalid_penalty=penalty)["step"][0] == pytest.approx(-(n - 1) / math.sqrt(n), rel=5e-3)
+    pair = tw.Rollouts.from_columns(group=[0, 0], trajectory=[0, 1], t=[0, 0], reward=[0, 1], anchor=["s", "s"])
+    assert tw.credit.compute("hgpo", pair)[1] == pytest.approx(1, abs=1e-5)
+    assert tw.credit.compute("gigpo", pair, episode_weight=0)[1] == pytest.approx(0.7071, abs=1e-4)
