@@ -1,0 +1,222 @@
+"""A packed forward pass through a causal language model of transformers.
+
+Sequences lie one after another in a single row, without padding. Positions restart at each, and attention stays inside each: an attention
+function of our own, registered with transformers, works on one sequence at a time, so the cost is the sum of the squared lengths and no
+row-by-row mask exists. On a GPU in half precision it is one call of torch's variable-length kernel.
+
+Models differ, and a leak between sequences would be silent. So every model is tried once with two short sequences: what the second one
+gives must not depend on the first. A model that fails (state-space layers, attention of its own kind, logit caps inside the attention) is
+run one sequence at a time with its own attention instead: slower and right. Its output layer is compared with ours in the same trial.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from turnwise.errors import TurnwiseError
+from turnwise.learn.logprobs import Head, token_logprobs
+from turnwise.learn.packing import Packed, starts_of
+
+NAME = "turnwise_packed"
+MAX_KERNEL_HEAD = 256  # the largest head that the variable-length kernel takes
+
+
+class NotPackable(Exception):
+    """This model's attention asks for something that the packed attention does not do."""
+
+
+@dataclass(frozen=True)
+class Borders:
+    """Where sequences start in a row: for Python, and for a kernel."""
+
+    lengths: list[int]
+    offsets: Tensor  # int32, on the device
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    borders: Borders | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """Causal attention inside each sequence of one row. Shapes in: [1, heads, tokens, size]; out: [1, tokens, heads, size]."""
+    wanted = [name for name in ("softcap", "s_aux", "position_bias") if others.get(name) is not None]
+    if borders is None or wanted:
+        raise NotPackable(f"attention with {', '.join(wanted)}" if wanted else "the borders do not reach the attention layers")
+    if dropout == 0 and _kernel_takes(query, key, value):
+        return _kernel(query, key, value, scaling, sliding_window, borders)[None], None
+    parts = zip(*(x.split(borders.lengths, dim=2) for x in (query, key, value)), strict=True)
+    outputs = [_one(q, k, v, dropout, scaling, sliding_window) for q, k, v in parts]
+    return torch.cat(outputs, dim=2).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(NAME, packed_attention)
+
+
+def _one(query: Tensor, key: Tensor, value: Tensor, dropout: float, scaling: float | None, window: int | None) -> Tensor:
+    length, mask = query.shape[2], None
+    if window is not None and length > window:
+        distance = torch.arange(length, device=query.device)[:, None] - torch.arange(length, device=query.device)
+        mask = (distance >= 0) & (distance < window)
+    shared = query.shape[1] != key.shape[1]  # several query heads read one key head
+    return nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling, is_causal=mask is None, enable_gqa=shared
+    )
+
+
+def _kernel_takes(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    half = query.dtype in (torch.bfloat16, torch.float16)
+    return query.is_cuda and half and query.shape[-1] == value.shape[-1] <= MAX_KERNEL_HEAD and _varlen_attention() is not None
+
+
+def _kernel(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None, borders: Borders) -> Tensor:
+    attend, (q, k, v) = _varlen_attention(), (x[0].transpose(0, 1) for x in (query, key, value))
+    assert attend is not None
+    longest = max(borders.lengths)
+    left = -1 if window is None or window >= longest else window - 1
+    shared = q.shape[1] != k.shape[1]
+    out: Tensor = attend(
+        q, k, v, borders.offsets, borders.offsets, longest, longest, scale=scaling, window_size=(left, 0), enable_gqa=shared
+    )
+    return out
+
+
+def _varlen_attention() -> Any:
+    """torch's kernel for ragged batches, where this torch has one with shared key heads; else None."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return None
+    return varlen_attn if {"window_size", "enable_gqa"} <= set(inspect.signature(varlen_attn).parameters) else None
+
+
+class PackedModel:
+    """A causal language model that takes packed sequences. `model` may be wrapped by peft; weights are shared with it, not copied."""
+
+    def __init__(self, model: nn.Module):
+        self.outer = model
+        self.causal: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self.backbone: Any = getattr(self.causal, "base_model", None)
+        if self.backbone is None or self.backbone is self.causal:
+            raise TurnwiseError(f"{type(model).__name__} is not a causal language model of transformers: it has no inner model under its head")
+        self.packs = self._try()
+
+    @property
+    def head(self) -> Head:
+        """The output layer."""
+        return Head.of(self.causal)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        device: torch.device = next(self.causal.parameters()).device
+        return device
+
+    def hidden(self, packed: Packed) -> Tensor:
+        """The last hidden state of every token, [tokens, size]. Keep `attention()` open until the backward pass is over."""
+        return self._hidden(packed.ids, packed.position, packed.lengths.tolist())
+
+    @contextmanager
+    def attention(self) -> Iterator[None]:
+        """The packed attention is the model's for as long as this is open; afterwards the model is as it was.
+
+        It covers the backward pass too, because gradient checkpointing runs the layers a second time there.
+        """
+        configs: dict[int, Any] = {}
+        if self.packs:
+            for module in self.backbone.modules():
+                config = getattr(module, "config", None)
+                if hasattr(config, "_attn_implementation"):
+                    configs.setdefault(id(config), config)
+        before = [(config, config._attn_implementation) for config in configs.values()]
+        try:
+            for config, _ in before:
+                config._attn_implementation = NAME
+            yield
+        finally:
+            for config, implementation in before:
+                config._attn_implementation = implementation
+
+    def _hidden(self, ids: Any, position: Any, lengths: list[int]) -> Tensor:
+        row = torch.as_tensor(ids, device=self.device)[None]
+        places = torch.as_tensor(position, device=self.device)[None]
+        if self.packs:
+            borders = Borders(lengths, torch.as_tensor(starts_of(lengths), dtype=torch.int32, device=self.device))
+            out: Tensor = self.backbone(input_ids=row, position_ids=places, use_cache=False, borders=borders).last_hidden_state[0]
+            return out
+        pieces = zip(row.split(lengths, 1), places.split(lengths, 1), strict=True)
+        alone = [self.backbone(input_ids=i, position_ids=p, use_cache=False).last_hidden_state[0] for i, p in pieces]
+        return torch.cat(alone)
+
+    def _try(self) -> bool:
+        """Whether packing keeps sequences apart. Raises where the output layer is not the one we know."""
+        training = self.causal.training
+        self.outer.eval()
+        try:
+            with torch.no_grad():
+                self._check_head()
+                return self._isolates()
+        finally:
+            self.outer.train(training)
+
+    def _isolates(self) -> bool:
+        vocabulary = self.causal.get_input_embeddings().weight.shape[0]
+        second, length = np.asarray([5, 4, 3, 2]) % vocabulary, 4
+        first = np.arange(6) % vocabulary
+        self.packs = True
+        try:
+            with self.attention():
+                seen = [self._hidden(np.concatenate([start, second]), _places(6, 4), [6, 4])[-length:] for start in (first, first[::-1].copy())]
+                alone = self._hidden(second, _places(4), [4])
+        except (NotPackable, TypeError) as reason:
+            self._explain(str(reason))
+            return False
+        size = alone.abs().max().item()
+        exact = 16 * torch.finfo(alone.dtype).eps
+        leak = max((seen[0] - seen[1]).abs().max().item(), (seen[0] - alone).abs().max().item() / 4)
+        if leak <= exact * size:
+            return True
+        self._explain(f"a sequence changes its neighbour by {leak:.2g}")
+        return False
+
+    def _explain(self, reason: str) -> None:
+        warnings.warn(
+            f"{type(self.causal).__name__} cannot take several sequences in one row ({reason}); they run one at a time, which is slower",
+            stacklevel=2,
+        )
+
+    def _check_head(self) -> None:
+        """Our log-probs against the model's own logits."""
+        vocabulary = self.causal.get_input_embeddings().weight.shape[0]
+        row = torch.arange(8, device=self.device)[None] % vocabulary
+        theirs = self.causal(input_ids=row, use_cache=False).logits[0].float().log_softmax(-1)
+        hidden = self.backbone(input_ids=row, use_cache=False).last_hidden_state[0]
+        target = theirs.argmax(-1)
+        ours, _ = token_logprobs(hidden, self.head, target)
+        gap = (ours - theirs.gather(-1, target[:, None])[:, 0]).abs().max().item()
+        allowed = 1e-3 if hidden.dtype in (torch.float32, torch.float64) else 0.1
+        if not gap <= allowed:
+            raise TurnwiseError(
+                f"{type(self.causal).__name__}: its log-probs differ by {gap:.3g} from those of its output layer alone. Either its weights hold "
+                "numbers that are not finite, or it changes its logits in a way that the learner does not know"
+            )
+
+
+def _places(*lengths: int) -> Any:
+    return np.concatenate([np.arange(length) for length in lengths])

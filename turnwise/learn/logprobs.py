@@ -1,0 +1,161 @@
+"""Log-probabilities (and entropies) of given tokens from hidden states, without the full logits.
+
+A vocabulary of 150,000 makes the logits of one batch larger than the model. Here they exist for one chunk of tokens at a time: the forward
+pass keeps one number a token (the log of the softmax's denominator), and the backward pass makes each chunk again. Products are
+accumulated in float32 whatever the precision of the weights, because a log-probability that is off by 0.05 is a ratio that is off by 5 %.
+
+The temperature divides the logits as the sampler does, so these are log-probabilities of the distribution that the tokens were drawn from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from turnwise.errors import TurnwiseError
+
+CHUNK_ELEMENTS = {"cpu": 2**22, "cuda": 2**28}  # logits that exist at once, in numbers; more is not faster
+
+
+@dataclass(frozen=True)
+class Head:
+    """The output layer of a causal language model: logits = bound(scale · (hidden · weightᵀ + bias))."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+    scale: float = 1.0
+    softcap: float | None = None
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Head:
+        """The head of a transformers model, with the factors that its config names."""
+        layer: Any = model.get_output_embeddings()  # type: ignore[operator]
+        if not isinstance(layer, nn.Linear):
+            raise TurnwiseError(
+                f"{type(model).__name__}: the output layer is {type(layer).__name__}, and only a plain linear layer can be trained here "
+                "(no adapters on it; leave lm_head out of LoRA's targets)"
+            )
+        config: Any = model.config
+        text = config.get_text_config() if hasattr(config, "get_text_config") else config
+        scale = float(getattr(text, "logit_scale", None) or 1.0) / float(getattr(text, "logits_scaling", None) or 1.0)
+        return cls(layer.weight, layer.bias, scale, getattr(text, "final_logit_softcapping", None))
+
+
+def token_logprobs(
+    hidden: Tensor, head: Head, target: Tensor, *, temperature: float = 1.0, entropy: bool = False, chunk: int | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """log p(target) of each row of `hidden`, float32, with gradient; and the entropy of each row's distribution where asked for."""
+    if not temperature > 0:
+        raise TurnwiseError(f"temperature is a number > 0, not {temperature!r}; tokens of a greedy sampler have log-probs at 1.0")
+    size = chunk or max(1, CHUNK_ELEMENTS.get(hidden.device.type, 2**24) // head.weight.shape[0])
+    logprob, spread = _TokenLogprobs.apply(
+        hidden, head.weight, head.bias, target, head.scale / temperature, _cap(head, temperature), entropy, size
+    )
+    return logprob, spread if entropy else None
+
+
+def _cap(head: Head, temperature: float) -> float | None:
+    """The bound on the logits after the temperature: bound(z)/T is a bound at cap/T of z/T."""
+    return None if head.softcap is None else head.softcap / temperature
+
+
+class _TokenLogprobs(torch.autograd.Function):
+    """Chunked log-softmax of a linear layer. Second derivatives are left out: no objective here needs them."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        target: Tensor,
+        scale: float,
+        cap: float | None,
+        entropy: bool,
+        chunk: int,
+    ) -> tuple[Tensor, Tensor]:
+        logprob = torch.empty(len(hidden), dtype=torch.promote_types(hidden.dtype, torch.float32), device=hidden.device)
+        normaliser, spread = torch.empty_like(logprob), torch.zeros_like(logprob)
+        right = _ready(weight)
+        for part in _chunks(len(hidden), chunk):
+            logits = _logits(hidden[part], right, bias, scale, cap)
+            normaliser[part] = log_sum = logits.logsumexp(-1)
+            logprob[part] = logits.gather(-1, target[part, None])[:, 0] - log_sum
+            if entropy:
+                spread[part] = _entropy(logits, log_sum)
+        ctx.save_for_backward(hidden, weight, bias, target, normaliser, spread)
+        ctx.settings = scale, cap, chunk
+        ctx.set_materialize_grads(False)  # an entropy that is only looked at costs nothing backwards
+        if not entropy:
+            ctx.mark_non_differentiable(spread)
+        return logprob, spread
+
+    @staticmethod
+    def backward(ctx: Any, logprob_grad: Tensor | None, entropy_grad: Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
+        hidden, weight, bias, target, normaliser, spread = ctx.saved_tensors
+        scale, cap, chunk = ctx.settings
+        if logprob_grad is None:
+            logprob_grad = torch.zeros_like(normaliser)
+        need_hidden, need_weight, need_bias = ctx.needs_input_grad[:3]
+        right = _ready(weight)
+        hidden_grad = torch.empty_like(hidden) if need_hidden else None
+        weight_grad = torch.zeros(weight.shape, dtype=normaliser.dtype, device=weight.device) if need_weight else None
+        bias_grad = torch.zeros(len(weight), dtype=normaliser.dtype, device=weight.device) if need_bias and bias is not None else None
+        for part in _chunks(len(hidden), chunk):
+            logits = _logits(hidden[part], right, bias, scale, cap)
+            log_p = logits - normaliser[part, None]
+            slope = log_p.exp()
+            factor = -logprob_grad[part, None]
+            if entropy_grad is not None:  # d entropy / d logit = −p (log p + entropy)
+                factor = factor - entropy_grad[part, None] * (log_p + spread[part, None])
+            slope = slope.mul_(factor)
+            slope.scatter_add_(-1, target[part, None], logprob_grad[part, None])
+            if cap is not None:
+                slope = slope * (1 - (logits / cap).square())
+            slope = slope.mul_(scale)
+            if bias_grad is not None:
+                bias_grad += slope.sum(0)
+            slope = slope.to(right.dtype)
+            if hidden_grad is not None:
+                hidden_grad[part] = (slope @ right).to(hidden.dtype)
+            if weight_grad is not None:
+                weight_grad += _product(slope.t(), hidden[part].to(right.dtype))
+        return (
+            hidden_grad,
+            None if weight_grad is None else weight_grad.to(weight.dtype),
+            None if bias_grad is None or bias is None else bias_grad.to(bias.dtype),
+            *[None] * 5,
+        )
+
+
+def _chunks(total: int, size: int) -> list[slice]:
+    return [slice(start, start + size) for start in range(0, total, size)]
+
+
+def _ready(weight: Tensor) -> Tensor:
+    """The weight in the type that products are taken in: as it is on a GPU, which accumulates in float32; float32 elsewhere."""
+    return weight if weight.is_cuda or weight.dtype in (torch.float32, torch.float64) else weight.float()
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """left · right in at least float32."""
+    if left.is_cuda and left.dtype in (torch.bfloat16, torch.float16):
+        return torch.mm(left, right, out_dtype=torch.float32)
+    return left @ right
+
+
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, scale: float, cap: float | None) -> Tensor:
+    logits = _product(hidden.to(weight.dtype), weight.t())
+    if bias is not None:
+        logits = logits + bias.to(logits.dtype)
+    if scale != 1.0:
+        logits = logits * scale
+    return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
+def _entropy(logits: Tensor, log_sum: Tensor) -> Tensor:
+    log_p = logits - log_sum[:, None]
+    return -(log_p.exp() * log_p).sum(-1)

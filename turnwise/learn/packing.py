@@ -1,0 +1,302 @@
+"""From trajectories to sequences without padding.
+
+A turn whose prompt begins with everything the turn before it held (prompt and response) continues the same sequence, so that a dialogue
+that only grows is one sequence in which each token stands once; any other prompt starts a sequence of its own. Nothing here knows the
+name of a context: the token ids decide. Ids are taken as they were sampled, text is never tokenised again.
+
+Everything is flat. `ids` are all tokens of all sequences, one sequence after another. The tokens to train on (the response tokens) have
+columns of their own, in the same order: where each is predicted from, its turn, its place in the rollouts' per-token columns. A part of
+the batch is `take(sequences)`: a gather, linear in what is taken.
+
+A sequence is never cut: a single one that is longer than the token budget makes a batch of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnwise.errors import TurnwiseError
+from turnwise.rollouts import Floats, Ints, Rollouts, Trajectory, Turn, ragged
+
+Unit = Literal["trajectory", "turn"]
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """Sequences one after another, and the columns of their response tokens and turns.
+
+    ids, position                 every token: its id, its place in its own sequence
+    offsets                       where each sequence starts in them; one entry more than sequences
+    sequence_trajectory           each sequence's trajectory (the rollouts' number for it)
+    source                        every response token: the index in `ids` of the token that it is predicted from
+    turn, trajectory, index       its row in the rollouts, its trajectory, its place in the rollouts' per-token columns
+    engine_logprob                what the engine reported for it; None where some turn has none
+    token_offsets                 where each sequence's response tokens start in the columns above
+    turn_row, turn_source         every turn: its row in the rollouts, the index in `ids` of its last prompt token
+    turn_offsets                  where each sequence's turns start in them
+    columns, turn_columns         further columns by name, one entry a response token or one a turn
+    """
+
+    ids: Ints
+    position: Ints
+    offsets: Ints
+    sequence_trajectory: Ints
+    source: Ints
+    turn: Ints
+    trajectory: Ints
+    index: Ints
+    engine_logprob: Floats | None
+    token_offsets: Ints
+    turn_row: Ints
+    turn_source: Ints
+    turn_offsets: Ints
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    turn_columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """The number of sequences."""
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> Ints:
+        """Tokens of each sequence."""
+        return np.diff(self.offsets)
+
+    @property
+    def target(self) -> Ints:
+        """The id of each response token."""
+        return self.ids[self.source + 1]
+
+    def with_columns(self, **columns: NDArray[Any]) -> Packed:
+        """The same with further columns, one entry a response token."""
+        return replace(self, columns={**self.columns, **_sized(columns, len(self.source), "response token")})
+
+    def with_turn_columns(self, **columns: NDArray[Any]) -> Packed:
+        """The same with further columns, one entry a turn."""
+        return replace(self, turn_columns={**self.turn_columns, **_sized(columns, len(self.turn_row), "turn")})
+
+    def take(self, sequences: Any) -> Packed:
+        """These sequences, in this order, with all that belongs to them."""
+        which = np.asarray(sequences, np.int64)
+        lengths = self.lengths[which]
+        offsets = starts_of(lengths)
+        token, turn = ragged(self.token_offsets, which), ragged(self.turn_offsets, which)
+        tokens, turns = np.diff(self.token_offsets)[which], np.diff(self.turn_offsets)[which]
+        moved = offsets[:-1] - self.offsets[:-1][which]
+        flat = ragged(self.offsets, which)
+        return Packed(
+            ids=self.ids[flat],
+            position=self.position[flat],
+            offsets=offsets,
+            sequence_trajectory=self.sequence_trajectory[which],
+            source=self.source[token] + np.repeat(moved, tokens),
+            turn=self.turn[token],
+            trajectory=self.trajectory[token],
+            index=self.index[token],
+            engine_logprob=None if self.engine_logprob is None else self.engine_logprob[token],
+            token_offsets=starts_of(tokens),
+            turn_row=self.turn_row[turn],
+            turn_source=self.turn_source[turn] + np.repeat(moved, turns),
+            turn_offsets=starts_of(turns),
+            columns={name: column[token] for name, column in self.columns.items()},
+            turn_columns={name: column[turn] for name, column in self.turn_columns.items()},
+        )
+
+    def per_token(self, credit: Any, rollouts: Rollouts) -> NDArray[Any]:
+        """One number a response token from numbers of the rollouts: one a turn, or one a token in the order of `token_offsets`."""
+        values = np.asarray(credit)
+        if values.shape == (len(rollouts),):
+            return values[self.turn]
+        total = int(rollouts.tokens.sum()) if rollouts.tokens is not None else None
+        if values.shape == (total,):
+            return values[self.index]
+        raise TurnwiseError(
+            f"credit has shape {values.shape}; one number a turn ({len(rollouts)},) or one a response token ({total},) is needed, "
+            "in the order of the rollouts' rows"
+        )
+
+
+def starts_of(lengths: Any) -> Ints:
+    """Offsets of pieces of these lengths: 0, then the running sums."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.asarray(lengths, np.int64))])
+
+
+def pack(trajectories: Iterable[Trajectory], rollouts: Rollouts | None = None) -> Packed:
+    """Pack the turns of these trajectories. `rollouts` must hold a row for each of their turns, in any order; without it rows are
+    numbered as `Rollouts.from_trajectories` numbers them."""
+    builder = _Builder()
+    kept = [trajectory for trajectory in trajectories if trajectory.turns]
+    numbers, rows, first_tokens = _rows_of(kept, rollouts)
+    for trajectory, number, own_rows, own_tokens in zip(kept, numbers, rows, first_tokens, strict=True):
+        builder.start(number)
+        for t, turn in enumerate(trajectory.turns):
+            builder.add(turn, int(own_rows[t]), int(own_tokens[t]), f"trajectory {trajectory.id!r}, turn {t}")
+    return builder.packed()
+
+
+class _Builder:
+    """Appends turns; one Python step a turn, none a token."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Ints] = []  # ids in order
+        self.size = 0
+        self.sequence_starts: list[int] = []
+        self.sequence_trajectory: list[int] = []
+        self.turns: list[tuple[int, int, int, int, int, int]] = []  # row, last prompt token, response tokens, first flat index, sequence, traj.
+        self.logprobs: list[NDArray[Any]] = []
+        self.complete = True  # whether every response token so far came with a log-prob
+        self.trajectory = -1
+        self.past: Ints | None = None
+
+    def start(self, trajectory: int) -> None:
+        """A new trajectory: nothing to continue."""
+        self.trajectory, self.past = trajectory, None
+
+    def add(self, turn: Turn, row: int, first_index: int, where: str) -> None:
+        prompt, response = as_ids(turn.prompt_ids, where), as_ids(turn.response_ids, where)
+        if len(prompt) == 0:
+            if len(response):
+                raise TurnwiseError(f"{where}: a response without a prompt cannot be trained on, its first token is predicted from nothing")
+            self.past = None
+            return
+        held = 0 if self.past is None else len(self.past)
+        if self.past is not None and len(prompt) >= held and np.array_equal(prompt[:held], self.past):
+            fresh = prompt[held:]
+        else:
+            fresh = prompt
+            self.sequence_starts.append(self.size)
+            self.sequence_trajectory.append(self.trajectory)
+        self.pieces += [fresh, response]
+        self.size += len(fresh)
+        entry = (row, self.size - 1, len(response), first_index, len(self.sequence_starts) - 1, self.trajectory)
+        self.turns.append(entry)
+        self.size += len(response)
+        self.past = np.concatenate([prompt, response])
+        self._add_logprobs(turn.logprobs, len(response), where)
+
+    def _add_logprobs(self, logprobs: Sequence[float], tokens: int, where: str) -> None:
+        if len(logprobs) not in (0, tokens):
+            raise TurnwiseError(f"{where}: {len(logprobs)} log-probs for {tokens} response tokens; give one a token, or none")
+        self.complete = self.complete and len(logprobs) == tokens
+        if self.complete:
+            self.logprobs.append(np.asarray(logprobs, np.float64))
+
+    def packed(self) -> Packed:
+        ids = np.concatenate([np.zeros(0, np.int64), *self.pieces])
+        offsets = np.asarray([*self.sequence_starts, self.size], np.int64)
+        table = np.asarray(self.turns, np.int64).reshape(-1, 6)
+        row, source, tokens, first_index, sequence, trajectory = table.T
+        inside = np.arange(int(tokens.sum())) - np.repeat(starts_of(tokens)[:-1], tokens)  # place of each token in its turn
+        sequences = len(self.sequence_starts)
+        return Packed(
+            ids=ids,
+            position=np.arange(len(ids)) - np.repeat(offsets[:-1], np.diff(offsets)),
+            offsets=offsets,
+            sequence_trajectory=np.asarray(self.sequence_trajectory, np.int64),
+            source=np.repeat(source, tokens) + inside,
+            turn=np.repeat(row, tokens),
+            trajectory=np.repeat(trajectory, tokens),
+            index=np.repeat(first_index, tokens) + inside,
+            engine_logprob=np.concatenate([np.zeros(0), *self.logprobs]) if self.complete else None,
+            token_offsets=starts_of(np.bincount(sequence, weights=tokens, minlength=sequences)),
+            turn_row=row.copy(),
+            turn_source=source.copy(),
+            turn_offsets=starts_of(np.bincount(sequence, minlength=sequences)),
+        )
+
+
+def as_ids(ids: Sequence[int], where: str) -> Ints:
+    """Token ids as a flat array of whole numbers ≥ 0."""
+    array = np.asarray(ids)
+    if array.size == 0:
+        return np.zeros(0, np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or array.min() < 0:
+        raise TurnwiseError(f"{where}: token ids are a flat sequence of whole numbers ≥ 0, not {str(ids)[:80]}")
+    return array.astype(np.int64, copy=False)
+
+
+def _rows_of(trajectories: Sequence[Trajectory], rollouts: Rollouts | None) -> tuple[list[int], list[Ints], list[Ints]]:
+    """For each trajectory: its number, the rollouts' rows of its turns, and where each turn's tokens start in per-token columns."""
+    sizes = [len(trajectory.turns) for trajectory in trajectories]
+    cuts = np.cumsum(sizes)[:-1]
+    tokens = np.asarray([len(turn.response_ids) for trajectory in trajectories for turn in trajectory.turns], np.int64)
+    if rollouts is None:
+        split = np.split(np.arange(sum(sizes)), cuts), np.split(starts_of(tokens)[:-1], cuts)
+        return list(range(len(trajectories))), *split
+    number_of = {label: number for number, label in enumerate(rollouts.trajectory_labels.tolist())}
+    length = np.bincount(rollouts.trajectory, minlength=len(number_of))
+    first = starts_of(length)
+    row_at = np.empty(len(rollouts), np.int64)
+    row_at[first[rollouts.trajectory] + rollouts.t] = np.arange(len(rollouts))
+    numbers: list[int] = []
+    for trajectory, size in zip(trajectories, sizes, strict=True):
+        number = number_of.pop(trajectory.id, None)
+        if number is None:
+            raise TurnwiseError(f"trajectory {trajectory.id!r} is not in the rollouts, or is given twice")
+        if length[number] != size:
+            raise TurnwiseError(f"trajectory {trajectory.id!r} has {size} turns, and {length[number]} in the rollouts")
+        numbers.append(number)
+    rows = row_at[ragged(first, np.asarray(numbers, np.int64))]
+    offsets = starts_of(tokens)[:-1]
+    if rollouts.tokens is not None:
+        wrong = rollouts.tokens[rows] != tokens
+        if wrong.any():
+            row = int(rows[wrong.argmax()])
+            raise TurnwiseError(f"column 'tokens', row {row}: {rollouts.tokens[row]}, but the turn has {tokens[wrong.argmax()]} response ids")
+        offsets = rollouts.token_offsets[rows]
+    return numbers, np.split(rows, cuts), np.split(offsets, cuts)
+
+
+def _sized(columns: Mapping[str, NDArray[Any]], size: int, what: str) -> dict[str, NDArray[Any]]:
+    for name, column in columns.items():
+        if np.shape(column) != (size,):
+            raise TurnwiseError(f"column {name!r} has shape {np.shape(column)}; one entry a {what} ({size},) is needed")
+    return dict(columns)
+
+
+def minibatches(packed: Packed, size: int | None, unit: Unit, seed: int) -> list[Ints]:
+    """The sequences of each optimiser step: about `size` trajectories or turns (None: all), shuffled by `seed`, sizes as equal as possible.
+
+    A trajectory's sequences stay together with unit "trajectory". With "turn", a sequence that holds several turns (full context) moves
+    as one and counts as many.
+    """
+    if len(packed) == 0:
+        return []
+    owner = packed.sequence_trajectory if unit == "trajectory" else np.arange(len(packed))
+    _, code = np.unique(owner, return_inverse=True)
+    order = np.random.default_rng(seed).permutation(int(code.max()) + 1)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    counts = np.ones(len(order), np.int64) if unit == "trajectory" else np.diff(packed.turn_offsets)
+    total = int(counts.sum())
+    steps = 1 if size is None else max(1, round(total / size))
+    before = np.cumsum(counts[order]) - counts[order]  # how many come before each unit, in shuffled order
+    step_of_unit = np.empty(len(order), np.int64)
+    step_of_unit[order] = before * steps // total
+    by_place = np.argsort(place[code], kind="stable")
+    step = step_of_unit[code][by_place]
+    return [part for part in np.split(by_place, np.searchsorted(step, np.arange(1, steps))) if len(part)]
+
+
+def microbatches(packed: Packed, sequences: Any, tokens: int, whole_trajectories: bool = False) -> list[Ints]:
+    """Cut sequences into runs of at most `tokens` tokens. What must stay whole (a sequence, or with `whole_trajectories` all sequences of
+    a trajectory) and is longer than that alone makes a run of its own."""
+    which = np.asarray(sequences, np.int64)
+    if whole_trajectories:
+        _, first, code = np.unique(packed.sequence_trajectory[which], return_index=True, return_inverse=True)
+        which = which[np.argsort(first[code], kind="stable")]  # together, in the order of their first
+    owner = packed.sequence_trajectory[which] if whole_trajectories else np.arange(len(which))
+    borders = np.flatnonzero(np.diff(owner, prepend=-1)) if len(which) else np.zeros(0, np.int64)
+    lengths = np.add.reduceat(packed.lengths[which], borders) if len(borders) else np.zeros(0, np.int64)
+    cuts, used = [], 0
+    for border, length in zip(borders.tolist(), lengths.tolist(), strict=True):
+        if used and used + length > tokens:
+            cuts.append(border)
+            used = 0
+        used += length
+    return [part for part in np.split(which, cuts) if len(part)]
