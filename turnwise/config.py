@@ -332,8 +332,8 @@ class Config(Section):
     model: Model = Model()
     engine: Engine = Engine()
     collect: Collect = Collect()
-    credit: Credit = Credit()
-    objective: Objective = Objective()
+    credit: Credit = Field(default_factory=Credit)  # a factory: checking the name imports the algorithms
+    objective: Objective = Field(default_factory=Objective)
     learner: Learner = Learner()
     sft: Sft | None = None
     eval: Eval = Eval()

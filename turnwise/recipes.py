@@ -214,7 +214,7 @@ def _toml(value: Any) -> str:
         return f"[{', '.join(_toml(item) for item in value)}]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_key(key)} = {_toml(item)}" for key, item in value.items()) + "}"
-    return json.dumps(value) if isinstance(value, str) else repr(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") if isinstance(value, str) else repr(value)
 
 
 def content_hash(config: Config) -> str:

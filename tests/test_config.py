@@ -1,0 +1,158 @@
+"""Recipes: reading, overriding, extending, errors, writing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnwise import TurnwiseError
+from turnwise.config import Config
+from turnwise.recipes import content_hash, fields, help_config, parse_override, to_toml
+
+SMALL = ["agent.max_prompt_tokens=500", "engine.max_tokens=100"]
+
+
+def test_overrides_are_toml_values_and_bare_words_are_text() -> None:
+    config = Config.load(
+        None, [*SMALL, "credit.name=grpo", "seed=3", "learner.lr=2e-5", "agent.show_actions=false", "engine.stop=['a', 'b']"]
+    )
+    assert (config.credit.name, config.seed, config.learner.lr, config.agent.show_actions) == ("grpo", 3, 2e-5, False)
+    assert config.engine.stop == ["a", "b"]
+    assert Config.load(None, {"seed": 3, "agent.max_prompt_tokens": 500}).seed == 3
+
+
+def test_options_of_algorithms_and_environments_go_through() -> None:
+    config = Config.load(None, [*SMALL, "credit.gamma=0.9", "objective.clip_high=0.28", "env.options.size=tiny"])
+    assert config.credit.options == {"gamma": 0.9} and config.objective.options == {"clip_high": 0.28}
+    assert config.env.options == {"size": "tiny"}
+
+
+def test_none_unsets_what_may_be_empty() -> None:
+    assert Config.load(None, [*SMALL, "learner.clip=none", "env.timeout=none"]).learner.clip is None
+    with pytest.raises(TurnwiseError, match=r"learner\.lr"):
+        Config.load(None, [*SMALL, "learner.lr=none"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["credt.name=grpo"], ["unknown key credt", "Did you mean credit?"]),
+        (["collect.group_siz=4"], ["unknown key collect.group_siz", "group_size"]),
+        (["learner.temperature=1"], ["unknown key learner.temperature", "engine.temperature"]),
+        (["credit.gama=0.9"], ["credit", "'gama'", "'gamma'"]),
+        (["credit.name=gigop"], ["'gigop'", "'gigpo'"]),
+        (["objective.clip_hihg=1"], ["objective", "'clip_hihg'", "'clip_high'"]),
+        (["learner.lr=-1"], ["learner.lr", "greater than 0", "-1"]),
+        (["learner.lr=fast"], ["learner.lr", "number", "'fast'"]),
+        (["learner.schedule=stairs"], ["learner.schedule", "'cosine'", "'stairs'"]),
+        (["collect.group_size=1"], ["gigpo", "at least 2"]),
+        (["credit.name=gae"], ["needs a critic", "learner.value.level"]),
+        (["eval.split=train"], ["eval.split and env.split"]),
+        (["objective.kl=loss", "objective.kl_coef=0"], ["kl_coef=0"]),
+        (["agent.max_prompt_tokens=5000"], ["5100", "model.tiny.max_length=1024"]),
+        (["learner.lr=-1", "seed=-2", "nonsense=1"], ["learner.lr", "seed", "nonsense"]),
+        (["seed"], ["key=value"]),
+        (["seed=1", "seed.deep=1"], ["seed is 1, not a section"]),
+        (["name=a/b"], ["name"]),
+    ],
+)
+def test_every_problem_names_the_key_and_what_would_be_right(overrides: list[str], words: list[str]) -> None:
+    with pytest.raises(TurnwiseError) as caught:
+        Config.load(None, [*SMALL, *overrides])
+    for word in words:
+        assert word in str(caught.value)
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_a_recipe_extends_another_and_another_algorithm_starts_with_its_own_options(tmp_path: Path) -> None:
+    write(
+        tmp_path / "base.toml",
+        'seed = 5\n[credit]\nname = "gigpo"\nomega = 0.5\n[agent]\nmax_prompt_tokens = 300\n[engine]\nmax_tokens = 9\n',
+    )
+    (tmp_path / "deep").mkdir()
+    child = write(tmp_path / "deep" / "child.toml", 'extends = "../base.toml"\n[credit]\nname = "grpo"\nnorm = "none"\n')
+    config = Config.load(child)
+    assert config.seed == 5 and config.credit.options == {"norm": "none"} and config.agent.max_prompt_tokens == 300
+    assert Config.load(tmp_path / "base.toml", ["credit.name=rloo"]).credit.options == {}
+    assert Config.load(tmp_path / "base.toml", ["credit.name=gigpo"]).credit.options == {"omega": 0.5}
+
+
+def test_a_recipe_that_cannot_be_read_says_where(tmp_path: Path) -> None:
+    write(tmp_path / "quickstart.toml", "")
+    with pytest.raises(TurnwiseError, match=r"quickstrat.*Did you mean .*quickstart\.toml"):
+        Config.load(tmp_path / "quickstrat.toml")
+    with pytest.raises(TurnwiseError, match=r"broken\.toml.*line 2"):
+        Config.load(write(tmp_path / "broken.toml", "seed = 1\nname = \n"))
+    write(tmp_path / "a.toml", 'extends = "b.toml"')
+    write(tmp_path / "b.toml", 'extends = "a.toml"')
+    with pytest.raises(TurnwiseError, match="extends itself"):
+        Config.load(tmp_path / "a.toml")
+    with pytest.raises(TurnwiseError, match=r"bad\.toml: unknown key sed"):
+        Config.load(write(tmp_path / "bad.toml", "sed = 1\n"))
+
+
+def test_what_is_written_reads_back_the_same(tmp_path: Path) -> None:
+    extra = [
+        "sft.tasks=5",
+        "model.lora.rank=4",
+        "learner.value.level=token",
+        "env.options.words=['a \"b\"', 'c']",
+        "agent.system='two\nlines'",
+    ]
+    config = Config.load(None, [*SMALL, "objective.clip_low=0.1", *extra])
+    text = to_toml(config)
+    assert Config.load(write(tmp_path / "c.toml", text)) == config
+    reward = Config.load(write(tmp_path / "r.toml", text.replace("reward = []\n", "") + '\n[[reward]]\nname = "x"\nfunction = "f.py:g"\n'))
+    assert Config.load(write(tmp_path / "again.toml", to_toml(reward))) == reward and reward.reward[0].weight == 1.0
+
+
+def test_the_hash_is_of_what_matters() -> None:
+    one = Config.load(None, SMALL)
+    assert content_hash(one) == content_hash(Config.load(None, [*SMALL, "seed=9", "name=other", "out=elsewhere"]))
+    assert content_hash(one) != content_hash(Config.load(None, [*SMALL, "credit.gamma=0.9"]))
+
+
+def test_every_field_is_explained_and_printed() -> None:
+    text = help_config()
+    for dotted, field, section in fields():
+        assert dotted in text
+        assert section is not None or field.description, f"{dotted} has no docstring"
+        assert section is None or section.__doc__
+
+
+def test_reading_a_config_does_not_load_torch_before_an_objective_is_checked() -> None:
+    code = "import sys, turnwise.config; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_an_override_or_a_clear_error(text: str) -> None:
+    try:
+        key, _ = parse_override(text)
+    except TurnwiseError:
+        return
+    assert key and "=" in text
+
+
+@given(
+    st.recursive(
+        st.booleans() | st.integers(-5, 5) | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+        lambda x: st.lists(x, max_size=3),
+        max_leaves=4,
+    )
+)
+def test_any_option_value_survives_writing(value: Any) -> None:
+    config = Config.load(None, {"agent.max_prompt_tokens": 500, "env.options": {"key with space": value}})
+    import tomllib
+
+    assert tomllib.loads(to_toml(config))["env"]["options"] == {"key with space": value}
