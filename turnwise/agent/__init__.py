@@ -1,1 +1,27 @@
 """The agent: how a prompt is made from the past, and how a response becomes an action."""
+
+from turnwise.agent.agent import Agent
+from turnwise.agent.base import Context, Parsed, Prompt
+from turnwise.agent.chat import Chat
+from turnwise.agent.context import Full, PromptMaker, Window, make_context, register_context
+from turnwise.agent.parse import Parser
+from turnwise.agent.prompts import Past, PromptTemplate, View
+from turnwise.agent.settings import AgentSettings
+
+__all__ = [
+    "Agent",
+    "AgentSettings",
+    "Chat",
+    "Context",
+    "Full",
+    "Parsed",
+    "Parser",
+    "Past",
+    "Prompt",
+    "PromptMaker",
+    "PromptTemplate",
+    "View",
+    "Window",
+    "make_context",
+    "register_context",
+]

@@ -7,7 +7,7 @@ methods, named in the recipe as `path/to/file.py:Class`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,11 +28,13 @@ class Parsed:
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """Token ids to complete. `dropped` counts history entries that were left out because the prompt would have been too long; `fits` is
-    false where even the shortest form is longer than the limit (the trajectory then ends with the stop reason "context limit")."""
+    false where even the shortest form is longer than the limit (the trajectory then ends with the stop reason "context limit").
+    `messages` is the same prompt as role and content, for servers that take no token ids; a context of your own may leave it out."""
 
     ids: Sequence[int]
     dropped: int = 0
     fits: bool = True
+    messages: tuple[Mapping[str, str], ...] = ()
 
 
 class Context(Protocol):

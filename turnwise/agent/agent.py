@@ -1,0 +1,56 @@
+"""The agent as a collector uses it: a fresh context for every trajectory, responses read, examples written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from turnwise.agent.base import Context, Parsed
+from turnwise.agent.chat import Chat
+from turnwise.agent.context import PromptMaker, make_context
+from turnwise.agent.parse import Parser
+from turnwise.agent.settings import ACT_TOOL, AgentSettings
+from turnwise.envs.base import Observation
+
+
+class Agent:
+    """Made once a run. Errors in templates, names and options show here, before anything is played."""
+
+    def __init__(self, tokenizer: Any, settings: AgentSettings | None = None):
+        self.settings = settings or AgentSettings()
+        self.maker = PromptMaker(tokenizer, self.settings)
+        self.parser = Parser(self.settings.style, self.settings.valid, self.settings.tools)
+        self.context()
+
+    @property
+    def chat(self) -> Chat:
+        """The tokenizer with its chat template."""
+        return self.maker.chat
+
+    def context(self) -> Context:
+        """A context for one trajectory."""
+        return make_context(self.settings.context, self.chat.tokenizer, self.settings, self.maker)
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """The tokens at which an engine should end a response."""
+        return self.chat.stop_ids
+
+    def read(self, response_ids: Sequence[int], observation: Observation) -> tuple[str, Parsed]:
+        """A response as text, and parsed. `observation` is the one that the agent answered."""
+        text = self.chat.decode(response_ids)
+        return text, self.parser(text, observation.actions)
+
+    def write(self, action: str, thought: str = "") -> list[int]:
+        """An answer with this action in the form that the prompt asks for, as token ids with their end: an example to learn from."""
+        return self.chat.answer_ids(self._answer(action, thought))
+
+    def _answer(self, action: str, thought: str) -> str:
+        if self.settings.style == "whole":
+            return action
+        if self.settings.style == "tags":
+            return f"<think>{thought}</think><action>{action}</action>" if thought else f"<action>{action}</action>"
+        call = action if self.settings.tools else json.dumps({"name": ACT_TOOL["function"]["name"], "arguments": {"action": action}})
+        said = f"<think>{thought}</think>\n" if thought else ""
+        return f"{said}<tool_call>\n{call}\n</tool_call>"

@@ -1,0 +1,239 @@
+"""From messages to token ids with the model's own chat template, and the bridge from one turn to the next.
+
+In a growing dialogue the next prompt is the last prompt, the response exactly as it was sampled, and the tokens between: the end of the
+agent's message where the response did not end with it, the next message, and the header that invites the agent to speak. Rendering the
+whole history again would not give these tokens back: text does not always become the same tokens twice, and some templates rewrite
+history (they drop old thoughts). So the text between is taken once from a rendered conversation with unmistakable markers in it, and
+history is never rendered again: what is trained on is what was sampled, also where the template would have rewritten it.
+
+A message that happens to contain the text of a special token is tokenised apart, as plain text: no observation can forge a role border.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from jinja2 import TemplateError
+
+from turnwise.agent.text import well_formed
+from turnwise.errors import TurnwiseError
+
+log = logging.getLogger("turnwise.agent")
+Message = dict[str, str]
+
+# For models without a chat template (base models). The end-of-text token, where there is one, ends the agent's message.
+PLAIN_TEMPLATE = (
+    "{% if begin %}{{ bos_token }}{% endif %}"
+    "{% for message in messages %}"
+    "{% if message.role == 'system' %}{{ message.content }}\n\n"
+    "{% elif message.role == 'assistant' %}Agent:{{ message.content }}{{ eos_token }}\n"
+    "{% else %}User: {{ message.content }}\n{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}Agent:{% endif %}"
+)
+ASKED, ANSWER, NEXT, THOUGHT = (f"TURNWISE{word}MARKER" for word in ("ASKED", "ANSWER", "NEXT", "THOUGHT"))
+PROBE = f'{NEXT} says "one"\nand <two>'  # a template that quotes or escapes a message cannot be cut around one
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The fixed text around a later message: from the end of the agent's answer to the message, and from there to the agent's turn."""
+
+    before: str
+    after: str
+
+
+class Chat:
+    """A tokenizer with its chat template, a system message, template arguments and tools that stay the same for a whole run."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        system: str = "",
+        template_kwargs: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ):
+        self.tokenizer = tokenizer
+        self.system = well_formed(system.strip())
+        self.is_plain = not getattr(tokenizer, "chat_template", None)
+        self._kwargs = dict(template_kwargs or {})
+        self._tools: list[dict[str, Any]] | None = None
+        if self.is_plain:
+            self._kwargs.update(chat_template=PLAIN_TEMPLATE, begin=_adds_begin(tokenizer))
+            log.info("the tokenizer has no chat template: messages are written as 'User: …' and 'Agent: …'")
+        self._special = special_texts(tokenizer)
+        if tools and not self.is_plain:
+            bare = self.render([_user(ASKED)])
+            self._tools = [dict(tool) for tool in tools]
+            if self.render([_user(ASKED)]) == bare:
+                self._tools = None
+        self.folds_system = bool(self.system) and not self._takes_system()
+        self._frames: dict[str, Frame | None] = {}
+
+    @property
+    def native_tools(self) -> bool:
+        """Whether the chat template tells the model of the tools."""
+        return self._tools is not None
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The text of a conversation, up to where the agent speaks."""
+        try:
+            text = self.tokenizer.apply_chat_template(
+                [dict(message) for message in messages], tools=self._tools, tokenize=False, add_generation_prompt=True, **self._kwargs
+            )
+        except (TemplateError, TypeError, ValueError, LookupError) as error:
+            roles = ", ".join(message["role"] for message in messages)
+            raise TurnwiseError(f"the tokenizer's chat template fails on messages of the roles {roles}: {error}") from error
+        return str(text)
+
+    def _takes_system(self) -> bool:
+        try:
+            text = self.render([{"role": "system", "content": ANSWER}, _user(ASKED)])
+        except TurnwiseError:
+            text = ""
+        if ANSWER not in text:
+            log.info("the chat template takes no system message: it is written at the start of the first message")
+        return ANSWER in text
+
+    def opening(self, text: str) -> list[Message]:
+        """The messages that open a sequence: the system message, where there is one, and the first message to the agent."""
+        text = well_formed(text.strip())
+        if not self.system:
+            return [_user(text)]
+        if self.folds_system:
+            return [_user(f"{self.system}\n\n{text}")]
+        return [{"role": "system", "content": self.system}, _user(text)]
+
+    def opening_ids(self, text: str) -> list[int]:
+        """The prompt that opens a sequence."""
+        messages = self.opening(text)
+        content = messages[-1]["content"]
+        if not self._forges(content):
+            return self.encode(self.render(messages))
+        before, _, after = self.render([*messages[:-1], _user(ASKED)]).partition(ASKED)
+        return self._encode_framed(before, content, after)
+
+    def bridge(self, response_ids: Sequence[int], text: str, role: str = "user") -> list[int]:
+        """The tokens from the end of a response to where the agent speaks next, with a message in between.
+
+        `role` may be "tool" for the answer to a tool call; a template that has no such role gets an ordinary message.
+        """
+        frame = self.frame(role)
+        content = well_formed(text.strip())
+        if self._forges(content):
+            ids = self._encode_framed(frame.before, content, frame.after)
+        else:
+            ids = self.encode(frame.before + content + frame.after)
+        if len(response_ids) and self.end_id is not None and response_ids[-1] == self.end_id:
+            return ids[ids.index(self.end_id) + 1 :]
+        return ids
+
+    def frame(self, role: str = "user") -> Frame:
+        """The fixed text around a later message of this role."""
+        if role not in self._frames:
+            self._frames[role] = self._find_frame(role)
+        found = self._frames[role]
+        if found is None and role != "user":
+            return self.frame("user")
+        if found is None:
+            raise TurnwiseError(
+                "the tokenizer's chat template does not show a conversation of several turns as it was, "
+                "so a dialogue cannot grow with it. Use context = 'window', where every turn is a conversation of its own"
+            )
+        return found
+
+    def _find_frame(self, role: str) -> Frame | None:
+        # without the system message: some templates move it to the last message, where it would come back with every turn
+        for start in ([], [{"role": "system", "content": "."}]):
+            talk = [*start, _user(ASKED), {"role": "assistant", "content": ANSWER}]
+            try:
+                text = self.render([*talk, {"role": role, "content": NEXT}])
+                tried = self.render([*talk, {"role": role, "content": PROBE}])
+            except TurnwiseError:
+                continue
+            between, _, after = text.partition(ANSWER)[2].partition(NEXT)
+            if text.count(ANSWER) == text.count(NEXT) == 1 and tried.endswith(f"{ANSWER}{between}{PROBE}{after}"):
+                return Frame(between, after)
+        return None
+
+    @cached_property
+    def end_id(self) -> int | None:
+        """The token that ends the agent's message in this template; None where the template has none."""
+        special = set(self.tokenizer.all_special_ids) | {
+            token for token, added in getattr(self.tokenizer, "added_tokens_decoder", {}).items() if added.special
+        }
+        return next((token for token in self.encode(self.frame().before) if token in special), None)
+
+    @cached_property
+    def stop_ids(self) -> tuple[int, ...]:
+        """The tokens at which a response ends: the template's end of a message and the tokenizer's end of text."""
+        try:
+            end = self.end_id
+        except TurnwiseError:  # a template that cannot show several turns still serves windows
+            end = None
+        return tuple(dict.fromkeys(token for token in (end, self.tokenizer.eos_token_id) if token is not None))
+
+    @cached_property
+    def rewrites_history(self) -> str:
+        """What the template does to earlier turns when a conversation is rendered again, in words; empty where it leaves them alone."""
+        for answer in (ANSWER, f"<think>\n{THOUGHT}\n</think>\n\n{ANSWER}"):
+            try:
+                first = self.render([_user(ASKED)])
+                later = self.render([_user(ASKED), {"role": "assistant", "content": answer}, _user(NEXT)])
+            except TurnwiseError as error:
+                return f"fails: {error}"
+            if later.startswith(first + answer):
+                continue
+            if THOUGHT in answer and THOUGHT not in later:
+                return "drops the thoughts of earlier turns"
+            return "writes earlier turns in another form than the agent saw them in"
+        return ""
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text in which special tokens count as such; nothing is added."""
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _encode_framed(self, before: str, content: str, after: str) -> list[int]:
+        plain = self.tokenizer(content, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        return [*self.encode(before), *plain, *self.encode(after)]
+
+    def _forges(self, content: str) -> bool:
+        return self._special is not None and self._special.search(content) is not None
+
+    def decode(self, response_ids: Sequence[int]) -> str:
+        """The text of a response without the tokens that ended it. Other special tokens stay visible: they were said."""
+        end = len(response_ids)
+        while end and response_ids[end - 1] in self.stop_ids:
+            end -= 1
+        text = self.tokenizer.decode(list(response_ids[:end]), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return str(text)
+
+    def answer_ids(self, text: str) -> list[int]:
+        """A written answer as if it had been sampled: its tokens and the one that ends it. For examples to learn from."""
+        lead = " " if self.is_plain else ""  # after "Agent:" a word starts with its space
+        return [*self.encode(lead + well_formed(text)), *self.stop_ids[:1]]
+
+
+def special_texts(tokenizer: Any) -> re.Pattern[str] | None:
+    """A pattern that finds the text of any special token; None where the tokenizer has none."""
+    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+    texts = {str(token) for token in added if token.special} | set(map(str, tokenizer.all_special_tokens))
+    ordered = sorted(filter(None, texts), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, ordered))) if ordered else None
+
+
+def _adds_begin(tokenizer: Any) -> bool:
+    """Whether this tokenizer puts a begin-of-text token before a plain text by itself."""
+    if tokenizer.bos_token_id is None:
+        return False
+    return bool(list(tokenizer("a")["input_ids"])[:1] == [tokenizer.bos_token_id])
+
+
+def _user(content: str) -> Message:
+    return {"role": "user", "content": content}

@@ -1,0 +1,240 @@
+"""Contexts: how a turn's prompt is made from the past.
+
+`window`: every turn is a conversation of its own with the goal, the last k observations and actions, and the present observation: the
+paper's way. The agent's earlier thoughts are not shown again. `full`: the dialogue grows; each prompt starts with the last prompt and the
+response as sampled, so that a trajectory is one sequence for the engine's cache and for the learner. Both start with the same prompt.
+
+A prompt longer than the limit loses its oldest turns first. In the full dialogue that means a new sequence, which starts at a later turn
+with the goal said again; it leaves a quarter of the limit free, so that the turns after it continue this sequence.
+
+A context of your own is a class that takes a `PromptMaker` and has the methods of `turnwise.agent.base.Context`; a subclass of `Window`
+that overrides `past` is the shortest form.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from turnwise.agent.base import Context, Parsed, Prompt
+from turnwise.agent.chat import Chat, Message, log
+from turnwise.agent.prompts import Past, View, load_template
+from turnwise.agent.settings import AgentSettings
+from turnwise.agent.text import goal_of, well_formed
+from turnwise.envs.base import Observation
+from turnwise.envs.locate import is_reference, load_reference
+from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.tasks import Task
+
+FREE_AFTER_CUT = 0.25
+C = TypeVar("C", bound=Callable[..., Any])
+_contexts: dict[str, Callable[..., Context]] = {}
+
+
+def register_context(name: str) -> Callable[[C], C]:
+    """Decorator: makes a context class known under `name`."""
+
+    def add(made_by: C) -> C:
+        known = _contexts.get(name)
+        if known is not None and known.__qualname__ != made_by.__qualname__:
+            raise TurnwiseError(f"two contexts are called {name!r}: {known.__module__} and {made_by.__module__}. Rename one")
+        _contexts[name] = made_by
+        return made_by
+
+    return add
+
+
+class PromptMaker:
+    """What all contexts of a run share: the chat, the compiled template and the settings."""
+
+    def __init__(self, tokenizer: Any, settings: AgentSettings):
+        self.settings = settings
+        self.template = load_template(settings.prompt)
+        self.chat = Chat(tokenizer, system=settings.system, template_kwargs=settings.template_kwargs, tools=settings.offered_tools)
+        self.limit = settings.max_prompt_tokens
+        self._checked = False
+        self._tools = tuple(json.dumps(tool, ensure_ascii=False) for tool in settings.offered_tools)
+
+    def write(self, observation: Observation, *, goal: str, turn: int = 1, opening: bool = True, history: Sequence[Past] = ()) -> str:
+        """The text of one message to the agent."""
+        view = View(
+            observation=well_formed(observation.text.strip()),
+            goal=goal,
+            turn=turn,
+            opening=opening,
+            actions=self.shown(observation),
+            history=history,
+            instructions=self.settings.instructions,
+            native_tools=self.chat.native_tools,
+            tools=self._tools,
+        )
+        return self.template.render(view)
+
+    def shown(self, observation: Observation) -> tuple[str, ...]:
+        """The admissible actions that a prompt lists."""
+        if not self.settings.show_actions or observation.actions is None:
+            return ()
+        return tuple(well_formed(action) for action in observation.actions if action not in self.settings.hide_actions)
+
+    def check_dialogue(self) -> None:
+        """Find out, once, whether the chat template can carry a growing dialogue, and say where it would rewrite history."""
+        if not self._checked and self.chat.frame() and (what := self.chat.rewrites_history):
+            log.warning("the chat template %s; a growing dialogue keeps them as they were sampled", what)
+        self._checked = True
+
+    def prompt(self, text: str, dropped: int = 0) -> Prompt:
+        """A prompt that opens a sequence with this message."""
+        ids = self.chat.opening_ids(text)
+        return Prompt(ids, dropped, len(ids) <= self.limit, tuple(self.chat.opening(text)))
+
+
+@register_context("window")
+class Window:
+    """Each turn is its own prompt with the last `history` turns: the way of the GiGPO paper."""
+
+    def __init__(self, maker: PromptMaker):
+        self.maker = maker
+        self.goal = ""
+        self.turns: list[Past] = []
+
+    def start(self, task: Task, observation: Observation) -> None:
+        self.goal = goal_of(task, observation)
+        self.observation = observation
+        self.turns = []
+
+    def record(self, response_ids: Sequence[int], parsed: Parsed, observation: Observation) -> None:
+        text = well_formed(self.observation.text.strip())
+        self.turns.append(Past(len(self.turns) + 1, text, well_formed(parsed.action)))
+        self.observation = observation
+
+    def past(self) -> Sequence[Past]:
+        """The turns to show, oldest first."""
+        count = self.maker.settings.history
+        return self.turns[-count:] if count else []
+
+    def prompt(self) -> Prompt:
+        history = list(self.past())
+        for dropped in range(len(history) + 1):
+            prompt = self._prompt(history[dropped:], dropped)
+            if prompt.fits:
+                break
+        return prompt
+
+    def _prompt(self, history: Sequence[Past], dropped: int) -> Prompt:
+        turn = len(self.turns) + 1
+        return self.maker.prompt(self.maker.write(self.observation, goal=self.goal, turn=turn, history=history), dropped)
+
+
+@dataclass(slots=True)
+class Exchange:
+    """A turn of the growing dialogue: what the agent saw, what it said token by token, and the bridge to the next message."""
+
+    observation: Observation
+    response_ids: Sequence[int]
+    answer: str
+    bridge_ids: Sequence[int]
+    message: Message
+
+
+def _length(turn: Exchange) -> int:
+    return len(turn.response_ids) + len(turn.bridge_ids)
+
+
+@register_context("full")
+class Full:
+    """The dialogue grows: each prompt is the last prompt, the response as sampled, and the next message."""
+
+    def __init__(self, maker: PromptMaker):
+        self.maker = maker
+        maker.check_dialogue()
+        self.goal = ""
+        self.turns: list[Exchange] = []
+
+    def start(self, task: Task, observation: Observation) -> None:
+        self.goal = goal_of(task, observation)
+        self.observation = observation
+        self.turns = []
+        self.first = 0  # the turn that opens the present sequence
+        self.ids = self._opening_ids(0)
+
+    def record(self, response_ids: Sequence[int], parsed: Parsed, observation: Observation) -> None:
+        chat = self.maker.chat
+        response = tuple(response_ids)
+        role = "tool" if self.maker.settings.style == "tool" and parsed.valid else "user"
+        text = self.maker.write(observation, goal=self.goal, turn=len(self.turns) + 2, opening=False)
+        bridge = chat.bridge(response, text, role)
+        self.turns.append(Exchange(self.observation, response, chat.decode(response), bridge, {"role": role, "content": text}))
+        self.ids = [*self.ids, *response, *bridge]
+        self.observation = observation
+
+    def prompt(self) -> Prompt:
+        if len(self.ids) > self.maker.limit:
+            self._cut()
+        return Prompt(self.ids, self.first, len(self.ids) <= self.maker.limit, tuple(self._messages()))
+
+    def _cut(self) -> None:
+        """Start a new sequence at the earliest later turn that leaves some room; failing that, at the earliest that fits."""
+        later = sum(map(_length, self.turns[self.first :]))
+        best = None
+        for first in range(self.first + 1, len(self.turns) + 1):
+            later -= _length(self.turns[first - 1])
+            length = len(self._opening_ids(first)) + later
+            if length <= self.maker.limit * (1 - FREE_AFTER_CUT):
+                best = first
+                break
+            if length <= self.maker.limit and best is None:
+                best = first
+        self.first = len(self.turns) if best is None else best
+        self.ids = self._opening_ids(self.first)
+        for turn in self.turns[self.first :]:
+            self.ids += [*turn.response_ids, *turn.bridge_ids]
+
+    def _opening_text(self, first: int) -> str:
+        observation = self.turns[first].observation if first < len(self.turns) else self.observation
+        return self.maker.write(observation, goal=self.goal, turn=first + 1)
+
+    def _opening_ids(self, first: int) -> list[int]:
+        return self.maker.chat.opening_ids(self._opening_text(first))
+
+    def _messages(self) -> list[Message]:
+        messages = self.maker.chat.opening(self._opening_text(self.first))
+        for turn in self.turns[self.first :]:
+            messages += [{"role": "assistant", "content": turn.answer}, turn.message]
+        return messages
+
+
+def find_context(name: str) -> Callable[..., Context]:
+    """The class of a context, by its name or by `path/to/file.py:Class`."""
+    if name in _contexts:
+        return _contexts[name]
+    if not is_reference(name):
+        raise unknown_name("context", name, _contexts)
+    if name.endswith(".py"):
+        raise TurnwiseError(f"context {name!r}: say which class of the file is the context, as {name}:Class")
+    found = load_reference(name)
+    if not callable(found):
+        raise TurnwiseError(f"context {name!r} is {type(found).__name__}, not a class that takes a PromptMaker")
+    made_by: Callable[..., Context] = found
+    return made_by
+
+
+def make_context(name: str, tokenizer: Any, settings: AgentSettings, maker: PromptMaker | None = None) -> Context:
+    """A fresh context for one trajectory: `window`, `full`, a registered name, or `path/to/file.py:Class`.
+
+    The class is called with a `PromptMaker` and, where the settings have `options`, with those as keyword arguments. Whoever makes many
+    contexts makes one `PromptMaker` for all of them (`turnwise.agent.Agent` does).
+    """
+    made_by = find_context(name)
+    known = list(inspect.signature(made_by).parameters.values())[1:]
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known)
+    for option in settings.options:
+        if not takes_any and option not in (parameter.name for parameter in known):
+            raise unknown_name(f"option of context {name!r}:", option, [parameter.name for parameter in known])
+    context = made_by(maker or PromptMaker(tokenizer, settings), **settings.options)
+    for method in ("start", "prompt", "record"):
+        if not callable(getattr(context, method, None)):
+            raise TurnwiseError(f"context {name!r}: {type(context).__name__} has no method {method}(). See docs/agent.md")
+    return context

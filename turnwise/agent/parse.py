@@ -1,0 +1,167 @@
+"""From a response to an action.
+
+A response is untrusted: any text, broken Unicode, megabytes of tags. Nothing here raises, evaluates or backtracks: every search goes once
+over the text. What is wrong with a response is named by one of a few fixed phrases, so that causes can be counted.
+
+`Parsed.action` is empty where no action could be read. Where one was read but a rule is broken (not admissible, no thought), it is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from turnwise.agent.base import Parsed
+from turnwise.agent.settings import ACT_TOOL, STYLES, VALID_RULES
+from turnwise.agent.text import well_formed
+from turnwise.errors import unknown_name
+
+NO_ACTION = "no action tag"
+UNCLOSED_ACTION = "unclosed action tag"
+ACTION_IN_THOUGHT = "action only inside the thought"
+UNCLOSED_THOUGHT = "unclosed thought"
+EMPTY = "empty"
+SEVERAL = "several actions"  # the first one counts: valid
+NO_CALL = "no tool call"
+UNCLOSED_CALL = "unclosed tool call"
+BAD_JSON = "tool call is not JSON"
+UNKNOWN_TOOL = "unknown tool"
+BAD_ARGUMENTS = "bad arguments"
+NO_THOUGHT = "no thought"
+NOT_ADMISSIBLE = "not admissible"
+PROBLEMS = (
+    *(NO_ACTION, UNCLOSED_ACTION, ACTION_IN_THOUGHT, UNCLOSED_THOUGHT, EMPTY, SEVERAL, NO_CALL, UNCLOSED_CALL),
+    *(BAD_JSON, UNKNOWN_TOOL, BAD_ARGUMENTS, NO_THOUGHT, NOT_ADMISSIBLE),
+)
+
+_FLAGS = re.IGNORECASE | re.ASCII
+_THINK, _THINK_END = re.compile("<think>", _FLAGS), re.compile("</think>", _FLAGS)
+_ACTION, _ACTION_END = re.compile("<action>", _FLAGS), re.compile("</action>", _FLAGS)
+_CALL, _CALL_END = re.compile("<tool_call>", _FLAGS), re.compile("</tool_call>", _FLAGS)
+
+
+class Parser:
+    """Reads responses in one style (`tags`, `whole` or `tool`) under one rule of validity."""
+
+    def __init__(self, style: str = "tags", valid: str = "parsed", tools: Sequence[Mapping[str, Any]] = ()):
+        if style not in STYLES:
+            raise unknown_name("way to parse", style, STYLES)
+        if valid not in VALID_RULES:
+            raise unknown_name("rule for valid responses", valid, VALID_RULES)
+        self.style, self.rule = style, valid
+        self.own_tools = bool(tools)
+        self.tool_names = {str(schema.get("function", schema).get("name", "")) for schema in (tools or (ACT_TOOL,))}
+
+    def __call__(self, text: str, actions: Sequence[str] | None = None) -> Parsed:
+        """The response as thought and action. `actions` are the admissible ones, where they are known: an action that differs from
+        one of them in case or spacing alone becomes that one."""
+        text = well_formed(text)
+        thought, closed, answer = split_thought(text)
+        if self.style == "whole":
+            lines = answer.strip().splitlines()
+            action, problem = (lines[0].strip(), "") if lines else ("", EMPTY)
+        elif self.style == "tool":
+            action, problem = self._tool_call(answer)
+        else:
+            action, problem = _tagged(answer)
+        if problem in (EMPTY, NO_ACTION, NO_CALL) and len(answer) < len(text):
+            problem = _why_in_thought(problem, text, closed)
+        if not action:
+            return Parsed("", thought, False, problem)
+        fitting = None if actions is None else fit_action(action, actions)
+        action = fitting or action
+        if self.rule == "admissible" and actions is not None and fitting is None:
+            return Parsed(action, thought, False, NOT_ADMISSIBLE)
+        if self.rule == "thought" and not (closed and thought):
+            return Parsed(action, thought, False, NO_THOUGHT)
+        return Parsed(action, thought, True, problem)
+
+    def _tool_call(self, answer: str) -> tuple[str, str]:
+        body, problem = _block(answer, _CALL, _CALL_END, NO_CALL, UNCLOSED_CALL)
+        if body is None:
+            return "", problem
+        try:
+            call = json.loads(body)
+            arguments = call.get("arguments") if isinstance(call, dict) else None
+            if isinstance(arguments, str):  # some models write the arguments as JSON inside a text
+                arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return "", BAD_JSON
+        if not isinstance(call, dict):
+            return "", BAD_JSON
+        if not isinstance(name := call.get("name"), str) or name not in self.tool_names:
+            return "", UNKNOWN_TOOL
+        if not isinstance(arguments, dict):
+            return "", BAD_ARGUMENTS
+        if self.own_tools:
+            return well_formed(json.dumps({"name": name, "arguments": arguments}, sort_keys=True, ensure_ascii=False)), problem
+        action = arguments.get("action")
+        if not isinstance(action, str):
+            return "", BAD_ARGUMENTS
+        action = well_formed(action.strip())
+        return action, problem if action else EMPTY
+
+
+def split_thought(text: str) -> tuple[str, bool, str]:
+    """The thought, whether it is closed, and what follows it. A chat template may have opened the thought already, so a text that only
+    closes one starts inside it. An unclosed thought is all thought: nothing follows."""
+    end = _THINK_END.search(text)
+    start = _THINK.search(text, 0, end.start() if end else len(text))
+    if end is None:
+        if start is None:
+            return "", False, text
+        return text[start.end() :].strip(), False, text[: start.start()]
+    return text[start.end() if start else 0 : end.start()].strip(), True, text[end.end() :]
+
+
+def _tagged(answer: str) -> tuple[str, str]:
+    body, problem = _block(answer, _ACTION, _ACTION_END, NO_ACTION, UNCLOSED_ACTION)
+    action = "" if body is None else body.strip()
+    return action, problem if action or body is None else EMPTY
+
+
+def _why_in_thought(problem: str, text: str, closed: bool) -> str:
+    """The better name for a missing action where the response has a thought."""
+    if problem == NO_ACTION and _block(text, _ACTION, _ACTION_END, NO_ACTION, UNCLOSED_ACTION)[0] is not None:
+        return ACTION_IN_THOUGHT
+    return problem if closed else UNCLOSED_THOUGHT
+
+
+def _block(text: str, opening: re.Pattern[str], closing: re.Pattern[str], none: str, unclosed: str) -> tuple[str | None, str]:
+    """What stands between the first opening tag and the next closing one; the problem where there is no such block, or a second one."""
+    start = opening.search(text)
+    if start is None:
+        return None, none
+    end = closing.search(text, start.end())
+    if end is None:
+        return None, unclosed
+    again = opening.search(text, end.end())
+    second = again is not None and closing.search(text, again.end()) is not None
+    return text[start.end() : end.start()], SEVERAL if second else ""
+
+
+def fit_action(action: str, actions: Sequence[str]) -> str | None:
+    """The admissible action that this is: the same text, or the same but for case and spacing, or one with a `<placeholder>` that
+    the action fills (as in `search[<your query>]`; then the action itself). None where there is none."""
+    if action in actions:
+        return action
+    plain = _plain(action)
+    for candidate in actions:
+        if _plain(candidate) == plain:
+            return candidate
+        if "<" in candidate and _fills(action, candidate):
+            return action
+    return None
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).casefold()
+
+
+def _fills(action: str, pattern: str) -> bool:
+    before, opened, rest = pattern.partition("<")
+    _, closed, after = rest.rpartition(">")
+    long_enough = len(action) > len(before) + len(after)
+    return bool(opened and closed) and long_enough and action.startswith(before) and action.endswith(after)

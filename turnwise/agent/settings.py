@@ -1,0 +1,75 @@
+"""The settings of an agent: all that a recipe's `[agent]` section says about prompts, contexts and parsing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from turnwise.errors import TurnwiseError, unknown_name
+
+STYLES = ("tags", "whole", "tool")
+VALID_RULES = ("parsed", "thought", "admissible")
+STYLE_OF_PROMPT = {"think": "tags", "action": "whole", "tool": "tool"}
+
+ACT_TOOL: Mapping[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "act",
+        "description": "Do one action in the environment.",
+        "parameters": {
+            "type": "object",
+            "properties": {"action": {"type": "string", "description": "The action, exactly as the environment takes it."}},
+            "required": ["action"],
+        },
+    },
+}
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """context: `window`, `full`, a registered name, or `path/to/file.py:Class`. history: how many past turns a window shows.
+    prompt: `think`, `action`, `tool`, or the path of a template. parse: `tags`, `whole`, `tool`, or `auto` (what the prompt asks for).
+    valid: what a valid response needs: `parsed`, `thought` (also a closed <think> before the action), or `admissible`.
+    show_actions: list the admissible actions in the prompt, less `hide_actions`. system: a system message, none where empty.
+    max_prompt_tokens: the longest prompt. template_kwargs: for the model's chat template, e.g. {"enable_thinking": False}.
+    instructions: of the environment, shown at the start. tools: JSON schemas of the environment's own tools (prompt `tool`); none means
+    one tool `act` that takes the action as text. options: for a context of your own."""
+
+    context: str = "window"
+    history: int = 2
+    prompt: str = "think"
+    parse: str = "auto"
+    valid: str = "parsed"
+    show_actions: bool = True
+    hide_actions: tuple[str, ...] = ("help",)
+    system: str = ""
+    max_prompt_tokens: int = 2048
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    instructions: str = ""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.parse not in (*STYLES, "auto"):
+            raise unknown_name("way to parse", self.parse, (*STYLES, "auto"))
+        if self.valid not in VALID_RULES:
+            raise unknown_name("rule for valid responses", self.valid, VALID_RULES)
+        if self.history < 0:
+            raise TurnwiseError(f"agent: history is the number of past turns to show, 0 or more, not {self.history}")
+        if self.max_prompt_tokens < 1:
+            raise TurnwiseError(f"agent: max_prompt_tokens must be at least 1, not {self.max_prompt_tokens}")
+        if self.valid == "thought" and self.style == "tool":
+            raise TurnwiseError("agent: valid='thought' looks for <think> tags, which a tool call need not have. Use valid='parsed'")
+
+    @property
+    def style(self) -> str:
+        """How responses are parsed."""
+        return STYLE_OF_PROMPT.get(self.prompt, "tags") if self.parse == "auto" else self.parse
+
+    @property
+    def offered_tools(self) -> tuple[Mapping[str, Any], ...]:
+        """The tools that the model is told of; none unless responses are tool calls."""
+        if self.style != "tool":
+            return ()
+        return self.tools or (ACT_TOOL,)

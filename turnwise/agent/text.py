@@ -1,0 +1,29 @@
+"""Small helpers for text that comes from outside: environments and models may say anything."""
+
+from __future__ import annotations
+
+from turnwise.envs.base import Observation
+from turnwise.tasks import Task
+
+TASK_LINE = "your task is"
+
+
+def well_formed(text: str) -> str:
+    """The text with every lone surrogate replaced: such a text can be written as UTF-8 and read by any tokenizer."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def goal_of(task: Task, first: Observation) -> str:
+    """What the agent has to do, for prompts that no longer show the first observation.
+
+    The line of the first observation that starts with "Your task is"; else the task's own `goal`; else the whole first observation.
+    """
+    for line in first.text.splitlines():
+        if line.strip().lower().startswith(TASK_LINE):
+            return well_formed(line.strip())
+    goal = task.data.get("goal")
+    return well_formed(goal.strip()) if isinstance(goal, str) and goal.strip() else well_formed(first.text.strip())

@@ -1,0 +1,195 @@
+"""The embedded default model: a small causal transformer with a small tokenizer of its own, made from text, without any download.
+
+The tokenizer knows whole words: every word of the texts it was made from is one token, with and without a space before it, and every digit
+is one, so that "cabinet 12" says something about "cabinet 13". A word it does not know falls apart into shorter words and bytes, longest
+first, so nothing is ever lost: `decode(encode(text)) == text` for every text. Role borders are special tokens, and a message costs one
+token for its role; only the agent's message has an end, because only there somebody has to stop speaking.
+
+The model is a Llama of a few hundred thousand to a few million parameters. (Not a Qwen2: `AutoTokenizer` gives every folder with that model
+type the Qwen2 tokenizer's way of splitting text, whatever the folder says.) Both are saved and loaded like any other model's folder.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from turnwise.envs.base import Env, Observation
+from turnwise.envs.registry import close, make, tasks
+from turnwise.errors import TurnwiseError
+from turnwise.tasks import Task
+
+UNKNOWN, PAD, SYSTEM, USER, AGENT, END = "<|unknown|>", "<|pad|>", "<|system|>", "<|user|>", "<|agent|>", "<|end|>"
+SPECIAL = (UNKNOWN, PAD, SYSTEM, USER, AGENT, END)
+LONGEST_WORD = 32
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message.role == 'assistant' %}<|agent|>{{ message.content }}<|end|>"
+    "{% elif message.role == 'system' %}<|system|>{{ message.content }}"
+    "{% else %}<|user|>{{ message.content }}{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<|agent|>{% endif %}"
+)
+
+
+@dataclass(frozen=True)
+class TinySize:
+    """The sizes of a tiny model. The defaults give about a million parameters with the vocabulary of a household."""
+
+    layers: int = 4
+    hidden: int = 128
+    heads: int = 4
+    max_length: int = 4096
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "hidden", "heads", "max_length"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise TurnwiseError(f"tiny model: {name} must be a whole number of at least 1, not {value!r}")
+        if self.hidden % self.heads or self.hidden // self.heads % 2:
+            raise TurnwiseError(
+                f"tiny model: hidden ({self.hidden}) must be an even multiple of heads ({self.heads}), e.g. hidden={self.heads * 32}"
+            )
+
+
+def build_tiny(
+    texts: Iterable[str], layers: int = 4, hidden: int = 128, heads: int = 4, max_length: int = 4096, seed: int = 0
+) -> tuple[Any, Any]:
+    """A model with random weights and its tokenizer. `texts` may be texts or a list of words: every word in them becomes a token.
+    The same texts in any order, sizes and seed give the same model and tokenizer."""
+    size = TinySize(layers, hidden, heads, max_length)
+    tokenizer = build_tokenizer(texts, max_length)
+    return build_model(len(tokenizer), size, seed, tokenizer), tokenizer
+
+
+def build_tokenizer(texts: Iterable[str], max_length: int = 4096, vocabulary: int = 16_384) -> Any:
+    """The tokenizer: bytes, digits, and the words of the texts (the most frequent ones, where there are more than `vocabulary`)."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    pattern = Regex(rf" ?\p{{L}}{{1,{LONGEST_WORD}}}| ?\p{{N}}| ?[^\s\p{{L}}\p{{N}}]|\s")
+    splitter = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(pattern, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = chain.from_iterable([w, f"Ġ{w}"] for w in _words(texts, splitter))
+    digits = (f"Ġ{digit}" for digit in "0123456789")
+    tokens = list(dict.fromkeys(chain(SPECIAL, alphabet, digits, words)))[:vocabulary]
+    core = Tokenizer(
+        models.WordPiece(
+            {token: number for number, token in enumerate(tokens)},
+            unk_token=UNKNOWN,
+            continuing_subword_prefix="",  # a piece inside a word is the same token as at its start: longest match over plain pieces
+            max_input_chars_per_word=8 * LONGEST_WORD,  # a letter is up to four bytes
+        )
+    )
+    core.pre_tokenizer = splitter
+    core.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        unk_token=UNKNOWN,
+        pad_token=PAD,
+        eos_token=END,
+        additional_special_tokens=[SYSTEM, USER, AGENT],
+        model_max_length=max_length,
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def _words(texts: Iterable[str], splitter: Any) -> list[str]:
+    """The words of the texts in byte letters, without the space before them; first those that occur in most different texts."""
+    counts: Counter[str] = Counter()
+    for text in set(texts):
+        pieces = splitter.pre_tokenize_str(text.encode("utf-8", "replace").decode())
+        counts.update(piece.removeprefix("Ġ") for piece, _ in pieces)
+    return sorted((word for word in counts if word), key=lambda word: (-counts[word], word))
+
+
+def build_model(vocabulary: int, size: TinySize, seed: int, tokenizer: Any) -> Any:
+    """A Llama with random weights, the same for the same seed; torch's own generator is left as it was."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=size.hidden,
+        intermediate_size=-(-size.hidden * 8 // 3 // 32) * 32,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        num_key_value_heads=size.heads,
+        max_position_embeddings=size.max_length,
+        tie_word_embeddings=True,
+        attention_dropout=0.0,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        dtype="float32",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = LlamaForCausalLM(config)
+    return model.eval()
+
+
+def build_tiny_for(
+    env: str,
+    *,
+    options: dict[str, Any] | None = None,
+    extra: Iterable[str] = (),
+    sample: int = 200,
+    layers: int = 4,
+    hidden: int = 128,
+    heads: int = 4,
+    max_length: int = 4096,
+    seed: int = 0,
+) -> tuple[Any, Any]:
+    """A tiny model that knows the words of an environment, and those in `extra` (a prompt template, a system message).
+
+    The words come from `sample` tasks, always the same ones: the vocabulary does not depend on the seed.
+    """
+    texts = chain(environment_texts(env, n=sample, **(options or {})), extra)
+    return build_tiny(texts, layers, hidden, heads, max_length, seed)
+
+
+def environment_texts(env: str, n: int = 200, split: str = "train", turns: int = 30, seed: int = 0, **options: Any) -> Iterator[str]:
+    """What an environment says: the observations and admissible actions of random play, and of the expert where there is one, over
+    `n` tasks of a split (all where there are fewer), evenly spread over it. The same on every machine."""
+    found = tasks(env, split, **options)
+    player = make(env, **options)
+    try:
+        for place in range(min(n, len(found))):
+            task = found[place * len(found) // min(n, len(found))]
+            yield from _play(player, task, turns, random.Random(f"texts {seed} {task.id}"))
+    finally:
+        close(player)
+
+
+def _play(env: Env, task: Task, turns: int, chance: random.Random) -> Iterator[str]:
+    """One task by chance and, where there is an expert, by the expert."""
+    chooses: list[Callable[[Observation], str | None]] = [lambda seen: chance.choice(seen.actions) if seen.actions else None]
+    if callable(expert := getattr(env, "expert_action", None)):
+        chooses.append(lambda seen: expert())
+    for choose in chooses:
+        seen = env.reset(task, 0)
+        yield from _said(seen)
+        for _ in range(turns):
+            action = choose(seen)
+            if action is None:
+                break
+            transition = env.step(action)
+            seen = transition.observation
+            yield action
+            yield from _said(seen)
+            if transition.done:
+                break
+
+
+def _said(seen: Observation) -> Iterator[str]:
+    yield seen.text
+    yield from seen.actions or ()
