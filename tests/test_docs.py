@@ -142,7 +142,7 @@ OVERVIEW = [row["name"].split("`")[1] for row in tables(section(ALGORITHMS, "All
 
 def test_the_cost_table_shows_the_committed_figures() -> None:
     result = json.loads((ROOT / "benchmarks" / "credit.json").read_text())
-    text = section(ALGORITHMS, "Cost")
+    text = " ".join(section(ALGORITHMS, "Cost").split())
     for name, found in result["algorithms"].items():
         label = name if " " in name else f"`{name}`"
         row = f"| {label} | {found['ms']['6400']:.2f} | {found['ms']['409600']:.1f} | {found['growth']:.2f} |"
@@ -191,7 +191,7 @@ def test_the_column_table_names_every_column() -> None:
     from turnwise.columns import BY_TURN, VERSION
 
     assert [row["column"].strip("`") for row in tables(section(ROLLOUTS, "The columns"))[0]] == list(BY_TURN)
-    assert f"`turnwise.rollouts`, and the version, {VERSION}." in section(ROLLOUTS, "Saving and loading")
+    assert f"`turnwise.rollouts`, and the version, {VERSION}." in " ".join(section(ROLLOUTS, "Saving and loading").split())
 
 
 def examples() -> Iterator[Any]:
