@@ -130,12 +130,13 @@ def test_a_task_is_found_by_id_in_any_split_or_by_its_place() -> None:
     assert find_task("planned-doors", "2").id == "train/house 2"
     assert find_task("planned-doors", "2", split="test").id == "test/house 2"
     assert "Task 11." in played("doors", "--seed", "9").output
+    assert "Task 100001." in played("doors", "--seed", "80001").output
 
 
 def test_an_unknown_task_names_the_nearest_id() -> None:
     with pytest.raises(TurnwiseError, match="The nearest id is 'valid/house 3'"):
         find_task("planned-doors", "valid/hose 3")
-    with pytest.raises(TurnwiseError, match="has the tasks 0 to 3, not 4"):
+    with pytest.raises(TurnwiseError, match="has 4 tasks, counted from 0: there is no task 4"):
         find_task("planned-doors", "4")
 
 

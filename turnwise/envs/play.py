@@ -6,6 +6,7 @@ Whatever an environment writes is shown as plain text: control characters and te
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 import sys
@@ -33,26 +34,29 @@ def plain(text: str) -> str:
 
 def find_task(name: str, wanted: str, split: str = "train", **options: Any) -> Task:
     """The task with this id, in `split` or in another split; or, for a number that is no id, the task at this place of `split`."""
-    splits = [split, *(other for other in split_sizes(name) or NUMBERED_SPLITS if other != split)]
-    sets: dict[str, TaskSet] = {}
-    for candidate in splits:
-        try:
-            sets[candidate] = tasks(name, candidate, **options)
-        except TurnwiseError:
-            if candidate == split:
-                raise
-            continue
-        for task in sets[candidate]:
+    sizes = split_sizes(name) or dict.fromkeys(NUMBERED_SPLITS)
+    sets = {split: tasks(name, split, **options)}
+    for other in sizes:
+        if other != split:
+            with contextlib.suppress(TurnwiseError):  # a split whose data is absent
+                sets[other] = tasks(name, other, **options)
+    if wanted.isdecimal() and not (len(sets[split]) and sets[split][0].id.isdecimal()):
+        return task_at(name, split, int(wanted), **options)  # where ids are no numbers, a number is a place: no need to make all tasks
+    for found in sets.values():
+        for task in found:
             if task.id == wanted:
                 return task
     if wanted.isdecimal():
-        return task_at(sets[split], int(wanted))
+        return task_at(name, split, int(wanted), **options)
     raise TurnwiseError(f"environment {name!r} has no task {wanted!r} in {', '.join(sets)}.{_nearest(wanted, sets)}")
 
 
-def task_at(found: TaskSet, place: int) -> Task:
+def task_at(name: str, split: str, place: int, **options: Any) -> Task:
+    """The task at a place of a split; of an endless split, any place."""
+    endless = split in (sizes := split_sizes(name)) and sizes[split] is None
+    found = tasks(name, split, n=place + 1 if endless else None, **options)
     if not 0 <= place < len(found):
-        raise TurnwiseError(f"task set {found.name!r} has the tasks 0 to {len(found) - 1}, not {place}")
+        raise TurnwiseError(f"task set {found.name!r} has {len(found)} tasks, counted from 0: there is no task {place}")
     return found[place]
 
 
@@ -143,13 +147,7 @@ def play(
 ) -> Game:
     """Play one task in the terminal. Where no task is given, `seed` says which of the split. With `watch` the expert plays it."""
     out = out or sys.stdout
-    if task is not None:
-        chosen = find_task(name, task, split, **options)
-    else:
-        found = tasks(name, split, **options)
-        if not len(found):
-            raise TurnwiseError(f"environment {name!r} has no tasks in split {split!r}")
-        chosen = found[seed % len(found)]
+    chosen = task_at(name, split, seed, **options) if task is None else find_task(name, task, split, **options)
     env = make(name, **options)
     try:
         game = Game(env, chosen, seed, max_turns or getattr(env, "max_turns", None))

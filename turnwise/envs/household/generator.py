@@ -89,12 +89,12 @@ class Dice:
 
 
 def generate(knobs: Knobs, split: str, index: int) -> dict[str, Any]:
-    """House number `index` of a split, as plain JSON values: what `Task.data` holds and `house` reads."""
+    """House number `index` of a split, as plain JSON values: what `Task.data` holds and `house` reads. The task types take turns."""
     if split not in SPLITS:
         raise unknown_name("split of a household:", split, SPLITS)
     for attempt in range(ATTEMPTS):
         dice = Dice(f"household 1 {knobs.key} {split} {index} {attempt}")
-        draft = _Draft(knobs, dice)
+        draft = _Draft(knobs, dice, knobs.task_types[index % len(knobs.task_types)])
         if draft.part_of_all() in SPLITS[split] and draft.furnish():
             return draft.data()
     raise TurnwiseError(
@@ -120,10 +120,9 @@ def task_set(knobs: Knobs, split: str, n: int | None = None, name: str = "househ
 class _Draft:
     """One house being drawn. The constructor draws its core; `furnish` the rest."""
 
-    def __init__(self, knobs: Knobs, dice: Dice):
-        self.knobs, self.dice = knobs, dice
-        self.task_type = dice.pick(knobs.task_types)
-        self.room_name = dice.pick(knobs.rooms_for[self.task_type])
+    def __init__(self, knobs: Knobs, dice: Dice, task_type: str):
+        self.knobs, self.dice, self.task_type = knobs, dice, task_type
+        self.room_name = dice.weighted(knobs.rooms_for[task_type])
         self.room = tables().rooms[self.room_name]
         self.object, self.target = dice.weighted(goals(self.room_name, self.task_type))
         self.places = {kind: weight for kind, weight in self.room.objects[self.object][1].items() if kind != self.target}
@@ -168,8 +167,9 @@ class _Draft:
 
     def furnish(self) -> bool:
         """Lay out the other objects and close what is closed. False where the room has no place for so many."""
-        clutter = self.knobs.distractors
-        others = self.dice.between(clutter) if clutter else max(0, self.dice.between(self.room.clutter) - self.copies)
+        knobs = self.knobs
+        total = self.dice.between(knobs.objects or self.room.clutter) - self.copies
+        others = self.dice.between(knobs.distractors) if knobs.distractors else max(0, total)
         laid: Counter[str] = Counter()
         weights = {kind: chance for kind, (chance, places) in self.room.objects.items() if self._can_lie(kind, places)}
         limit = max(SAME_KIND, -(-others // max(1, len(weights.keys() - {LAMP}))))

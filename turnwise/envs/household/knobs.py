@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,44 +15,48 @@ from turnwise.errors import TurnwiseError, unknown_name
 Range = tuple[int, int]
 SMALLEST_HOUSE = 3  # where the object lies, where it is treated, where it belongs
 
-TASK_ROOMS: dict[str, tuple[str, ...]] = {
-    "pick_and_place_simple": ("kitchen", "bedroom", "livingroom", "bathroom"),
-    "look_at_obj_in_light": ("bedroom", "livingroom"),
-    "pick_clean_then_place_in_recep": ("kitchen", "bathroom"),
-    "pick_heat_then_place_in_recep": ("kitchen",),
-    "pick_cool_then_place_in_recep": ("kitchen",),
-    "pick_two_obj_and_place": ("kitchen", "bedroom", "livingroom", "bathroom"),
+# Where a task can be set, and how often ALFWorld sets it there.
+TASK_ROOMS: dict[str, dict[str, int]] = {
+    "pick_and_place_simple": {"kitchen": 1, "bedroom": 3, "livingroom": 3, "bathroom": 3},
+    "look_at_obj_in_light": {"bedroom": 5, "livingroom": 1},
+    "pick_clean_then_place_in_recep": {"kitchen": 3, "bathroom": 1},
+    "pick_heat_then_place_in_recep": {"kitchen": 1},
+    "pick_cool_then_place_in_recep": {"kitchen": 1},
+    "pick_two_obj_and_place": {"kitchen": 1, "bedroom": 2, "livingroom": 2, "bathroom": 2},
 }
 
 
 @dataclass(frozen=True)
 class Knobs:
-    """Each number is a range, from and to. `receptacles` or `distractors` None: as many as such a room has in ALFWorld; `closed` None: all
-    that can be closed."""
+    """Each number is a range, from and to. `receptacles` None: as many as such a room has in ALFWorld; `closed` None: all that can be
+    closed; `distractors` None: so many that there are `objects` in total, or where that is None too, as many as in ALFWorld."""
 
     receptacles: Range | None
     copies: Range
     distractors: Range | None
     closed: Range | None
     max_turns: int
+    objects: Range | None = None
     task_types: tuple[str, ...] = TASK_TYPES
     rooms: tuple[str, ...] = ("kitchen", "bedroom", "livingroom", "bathroom")
 
     @cached_property
-    def rooms_for(self) -> dict[str, tuple[str, ...]]:
-        """The rooms in which each task can be set, among those that are wanted and large enough."""
+    def rooms_for(self) -> dict[str, dict[str, int]]:
+        """The rooms in which each task can be set, by weight, among those that are wanted and large enough."""
         least = self.receptacles[0] if self.receptacles else SMALLEST_HOUSE
         fit = {room for room in self.rooms if capacity(tables().rooms[room]) >= least}
-        return {task_type: tuple(room for room in TASK_ROOMS[task_type] if room in fit) for task_type in self.task_types}
+        rooms = {task_type: TASK_ROOMS[task_type].items() for task_type in self.task_types}
+        return {task_type: {room: weight for room, weight in known if room in fit} for task_type, known in rooms.items()}
 
     @cached_property
     def key(self) -> str:
         """All that decides which houses are made, as text: the seed of their chance."""
-        return json.dumps([self.receptacles, self.copies, self.distractors, self.closed, self.task_types, self.rooms])
+        numbers = [self.receptacles, self.copies, self.distractors, self.objects, self.closed]
+        return json.dumps([*numbers, self.task_types, self.rooms])
 
 
 SIZES: dict[str, Knobs] = {
-    "tiny": Knobs(receptacles=(5, 5), copies=(1, 1), distractors=(2, 4), closed=(0, 1), max_turns=20),
+    "tiny": Knobs(receptacles=(5, 5), copies=(1, 1), distractors=(3, 4), closed=(0, 1), max_turns=20),
     "small": Knobs(receptacles=(9, 12), copies=(1, 2), distractors=(6, 10), closed=(2, 4), max_turns=30),
     "full": Knobs(receptacles=None, copies=(1, 3), distractors=None, closed=None, max_turns=50),
 }
@@ -78,42 +82,41 @@ def turn_knobs(
         raise unknown_name("size of a household:", str(size), SIZES)
     base = SIZES[size]
     most = max(capacity(room) for room in tables().rooms.values())
-    wanted_copies = base.copies if copies is None else _range("copies", copies, 1)
-    others = base.distractors if distractors is None else _range("distractors", distractors, 0)
-    if objects is not None:
-        wanted_copies, others = _share(
-            _range("objects", objects, 1), wanted_copies, None if distractors is None else others, copies is None
-        )
-    knobs = Knobs(
+    knobs = replace(
+        _with_objects(base, objects, distractors, copies),
         receptacles=base.receptacles if receptacles is None else _range("receptacles", receptacles, SMALLEST_HOUSE, most),
-        copies=wanted_copies,
-        distractors=others,
         closed=base.closed if closed is None else _range("closed", closed, 0),
-        max_turns=base.max_turns,
         task_types=base.task_types if task_types is None else _names("task type", task_types, TASK_TYPES),
         rooms=base.rooms if rooms is None else _names("room", rooms, tables().rooms),
     )
-    for task_type in knobs.task_types:
-        if not knobs.rooms_for[task_type]:
-            large = "" if knobs.receptacles is None else f" with {knobs.receptacles[0]} receptacles"
-            raise TurnwiseError(
-                f"household: {task_type} needs a {' or '.join(TASK_ROOMS[task_type])}; none of rooms={list(knobs.rooms)}{large} will do. "
-                "Leave the task type out, add a room, or ask for fewer receptacles"
-            )
-    return knobs
+    possible = tuple(task_type for task_type in knobs.task_types if knobs.rooms_for[task_type])
+    if possible == knobs.task_types:
+        return knobs
+    if task_types is None and possible:
+        return replace(knobs, task_types=possible)
+    task_type = next(task_type for task_type in knobs.task_types if task_type not in possible)
+    large = "" if knobs.receptacles is None else f" with {knobs.receptacles[0]} receptacles"
+    raise TurnwiseError(
+        f"household: {task_type} needs a {' or '.join(TASK_ROOMS[task_type])}; none of rooms={list(knobs.rooms)}{large} will do. "
+        "Leave the task type out, add a room, or ask for fewer receptacles"
+    )
 
 
-def _share(total: Range, copies: Range, distractors: Range | None, copies_are_free: bool) -> tuple[Range, Range]:
-    """Divide the objects in total into those that the task asks for and the others."""
-    if distractors is not None and copies_are_free:
-        copies = (total[0] - distractors[0], total[1] - distractors[1])
-        if not 1 <= copies[0] <= copies[1]:
-            raise TurnwiseError(f"household: {_show(total)} objects leave none for the task beside {_show(distractors)} distractors")
-        return copies, distractors
-    if distractors is not None:
+def _with_objects(base: Knobs, objects: Any, distractors: Any, copies: Any) -> Knobs:
+    """How many objects there are: `objects` is `copies` of the wanted kind and `distractors` of other kinds together."""
+    total = None if objects is None else _range("objects", objects, 1)
+    others = None if distractors is None else _range("distractors", distractors, 0)
+    wanted = base.copies if copies is None else _range("copies", copies, 1)
+    if total is None:
+        return replace(base, copies=wanted, distractors=others or base.distractors)
+    if others is None:
+        return replace(base, copies=(min(wanted[0], total[0]), min(wanted[1], total[0])), distractors=None, objects=total)
+    if copies is not None:
         raise TurnwiseError("household: objects is copies and distractors together: give two of the three")
-    copies = (min(copies[0], total[0]), min(copies[1], total[0]))
-    return copies, (total[0] - copies[1], total[1] - copies[1])
+    wanted = (total[0] - others[0], total[1] - others[1])
+    if not 1 <= wanted[0] <= wanted[1]:
+        raise TurnwiseError(f"household: {_show(total)} objects leave none for the task beside {_show(others)} distractors")
+    return replace(base, copies=wanted, distractors=others)
 
 
 def _range(name: str, value: Any, least: int, most: int | None = None) -> Range:

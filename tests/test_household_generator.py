@@ -1,0 +1,332 @@
+"""Generated households: always solvable, the same everywhere, splits that share nothing, knobs that are kept."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from turnwise.envs import make, tasks
+from turnwise.envs.check import check
+from turnwise.envs.household import generator
+from turnwise.envs.household.generated import HouseholdEnv
+from turnwise.envs.household.house import TASK_TYPES
+from turnwise.envs.household.knobs import SIZES, TASK_ROOMS
+from turnwise.envs.household.rooms import LAMP, tables
+from turnwise.envs.pool import Pool
+from turnwise.errors import TurnwiseError
+from turnwise.tasks import Task, TaskSet
+
+# The first 50 houses of each size. They may change only on purpose: runs that name a task by its place would mean another house.
+GOLDEN = {
+    "tiny": "f5d5fa1996d43bbb28ea69ec7215e61b",
+    "small": "c848626fbbdf267b31f1a4c472536260",
+    "full": "911fbb75eb7af49624e5e0fae047b357",
+}
+
+
+def win(env: HouseholdEnv, task: Task) -> list[str]:
+    """Play the expert's plan and see it win with its last command and no earlier."""
+    plan = env.expert(task)
+    env.reset(task)
+    ends = [env.step(action) for action in plan]
+    assert [end.done for end in ends] == [False] * (len(plan) - 1) + [True], task.id
+    assert ends[-1].success
+    assert ends[-1].reward == 1.0
+    return plan
+
+
+def kind(name: str) -> str:
+    return name.rpartition(" ")[0]
+
+
+@pytest.mark.parametrize("task_type", TASK_TYPES)
+@pytest.mark.parametrize("size", SIZES)
+def test_the_expert_wins_every_house(size: str, task_type: str) -> None:
+    env = HouseholdEnv(size, task_types=[task_type])
+    for split in ("train", "valid"):
+        for task in env.tasks(split, 30):
+            assert task.data["task_type"] == task_type
+            assert 2 <= len(win(env, task)) <= SIZES[size].max_turns
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_task_types_take_turns_and_every_room_comes_up(size: str) -> None:
+    found = list(tasks("household", n=120, size=size))
+    for start in range(0, 120, 6):
+        assert {task.data["task_type"] for task in found[start : start + 6]} == set(TASK_TYPES)
+    assert {task.data["room"] for task in found} == {"kitchen", "bedroom", "livingroom", "bathroom"}
+
+
+def test_no_wanted_object_lies_where_it_belongs() -> None:
+    for task in tasks("household", n=300, size="full"):
+        places = [kind(place) for name, place in task.data["objects"].items() if kind(name) == task.data["object"]]
+        assert places
+        assert task.data["target"] not in places
+
+
+def test_things_lie_only_where_such_things_belong() -> None:
+    for task in tasks("household", n=300, size="full"):
+        room = tables().rooms[task.data["room"]]
+        for name, place in task.data["objects"].items():
+            assert kind(place) in room.objects[kind(name)][1]
+            assert kind(name) == LAMP or kind(name) in tables().fits[kind(place)]
+
+
+def test_the_tables_agree_with_each_other() -> None:
+    for room in tables().rooms.values():
+        assert set(room.receptacles) <= set(tables().fits)
+        for thing, (chance, places) in room.objects.items():
+            assert 0 < chance <= 100
+            assert set(places) <= set(room.receptacles)
+            assert thing in tables().traits
+
+
+def test_the_text_is_in_alfworlds_style() -> None:
+    task = tasks("household", n=1, size="tiny")[0]
+    text = make("household").reset(task).text
+    pattern = r".*\n\nYou are in the middle of a room\. Looking quickly around you, you see a .* 1, and a .* 1\.\n\nYour task is to: .*\."
+    assert re.fullmatch(pattern, text)
+    assert text.endswith(task.data["sentence"])
+
+
+# The same everywhere
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_houses_are_the_same_on_every_machine(size: str) -> None:
+    assert tasks("household", n=50, size=size).hash == GOLDEN[size]
+
+
+def test_another_process_makes_the_same_houses() -> None:
+    code = "import turnwise.envs as e; print(e.tasks('household', 'valid', n=40, size='full').hash)"
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert seen == {tasks("household", "valid", n=40, size="full").hash + "\n"}
+
+
+def test_a_task_is_made_when_it_is_asked_for_whatever_was_asked_before() -> None:
+    many = tasks("household", n=10**9, size="tiny")
+    last = many[10**9 - 1]
+    assert many[10**9 - 1].hash == last.hash
+    assert many[7].hash == tasks("household", n=8, size="tiny")[7].hash
+    assert len(tasks("household")) == 10_000
+
+
+def test_a_task_carries_its_whole_house() -> None:
+    task = tasks("household", n=1, size="full")[0]
+    copy = Task(task.id, task.split, dict(task.data))
+    tiny, full = HouseholdEnv("tiny"), HouseholdEnv("full")
+    assert tiny.reset(copy).text == full.reset(task).text
+    assert tiny.expert(copy) == full.expert(task)
+
+
+# Splits
+
+
+def core(task: Task) -> str:
+    """What two houses must differ in to be different problems, written down independently of the generator."""
+    data = task.data
+    wanted = sorted(f"{kind(name)} in {kind(place)}" for name, place in data["objects"].items() if kind(name) == data["object"])
+    lamps = sorted(kind(place) for name, place in data["objects"].items() if kind(name) == LAMP) if data["target"] == LAMP else []
+    furniture = sorted(kind(name) for name in data["receptacles"])
+    return repr((data["room"], data["task_type"], data["object"], data["target"], furniture, wanted, lamps))
+
+
+@pytest.mark.parametrize(("size", "count"), [("tiny", 3000), ("small", 1500), ("full", 600)])
+def test_the_splits_share_no_house_and_no_core(size: str, count: int) -> None:
+    sets: dict[str, list[Task]] = {split: list(tasks("household", split, n=count, size=size)) for split in generator.SPLITS}
+    for identity in (lambda task: task.hash, core):
+        seen = {split: {identity(task) for task in found} for split, found in sets.items()}
+        assert not seen["train"] & seen["valid"]
+        assert not seen["train"] & seen["test"]
+        assert not seen["valid"] & seen["test"]
+    assert not TaskSet(sets["train"]).overlap(TaskSet(sets["valid"]))
+
+
+def test_splits_stay_apart_where_there_are_few_different_houses() -> None:
+    """Three receptacles, one object, one room: the same houses come up again and again, and always in the same split."""
+    knobs: dict[str, Any] = {"size": "tiny", "receptacles": 3, "distractors": 0, "task_types": "pick_heat_then_place_in_recep"}
+    sets = {split: tasks("household", split, n=1000, **knobs) for split in ("train", "valid")}
+    assert not sets["train"].overlap(sets["valid"])
+    assert len({task.hash for task in sets["train"]}) < 1000
+
+
+def test_training_and_evaluation_may_use_different_sizes() -> None:
+    """The core does not know the knobs: the houses of one size's train split are in no other size's valid split."""
+    train = {core(task) for size in SIZES for task in tasks("household", "train", n=500, size=size, rooms="bathroom")}
+    valid = {core(task) for size in SIZES for task in tasks("household", "valid", n=500, size=size, rooms="bathroom")}
+    assert not train & valid
+
+
+@pytest.mark.parametrize(
+    ("size", "split", "count"), [("tiny", "train", 3000), ("tiny", "valid", 1000), ("small", "train", 1000), ("full", "train", 500)]
+)
+def test_the_named_sizes_do_not_repeat_a_house_soon(size: str, split: str, count: int) -> None:
+    assert len({task.id for task in tasks("household", split, n=count, size=size)}) == count
+
+
+def test_too_few_houses_for_a_split_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generator, "ATTEMPTS", 0)
+    with pytest.raises(TurnwiseError, match="too few different houses to keep the splits apart"):
+        tasks("household", "valid", n=1)[0]
+
+
+# Knobs
+
+
+def test_the_numbers_that_were_asked_for_are_kept() -> None:
+    options: dict[str, Any] = {"receptacles": 7, "distractors": 5, "copies": 2, "closed": 2, "rooms": "kitchen"}
+    for task in tasks("household", n=100, **options):
+        data = task.data
+        wanted = [name for name in data["objects"] if kind(name) == data["object"]]
+        openable = [name for name in data["receptacles"] if kind(name) in tables().openable]
+        closed = [name for name, state in data["receptacles"].items() if state == "closed"]
+        assert data["room"] == "kitchen"
+        assert len(data["receptacles"]) == 7
+        assert len(wanted) == 2
+        assert len(data["objects"]) == 7
+        assert len(closed) == min(2, len(openable))
+        assert all(data["receptacles"][name] in ("open", "closed") for name in openable)
+
+
+def test_objects_in_total_are_the_wanted_ones_and_the_others() -> None:
+    for options, total, wanted in [
+        ({"objects": 9}, 9, (1, 2)),
+        ({"objects": 9, "distractors": 6}, 9, (3, 3)),
+        ({"objects": 4, "copies": 1}, 4, (1, 1)),
+    ]:
+        for task in tasks("household", n=30, task_types="pick_and_place_simple", **options):
+            copies = sum(kind(name) == task.data["object"] for name in task.data["objects"])
+            assert len(task.data["objects"]) == total
+            assert wanted[0] <= copies <= wanted[1]
+
+
+def test_a_task_with_two_objects_or_a_lamp_has_them_whatever_the_knobs_say() -> None:
+    for task in tasks("household", n=20, size="tiny", objects=1, task_types="pick_two_obj_and_place"):
+        assert len(task.data["objects"]) == 2
+    for task in tasks("household", n=20, size="tiny", objects=1, task_types="look_at_obj_in_light"):
+        assert sorted(kind(name) for name in task.data["objects"]) == sorted([LAMP, task.data["object"]])
+
+
+def test_closed_zero_opens_everything_and_full_closes_everything() -> None:
+    assert not any("closed" in task.data["receptacles"].values() for task in tasks("household", n=50, closed=0))
+    assert not any("open" in task.data["receptacles"].values() for task in tasks("household", n=50, size="full"))
+
+
+def test_tasks_that_a_room_does_not_allow_are_left_out_unless_they_were_asked_for() -> None:
+    assert HouseholdEnv(rooms="bedroom").knobs.task_types == ("pick_and_place_simple", "look_at_obj_in_light", "pick_two_obj_and_place")
+    assert "look_at_obj_in_light" not in HouseholdEnv(receptacles=50).knobs.task_types
+
+
+def test_the_longest_turn_count_grows_with_the_size() -> None:
+    assert [HouseholdEnv(size).max_turns for size in ("tiny", "small", "full")] == [20, 30, 50]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": "smal"}, "Did you mean 'small'"),
+        ({"receptacles": 2}, "receptacles must be 3 to"),
+        ({"receptacles": 1000}, "receptacles must be 3 to"),
+        ({"receptacles": "many"}, "whole number or a pair"),
+        ({"receptacles": True}, "whole number or a pair"),
+        ({"receptacles": 5.5}, "whole number or a pair"),
+        ({"receptacles": [9, 5]}, "the first number must not be larger"),
+        ({"receptacles": [1, 2, 3]}, "whole number or a pair"),
+        ({"distractors": -1}, "distractors must be at least 0"),
+        ({"copies": 0}, "copies must be at least 1"),
+        ({"closed": -2}, "closed must be at least 0"),
+        ({"objects": 3, "distractors": 3}, "leave none for the task"),
+        ({"objects": 5, "distractors": 2, "copies": 3}, "give two of the three"),
+        ({"task_types": "pick_and_place"}, "Did you mean 'pick_and_place_simple'"),
+        ({"task_types": []}, "at least one task type"),
+        ({"rooms": ["attic"]}, "unknown room"),
+        ({"rooms": "bathroom", "task_types": "pick_heat_then_place_in_recep"}, "needs a kitchen"),
+        ({"receptacles": 50, "task_types": "look_at_obj_in_light"}, "ask for fewer receptacles"),
+        ({"anchor": "text"}, "unknown anchor"),
+        ({"recepticles": 5}, "Did you mean 'receptacles'"),
+    ],
+)
+def test_a_wrong_knob_is_a_clear_error(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TurnwiseError, match=message):
+        make("household", **options)
+
+
+def test_an_unknown_split_is_a_clear_error() -> None:
+    with pytest.raises(TurnwiseError, match="Did you mean 'valid'"):
+        tasks("household", "valid_seen")
+
+
+@settings(max_examples=60)
+@given(
+    receptacles=st.integers(3, 25),
+    distractors=st.integers(0, 30),
+    copies=st.integers(1, 4),
+    closed=st.none() | st.integers(0, 10),
+    task_type=st.sampled_from(TASK_TYPES),
+    index=st.integers(0, 10**6),
+    data=st.data(),
+)
+def test_any_knobs_give_solvable_houses(
+    receptacles: int, distractors: int, copies: int, closed: int | None, task_type: str, index: int, data: st.DataObject
+) -> None:
+    room = data.draw(st.sampled_from(sorted(TASK_ROOMS[task_type])))
+    options: dict[str, Any] = {"receptacles": receptacles, "distractors": distractors, "copies": copies, "closed": closed}
+    env = HouseholdEnv(rooms=room, task_types=task_type, **options)
+    task = env.tasks("valid", index + 1)[index]
+    assert len(task.data["receptacles"]) == receptacles
+    lamp = task_type == "look_at_obj_in_light"
+    assert len(task.data["objects"]) == distractors + max(copies, 2 if task_type == "pick_two_obj_and_place" else 1) + lamp
+    win(env, task)
+
+
+# As an environment
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_checker_finds_nothing(size: str) -> None:
+    report = check("household", size=size, anchor="state")
+    assert report.problems == []
+
+
+def test_the_pool_gives_the_same_answers_with_any_number_of_workers() -> None:
+    found = tasks("household", n=6, size="tiny")
+    plans = [make("household").expert(task) for task in found]  # type: ignore[attr-defined]
+
+    def record(workers: int) -> list[str]:
+        with Pool("household", 6, workers=workers, options={"size": "tiny"}) as pool:
+            seen = [result.observation.text for result in pool.reset_all([(i, task, i) for i, task in enumerate(found)])]
+            for turn in range(max(map(len, plans))):
+                steps = [(slot, plan[turn]) for slot, plan in enumerate(plans) if turn < len(plan)]
+                seen += [f"{result.slot} {result.observation.text} {result.over}" for result in pool.step_all(steps)]
+        return seen
+
+    assert record(0) == record(1) == record(3)
+
+
+def test_a_house_written_by_hand_can_be_played() -> None:
+    data = {
+        "task_type": "pick_clean_then_place_in_recep",
+        "object": "mug",
+        "target": "desk",
+        "receptacles": {"cabinet 1": "closed", "sinkbasin 1": "", "desk 1": ""},
+        "objects": {"mug 1": "cabinet 1"},
+    }
+    assert win(HouseholdEnv(), Task("by hand", data=data))[:2] == ["go to cabinet 1", "open cabinet 1"]
+    with pytest.raises(TurnwiseError, match="a household task needs task_type"):
+        HouseholdEnv().reset(Task("empty"))
+    with pytest.raises(TurnwiseError, match="kind of object"):
+        HouseholdEnv().reset(Task("strange", data={**data, "objects": {"unicorn 1": "desk 1"}}))
+    with pytest.raises(TurnwiseError, match="attic 1"):
+        HouseholdEnv().reset(Task("nowhere", data={**data, "objects": {"mug 1": "attic 1"}}))
