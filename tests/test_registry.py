@@ -218,6 +218,15 @@ def test_the_listing_names_what_is_missing_and_does_not_look_further() -> None:
         registry.unregister("needy-for-tests")
 
 
+def test_a_registered_turn_limit_counts_where_the_environment_has_none(counter: str) -> None:
+    register("limited-for-tests", Listed, max_turns=99)
+    try:
+        assert registry.turn_limit("limited-for-tests", object()) == 99
+        assert registry.turn_limit("limited-for-tests", Listed()) == 7
+    finally:
+        registry.unregister("limited-for-tests")
+
+
 def test_the_listing_is_json_for_machines(counter: str) -> None:
     shown = CliRunner().invoke(app, ["envs", "--json"])
     row = next(row for row in json.loads(shown.output) if row["name"] == counter)

@@ -73,7 +73,7 @@ def play(
     env: EnvName,
     task: Annotated[str | None, typer.Option(help="A task's id, or its number in the split.")] = None,
     split: Annotated[str, typer.Option(help="The split to take the task from.")] = "train",
-    seed: Annotated[int, typer.Option(help="Drives chance; without --task it also says which task is played.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Drives chance; without --task it also says which task is played.")] = 0,
     max_turns: Annotated[int | None, typer.Option(min=1, help="Turns before the game ends, if not the environment's own limit.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Let the expert play.")] = False,
     option: Options = None,

@@ -19,12 +19,11 @@ from typing import Any
 
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.pool import Pool
-from turnwise.envs.registry import NUMBERED_SPLITS, close, numbered, resolve, split_sizes, tasks
+from turnwise.envs.registry import NUMBERED_SPLITS, close, numbered, resolve, split_sizes, tasks, turn_limit
 from turnwise.errors import TurnwiseError
 from turnwise.tasks import Task, TaskSet
 
 ODD_ACTIONS = ("", " ", "xyzzy", "LOOK", "\x00", "\U0001f600", "a" * 10_000, "look\nlook", "\ud800", "{'json': [1, 2]}")
-NO_LIMIT_TURNS = 200
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,8 @@ def check(env: str | Callable[[], Any], *, episodes: int = 5, turns: int = 50, s
         if (task_list := checks.task_list(env, options, episodes)) is None:
             return report
         scripts = [s for s in (checks.play(task, turns, seed + i) for i, task in enumerate(task_list)) if s is not None]
-        checks.end_of_episode(scripts)
+        limit = turn_limit(env, checks.opened[0]) if isinstance(env, str) else getattr(env, "max_turns", None)
+        checks.end_of_episode(scripts, limit)
         checks.again(scripts)
         checks.side_by_side(scripts)
         checks.odd_actions(task_list)
@@ -238,9 +238,9 @@ class _Checks:
             return
         self.report.add(rule, "it returned. Raise turnwise.envs.EpisodeOver there")
 
-    def end_of_episode(self, scripts: list[Script]) -> None:
+    def end_of_episode(self, scripts: list[Script], limit: int | None) -> None:
         ended = any(script.transitions and script.transitions[-1].done for script in scripts)
-        if scripts and not ended and getattr(self.opened[0], "max_turns", None) is None:
+        if scripts and not ended and limit is None:
             self.report.notes.append("no episode ended by itself: give the class max_turns, or a recipe must set a limit")
 
     def again(self, scripts: list[Script]) -> None:

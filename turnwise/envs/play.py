@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from turnwise.envs.base import Env, Observation, Transition
-from turnwise.envs.registry import NUMBERED_SPLITS, close, make, split_sizes, tasks
+from turnwise.envs.registry import NUMBERED_SPLITS, close, make, split_sizes, tasks, turn_limit
 from turnwise.errors import TurnwiseError
 from turnwise.tasks import Task, TaskSet
 
@@ -150,7 +150,7 @@ def play(
     chosen = task_at(name, split, seed, **options) if task is None else find_task(name, task, split, **options)
     env = make(name, **options)
     try:
-        game = Game(env, chosen, seed, max_turns or getattr(env, "max_turns", None))
+        game = Game(env, chosen, seed, max_turns or turn_limit(name, env))
         game.start()
         if watch and not game.plan:
             raise TurnwiseError(f"environment {name!r} has no expert to watch for task {chosen.id!r}")

@@ -266,6 +266,12 @@ def close(env: Any) -> None:
         closing()
 
 
+def turn_limit(name: str, env: Any) -> int | None:
+    """After how many turns an episode is cut off where nothing else was said: the environment's word, else the registered one."""
+    limit = getattr(env, "max_turns", None)
+    return limit if limit is not None else spec(name).max_turns
+
+
 def split_sizes(name: str) -> dict[str, int | None]:
     """How many tasks each split has (None: as many as asked for), as far as that is known without making the environment."""
     entry = spec(name)
