@@ -41,8 +41,10 @@ def lab(
     if not train:
         changes["iterations"] = 0
     settings = replace(Settings(split_names(problems), split_names(algos)), **changes).check()
-    if Path(out).exists() and not Path(out).is_dir():
-        raise TurnwiseError(f"--out {out}: this is a file; give a folder")
+    try:
+        Path(out).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TurnwiseError(f"--out {out}: no folder can be made there ({error.strerror})") from None
     console = Console()
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = FULL_WIDTH  # a log or a pipe has no width of its own

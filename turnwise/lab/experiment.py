@@ -33,11 +33,11 @@ class Settings:
     problems: Sequence[str] | None = None
     algos: Sequence[str] | None = None
     group_sizes: Sequence[int] = (2, 4, 8, 16, 32)
-    seeds: int = 20
+    seeds: int = 16
     seed: int = 0
     budget: int = 128
     skill: float = 0.2
-    iterations: int = 60
+    iterations: int = 45
 
     @property
     def shown_size(self) -> int:
@@ -159,8 +159,6 @@ def rounded(value: Any) -> Any:
 def write(result: dict[str, Any], folder: str | Path) -> tuple[list[Path], str]:
     """The JSON file and the pictures in `folder`; the files, and a note if pictures could not be drawn."""
     folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
-        raise TurnwiseError(f"{folder} is a file; --out takes a folder")
     text = json.dumps(result, indent=1, allow_nan=False) + "\n"
     files = [write_text_atomically(folder / "lab.json", text)]
     try:

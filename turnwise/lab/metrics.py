@@ -181,7 +181,7 @@ def jackknife(values: Floats) -> Interval:
     return {"mean": float(values[0]), "low": float(values[0]) - half, "high": float(values[0]) + half}
 
 
-SMALL = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764}
+SMALL = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764, 5: 2.5706, 6: 2.4469, 7: 2.3646, 8: 2.3060, 9: 2.2622}
 
 
 def t_quantile(freedom: int) -> float:

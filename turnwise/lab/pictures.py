@@ -52,10 +52,12 @@ def _save(folder: Path, name: str, make: Callable[[], Any]) -> list[Path]:
     # a fixed salt and no date: the same results give the same file
     with matplotlib.rc_context({"svg.hashsalt": "turnwise", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
         figure = make()
+        figure.draw_without_rendering()  # lay out once, not again for each kind of file
+        figure.set_layout_engine("none")
         for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
 
             def write(file: Any, kind: str = kind, metadata: dict[str, None] = metadata) -> None:
-                figure.savefig(file, format=kind, dpi=110, metadata=metadata)
+                figure.savefig(file, format=kind, dpi=100, metadata=metadata)
 
             files.append(write_atomically(folder / f"{name}.{kind}", write))
     return files

@@ -19,7 +19,7 @@ from turnwise.lab.lines import Line, Views, estimated_values
 from turnwise.lab.metrics import Truth, bias_and_variance, measure, summarise, truth_of
 from turnwise.lab.problem import Problem
 from turnwise.lab.sample import Batch, draw, sample, stack
-from turnwise.lab.values import action_values, advantages, skilled_policy, state_values
+from turnwise.lab.values import action_values, advantages, occupancy, skilled_policy, state_values
 from turnwise.rollouts import Floats
 
 Tick = Callable[[], None]
@@ -39,7 +39,7 @@ class Case:
 def make_case(label: str, problem: Problem, skill: float) -> Case:
     policy = skilled_policy(problem, skill)
     advantage = advantages(problem, policy)
-    if not advantage.any():
+    if not advantage[occupancy(problem, policy) > 0].any():
         raise TurnwiseError(f"problem {label!r}: no action matters (every true advantage is 0). Give it a longer horizon or a reward")
     return Case(label, problem, policy, advantage, state_values(action_values(problem, policy), policy))
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from turnwise.credit.segments import segment_sum
+from turnwise.errors import TurnwiseError
 from turnwise.lab.lines import Line, Views, look_up, value_table
 from turnwise.lab.metrics import interval, policy_gradient
 from turnwise.lab.problem import Problem
@@ -30,7 +31,7 @@ from turnwise.rollouts import Floats
 class Schedule:
     """How long and how fast. Two groups of eight are little data on purpose: there the quality of credit decides."""
 
-    iterations: int = 60
+    iterations: int = 45
     every: int = 3
     groups: int = 2
     size: int = 8
@@ -56,8 +57,10 @@ class Critic:
 
 def train_case(case: Case, lines: Sequence[Line], seeds: int, seed: int, schedule: Schedule, tick: Tick) -> dict[str, Any]:
     """label → curve, final value and area, as shares of the way from the first policy's return (0) to the best return there is (1)."""
-    curves = _curves(case, lines, seeds, seed, schedule, tick)
     first, best = float(expected_return(case.problem, case.policy)), best_return(case.problem)
+    if best - first < 1e-9:
+        raise TurnwiseError(f"problem {case.label!r}: the first policy is the best there is. Give it less skill, or do not train")
+    curves = _curves(case, lines, seeds, seed, schedule, tick)
     shares = (curves - first) / (best - first)
     points = [at for at in range(schedule.iterations + 1) if at % schedule.every == 0]
     result: dict[str, Any] = {"first_return": first, "best_return": best, "iterations": points, "lines": {}}

@@ -1,0 +1,230 @@
+"""The lab's readings: perfect for the truth, nil for noise, and right about planted bias and variance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+import pytest
+
+import turnwise as tw
+from turnwise.lab import sweeps
+from turnwise.lab.lines import choose, read_line
+from turnwise.lab.metrics import bias_and_variance, correlation, interval, jackknife, measure, sign_accuracy, t_quantile
+from turnwise.lab.problems import make
+from turnwise.lab.study import Case, credit_of, make_case, views_of
+from turnwise.lab.training import Schedule, train_case
+
+SKILL = 0.2
+
+
+@pytest.fixture(scope="module")
+def grid() -> Case:
+    return make_case("grid", make("grid"), SKILL)
+
+
+@pytest.fixture(scope="module")
+def chain() -> Case:
+    return make_case("chain", make("chain"), SKILL)
+
+
+def test_the_true_advantage_reads_perfect(grid: Case) -> None:
+    truth, views = views_of(grid, 4, 64, 5, 0)
+    credit = credit_of(read_line("oracle"), views)
+    for scale in (1.0, 7.5):
+        found = measure(scale * credit, truth)
+        assert found["correlation"] == pytest.approx(1)
+        assert found["sign_accuracy"] == pytest.approx(1)
+        assert (found["gradient_cosine"] > 0.85).all()
+        error = bias_and_variance(scale * credit, truth)
+        assert error["bias_squared"]["mean"] == pytest.approx(0, abs=1e-12)
+        assert error["variance"]["mean"] == pytest.approx(0, abs=1e-12)
+
+
+def test_more_samples_bring_the_oracles_gradient_to_the_exact_one(chain: Case) -> None:
+    truth, views = views_of(chain, 8, 4096, 2, 0)
+    assert (measure(credit_of(read_line("oracle"), views), truth)["gradient_cosine"] > 0.999).all()
+
+
+def test_noise_reads_nil(grid: Case) -> None:
+    truth, _ = views_of(grid, 8, 128, 30, 0)
+    noise = np.random.default_rng(5).normal(size=len(truth.advantage))
+    found = {name: interval(values) for name, values in measure(noise, truth).items()}
+    for name, nothing in (("correlation", 0.0), ("sign_accuracy", 0.5), ("gradient_cosine", 0.0)):
+        low, high = found[name]["low"], found[name]["high"]
+        assert low is not None and high is not None
+        assert low - 0.02 < nothing < high + 0.02
+        assert high - low < 0.2
+    assert bias_and_variance(noise, truth)["variance"]["mean"] is None  # no signal, so no scale
+
+
+def test_a_constant_credit_has_no_correlation_and_a_coins_sign() -> None:
+    run, truth = np.array([0, 0, 0, 1, 1]), np.array([1.0, -1.0, 0.0, 2.0, -1.0])
+    assert correlation(np.full(5, 0.3), truth, run, 2).tolist() == [0, 0]
+    assert sign_accuracy(np.zeros(5), truth, run, 2).tolist() == [0.5, 0.5]
+
+
+def test_signs_count_only_where_the_truth_has_one() -> None:
+    run = np.zeros(5, np.int64)
+    truth = np.array([1.0, -1.0, 0.0, 2.0, -3.0])
+    credit = np.array([0.1, 0.2, -9.0, 0.0, -0.1])  # right, wrong, not judged, half, right
+    assert sign_accuracy(credit, truth, run, 1)[0] == pytest.approx(2.5 / 4)
+    assert np.isnan(sign_accuracy(credit, np.zeros(5), run, 1)[0])
+
+
+def test_correlation_is_pearsons_of_each_run() -> None:
+    rng = np.random.default_rng(0)
+    run, credit, truth = rng.integers(0, 3, 200), rng.normal(size=200), rng.normal(size=200)
+    expected = [np.corrcoef(credit[run == k], truth[run == k])[0, 1] for k in range(3)]
+    assert correlation(credit, truth, run, 3) == pytest.approx(expected)
+
+
+def test_a_poor_baseline_and_noise_are_variance_and_no_bias(chain: Case) -> None:
+    truth, _ = views_of(chain, 8, 128, 40, 0)
+    rng = np.random.default_rng(1)
+    unit = np.sqrt((truth.advantage**2).mean())
+    baseline = unit * np.linspace(-1, 1, chain.problem.states)[truth.batch.state]
+    credit = truth.advantage + baseline + 0.5 * unit * rng.normal(size=len(baseline))
+    found = bias_and_variance(3 * credit, truth)
+    bias, variance = found["bias_squared"], found["variance"]
+    assert abs(bias["mean"] or 0) < 0.02
+    assert variance["mean"] == pytest.approx(0.25 + ((baseline / unit) ** 2).mean(), rel=0.1)
+
+
+def test_being_wrong_about_actions_is_bias(chain: Case) -> None:
+    truth, _ = views_of(chain, 8, 128, 40, 0)
+    # half of the states have their advantage doubled, the other half none at all
+    wrong = np.where(truth.batch.state % 2 == 0, 2.0, 0.0) * truth.advantage
+    noise = np.random.default_rng(2).normal(size=len(wrong)) * np.sqrt((truth.advantage**2).mean())
+    found = bias_and_variance(wrong + noise, truth)
+    assert found["bias_squared"]["mean"] == pytest.approx(1.0, rel=0.1)
+    assert found["variance"]["mean"] == pytest.approx(1.0, rel=0.15)
+
+
+def test_leave_one_out_credit_is_unbiased_as_theory_says() -> None:
+    case = make_case("chain", make("chain:length=4"), SKILL)
+    truth, views = views_of(case, 4, 128, 60, 0)
+    bias = bias_and_variance(credit_of(read_line("rloo"), views), truth)["bias_squared"]
+    assert bias["low"] is not None and bias["high"] is not None
+    assert bias["low"] < 0.01 and bias["high"] > -0.01
+
+
+def test_gigpos_credit_is_closer_to_the_truth_than_grpos_where_states_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeps, "RECURRENCE", (1.0,))
+    # about half of the gain that each of six other seeds shows
+    least = {"bifurcation": 0.06, "corridor": 0.015, "grid": 0.012, "chain": 0.03}
+    cases = [make_case(name, make(name), SKILL) for name in least]
+    found = sweeps.recurrence_sweep(cases, 8, 128, 12, 0, lambda: None)
+    for name, gain in least.items():
+        assert found[name][0]["correlation_gain"]["low"] > gain, name
+        assert found[name][0]["gradient_cosine_gain"]["low"] > 0, name
+
+
+def test_gigpos_gain_grows_with_recurrence_and_is_nil_without() -> None:
+    cases = [make_case(name, make(name), SKILL) for name in ("bifurcation", "chain")]
+    found = sweeps.recurrence_sweep(cases, 8, 128, 8, 0, lambda: None)
+    for rows in found.values():
+        assert rows[0]["singleton_share"] == 1
+        assert rows[0]["correlation_gain"]["mean"] == 0
+        gains = [row["correlation_gain"]["mean"] for row in rows]
+        assert gains == sorted(gains)
+        assert [row["singleton_share"] for row in rows] == sorted((row["singleton_share"] for row in rows), reverse=True)
+
+
+def test_merging_the_branches_costs_gigpo_all_its_gain() -> None:
+    case = make_case("bifurcation", make("bifurcation"), SKILL)
+    found = sweeps.aliasing_sweep([case], 8, 128, 8, 0, lambda: None)["bifurcation"]
+    by_level = {row["aliasing"]: row["correlation"]["mean"] for row in found["gigpo"]}
+    grpo = found["grpo"][0]["correlation"]["mean"]
+    assert by_level[1] > grpo + 0.08
+    assert by_level[4] == pytest.approx(grpo, abs=1e-6)  # four branches: step groups hold whole groups at one time
+    assert by_level[16] < grpo - 0.01
+
+
+def test_training_with_the_truth_learns_fastest_and_gigpo_beats_grpo_on_the_chain(chain: Case) -> None:
+    lines = choose(["grpo", "gigpo", "oracle"])
+    found = train_case(chain, lines, 6, 0, Schedule(iterations=40), lambda: None)["lines"]
+    area = {label: one["area"]["mean"] for label, one in found.items()}
+    assert all(one["curve"][0] == pytest.approx(0, abs=1e-9) for one in found.values())
+    assert area["oracle"] > area["gigpo"] + 0.05 > area["grpo"] + 0.08
+
+
+def test_a_line_does_not_depend_on_which_others_run_beside_it(grid: Case) -> None:
+    schedule = Schedule(iterations=6)
+    alone = train_case(grid, choose(["gae"]), 2, 0, schedule, lambda: None)["lines"]["gae"]
+    among = train_case(grid, choose(["gigpo", "gae", "oracle"]), 2, 0, schedule, lambda: None)["lines"]["gae"]
+    assert alone == among
+
+
+def test_a_better_critic_gives_better_credit(grid: Case) -> None:
+    truth, views = views_of(grid, 8, 128, 10, 0)
+    estimated, exact = (measure(credit_of(read_line(text), views), truth)["correlation"].mean() for text in ("gae", "gae:critic=exact"))
+    assert exact > estimated + 0.01
+
+
+def test_intervals_hold_the_mean_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(2000):
+        one = interval(rng.normal(size=6))
+        hits += bool(one["low"] < 0 < one["high"])  # type: ignore[operator]
+    assert 0.93 < hits / 2000 < 0.97
+    assert interval(np.array([np.nan, 2.0]))["mean"] == 2 and interval(np.array([np.nan]))["mean"] is None
+    values = rng.normal(size=9)
+    left_out = [values.mean(), *((values.sum() - one) / 8 for one in values)]
+    assert jackknife(np.array(left_out)) == pytest.approx(interval(values))  # for a mean the two are the same
+
+
+@pytest.mark.parametrize(("freedom", "quantile"), [(1, 12.706), (4, 2.776), (5, 2.571), (9, 2.262), (19, 2.093), (200, 1.972)])
+def test_students_quantiles(freedom: int, quantile: float) -> None:
+    assert t_quantile(freedom) == pytest.approx(quantile, abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["gigpoo"], "Did you mean 'gigpo'"),
+        (["oracel"], "Did you mean 'oracle'"),
+        (["gigpo:omga=2"], "Did you mean 'omega'"),
+        (["gigpo:omega=-1"], "omega takes number ≥ 0"),
+        (["gae:critic=exakt"], "Did you mean 'exact'"),
+        (["oracle:x=1"], "no options"),
+        ([], "no credit algorithm"),
+    ],
+)
+def test_a_line_that_cannot_be_read_says_why(texts: Sequence[str], message: str) -> None:
+    with pytest.raises(tw.TurnwiseError, match=message):
+        choose(list(texts))
+
+
+def test_lines_take_options_as_words() -> None:
+    line = read_line("gigpo:norm=none:once=true:omega=0.5")
+    assert (line.options["norm"], line.options["once"], line.options["omega"]) == ("none", True, 0.5)
+    labels = [line.label for line in choose(None)]
+    assert {entry.name for entry in tw.credit.algorithms} <= set(labels)
+    assert len(labels) == len(set(labels))
+
+
+def test_problems_without_anything_to_decide_are_refused() -> None:
+    for text in ("corridor:horizon=2", "bifurcation:luck=0.5", "tree:pays=0"):
+        with pytest.raises(tw.TurnwiseError, match="no action matters"):
+            make_case(text, make(text), SKILL)
+    with pytest.raises(tw.TurnwiseError, match="skill is a probability"):
+        make_case("grid", make("grid"), 1.2)
+    best = make_case("chain", make("chain"), 1.0)
+    with pytest.raises(tw.TurnwiseError, match="first policy is the best"):
+        train_case(best, choose(["grpo"]), 2, 0, Schedule(), lambda: None)
+
+
+def test_readings_of_a_group_do_not_depend_on_the_order_of_its_turns(grid: Case) -> None:
+    truth, views = views_of(grid, 4, 16, 1, 0)
+    rollouts = views[0].rollouts()
+    order = np.random.default_rng(0).permutation(len(rollouts))
+    for name, option in product(("gigpo", "graph_gpo"), ("std", "none")):
+        credit = tw.credit.compute(name, rollouts.permuted(order), norm=option)
+        back = np.empty_like(credit)
+        back[order] = credit
+        assert measure(back, truth)["correlation"] == pytest.approx(
+            measure(tw.credit.compute(name, rollouts, norm=option), truth)["correlation"]
+        )
