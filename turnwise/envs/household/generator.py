@@ -11,6 +11,7 @@ All chance comes from BLAKE2b, not from a library's generator, whose stream may 
 from __future__ import annotations
 
 import json
+import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -63,7 +64,7 @@ class Dice:
         """A number from 0 to n − 1. 32 bits for small n: the bias is below one in a million."""
         if not self._left:
             drawn = blake2b(self._block.to_bytes(8, "big"), key=self._seed, digest_size=64).digest()
-            self._left = [int.from_bytes(drawn[i : i + 4], "big") for i in range(0, 64, 4)]
+            self._left = list(struct.unpack(">16I", drawn))
             self._block += 1
         return self._left.pop() % n
 
