@@ -1,1 +1,46 @@
-"""Learning: packing, log-probs, the learner that owns the weights and the optimiser."""
+"""The learner: owns the weights and the optimiser. See docs/learner.md.
+
+Names are loaded when they are asked for, so that `import turnwise.learn` costs no torch and no transformers.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from turnwise.learn.learner import Learner
+    from turnwise.learn.lora import add_lora
+    from turnwise.learn.packing import Packed, pack
+    from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
+    from turnwise.learn.sft import SftSettings, as_trajectories, warm_start
+    from turnwise.learn.values import gae_targets
+
+_HOME = {
+    "Learner": "learner",
+    "LearnerSettings": "settings",
+    "OptimiserSettings": "settings",
+    "ValueSettings": "settings",
+    "add_lora": "lora",
+    "Packed": "packing",
+    "pack": "packing",
+    "SftSettings": "sft",
+    "as_trajectories": "sft",
+    "warm_start": "sft",
+    "gae_targets": "values",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+__all__ = [
+    "Learner", "LearnerSettings", "OptimiserSettings", "ValueSettings",
+    "add_lora",
+    "Packed", "pack",
+    "SftSettings", "as_trajectories", "warm_start",
+    "gae_targets",
+]  # fmt: skip

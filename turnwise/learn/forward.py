@@ -114,7 +114,9 @@ class PackedModel:
         self.causal: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
         self.backbone: Any = getattr(self.causal, "base_model", None)
         if self.backbone is None or self.backbone is self.causal:
-            raise TurnwiseError(f"{type(model).__name__} is not a causal language model of transformers: it has no inner model under its head")
+            raise TurnwiseError(
+                f"{type(model).__name__} is not a causal language model of transformers: it has no inner model under its head"
+            )
         self.packs = self._try()
 
     @property
@@ -182,7 +184,9 @@ class PackedModel:
         self.packs = True
         try:
             with self.attention():
-                seen = [self._hidden(np.concatenate([start, second]), _places(6, 4), [6, 4])[-length:] for start in (first, first[::-1].copy())]
+                seen = [
+                    self._hidden(np.concatenate([start, second]), _places(6, 4), [6, 4])[-length:] for start in (first, first[::-1].copy())
+                ]
                 alone = self._hidden(second, _places(4), [4])
         except (NotPackable, TypeError) as reason:
             self._explain(str(reason))
@@ -213,8 +217,8 @@ class PackedModel:
         allowed = 1e-3 if hidden.dtype in (torch.float32, torch.float64) else 0.1
         if not gap <= allowed:
             raise TurnwiseError(
-                f"{type(self.causal).__name__}: its log-probs differ by {gap:.3g} from those of its output layer alone. Either its weights hold "
-                "numbers that are not finite, or it changes its logits in a way that the learner does not know"
+                f"{type(self.causal).__name__}: its log-probs differ by {gap:.3g} from those of its output layer alone. Either its weights "
+                "hold numbers that are not finite, or it changes its logits in a way that the learner does not know"
             )
 
 

@@ -32,7 +32,7 @@ class Head:
     @classmethod
     def of(cls, model: nn.Module) -> Head:
         """The head of a transformers model, with the factors that its config names."""
-        layer: Any = model.get_output_embeddings()  # type: ignore[operator]
+        layer: Any = model.get_output_embeddings()
         if not isinstance(layer, nn.Linear):
             raise TurnwiseError(
                 f"{type(model).__name__}: the output layer is {type(layer).__name__}, and only a plain linear layer can be trained here "
@@ -62,11 +62,11 @@ def _cap(head: Head, temperature: float) -> float | None:
     return None if head.softcap is None else head.softcap / temperature
 
 
-class _TokenLogprobs(torch.autograd.Function):
+class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
     """Chunked log-softmax of a linear layer. Second derivatives are left out: no objective here needs them."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         hidden: Tensor,
         weight: Tensor,
@@ -94,7 +94,7 @@ class _TokenLogprobs(torch.autograd.Function):
         return logprob, spread
 
     @staticmethod
-    def backward(ctx: Any, logprob_grad: Tensor | None, entropy_grad: Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, logprob_grad: Tensor | None, entropy_grad: Tensor | None) -> tuple[Any, ...]:
         hidden, weight, bias, target, normaliser, spread = ctx.saved_tensors
         scale, cap, chunk = ctx.settings
         if logprob_grad is None:

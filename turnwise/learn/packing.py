@@ -147,7 +147,9 @@ class _Builder:
         self.size = 0
         self.sequence_starts: list[int] = []
         self.sequence_trajectory: list[int] = []
-        self.turns: list[tuple[int, int, int, int, int, int]] = []  # row, last prompt token, response tokens, first flat index, sequence, traj.
+        self.turns: list[
+            tuple[int, int, int, int, int, int]
+        ] = []  # row, last prompt token, response tokens, first flat index, sequence, traj.
         self.logprobs: list[NDArray[Any]] = []
         self.complete = True  # whether every response token so far came with a log-prob
         self.trajectory = -1
@@ -247,7 +249,9 @@ def _rows_of(trajectories: Sequence[Trajectory], rollouts: Rollouts | None) -> t
         wrong = rollouts.tokens[rows] != tokens
         if wrong.any():
             row = int(rows[wrong.argmax()])
-            raise TurnwiseError(f"column 'tokens', row {row}: {rollouts.tokens[row]}, but the turn has {tokens[wrong.argmax()]} response ids")
+            raise TurnwiseError(
+                f"column 'tokens', row {row}: {rollouts.tokens[row]}, but the turn has {tokens[wrong.argmax()]} response ids"
+            )
         offsets = rollouts.token_offsets[rows]
     return numbers, np.split(rows, cuts), np.split(offsets, cuts)
 
@@ -259,8 +263,9 @@ def _sized(columns: Mapping[str, NDArray[Any]], size: int, what: str) -> dict[st
     return dict(columns)
 
 
-def minibatches(packed: Packed, size: int | None, unit: Unit, seed: int) -> list[Ints]:
-    """The sequences of each optimiser step: about `size` trajectories or turns (None: all), shuffled by `seed`, sizes as equal as possible.
+def minibatches(packed: Packed, unit: Unit, seed: Any, *, size: int | None = None, steps: int = 1) -> list[Ints]:
+    """The sequences of each optimiser step, shuffled by `seed` and as equal in size as can be: `steps` parts, or, where `size` is given,
+    parts of about so many trajectories or turns.
 
     A trajectory's sequences stay together with unit "trajectory". With "turn", a sequence that holds several turns (full context) moves
     as one and counts as many.
@@ -270,17 +275,15 @@ def minibatches(packed: Packed, size: int | None, unit: Unit, seed: int) -> list
     owner = packed.sequence_trajectory if unit == "trajectory" else np.arange(len(packed))
     _, code = np.unique(owner, return_inverse=True)
     order = np.random.default_rng(seed).permutation(int(code.max()) + 1)
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
     counts = np.ones(len(order), np.int64) if unit == "trajectory" else np.diff(packed.turn_offsets)
     total = int(counts.sum())
-    steps = 1 if size is None else max(1, round(total / size))
-    before = np.cumsum(counts[order]) - counts[order]  # how many come before each unit, in shuffled order
-    step_of_unit = np.empty(len(order), np.int64)
-    step_of_unit[order] = before * steps // total
-    by_place = np.argsort(place[code], kind="stable")
-    step = step_of_unit[code][by_place]
-    return [part for part in np.split(by_place, np.searchsorted(step, np.arange(1, steps))) if len(part)]
+    steps = min(total, max(1, round(total / size))) if size is not None else min(total, steps)
+    place, step_of = np.empty_like(order), np.empty_like(order)
+    place[order] = np.arange(len(order))
+    step_of[order] = (np.cumsum(counts[order]) - counts[order]) * steps // total
+    shuffled = np.argsort(place[code], kind="stable")
+    cuts = np.searchsorted(step_of[code][shuffled], np.arange(1, steps))
+    return [part for part in np.split(shuffled, cuts) if len(part)]
 
 
 def microbatches(packed: Packed, sequences: Any, tokens: int, whole_trajectories: bool = False) -> list[Ints]:

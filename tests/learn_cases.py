@@ -1,0 +1,66 @@
+"""What the learner's tests share: tiny models, and trajectories with window or full context."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+from turnwise.rollouts import Rollouts, Trajectory, Turn
+
+VOCABULARY = 48
+
+
+def tiny(seed: int = 0, kind: str = "qwen2", spread: float = 0.15, **more: Any) -> Any:
+    """A model of a few thousand weights, with logits wide enough that its choices matter."""
+    sizes: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "initializer_range": spread}
+    sizes |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None, "tie_word_embeddings": False}
+    config, model = (Qwen2Config, Qwen2ForCausalLM) if kind == "qwen2" else (LlamaConfig, LlamaForCausalLM)
+    torch.manual_seed(seed)
+    return model(config(**(sizes | more))).eval()
+
+
+def trajectories(seed: int = 0, groups: int = 2, size: int = 3, context: str = "window", logprobs: bool = True) -> list[Trajectory]:
+    """Groups of attempts with 1 to 4 turns. With "full" context a prompt is all that came before plus a new observation."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for group in range(groups):
+        for member in range(size):
+            turns: list[Turn] = []
+            past: list[int] = []
+            for t in range(int(rng.integers(1, 5))):
+                fresh = rng.integers(0, VOCABULARY, rng.integers(2, 9)).tolist()
+                response = rng.integers(0, VOCABULARY, rng.integers(1, 6)).tolist()
+                prompt = past + fresh if context == "full" else fresh
+                past = prompt + response
+                turns.append(
+                    Turn(
+                        anchor=f"state {rng.integers(3) if t else 'start'}",
+                        reward=float(rng.normal()),
+                        prompt_ids=prompt,
+                        response_ids=response,
+                        logprobs=(-rng.random(len(response)) * 3).tolist() if logprobs else (),
+                    )
+                )
+            found.append(Trajectory(group, f"{group}-{member}", turns=turns))
+    return found
+
+
+def rollouts_of(found: list[Trajectory]) -> Rollouts:
+    return Rollouts.from_trajectories(found)
+
+
+def plain_logprobs(model: Any, prompt: list[int], response: list[int], temperature: float = 1.0) -> torch.Tensor:
+    """Log-probs of a response by the model's own forward on this one sequence, full logits."""
+    ids = torch.tensor([[*prompt, *response]])
+    logits = model(input_ids=ids).logits[0] / temperature
+    logp = logits.log_softmax(-1)
+    places = range(len(prompt) - 1, len(prompt) + len(response) - 1)
+    return torch.stack([logp[place, token] for place, token in zip(places, response, strict=True)])
+
+
+def gradients(model: Any) -> dict[str, torch.Tensor]:
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}

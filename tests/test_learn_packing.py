@@ -1,0 +1,197 @@
+"""Packing: which tokens become one sequence, where each is predicted from, and how batches are cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from learn_cases import rollouts_of, trajectories
+from turnwise.errors import TurnwiseError
+from turnwise.learn.packing import microbatches, minibatches, pack
+from turnwise.rollouts import Trajectory, Turn
+
+
+def turn(prompt: list[int], response: list[int], logprobs: tuple[float, ...] = ()) -> Turn:
+    return Turn(anchor="x", prompt_ids=prompt, response_ids=response, logprobs=logprobs)
+
+
+def described(packed: object, rollouts: object) -> set[tuple[object, ...]]:
+    """Every response token by what identifies it and what the model will see: label, turn, place, id, all ids before it."""
+    found = set()
+    sequence = np.searchsorted(packed.offsets, packed.source, side="right") - 1  # type: ignore[attr-defined]
+    for i, source in enumerate(packed.source.tolist()):  # type: ignore[attr-defined]
+        start = packed.offsets[sequence[i]]  # type: ignore[attr-defined]
+        row = packed.turn[i]  # type: ignore[attr-defined]
+        label = rollouts.trajectory_labels[rollouts.trajectory[row]]  # type: ignore[attr-defined]
+        place = packed.index[i] - rollouts.token_offsets[row]  # type: ignore[attr-defined]
+        before = tuple(packed.ids[start : source + 1].tolist())  # type: ignore[attr-defined]
+        found.add((str(label), int(rollouts.t[row]), int(place), int(packed.target[i]), before, float(packed.engine_logprob[i])))  # type: ignore[attr-defined]
+    return found
+
+
+def expected(found: list[Trajectory]) -> set[tuple[object, ...]]:
+    """The same, straight from the turns."""
+    return {
+        (trajectory.id, t, place, token, (*one.prompt_ids, *one.response_ids[:place]), one.logprobs[place])
+        for trajectory in found
+        for t, one in enumerate(trajectory.turns)
+        for place, token in enumerate(one.response_ids)
+    }
+
+
+@pytest.mark.parametrize("context", ["window", "full"])
+def test_every_response_token_is_predicted_from_exactly_what_the_engine_saw(context: str) -> None:
+    found = trajectories(3, context=context)
+    rollouts = rollouts_of(found)
+    assert described(pack(found, rollouts), rollouts) == expected(found)
+
+
+def test_a_dialogue_that_only_grows_is_one_sequence_with_each_token_once() -> None:
+    found = trajectories(1, context="full")
+    packed = pack(found)
+    assert len(packed) == len(found)
+    assert len(packed.ids) == sum(len(x.turns[-1].prompt_ids) + len(x.turns[-1].response_ids) for x in found)
+
+
+def test_a_prompt_that_does_not_continue_starts_a_sequence_of_its_own() -> None:
+    same = Trajectory(0, 0, turns=[turn([1, 2], [3]), turn([1, 2, 3, 4], [5]), turn([1, 2, 9, 4, 5, 6], [7]), turn([1, 2, 9], [8])])
+    packed = pack([same])
+    assert packed.lengths.tolist() == [5, 7, 4]
+    assert packed.position.tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3]
+    assert packed.turn_source.tolist() == [1, 3, 10, 14]
+    assert packed.target.tolist() == [3, 5, 7, 8]
+
+
+def test_trajectories_never_continue_each_other() -> None:
+    packed = pack([Trajectory(0, 0, turns=[turn([1, 2], [3])]), Trajectory(0, 1, turns=[turn([1, 2, 3, 4], [5])])])
+    assert packed.lengths.tolist() == [3, 5]
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), context=st.sampled_from(["window", "full"]))
+def test_neither_the_order_of_trajectories_nor_that_of_rows_changes_a_token(seed: int, context: str) -> None:
+    rng = np.random.default_rng(seed)
+    found = trajectories(seed, context=context)
+    rollouts = rollouts_of(found)
+    mixed = rollouts.permuted(rng.permutation(len(rollouts)))
+    shuffled = [found[i] for i in rng.permutation(len(found))]
+    credit = rng.normal(size=len(rollouts))
+    place = {(t, r): i for i, (t, r) in enumerate(zip(rollouts.trajectory.tolist(), rollouts.t.tolist(), strict=True))}
+    moved = np.array([credit[place[key]] for key in zip(mixed.trajectory.tolist(), mixed.t.tolist(), strict=True)])
+    straight, turned = pack(found, rollouts), pack(shuffled, mixed)
+    assert described(straight, rollouts) == described(turned, mixed) == expected(found)
+
+    def numbered(packed: object, rows: object, values: object) -> list[tuple[float, ...]]:
+        columns = packed.per_token(values, rows), packed.engine_logprob, packed.target  # type: ignore[attr-defined]
+        return sorted(zip(*(column.tolist() for column in columns), strict=True))
+
+    assert numbered(straight, rollouts, credit) == numbered(turned, mixed, moved)
+    flat = rng.normal(size=int(rollouts.tokens.sum()))  # type: ignore[union-attr]
+    by_token = dict(zip(straight.index.tolist(), straight.per_token(flat, rollouts).tolist(), strict=True))
+    assert by_token == dict(enumerate(flat.tolist()))
+
+
+def test_taking_sequences_moves_everything_that_belongs_to_them() -> None:
+    found = trajectories(5)
+    rollouts = rollouts_of(found)
+    packed = pack(found, rollouts).with_columns(mark=np.arange(sum(len(t.response_ids) for x in found for t in x.turns)))
+    order = np.random.default_rng(0).permutation(len(packed))
+    part = packed.take(order).take(np.arange(len(order))[::2])
+    assert part.lengths.tolist() == packed.lengths[order[::2]].tolist()
+    assert described(part, rollouts) <= expected(found)
+    assert part.target.tolist() == packed.target[part.columns["mark"]].tolist()
+    assert [int(part.ids[s]) for s in part.turn_source] == [int(list(found_turn(found, rollouts, r).prompt_ids)[-1]) for r in part.turn_row]
+
+
+def found_turn(found: list[Trajectory], rollouts: object, row: int) -> Turn:
+    label = rollouts.trajectory_labels[rollouts.trajectory[row]]  # type: ignore[attr-defined]
+    return next(x for x in found if x.id == label).turns[rollouts.t[row]]  # type: ignore[attr-defined]
+
+
+def test_a_turn_without_a_response_keeps_its_state_and_has_no_token() -> None:
+    packed = pack([Trajectory(0, 0, turns=[turn([1, 2], []), turn([1, 2, 3], [4]), turn([], [])])])
+    assert packed.ids.tolist() == [1, 2, 3, 4]
+    assert packed.turn_row.tolist() == [0, 1]
+    assert packed.turn_source.tolist() == [1, 2]
+
+
+def test_engine_logprobs_are_given_for_all_tokens_or_not_at_all() -> None:
+    partly = [Trajectory(0, 0, turns=[turn([1], [2, 3], (-0.5, -0.25)), turn([4], [5])])]
+    assert pack(partly).engine_logprob is None
+    partly[0].turns[1].logprobs = (-1.0,)
+    assert pack(partly).engine_logprob.tolist() == [-0.5, -0.25, -1.0]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("turns", "words"),
+    [
+        ([turn([], [3])], "without a prompt"),
+        ([turn([1], [2, 3], (-0.5,))], "1 log-probs for 2"),
+        ([turn([1], [-2])], "whole numbers"),
+        ([turn([1.5], [2])], "whole numbers"),  # type: ignore[list-item]
+    ],
+)
+def test_turns_that_cannot_be_trained_on_are_named(turns: list[Turn], words: str) -> None:
+    with pytest.raises(TurnwiseError, match=words) as error:
+        pack([Trajectory(0, "here", turns=turns)])
+    assert "'here', turn 0" in str(error.value)
+
+
+def test_rollouts_that_do_not_match_the_trajectories_are_refused() -> None:
+    found = trajectories(2)
+    rollouts = rollouts_of(found)
+    with pytest.raises(TurnwiseError, match="not in the rollouts"):
+        pack([*found, Trajectory(0, "stranger", turns=[turn([1], [2])])], rollouts)
+    with pytest.raises(TurnwiseError, match="given twice"):
+        pack([*found, found[0]], rollouts)
+    found[1].turns[0].response_ids = [*found[1].turns[0].response_ids, 1]
+    found[1].turns[0].logprobs = ()
+    with pytest.raises(TurnwiseError, match="column 'tokens', row"):
+        pack(found, rollouts)
+    found[1].turns = [*found[1].turns, turn([1], [2])]
+    with pytest.raises(TurnwiseError, match="turns, and"):
+        pack(found, rollouts)
+
+
+def test_credit_of_a_wrong_length_is_refused() -> None:
+    found = trajectories(2)
+    rollouts = rollouts_of(found)
+    with pytest.raises(TurnwiseError, match="one number a turn"):
+        pack(found, rollouts).per_token(np.zeros(len(rollouts) + 1), rollouts)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), budget=st.integers(1, 60), whole=st.booleans())
+def test_micro_batches_hold_each_sequence_once_and_respect_the_budget(seed: int, budget: int, whole: bool) -> None:
+    packed = pack(trajectories(seed))
+    order = np.random.default_rng(seed).permutation(len(packed))
+    parts = microbatches(packed, order, budget, whole)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(packed)))
+    owner = packed.sequence_trajectory if whole else np.arange(len(packed))
+    for part in parts:
+        assert packed.lengths[part].sum() <= budget or len(set(owner[part].tolist())) == 1
+    homes = [set(owner[part].tolist()) for part in parts]
+    assert sum(map(len, homes)) == len(set().union(*homes))  # nothing that must stay whole is cut
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), size=st.integers(1, 20), unit=st.sampled_from(["trajectory", "turn"]))
+def test_mini_batches_are_of_nearly_equal_size(seed: int, size: int, unit: str) -> None:
+    packed = pack(trajectories(seed, groups=3))
+    parts = minibatches(packed, unit, seed, size=size)  # type: ignore[arg-type]
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(packed)))
+    owner = packed.sequence_trajectory if unit == "trajectory" else np.arange(len(packed))
+    sizes = [len(set(owner[part].tolist())) for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+    assert sum(sizes) == len(set(owner.tolist()))
+    assert len(parts) == min(sum(sizes), max(1, round(sum(sizes) / size)))
+
+
+def test_mini_batches_follow_the_seed_and_the_number_of_steps() -> None:
+    packed = pack(trajectories(1, groups=4))
+    as_lists = [[part.tolist() for part in minibatches(packed, "trajectory", (seed, 0), steps=3)] for seed in (1, 1, 2)]
+    assert as_lists[0] == as_lists[1] != as_lists[2]
+    assert len(as_lists[0]) == 3
+    assert len(minibatches(packed, "turn", 0)) == 1

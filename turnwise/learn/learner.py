@@ -1,0 +1,344 @@
+"""The learner: owns the weights and the optimiser, and turns credit into steps.
+
+    learner = Learner(model, LearnerSettings(...))
+    rollouts = learner.annotate(trajectories, rollouts)        # only where credit needs values or rewards carry a KL penalty
+    metrics = learner.update(trajectories, rollouts, credit, seed)
+
+Numpy goes in, plain numbers come out; nobody outside sees a batch, a device or a gradient, so the inside can be replaced. All that an
+update does follows from its arguments and the learner's state: the same seed gives the same weights, bit by bit on a CPU.
+
+An update packs the trajectories, cuts them into mini-batches (one optimiser step each) and those into micro-batches by tokens. Weights of
+tokens are fixed for the whole mini-batch before it is cut, which is why the token budget cannot change a gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from turnwise.errors import TurnwiseError
+from turnwise.learn.forward import PackedModel
+from turnwise.learn.logprobs import token_logprobs
+from turnwise.learn.metrics import StepLog
+from turnwise.learn.optimiser import Optimiser, Weights
+from turnwise.learn.packing import Packed, microbatches, minibatches, pack
+from turnwise.learn.reference import Reference
+from turnwise.learn.saving import fingerprint, write_model
+from turnwise.learn.settings import LearnerSettings
+from turnwise.learn.values import Critic, with_value_targets
+from turnwise.objectives.kl import reward_penalty
+from turnwise.objectives.loss import combine
+from turnwise.objectives.tokens import Tokens, check_split, token_weights
+from turnwise.rollouts import Rollouts, Trajectory
+
+Column = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What the policy says about packed tokens: log-prob and entropy of each, and the critic's values (one a turn or one a token)."""
+
+    logprob: Column
+    entropy: Column
+    value: Column | None
+
+
+class Learner:
+    """Weights, optimiser, reference and critic of one policy. `model` is a causal LM of transformers, plain or wrapped by peft."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        settings: LearnerSettings | None = None,
+        device: str | torch.device | None = None,
+        reference: nn.Module | None = None,
+    ):
+        self.settings = settings or LearnerSettings()
+        self.device = torch.device(device) if device is not None else next(model.parameters()).device
+        self.model = model.to(self.device).eval()
+        dtype = getattr(torch, self.settings.dtype)
+        adapted = hasattr(model, "disable_adapter")
+        trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        exact = set(trained) if adapted else set()  # adapters are small and learn slowly: float32
+        for parameter in model.parameters():
+            if not parameter.requires_grad:
+                parameter.data = parameter.data.to(dtype)
+        self.critic = self._make_critic()
+        if self.critic is not None:
+            own = {f"critic.{name}": parameter for name, parameter in self.critic.named_parameters()}
+            trained, exact = trained | own, exact | set(own)
+        self.weights = Weights(trained.items(), dtype, exact)
+        self.policy = PackedModel(model)
+        if self.settings.gradient_checkpointing:
+            self.policy.causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self.reference = Reference(self.policy, reference) if self.settings.needs_reference else None
+        self.optimiser = self._make_optimiser()
+
+    def _make_critic(self) -> Critic | None:
+        if self.settings.value is None:
+            return None
+        size: int = self.model.config.get_text_config().hidden_size
+        critic: Critic = Critic(size, self.settings.value).to(self.device)
+        return critic
+
+    def _make_optimiser(self) -> Optimiser:
+        value = self.settings.value
+        own = {name: value.lr for name in self.weights.masters if name.startswith("critic.")} if value is not None else {}
+        return Optimiser(self.weights, self.settings.optimiser, own)
+
+    # -- scoring ------------------------------------------------------------------------------------------------------------------
+
+    def score(self, packed: Packed) -> Scores:
+        """Log-probs, entropies and values under the current weights, in the order of `packed`."""
+        return self._score(self.policy, packed, self.critic)
+
+    def logprobs(self, packed: Packed) -> Column:
+        """Log-prob of every response token under the current weights, at the sampler's temperature."""
+        return self.score(packed).logprob
+
+    def reference_logprobs(self, packed: Packed) -> Column:
+        """The same under the frozen reference."""
+        if self.reference is None:
+            raise TurnwiseError("this learner has no reference: set a KL coefficient (loss.kl_coef or kl_reward_coef)")
+        with self.reference.active():
+            return self._score(self.reference.policy, packed, None).logprob
+
+    def _score(self, policy: PackedModel, packed: Packed, critic: Critic | None) -> Scores:
+        logprobs, entropies, values = [], [], []
+        with torch.no_grad(), self._mode(policy, training=False):
+            for sequences in microbatches(packed, np.arange(len(packed)), self.settings.tokens_per_batch):
+                part = packed.take(sequences)
+                hidden = policy.hidden(part)
+                logprob, entropy = self._token_logprobs(policy, hidden, part)
+                logprobs.append(logprob)
+                entropies.append(entropy)
+                if critic is not None:
+                    values.append(critic(hidden, part))
+        return Scores(_join(logprobs), _join(entropies), _join(values) if critic is not None else None)
+
+    def _token_logprobs(self, policy: PackedModel, hidden: Tensor, packed: Packed) -> tuple[Tensor, Tensor]:
+        """Only the positions that predict a response token go through the output layer."""
+        source, target = (torch.as_tensor(x, device=hidden.device) for x in (packed.source, packed.target))
+        logprob, entropy = token_logprobs(hidden[source], policy.head, target, temperature=self.settings.temperature, entropy=True)
+        assert entropy is not None
+        return logprob, entropy
+
+    @contextmanager
+    def _mode(self, policy: PackedModel, training: bool) -> Iterator[None]:
+        before = policy.outer.training
+        policy.outer.train(training)
+        try:
+            with policy.attention():
+                yield
+        finally:
+            policy.outer.train(before)
+
+    # -- before credit ------------------------------------------------------------------------------------------------------------
+
+    def annotate(self, trajectories: Sequence[Trajectory], rollouts: Rollouts) -> Rollouts:
+        """The rollouts with what the learner alone knows: columns `value` or `token_value` (with a critic), rewards that carry the KL
+        penalty (with kl_reward_coef), and the per-token columns `old_logprob` and `ref_logprob`, which `update` then uses."""
+        packed = pack(trajectories, rollouts)
+        rollouts.need("tokens", "Learner.annotate")
+        if len(np.unique(packed.turn_row)) != len(rollouts):
+            missing = int(np.setdiff1d(np.arange(len(rollouts)), packed.turn_row)[0])
+            raise TurnwiseError(
+                f"rollouts row {missing}: its turn is not among the trajectories, or has no prompt ids, so it cannot be valued"
+            )
+        scores = self.score(packed)
+        old = self._engine_logprobs(packed) if self.settings.old_logprobs == "engine" else scores.logprob
+        extra = {**rollouts.extra, "old_logprob": _placed(old, packed.index)}
+        changes: dict[str, Any] = {}
+        if self.reference is not None:
+            ref = self.reference_logprobs(packed)
+            extra["ref_logprob"] = _placed(ref, packed.index)
+            if self.settings.kl_reward_coef > 0:
+                coef, kind = self.settings.kl_reward_coef, self.settings.kl_reward
+                changes["reward"] = rollouts.reward + reward_penalty(old, ref, coef, kind, packed.turn, len(rollouts))
+        if scores.value is not None and self.settings.value is not None:
+            name, place = ("value", packed.turn_row) if self.settings.value.level == "turn" else ("token_value", packed.index)
+            changes[name] = _placed(scores.value, place)
+        return replace(rollouts, **changes, extra=extra)
+
+    def _engine_logprobs(self, packed: Packed) -> Column:
+        if packed.engine_logprob is None:
+            raise TurnwiseError("some turns carry no log-probs of the engine, and old_logprobs='engine' needs them on every response token")
+        return packed.engine_logprob.astype(np.float32)
+
+    # -- the update ---------------------------------------------------------------------------------------------------------------
+
+    def update(
+        self,
+        trajectories: Sequence[Trajectory],
+        rollouts: Rollouts,
+        credit: Any,
+        seed: int = 0,
+        *,
+        targets: Any = None,
+        progress: float = 0.0,
+    ) -> dict[str, float]:
+        """Learn from these trajectories. `credit` is one number a turn, or one a token, in the order of the rollouts' rows.
+
+        targets: what the critic should learn, in the same order (`gae_targets`). progress: the share of the run that is behind, 0 to 1,
+        for schedules that fall. Returns metrics: means over the optimiser steps, and what the update cost.
+        """
+        log = StepLog()
+        with log.phase("pack"):
+            packed = self._prepared(trajectories, rollouts, credit, targets)
+            passes = [self._minibatches(packed, (seed % 2**63, epoch)) for epoch in range(self.settings.epochs)]
+        packed = self._with_logprobs(packed, rollouts, log, steps=sum(map(len, passes)))
+        with log.phase("update"), self.training(seed):
+            for sequences in (part for one_pass in passes for part in one_pass):
+                if not self._step(packed.take(sequences), rollouts, log, progress):
+                    break
+        log.add(tokens=len(packed.source), tokens_forward=len(packed.ids), sequences=len(packed), turns=len(np.unique(packed.turn)))
+        return log.summary(self.optimiser.settings.lr * self.optimiser.settings.factor(self.optimiser.steps_taken, progress))
+
+    def _prepared(self, trajectories: Sequence[Trajectory], rollouts: Rollouts, credit: Any, targets: Any) -> Packed:
+        packed = pack(trajectories, rollouts)
+        value = self.settings.value
+        if value is not None:
+            if targets is None:
+                raise TurnwiseError("a learner with a critic needs targets for it: update(…, targets=gae_targets(rollouts, …))")
+            packed = with_value_targets(packed, rollouts, targets, value)
+        if value is None or value.level == "token":  # prompts alone teach nothing
+            packed = packed.take(np.flatnonzero(np.diff(packed.token_offsets)))
+        return packed.with_columns(advantage=packed.per_token(credit, rollouts))
+
+    def _minibatches(self, packed: Packed, seed: tuple[int, int]) -> list[NDArray[np.int64]]:
+        settings = self.settings
+        return minibatches(packed, settings.minibatch_unit, seed, size=settings.minibatch_size, steps=settings.minibatches)
+
+    def _with_logprobs(self, packed: Packed, rollouts: Rollouts, log: StepLog, steps: int) -> Packed:
+        """`packed` with old, engine and reference log-probs, as far as the loss needs them and they are not in the rollouts yet."""
+        known = rollouts.extra
+        if packed.engine_logprob is not None:
+            packed = packed.with_columns(engine_logprob=packed.engine_logprob)
+        elif "engine_logprob" in self.settings.loss.needs:
+            raise TurnwiseError("the importance correction needs the engine's log-probs, and some turns carry none")
+        if self.settings.old_logprobs == "engine":
+            packed = packed.with_columns(old_logprob=self._engine_logprobs(packed))
+        elif "old_logprob" in known:
+            packed = packed.with_columns(old_logprob=known["old_logprob"][packed.index])
+        elif steps > 1:  # with a single step the policy is still the old one, and its own log-probs serve
+            with log.phase("old_logprobs"):
+                packed = packed.with_columns(old_logprob=self.logprobs(packed))
+        if self.settings.loss.kl_coef > 0:
+            with log.phase("reference"):
+                stored = known["ref_logprob"][packed.index] if "ref_logprob" in known else self.reference_logprobs(packed)
+                packed = packed.with_columns(ref_logprob=stored)
+        return packed
+
+    def _step(self, batch: Packed, rollouts: Rollouts, log: StepLog, progress: float) -> bool:
+        """One optimiser step. False ends the update: the policy has moved too far from the old one."""
+        settings = self.settings
+        weight = token_weights(batch.turn, batch.trajectory, settings.aggregation, settings.constant)
+        batch = batch.with_columns(weight=weight.numpy())
+        parts = microbatches(batch, np.arange(len(batch)), settings.tokens_per_batch, settings.loss.level == "trajectory")
+        if settings.loss.level == "trajectory":
+            check_split([batch.sequence_trajectory[part] for part in parts], "trajectory")
+        counts = {"batch_tokens": len(batch.source), "turns": len(rollouts), "trajectories": len(rollouts.trajectory_labels)}
+        values = len(batch.turn_row) if settings.value is not None and settings.value.level == "turn" else len(batch.source)
+        measured = [self._backward(batch.take(part), counts, values) for part in parts]
+        metrics = _numbers(combine(measured))
+        if settings.kl_stop is not None and metrics["kl_old_k3"] > settings.kl_stop:
+            self.weights.zero_grad()
+            log.stopped(metrics)
+            return False
+        log.step(metrics, self.optimiser.step(torch.tensor(metrics["loss"]), progress))
+        return True
+
+    def _backward(self, part: Packed, counts: Mapping[str, int], values: int) -> dict[str, Tensor]:
+        """Gradients of one micro-batch, added to what is there; its metrics."""
+        hidden = self.policy.hidden(part)
+        logprob, entropy = self._token_logprobs(self.policy, hidden, part)
+        columns = {name: torch.as_tensor(column, device=hidden.device) for name, column in part.columns.items()}
+        tokens = Tokens(
+            logprob=logprob,
+            old_logprob=columns.get("old_logprob", logprob.detach()),
+            advantage=columns["advantage"],
+            turn=torch.as_tensor(part.turn, device=hidden.device),
+            trajectory=torch.as_tensor(part.trajectory, device=hidden.device),
+            weight=columns["weight"],
+            engine_logprob=columns.get("engine_logprob"),
+            ref_logprob=columns.get("ref_logprob"),
+            entropy=entropy,
+            batch_tokens=counts["batch_tokens"],
+            turns=counts["turns"],
+            trajectories=counts["trajectories"],
+        )
+        loss, metrics = self.settings.loss(tokens)
+        if self.critic is not None:
+            extra, more = self.critic.loss(self.critic(hidden, part), part, values)
+            loss = loss + extra
+            metrics = {**metrics, **more, "loss": loss.detach()}
+        loss.backward()
+        return metrics
+
+    @contextmanager
+    def training(self, seed: int) -> Iterator[None]:
+        """The model in training mode with packed attention. Dropout draws from the seed alone, and what others draw is not disturbed."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.random.fork_rng([self.device] if self.device.type == "cuda" else []))
+            torch.manual_seed(seed % 2**63)
+            stack.enter_context(self._mode(self.policy, training=True))
+            yield
+
+    # -- keeping ------------------------------------------------------------------------------------------------------------------
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """All that is needed to go on exactly here: tensors (copies, on the CPU) and plain numbers."""
+        moments, numbers = self.optimiser.state()
+        groups = {"weights": self.weights.tensors(), "optimiser": moments, "reference": self.reference.tensors() if self.reference else {}}
+        tensors = {f"{group}/{name}": tensor.to("cpu", copy=True) for group, own in groups.items() for name, tensor in own.items()}
+        return tensors, {"optimiser": numbers, "frozen": fingerprint(self.model)}
+
+    def load_state(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken. The learner must have been made with the same model and settings."""
+        if numbers["frozen"] != fingerprint(self.model):
+            raise TurnwiseError(
+                "the weights that are not trained differ from those of the saved state: it was made with another base model"
+            )
+        groups: dict[str, dict[str, Tensor]] = {"weights": {}, "optimiser": {}, "reference": {}}
+        for name, tensor in tensors.items():
+            group, _, own = name.partition("/")
+            if group not in groups:
+                raise TurnwiseError(f"learner state: {name!r} belongs to none of {', '.join(groups)}")
+            groups[group][own] = tensor
+        self.weights.load(groups["weights"])
+        self.optimiser.load_state(groups["optimiser"], numbers["optimiser"])
+        if self.reference is not None:
+            self.reference.load(groups["reference"])
+
+    def reset_reference(self) -> None:
+        """From now on KL is measured against the policy as it is now."""
+        if self.reference is not None:
+            self.reference.follow(self.policy)
+
+    def save_model(self, folder: str | Path, merged: bool = True, tokenizer: Any = None) -> Path:
+        """Write the model as a Hugging Face folder, atomically. Adapters are merged into it, or written alone with merged=False."""
+        return write_model(self.model, Path(folder), merged, tokenizer)
+
+
+def _join(parts: Sequence[Tensor]) -> Column:
+    return torch.cat(list(parts)).float().cpu().numpy() if parts else np.zeros(0, np.float32)
+
+
+def _numbers(metrics: Mapping[str, Tensor]) -> dict[str, float]:
+    """Plain numbers, read from the device in one go."""
+    return dict(zip(metrics, torch.stack([value.float() for value in metrics.values()]).tolist(), strict=True))
+
+
+def _placed(values: Any, index: Any) -> NDArray[np.float64]:
+    """A column in the rollouts' order from values in the packed one."""
+    column = np.zeros(len(values))
+    column[index] = values
+    return column

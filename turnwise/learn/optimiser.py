@@ -1,0 +1,170 @@
+"""Weights with a float32 copy, and AdamW on that copy.
+
+A model that computes in bfloat16 cannot learn in it: a step of 1e-6 of a weight is smaller than its last bit. So each trained weight has a
+float32 master; gradients of every micro-batch are added up on the masters in float32, AdamW moves them, and `publish` writes them back
+into the model. A weight that is float32 already is its own master and costs nothing extra.
+
+A step whose loss or gradient is not finite is skipped: the weights and the moments stay as they were. A few of them in a row end training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from turnwise.errors import TurnwiseError
+from turnwise.learn.settings import OptimiserSettings
+
+
+class Weights:
+    """The trained parameters by name, and the float32 master of each."""
+
+    def __init__(self, named: Iterable[tuple[str, nn.Parameter]], dtype: torch.dtype = torch.float32, exact: Container[str] = ()):
+        """`dtype` is what the model computes in: parameters are changed to it, except those named in `exact`, which become float32.
+        Masters are made of what the parameters held before."""
+        self.parameters: dict[str, nn.Parameter] = dict(named)
+        self.masters: dict[str, Tensor] = {}
+        for name, parameter in self.parameters.items():
+            full = parameter.data.float()
+            parameter.data = full if name in exact else full.to(dtype)
+            if parameter.dtype == torch.float32:
+                self.masters[name] = parameter
+                continue
+            master = full.clone()
+            self.masters[name] = master
+            parameter.register_post_accumulate_grad_hook(_gather_into(master))
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        for tensor in (*self.parameters.values(), *self.masters.values()):
+            tensor.grad = None
+
+    def publish(self) -> None:
+        """Write the masters into the model."""
+        for name, parameter in self.parameters.items():
+            if self.masters[name] is not parameter:
+                parameter.data.copy_(self.masters[name])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The masters, detached, by name."""
+        return {name: master.detach() for name, master in self.masters.items()}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take these values; names and shapes must be exactly those of the model."""
+        check_names("weights", tensors, self.masters)
+        for name, master in self.masters.items():
+            master.data.copy_(tensors[name])
+        self.publish()
+
+
+def _gather_into(master: Tensor) -> Any:
+    def gather(parameter: nn.Parameter) -> None:
+        if parameter.grad is None:
+            return
+        gradient = parameter.grad.float()
+        master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+        parameter.grad = None
+
+    return gather
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one optimiser step did. `taken` is false where the loss or the gradient was not finite."""
+
+    taken: bool
+    grad_norm: float
+    lr: float
+
+
+class Optimiser:
+    """AdamW over the masters of `weights`, with warm-up, schedule and clipping."""
+
+    def __init__(self, weights: Weights, settings: OptimiserSettings, own_lr: Mapping[str, float] | None = None):
+        """`own_lr` gives some weights, by name, a learning rate of their own; the schedule applies to it as well."""
+        self.weights, self.settings = weights, settings
+        self.steps_taken = 0
+        self.bad_in_a_row = 0
+        masters, rates = weights.masters, own_lr or {}
+        if not masters:
+            raise TurnwiseError("the model has no weight that requires a gradient: nothing to train")
+        groups: dict[tuple[float, float], list[Tensor]] = {}
+        for name, master in masters.items():
+            decay = settings.weight_decay if master.dim() > 1 else 0.0
+            groups.setdefault((rates.get(name, settings.lr), decay), []).append(master)
+        self._rates = [rate for rate, _ in groups]
+        self._adam = torch.optim.AdamW(
+            [{"params": tensors, "lr": rate, "weight_decay": decay} for (rate, decay), tensors in groups.items()],
+            betas=settings.betas,
+            eps=settings.eps,
+            fused=True if all(master.is_cuda for master in masters.values()) else None,
+        )
+
+    def step(self, loss: Tensor, progress: float = 0.0) -> Step:
+        """Move the weights by the gradients that lie on the masters, then clear them. `loss` is looked at, not differentiated."""
+        gradients = [master.grad for master in self.weights.masters.values() if master.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients) if gradients else loss.new_zeros(())
+        size, value = torch.stack([norm.float(), loss.detach().float()]).tolist()
+        factor = self.settings.factor(self.steps_taken, progress)
+        lr = self.settings.lr * factor
+        if not (size < float("inf") and abs(value) < float("inf")):
+            self.weights.zero_grad()
+            self._count_bad(value, size)
+            return Step(False, size, lr)
+        if self.settings.clip is not None:
+            torch.nn.utils.clip_grads_with_norm_(list(self.weights.masters.values()), self.settings.clip, norm)
+        for group, rate in zip(self._adam.param_groups, self._rates, strict=True):
+            group["lr"] = rate * factor
+        self._adam.step()
+        self.weights.zero_grad()
+        self.weights.publish()
+        self.steps_taken += 1
+        self.bad_in_a_row = 0
+        return Step(True, size, lr)
+
+    def _count_bad(self, loss: float, norm: float) -> None:
+        self.bad_in_a_row += 1
+        if self.bad_in_a_row >= self.settings.max_bad_steps:
+            raise TurnwiseError(
+                f"{self.bad_in_a_row} optimiser steps in a row had a loss ({loss:g}) or a gradient norm ({norm:g}) that is not finite. "
+                "The weights are those before these steps. Look for rewards that are not finite, lower the learning rate, or use float32"
+            )
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The moments by name, and plain numbers."""
+        tensors: dict[str, Tensor] = {}
+        for name, master in self.weights.masters.items():
+            for kind, value in self._adam.state.get(master, {}).items():
+                tensors[f"{name}/{kind}"] = value.detach()
+        return tensors, {"steps_taken": self.steps_taken, "bad_in_a_row": self.bad_in_a_row}
+
+    def load_state(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
+        """Go on exactly where `state` was taken."""
+        known = {
+            f"{name}/{kind}": (master, kind) for name, master in self.weights.masters.items() for kind in ("step", "exp_avg", "exp_avg_sq")
+        }
+        strange = set(tensors) - set(known)
+        if strange:
+            raise TurnwiseError(f"optimiser state: {sorted(strange)[0]!r} belongs to no weight of this model")
+        self._adam.state.clear()
+        for key, value in tensors.items():
+            master, kind = known[key]
+            device = master.device if kind != "step" or self._adam.defaults.get("fused") else torch.device("cpu")
+            self._adam.state[master][kind] = value.detach().to(device).clone()
+        self.steps_taken, self.bad_in_a_row = int(numbers["steps_taken"]), int(numbers["bad_in_a_row"])
+
+
+def check_names(what: str, given: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    """Raises where names or shapes differ, naming the first."""
+    for name, tensor in wanted.items():
+        if name not in given:
+            raise TurnwiseError(f"{what}: {name!r} is missing. Is this a state of the same model, with the same adapters and critic?")
+        if given[name].shape != tensor.shape:
+            raise TurnwiseError(f"{what}: {name!r} has shape {tuple(given[name].shape)}, the model's has {tuple(tensor.shape)}")
+    strange = set(given) - set(wanted)
+    if strange:
+        raise TurnwiseError(f"{what}: {sorted(strange)[0]!r} is not in the model. Is this a state of another model?")

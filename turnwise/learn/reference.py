@@ -1,0 +1,58 @@
+"""The frozen policy that KL is measured against: a copy of the model, or, with adapters, the model with its adapters switched off."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+
+from turnwise.errors import TurnwiseError
+from turnwise.learn.forward import PackedModel
+from turnwise.learn.optimiser import check_names
+
+
+class Reference:
+    """`policy` is the packed model to score with, inside `active()`."""
+
+    def __init__(self, policy: PackedModel, model: nn.Module | None = None):
+        """`model` is a reference of your own; without it the policy as it is now."""
+        self._adapted = model is None and hasattr(policy.outer, "disable_adapter")
+        if self._adapted:
+            self.policy = policy
+            return
+        frozen = model if model is not None else copy.deepcopy(policy.causal)
+        parameter = next(policy.causal.parameters())
+        frozen = frozen.to(parameter.device).requires_grad_(False).eval()
+        for own in frozen.parameters():
+            own.data = own.data.to(parameter.dtype)
+        self.policy = PackedModel(frozen)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Open while scoring: adapters are off and come back afterwards."""
+        if self._adapted:
+            with self.policy.outer.disable_adapter():
+                yield
+        else:
+            yield
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The copy's weights; empty where it shares the model's."""
+        return {} if self._adapted else {name: tensor.detach() for name, tensor in self.policy.causal.named_parameters()}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take these weights."""
+        own = self.tensors()
+        check_names("reference", tensors, own)
+        for name, tensor in own.items():
+            tensor.data.copy_(tensors[name])
+
+    def follow(self, policy: PackedModel) -> None:
+        """From now on the reference is the policy as it is now (after a warm start, say)."""
+        if self._adapted:
+            raise TurnwiseError(
+                "with adapters the reference is the base model, which cannot follow: save the model merged and start a new learner from it"
+            )
+        self.load({name: tensor.detach() for name, tensor in policy.causal.named_parameters()})

@@ -1,0 +1,113 @@
+"""Writing folders so that nobody ever sees half of one, and models as Hugging Face folders."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from turnwise.errors import TurnwiseError
+
+PART = ".part"  # how the names of unfinished folders end
+
+
+def write_folder(path: str | Path, fill: Callable[[Path], Any]) -> Path:
+    """Call `fill` with a new folder beside `path`, flush its files to the disk, then put it in place of what was there.
+
+    Whatever goes wrong (a full disk, a kill), what was at `path` before is still there or can be found again; unfinished folders of
+    earlier attempts are removed first.
+    """
+    path = Path(path)
+    _make(path.parent)
+    sweep(path.parent, path.name)
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART))
+    try:
+        fill(temporary)
+        for file in sorted(temporary.rglob("*")):
+            _flush(file)
+        temporary.chmod(0o777 & ~_umask())
+        _flush(temporary)
+        _swap(temporary, path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    _flush(path.parent)
+    return path
+
+
+def sweep(parent: Path, name: str) -> None:
+    """Remove what a killed writer left beside `name`; put back a folder that was caught between the two renames."""
+    for old in parent.glob(f".{name}.old"):
+        if (parent / name).exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.replace(parent / name)
+    for part in parent.glob(f".{name}.*{PART}"):
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _swap(new: Path, path: Path) -> None:
+    """A folder that holds something cannot be replaced in one step, so the old one steps aside first."""
+    if not path.exists():
+        new.replace(path)
+        return
+    aside = path.parent / f".{path.name}.old"
+    path.replace(aside)
+    try:
+        new.replace(path)
+    except BaseException:
+        aside.replace(path)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise TurnwiseError(f"{folder} is not a folder, so nothing can be written into it") from None
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
+
+
+def write_model(model: nn.Module, folder: Path, merged: bool, tokenizer: Any = None) -> Path:
+    """The model (adapters merged into a copy, or alone) and its tokenizer as one Hugging Face folder."""
+    adapted = hasattr(model, "merge_and_unload")
+    whole: Any = copy.deepcopy(model).merge_and_unload() if adapted and merged else model
+
+    def fill(temporary: Path) -> None:
+        whole.save_pretrained(temporary)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(temporary)
+
+    return write_folder(folder, fill)
+
+
+def fingerprint(model: nn.Module) -> str:
+    """A short hash of the weights that are not trained: names, shapes and a few numbers of each. Empty where all are."""
+    digest, frozen = hashlib.sha256(), False
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            frozen = True
+            sample = parameter.detach().flatten()[:: max(1, parameter.numel() // 16)][:32]
+            digest.update(f"{name} {tuple(parameter.shape)} {sample.float().tolist()}".encode())
+    return digest.hexdigest()[:16] if frozen else ""

@@ -1,0 +1,149 @@
+"""What a learner can be told. Checked when it is made, so a wrong number fails before a model loads."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.objectives.loss import Loss
+from turnwise.objectives.tokens import AGGREGATIONS
+
+Schedule = Literal["constant", "linear", "cosine"]
+Dtype = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class OptimiserSettings:
+    """AdamW.
+
+    lr, schedule, warmup  the learning rate rises from 0 in `warmup` steps, then stays, or falls with the run's progress towards `final_lr`
+    weight_decay          not on norms and biases (weights with fewer than two axes)
+    clip                  largest norm of the whole gradient; None does not clip
+    max_bad_steps         after so many steps in a row with a loss or gradient that is not finite, training stops with an error
+    """
+
+    lr: float = 1e-6
+    schedule: Schedule = "constant"
+    warmup: int = 0
+    final_lr: float = 0.0
+    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    clip: float | None = 1.0
+    max_bad_steps: int = 3
+
+    def __post_init__(self) -> None:
+        _choice(self, "schedule", get_args(Schedule))
+        _numbers(self, at_least={"lr": 0, "warmup": 0, "final_lr": 0, "weight_decay": 0, "max_bad_steps": 1}, above={"eps": 0, "clip": 0})
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise TurnwiseError(f"learner: betas are two numbers in [0, 1), not {self.betas!r}")
+
+    def factor(self, step: int, progress: float) -> float:
+        """What the learning rate is multiplied by at this step (from 0) with this share of the run behind (0 to 1)."""
+        warm = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
+        done = min(max(progress, 0.0), 1.0)
+        falls = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}[self.schedule]
+        floor = self.final_lr / self.lr if self.lr else 0.0
+        return warm * (falls if self.schedule == "constant" else floor + (1 - floor) * falls)
+
+
+@dataclass(frozen=True)
+class ValueSettings:
+    """A critic: one linear layer on the policy's last hidden states, float32.
+
+    level         one value a turn (at its last prompt token), or one a response token (at the token before it)
+    lr, coef      learning rate of this layer, weight of its loss beside the policy's
+    clip          how far a value may move in one update, as PPO bounds it; None: no bound
+    trains_model  whether the value loss also moves the model, or this layer alone
+    """
+
+    level: Literal["turn", "token"] = "turn"
+    lr: float = 1e-3
+    coef: float = 0.5
+    clip: float | None = None
+    trains_model: bool = True
+
+    def __post_init__(self) -> None:
+        _choice(self, "level", ("turn", "token"))
+        _numbers(self, at_least={"lr": 0, "coef": 0}, above={"clip": 0})
+
+
+@dataclass(frozen=True)
+class LearnerSettings:
+    """How one iteration's data is turned into optimiser steps.
+
+    loss                         objective, KL term, entropy bonus, importance correction
+    aggregation, constant        what counts the same in the loss (`token_weights`), and the divisor of the sums
+    optimiser                    AdamW and its schedule
+    epochs                       passes over the data
+    minibatches, minibatch_size  optimiser steps of a pass; or, where the size is given, about so many units a step
+    minibatch_unit               what a mini-batch is made of: whole trajectories, or turns
+    tokens_per_batch             tokens that are computed at once: a matter of memory, never of the result
+    dtype                        of the computation; the optimiser's own copy of the weights is float32 in any case
+    gradient_checkpointing       save memory by computing activations twice
+    temperature                  the sampler's; log-probs are at this temperature
+    old_logprobs                 whose log-probs the ratio is anchored on: the learner's before the first step, or the engine's
+    kl_reward_coef, kl_reward    subtract coefficient × KL to the reference from each turn's reward, and the estimator (k1, k2, k3)
+    kl_stop                      end an update when the KL from the old policy exceeds this
+    value                        a critic, for credit that needs values
+    """
+
+    loss: Loss = field(default_factory=Loss)
+    aggregation: str = "turn"
+    constant: float | None = None
+    optimiser: OptimiserSettings = field(default_factory=OptimiserSettings)
+    epochs: int = 1
+    minibatches: int = 1
+    minibatch_size: int | None = None
+    minibatch_unit: Literal["trajectory", "turn"] = "trajectory"
+    tokens_per_batch: int = 8192
+    dtype: Dtype = "float32"
+    gradient_checkpointing: bool = False
+    temperature: float = 1.0
+    old_logprobs: Literal["learner", "engine"] = "learner"
+    kl_reward_coef: float = 0.0
+    kl_reward: str = "k1"
+    kl_stop: float | None = None
+    value: ValueSettings | None = None
+
+    def __post_init__(self) -> None:
+        _choice(self, "aggregation", AGGREGATIONS)
+        _choice(self, "minibatch_unit", ("trajectory", "turn"))
+        _choice(self, "dtype", get_args(Dtype))
+        _choice(self, "old_logprobs", ("learner", "engine"))
+        _choice(self, "kl_reward", ("k1", "k2", "k3"))
+        counts = {"epochs": 1, "minibatches": 1, "minibatch_size": 1, "tokens_per_batch": 1}
+        _numbers(self, at_least={**counts, "kl_reward_coef": 0}, above={"temperature": 0, "kl_stop": 0, "constant": 0})
+        if self.constant is not None and not self.aggregation.endswith("_sum"):
+            raise TurnwiseError(f"learner: constant goes with turn_sum or trajectory_sum, not with aggregation {self.aggregation!r}")
+        if self.loss.level == "trajectory" and self.minibatch_unit == "turn":
+            raise TurnwiseError(
+                "learner: this loss averages over whole trajectories, which mini-batches of turns would cut: use minibatch_unit='trajectory'"
+            )
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether log-probs of the frozen reference are used anywhere."""
+        return self.loss.kl_coef > 0 or self.kl_reward_coef > 0
+
+
+def _choice(owner: Any, name: str, known: tuple[str, ...]) -> None:
+    value = getattr(owner, name)
+    if value not in known:
+        raise unknown_name(f"learner setting {name}", str(value), known)
+
+
+def _numbers(owner: Any, at_least: dict[str, float], above: dict[str, float]) -> None:
+    """None is allowed where it is the default."""
+    defaults = type(owner).__dataclass_fields__
+    for word, bounds in (("≥", at_least), (">", above)):
+        for name, bound in bounds.items():
+            value = getattr(owner, name)
+            if value is None and "None" in str(defaults[name].type):
+                continue
+            whole = str(defaults[name].type).startswith("int")
+            right = isinstance(value, int) if whole else isinstance(value, (int, float)) and math.isfinite(value)
+            if isinstance(value, bool) or not right or value < bound or (word == ">" and value == bound):
+                raise TurnwiseError(f"learner: {name} is a {'whole ' if whole else ''}number {word} {bound:g}, not {value!r}")
