@@ -40,7 +40,11 @@ class Agent:
     def read(self, response_ids: Sequence[int], observation: Observation) -> tuple[str, Parsed]:
         """A response as text, and parsed. `observation` is the one that the agent answered."""
         text = self.chat.decode(response_ids)
-        return text, self.parser(text, observation.actions)
+        return text, self.read_text(text, observation)
+
+    def read_text(self, text: str, observation: Observation) -> Parsed:
+        """The same for an engine that gives text and no token ids."""
+        return self.parser(text, observation.actions)
 
     def write(self, action: str, thought: str = "") -> list[int]:
         """An answer with this action in the form that the prompt asks for, as token ids with their end: an example to learn from."""

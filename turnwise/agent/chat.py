@@ -56,13 +56,13 @@ class Chat:
         tokenizer: Any,
         *,
         system: str = "",
-        template_kwargs: Mapping[str, Any] | None = None,
+        template_options: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
     ):
         self.tokenizer = tokenizer
         self.system = well_formed(system.strip())
         self.is_plain = not getattr(tokenizer, "chat_template", None)
-        self._kwargs = dict(template_kwargs or {})
+        self._kwargs = dict(template_options or {})
         self._tools: list[dict[str, Any]] | None = None
         if self.is_plain:
             self._kwargs.update(chat_template=PLAIN_TEMPLATE, begin=_adds_begin(tokenizer))
@@ -184,8 +184,8 @@ class Chat:
         """What the template does to earlier turns when a conversation is rendered again, in words; empty where it leaves them alone."""
         for answer in (ANSWER, f"<think>\n{THOUGHT}\n</think>\n\n{ANSWER}"):
             try:
-                first = self.render([_user(ASKED)])
-                later = self.render([_user(ASKED), {"role": "assistant", "content": answer}, _user(NEXT)])
+                first = self.render(self.opening(ASKED))
+                later = self.render([*self.opening(ASKED), {"role": "assistant", "content": answer}, _user(NEXT)])
             except TurnwiseError as error:
                 return f"fails: {error}"
             if later.startswith(first + answer):

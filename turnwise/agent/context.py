@@ -53,7 +53,7 @@ class PromptMaker:
     def __init__(self, tokenizer: Any, settings: AgentSettings):
         self.settings = settings
         self.template = load_template(settings.prompt)
-        self.chat = Chat(tokenizer, system=settings.system, template_kwargs=settings.template_kwargs, tools=settings.offered_tools)
+        self.chat = Chat(tokenizer, system=settings.system, template_options=settings.template_options, tools=settings.offered_tools)
         self.limit = settings.max_prompt_tokens
         self._checked = False
         self._tools = tuple(json.dumps(tool, ensure_ascii=False) for tool in settings.offered_tools)

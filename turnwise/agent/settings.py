@@ -32,7 +32,7 @@ class AgentSettings:
     prompt: `think`, `action`, `tool`, or the path of a template. parse: `tags`, `whole`, `tool`, or `auto` (what the prompt asks for).
     valid: what a valid response needs: `parsed`, `thought` (also a closed <think> before the action), or `admissible`.
     show_actions: list the admissible actions in the prompt, less `hide_actions`. system: a system message, none where empty.
-    max_prompt_tokens: the longest prompt. template_kwargs: for the model's chat template, e.g. {"enable_thinking": False}.
+    max_prompt_tokens: the longest prompt. template_options: for the model's chat template, e.g. {"enable_thinking": False}.
     instructions: of the environment, shown at the start. tools: JSON schemas of the environment's own tools (prompt `tool`); none means
     one tool `act` that takes the action as text. options: for a context of your own."""
 
@@ -45,7 +45,7 @@ class AgentSettings:
     hide_actions: tuple[str, ...] = ("help",)
     system: str = ""
     max_prompt_tokens: int = 2048
-    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    template_options: Mapping[str, Any] = field(default_factory=dict)
     instructions: str = ""
     tools: tuple[Mapping[str, Any], ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)

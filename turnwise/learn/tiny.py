@@ -173,7 +173,10 @@ def environment_texts(env: str, n: int = 200, split: str = "train", turns: int =
 def _play(env: Env, task: Task, turns: int, chance: random.Random) -> Iterator[str]:
     """One task by chance and, where there is an expert, by the expert."""
     chooses: list[Callable[[Observation], str | None]] = [lambda seen: chance.choice(seen.actions) if seen.actions else None]
-    if callable(expert := getattr(env, "expert_action", None)):
+    if callable(plan := getattr(env, "expert", None)):
+        planned = iter(plan(task))
+        chooses.append(lambda seen: next(planned, None))
+    elif callable(expert := getattr(env, "expert_action", None)):
         chooses.append(lambda seen: expert())
     for choose in chooses:
         seen = env.reset(task, 0)

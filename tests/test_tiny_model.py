@@ -1,0 +1,182 @@
+"""The embedded model: a tokenizer that loses nothing, a model that is the same everywhere, a folder that anything can load."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import shared_folder
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnwise.agent import Agent, AgentSettings, Chat
+from turnwise.envs.base import Observation, Transition
+from turnwise.envs.registry import register, unregister
+from turnwise.errors import TurnwiseError
+from turnwise.learn.tiny import SPECIAL, build_tiny, build_tiny_for, build_tokenizer, environment_texts
+from turnwise.tasks import Task
+
+TEXTS = ["go to cabinet 1", "You are in the middle of a room. You see a desk 2, and a mug.", "Your task is to: put a mug in desk."]
+
+
+class Corridor:
+    """Doors in a row; the expert goes east, where a chandelier hangs that chance seldom sees."""
+
+    max_turns = 5
+
+    def reset(self, task: Task, seed: int = 0) -> Observation:
+        self.place = 0
+        return self._see()
+
+    def step(self, action: str) -> Transition:
+        self.place += 1 if action == "go east" else -1
+        return Transition(self._see(), done=self.place == 4)
+
+    def expert_action(self) -> str:
+        return "go east"
+
+    def _see(self) -> Observation:
+        return Observation("A chandelier!" if self.place == 4 else f"Door number {self.place}.", actions=("go east", "go west"))
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[Any, Any]:
+    return build_tiny(TEXTS, layers=2, hidden=32, heads=4, max_length=256, seed=3)
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cs"])))
+def test_every_text_comes_back_exactly(text: str) -> None:
+    tokenizer = known()
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.unk_token_id not in ids
+
+
+_known: list[Any] = []
+
+
+def known() -> Any:
+    if not _known:
+        _known.append(build_tokenizer(TEXTS))
+    return _known[0]
+
+
+def test_actions_and_odd_spaces_come_back_exactly() -> None:
+    for text in ("go to cabinet 12", "  go  to\n\ncabinet\t1 ", "click[buy now]", "x" * 5000, "é" * 5000, "漢字 😀", "<|user|>", ""):
+        ids = known()(text, add_special_tokens=False)["input_ids"]
+        assert known().decode(ids) == text
+
+
+def test_words_and_digits_are_one_token_each() -> None:
+    tokenizer = known()
+
+    def pieces(text: str) -> list[str]:
+        return [tokenizer.decode([token]) for token in tokenizer(text)["input_ids"]]
+
+    assert pieces("go to cabinet 12") == ["go", " to", " cabinet", " 1", "2"]
+    assert pieces("cabinet 907 to go") == ["cabinet", " 9", "0", "7", " to", " go"]
+    assert pieces("to: mug.") == ["to", ":", " mug", "."]
+    assert pieces("mugs") == ["mug", "s"]  # unknown words fall apart, the longest known piece first
+
+
+def test_a_message_costs_one_token_and_the_answer_two() -> None:
+    tokenizer = known()
+    chat = Chat(tokenizer, system="go")
+    size = len(tokenizer("go to cabinet 12")["input_ids"])
+    assert len(chat.opening_ids("go to cabinet 12")) == 1 + 1 + 1 + size + 1  # system role and word, user role, text, the agent's turn
+    answer = chat.answer_ids("go to cabinet 12")
+    assert len(answer) == size + 1
+    assert len(chat.bridge(answer, "go to cabinet 12")) == 1 + size + 1
+    assert chat.rewrites_history == ""
+
+
+def test_the_same_texts_sizes_and_seed_give_the_same_model(made: tuple[Any, Any]) -> None:
+    torch.manual_seed(11)
+    before = torch.random.get_rng_state()
+    model, tokenizer = build_tiny(reversed(TEXTS), layers=2, hidden=32, heads=4, max_length=256, seed=3)
+    assert torch.equal(torch.random.get_rng_state(), before)  # the caller's chance is its own
+    assert tokenizer.get_vocab() == made[1].get_vocab()
+    theirs = made[0].state_dict()
+    assert all(torch.equal(weight, theirs[name]) for name, weight in model.state_dict().items())
+    other = build_tiny(TEXTS, layers=2, hidden=32, heads=4, max_length=256, seed=4)[0].state_dict()
+    assert not all(torch.equal(weight, other[name]) for name, weight in theirs.items())
+
+
+def test_a_saved_folder_loads_like_any_other_without_a_network(made: tuple[Any, Any], tmp_path: Path) -> None:
+    model, tokenizer = made
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    text = "go to cabinet 12\nYou see a désk."
+    ids = tokenizer(text, return_tensors="pt")["input_ids"]
+    code = (
+        "import json, sys, torch\n"
+        "from transformers import AutoModelForCausalLM, AutoTokenizer\n"
+        "tokenizer, model = AutoTokenizer.from_pretrained(sys.argv[1]), AutoModelForCausalLM.from_pretrained(sys.argv[1])\n"
+        "ids = tokenizer(sys.argv[2], return_tensors='pt')['input_ids']\n"
+        "talk = [{'role': 'user', 'content': 'go'}]\n"
+        "print(json.dumps([ids[0].tolist(), tokenizer.decode(ids[0]), tokenizer.apply_chat_template(talk, tokenize=False),\n"
+        "    tokenizer.eos_token, model.config.eos_token_id, model(ids).logits[0, -1].tolist()]))\n"
+    )
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path), text], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    loaded = json.loads(done.stdout.splitlines()[-1])
+    assert loaded[:5] == [ids[0].tolist(), text, "<|user|>go", "<|end|>", tokenizer.eos_token_id]
+    with torch.no_grad():
+        assert torch.allclose(torch.tensor(loaded[5]), model(ids).logits[0, -1], atol=1e-5)
+
+
+def test_sizes_are_as_asked(made: tuple[Any, Any]) -> None:
+    model, tokenizer = made
+    config = model.config
+    assert (config.num_hidden_layers, config.hidden_size, config.num_attention_heads) == (2, 32, 4)
+    assert (config.max_position_embeddings, config.vocab_size) == (256, len(tokenizer))
+    assert next(model.parameters()).dtype == torch.float32
+    assert set(SPECIAL) <= set(tokenizer.get_vocab())
+
+
+@pytest.mark.parametrize("sizes", [{"hidden": 30}, {"hidden": 12, "heads": 4}, {"layers": 0}, {"heads": 0}, {"max_length": 0.5}])
+def test_impossible_sizes_are_clear_errors(sizes: dict[str, Any]) -> None:
+    with pytest.raises(TurnwiseError, match="tiny model"):
+        build_tiny(TEXTS, **sizes)
+
+
+def test_the_words_of_any_environment_are_collected_by_play_and_by_the_expert() -> None:
+    register("corridor", Corridor)
+    try:
+        texts = list(environment_texts("corridor", n=3, turns=5))
+        assert {"A chandelier!", "Door number 0.", "go west"} <= set(texts)
+        assert texts == list(environment_texts("corridor", n=3, turns=5))
+        _, tokenizer = build_tiny_for("corridor", extra=["Goal"], sample=3, layers=1, hidden=16, heads=2, max_length=64)
+    finally:
+        unregister("corridor")
+    for word in ("chandelier", " chandelier", "Door", " Goal", " east"):
+        assert len(tokenizer(word)["input_ids"]) == 1
+
+
+def test_the_model_answers_in_every_context(made: tuple[Any, Any]) -> None:
+    model, tokenizer = made
+    for context in ("window", "full"):
+        agent = Agent(tokenizer, AgentSettings(context=context, prompt="action"))
+        talk = agent.context()
+        talk.start(Task("1"), Observation(TEXTS[1]))
+        ids = torch.tensor([list(talk.prompt().ids)])
+        with torch.no_grad():
+            assert model(ids).logits.shape == (1, ids.shape[1], len(tokenizer))
+
+
+def test_alfworlds_texts_and_actions_come_back_exactly() -> None:
+    folder = shared_folder("alfworld")
+    tokenizer = known()
+    with lzma.open(folder / "transcripts" / "valid_seen.jsonl.xz", "rt", encoding="utf-8") as lines:
+        for _, line in zip(range(5), lines, strict=False):
+            for answer in json.loads(line)["answers"]:
+                for text in (answer["text"], *answer["actions"]):
+                    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
