@@ -125,6 +125,19 @@ def test_the_documented_credit_of_ones_own_runs_in_the_lab(tmp_path: Path) -> No
     assert ours > theirs
 
 
+def test_the_documented_problem_of_ones_own_runs_in_the_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab.problems, "_entries", dict(lab.problems._ready()))
+    example = re.search(r"```python\n(# my_problem.py.*?)```", DOCS.read_text(encoding="utf-8"), re.S)
+    assert example, "docs/lab.md has lost its example"
+    exec(compile(example[1], "my_problem.py", "exec"), {"__name__": "my_problem"})
+    problem = lab.make("doors", patience=1.0)
+    fair = lab.skilled_policy(problem, 0.0)
+    assert float(lab.expected_return(problem, fair)) == pytest.approx(0.5)
+    assert lab.advantages(problem, fair)[0, 0].tolist() == pytest.approx([0.5, -0.5])
+    found = run(Settings(**SMALL, problems=["doors:patience=0.9"], algos=["gigpo", "oracle"]))
+    assert found["credit"]["doors:patience=0.9"]["oracle"]["4"]["correlation"]["mean"] == pytest.approx(1)
+
+
 def test_a_registered_credit_that_cannot_run_is_left_out_by_default_and_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tw.credit.algorithms, "_entries", dict(tw.credit.algorithms._ready()))
 

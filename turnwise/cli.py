@@ -108,7 +108,9 @@ def lab(
     seeds: Annotated[int | None, typer.Option(help="Batches for each measurement; a quarter of them for learning curves.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same results file.")] = None,
     skill: Annotated[float | None, typer.Option(help="How good the measured policy is: 0 random, 1 the best. Default: 0.2.")] = None,
-    load: Annotated[list[str] | None, typer.Option(metavar="FILE", help="A Python file that registers a credit of your own.")] = None,
+    load: Annotated[
+        list[str] | None, typer.Option(metavar="FILE", help="A Python file that registers a credit or a problem of your own.")
+    ] = None,
     out: Annotated[str, typer.Option(metavar="FOLDER", help="Where the results and the pictures go.")] = "lab-results",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer seeds, group sizes and iterations.")] = False,
     train: Annotated[bool, typer.Option("--train/--no-train", help="Also train with each credit.")] = True,

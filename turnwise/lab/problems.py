@@ -181,4 +181,4 @@ def make(text: str, **knobs: Any) -> Problem:
     """A problem from its name and knobs: make("grid", size=5) or make("grid:size=5:aliasing=2")."""
     name, given = parse(text)
     entry = problems[name]
-    return entry.function(**bind(entry, {**given, **knobs}, problems.kind))
+    return entry.function(**bind(entry, {**given, **knobs}, problems.kind)).check()

@@ -33,7 +33,7 @@ def show(result: dict[str, Any], console: Console, files: list[Path], note: str)
     console.print("Files: " + ", ".join(escape(str(path)) for path in files if path.suffix != ".svg"), soft_wrap=True)
 
 
-def credit_table(result: dict[str, Any], full: bool = True) -> Table:
+def credit_table(result: dict[str, Any], full: bool = True) -> Group:
     """Correlation with the true advantage at the shown group size, best first."""
     size = result["settings"]["shown_size"]
     cells = {
@@ -44,7 +44,7 @@ def credit_table(result: dict[str, Any], full: bool = True) -> Table:
     return _table(result, f"Correlation of credit with the true advantage, groups of {size} ({spread}* best)", cells)
 
 
-def learning_table(result: dict[str, Any], full: bool = True) -> Table:
+def learning_table(result: dict[str, Any], full: bool = True) -> Group:
     """Area under the learning curve and where it ends."""
     cells: dict[str, dict[str, tuple[float, str]]] = {label: {} for label in _labels(result)}
     for problem, found in result["learning"].items():
@@ -63,14 +63,13 @@ def _reading(one: dict[str, float | None], full: bool) -> tuple[float, str]:
     return mean, f"±{high - mean:.2f}" if full and high is not None else ""
 
 
-def _table(result: dict[str, Any], title: str, cells: dict[str, dict[str, tuple[float, str]]]) -> Table:
+def _table(result: dict[str, Any], title: str, cells: dict[str, dict[str, tuple[float, str]]]) -> Group:
     """Lines × problems, sorted by the mean over problems; upper bounds stand below and are not marked as best."""
     bound = {line["label"]: line["bound"] for line in result["lines"]}
     problems = list(result["problems"])
     average = {label: sum(value for value, _ in row.values()) / len(row) for label, row in cells.items()}
     best = {problem: max((row[problem][0] for label, row in cells.items() if not bound[label]), default=None) for problem in problems}
-    table = Table(title=Text(title), box=SIMPLE_HEAD, title_justify="left", title_style="bold", padding=(0, 1))
-    table.pad_edge, table.collapse_padding = False, True
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, collapse_padding=True)
     table.add_column("credit", no_wrap=True)
     for problem in problems:
         table.add_column(Text(problem), justify="right", overflow="fold")
@@ -82,7 +81,7 @@ def _table(result: dict[str, Any], title: str, cells: dict[str, dict[str, tuple[
             is_best = not bound[label] and best[problem] is not None and round(value, 2) == round(best[problem] or 0.0, 2)
             row.append(Text(f"{value:.2f}{more}{'*' if is_best else ' '}", style="bold" if is_best else ""))
         table.add_row(*row, Text(f"{average[label]:.2f}"), style="dim" if bound[label] else "")
-    return table
+    return Group(Text(title, style="bold"), table)  # a title of the table's own would be folded to its width
 
 
 def reading_help(result: dict[str, Any]) -> Iterator[Text]:
