@@ -51,7 +51,7 @@ def learning_table(result: dict[str, Any], full: bool = True) -> Group:
         for label, line in found["lines"].items():
             cells[label][problem] = (line["area"]["mean"], f"→{line['final']['mean']:.2f}" if full else "")
     end = "→its end" if full else ""
-    return _table(result, f"Training with it: mean of the learning curve{end}, from 0 (first policy) to 1 (best policy); * best", cells)
+    return _table(result, f"Training with it: mean of the learning curve{end}; 0 is the first policy, 1 the best; * best", cells)
 
 
 def _labels(result: dict[str, Any]) -> list[str]:
@@ -88,7 +88,7 @@ def reading_help(result: dict[str, Any]) -> Iterator[Text]:
     """What the numbers of this very run say."""
     size = str(result["settings"]["shown_size"])
     if {"gigpo", "grpo"} <= set(_labels(result)):
-        yield Text("GiGPO minus GRPO in correlation, and the share of turns that are alone with their state in their group:")
+        yield Text("GiGPO minus GRPO in correlation, and the share of turns alone with their state in their group:")
         for problem, lines in result["credit"].items():
             gain = (lines["gigpo"][size]["correlation"]["mean"] or 0.0) - (lines["grpo"][size]["correlation"]["mean"] or 0.0)
             yield Text(f"  {problem:<14} {gain:+.2f}   {result['problems'][problem]['anchors']['singleton_share']:4.0%} alone")
