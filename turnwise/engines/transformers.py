@@ -1,0 +1,350 @@
+"""Any causal language model of transformers as an engine: its own forward and its own cache, no `generate`.
+
+This is the engine for every model and every machine; correctness and clarity come first. Requests are batched as they come, a finished
+row leaves at once, and new ones join at the next step. The model is used as it is: give it the learner's own module and both share the
+weights. A trajectory's keys and values stay until `release`, so a prompt that continues the last one costs only its new tokens.
+
+A row holds all that is needed to go on (its tokens; the draw is a function of seed and place), so the cache can be thrown away at any
+time: after `refresh`, and when a forward fails. A failed forward is tried again with half the rows; what fails alone is a fault.
+Left out: CUDA graphs, paged memory and fused kernels, which the native engine has.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from turnwise.engines.base import Finish, Request, Response
+from turnwise.engines.rowcache import Prefix, RowCache, from_prefixes
+from turnwise.engines.sampling import Columns, draw
+from turnwise.engines.stopping import StopStrings, stop_tokens
+from turnwise.errors import TurnwiseError
+
+SHORTEST_PREFIX = 8  # reusing fewer tokens saves less than the copying costs
+GROW_AFTER = 16  # steps without a failure until the batch may double again
+NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+
+
+@dataclass(slots=True)
+class Row:
+    """A request on its way. `ids` are the prompt and what was sampled; `end` is how many there may be at most."""
+
+    request: Request
+    ids: list[int]
+    end: int
+    stop: StopStrings | None
+    logprobs: list[float] = field(default_factory=list)
+    finished: bool = False
+
+
+class TransformersEngine:
+    """`max_length` bounds prompt and response together (default: what the model was made for). `prefill_tokens` bounds how many prompt
+    tokens, padding included, one forward takes. `autocast` computes in another dtype than the weights have. The tokenizer is needed for
+    stop strings, and names the end token; `stop_token_ids` replaces the end tokens that tokenizer and model name. One thread alone."""
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any = None,
+        max_batch: int = 64,
+        max_length: int | None = None,
+        *,
+        prefill_tokens: int = 16384,
+        reuse_prefixes: bool = True,
+        stop_token_ids: Sequence[int] | None = None,
+        autocast: torch.dtype | None = None,
+    ):
+        self.model, self.tokenizer = model, tokenizer
+        self.max_batch, self.prefill_tokens = max_batch, prefill_tokens
+        self.max_length = _longest(model, max_length)
+        if max_batch < 1 or prefill_tokens < 1 or self.max_length < 2:
+            raise TurnwiseError(f"engine: {max_batch=}, {prefill_tokens=} and max_length={self.max_length} must be positive")
+        named = stop_tokens(tokenizer, getattr(model, "generation_config", None), model.config)
+        self.stop_token_ids = named if stop_token_ids is None else frozenset(stop_token_ids)
+        self._takes = _forward_parameters(model)
+        self._reuse, self._autocast = reuse_prefixes, autocast
+        self._queue: deque[Row] = deque()
+        self._rows: list[Row] = []
+        self._cache: RowCache | None = None
+        self._columns: Columns | None = None
+        self._kept: dict[int, Prefix] = {}
+        self._done: list[Response] = []
+        self._limit = self._ceiling = max_batch
+        self._good_steps = 0
+        self._closed = False
+
+    @property
+    def pending(self) -> int:
+        return len(self._queue) + len(self._rows) + len(self._done)
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        if self._closed:
+            raise TurnwiseError("this engine is closed")
+        for request in requests:
+            if request.sampling.stop and self.tokenizer is None:
+                raise TurnwiseError("engine: stop strings need a tokenizer: give one to TransformersEngine")
+            if problem := self._problem(request.prompt_ids):
+                self._done.append(Response(request.key, finish=Finish.REFUSED, message=problem))
+                continue
+            stop = StopStrings(self.tokenizer, request.sampling.stop) if request.sampling.stop else None
+            end = min(len(request.prompt_ids) + request.sampling.max_tokens, self.max_length)
+            self._queue.append(Row(request, [int(token) for token in request.prompt_ids], end, stop))
+
+    def _problem(self, prompt: Sequence[int]) -> str:
+        if not len(prompt):
+            return "the prompt is empty: it needs at least one token"
+        if len(prompt) >= self.max_length:
+            return (
+                f"the prompt has {len(prompt)} tokens, and prompt and response together may have {self.max_length}: "
+                "give a shorter prompt or a larger max_length"
+            )
+        words = self.model.get_input_embeddings().weight.shape[0]
+        if min(prompt) < 0 or max(prompt) >= words:
+            return f"the prompt has token ids from {min(prompt)} to {max(prompt)}, and the model knows 0 to {words - 1}: another tokenizer?"
+        return ""
+
+    def poll(self) -> list[Response]:
+        if not self._done and (self._queue or self._rows):
+            with _evaluating(self.model), torch.no_grad(), self._precision():
+                while not self._done:
+                    self._step()
+        done, self._done = self._done, []
+        return done
+
+    def release(self, sequence: int) -> None:
+        self._kept.pop(sequence, None)
+
+    def refresh(self) -> None:
+        """Drop all that was computed. Rows in the middle of a response go on with the new weights."""
+        self._kept.clear()
+        self._put_back(self._stop_running())
+        self._limit = self._ceiling = self.max_batch
+
+    def close(self) -> None:
+        self._closed = True
+        self._queue.clear()
+        self._done.clear()
+        self._kept.clear()
+        self._stop_running()
+
+    def _precision(self) -> Any:
+        return torch.autocast(self._device.type, self._autocast) if self._autocast is not None else nullcontext()
+
+    @property
+    def _device(self) -> torch.device:
+        device: torch.device = self.model.get_input_embeddings().weight.device
+        return device
+
+    def _step(self) -> None:
+        """New rows read their prompts and draw their first token; then every running row draws one more."""
+        if joining := self._next_rows():
+            self._attempt(joining)
+        if self._rows:
+            self._attempt(self._rows)
+
+    def _next_rows(self) -> list[Row]:
+        """The rows that join now: in order of arrival, as many as there is room for, all with a kept prefix or all without."""
+        if self._rows and self._cache is not None and not self._cache.joins:
+            return []
+        joining: list[Row] = []
+        longest, continues = 0, False
+        while self._queue and len(joining) + len(self._rows) < self._limit:
+            row = self._queue[0]
+            common = self._common(row)
+            longest = max(longest, len(row.ids) - common)
+            if joining and (continues != (common > 0) or longest * (len(joining) + 1) > self.prefill_tokens):
+                break
+            continues = common > 0
+            joining.append(self._queue.popleft())
+        return joining
+
+    def _common(self, row: Row) -> int:
+        """How many tokens of this row are computed already."""
+        kept = self._kept.get(row.request.sequence)
+        common = kept.common(row.ids) if kept is not None else 0
+        return common if common >= SHORTEST_PREFIX else 0
+
+    def _attempt(self, rows: list[Row]) -> None:
+        """One forward over new rows or over the running ones. The cache of rows whose forward failed cannot be trusted."""
+        running = rows is self._rows
+        try:
+            self._decode() if running else self._prefill(rows)
+        except BaseException as error:
+            if not isinstance(error, Exception) or isinstance(error, torch.AcceleratorError):
+                self._put_back(rows if running else [*self._rows, *rows])
+                self._stop_running()
+                raise  # an interrupt, or a device that will not answer again: not ours to handle
+            if running:
+                self._stop_running()
+            failure = f"{type(error).__name__}: {error}"
+            no_memory = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(words in failure for words in NO_MEMORY)
+        else:
+            self._good_steps += 1
+            if self._good_steps >= GROW_AFTER and self._limit < self._ceiling:
+                self._limit, self._good_steps = min(self._limit * 2, self._ceiling), 0
+            return
+        if unfinished := [row for row in rows if not row.finished]:
+            self._recover(unfinished, failure, no_memory)
+
+    def _recover(self, rows: list[Row], failure: str, no_memory: bool) -> None:
+        """Try again with fewer rows, or without what was kept; a row that fails alone with nothing left to give up is a fault."""
+        could_help = no_memory and bool(self._kept or self._rows)
+        self._kept.clear()
+        self._good_steps = 0
+        if len(rows) == 1 and not could_help:
+            message = f"the engine failed on this row of {len(rows[0].ids)} tokens alone: {failure}"
+            self._hand_out(rows[0], Finish.FAULT, message)
+        else:
+            self._limit = max(1, len(self._rows) + len(rows) // 2)
+            if no_memory:
+                self._ceiling = self._limit
+            self._put_back(rows)
+        if no_memory and self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _put_back(self, rows: Sequence[Row]) -> None:
+        self._queue.extendleft(row for row in reversed(rows) if not row.finished)
+
+    def _stop_running(self) -> list[Row]:
+        rows, self._rows, self._cache, self._columns = self._rows, [], None, None
+        return rows
+
+    def _prefill(self, rows: list[Row]) -> None:
+        past = None
+        known = [self._common(row) for row in rows]
+        if known[0]:
+            past = from_prefixes([self._kept[row.request.sequence] for row in rows], known)
+        logits, cache = self._forward([row.ids[n:] for row, n in zip(rows, known, strict=True)], past)
+        columns = Columns.of([row.request.sampling for row in rows], [row.request.seed for row in rows], logits.device)
+        staying = self._draw(rows, logits, columns, cache)
+        if not self._narrow(cache, rows, staying):
+            return
+        if self._cache is None:
+            self._cache = cache
+        else:
+            self._cache.join(cache)
+        self._rows += [rows[place] for place in staying]
+        self._columns = None
+
+    def _decode(self) -> None:
+        rows = self._rows
+        logits, cache = self._forward([row.ids[-1:] for row in rows], self._cache)
+        if self._columns is None:
+            self._columns = Columns.of([row.request.sampling for row in rows], [row.request.seed for row in rows], logits.device)
+        staying = self._draw(rows, logits, self._columns, cache)
+        if len(staying) == len(rows):
+            return
+        self._stop_running()
+        if self._narrow(cache, rows, staying):
+            self._rows, self._cache = [rows[place] for place in staying], cache
+
+    def _narrow(self, cache: RowCache, rows: list[Row], staying: list[int]) -> bool:
+        """Keep the staying rows of the cache. False where none is left to go on with: all have left, or they must be computed anew."""
+        if len(staying) < len(rows) and not cache.leaves:
+            self._put_back([rows[place] for place in staying])
+            return False
+        cache.select(staying)
+        return bool(staying)
+
+    def _forward(self, ids: list[list[int]], past: RowCache | None) -> tuple[Tensor, RowCache]:
+        """The logits after the last token of every row, and the cache with the tokens in it. Shorter rows are padded on the left."""
+        device = self._device
+        added = [len(row) for row in ids]
+        new, width = max(added), past.width if past is not None else 0
+        had = torch.tensor(past.lengths if past is not None else [0] * len(ids), device=device)[:, None]
+        padding = new - torch.tensor(added, device=device)[:, None]
+        old_column, new_column = torch.arange(width, device=device), torch.arange(new, device=device)
+        mask = torch.cat([old_column >= width - had, new_column >= padding], dim=1)
+        inputs: dict[str, Any] = {
+            "input_ids": torch.tensor([[0] * (new - len(row)) + row for row in ids], device=device),
+            "attention_mask": mask.long(),
+            "past_key_values": past.cache if past is not None else None,
+            "use_cache": True,
+        }
+        if "position_ids" in self._takes:
+            inputs["position_ids"] = (had + new_column - padding).clamp(min=0)
+        if "logits_to_keep" in self._takes:
+            inputs["logits_to_keep"] = 1
+        output = self.model(**inputs)
+        if past is None:
+            past = RowCache(output.past_key_values, [0] * len(ids), 0)
+        past.cache = output.past_key_values
+        past.grow(added)
+        return output.logits[:, -1], past
+
+    def _draw(self, rows: list[Row], logits: Tensor, columns: Columns, cache: RowCache) -> list[int]:
+        """One more token for every row; hands out those that are finished and says which stay."""
+        position = torch.tensor([len(row.logprobs) for row in rows], device=logits.device)
+        drawn = draw(logits, columns, position)
+        for row, token, logprob in zip(rows, drawn.tokens.tolist(), drawn.logprobs.tolist(), strict=True):
+            if not math.isfinite(logprob):
+                message = f"the model's logits after {len(row.ids)} tokens are not numbers: have its weights diverged?"
+                self._hand_out(row, Finish.FAULT, message)
+                continue
+            row.ids.append(token)
+            row.logprobs.append(logprob)
+            if finish := self._finish(row, token):
+                self._hand_out(row, finish)
+        if self._reuse and cache.plain:
+            for place, row in enumerate(rows):
+                if row.finished and len(row.ids) > cache.lengths[place]:  # not a row whose logits were no numbers
+                    self._keep(row, cache.prefix(place, row.ids))
+        return [place for place, row in enumerate(rows) if not row.finished]
+
+    def _finish(self, row: Row, token: int) -> Finish | None:
+        if token in self.stop_token_ids or (row.stop is not None and row.stop.push(token)):
+            return Finish.STOP
+        return Finish.LENGTH if len(row.ids) >= row.end else None
+
+    def _hand_out(self, row: Row, finish: Finish, message: str = "") -> None:
+        row.finished = True
+        sampled = row.ids[len(row.ids) - len(row.logprobs) :]
+        self._done.append(Response(row.request.key, tuple(sampled), tuple(row.logprobs), finish, message))
+
+    def _keep(self, row: Row, prefix: Prefix) -> None:
+        """Keep what a row computed until its trajectory goes on or ends; of very many, the newest."""
+        self._kept.pop(row.request.sequence, None)
+        self._kept[row.request.sequence] = prefix
+        if len(self._kept) > 4 * self.max_batch:
+            del self._kept[next(iter(self._kept))]
+
+
+def _longest(model: Any, given: int | None) -> int:
+    if given is not None:
+        return given
+    made_for = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if made_for is None:
+        raise TurnwiseError(f"engine: {type(model).__name__} does not say how many tokens it was made for: give max_length")
+    return int(made_for)
+
+
+def _forward_parameters(model: Any) -> frozenset[str]:
+    """The names that the model's forward takes; of a model that is wrapped (LoRA), those of the inner one."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    names = frozenset(inspect.signature(inner.forward).parameters)
+    if "past_key_values" not in names:
+        raise TurnwiseError(
+            f"engine: {type(inner).__name__} takes no past_key_values: the transformers engine needs a model with such a cache"
+        )
+    return names
+
+
+@contextmanager
+def _evaluating(model: Any) -> Iterator[None]:
+    """No dropout meanwhile; afterwards every module is in the mode it was in."""
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
