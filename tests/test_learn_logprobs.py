@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
 from learn_cases import VOCABULARY, plain_logprobs, tiny, trajectories
+
 from turnwise.errors import TurnwiseError
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.logprobs import Head, token_logprobs

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from learn_cases import rollouts_of, trajectories
+
 from turnwise.errors import TurnwiseError
 from turnwise.learn.packing import microbatches, minibatches, pack
 from turnwise.rollouts import Trajectory, Turn

@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from turnwise.errors import TurnwiseError
-from turnwise.learn.saving import write_folder
+from turnwise.learn.saving import OLD, PART, restore, write_folder
 
 VERSION = 1
 PATTERN = re.compile(r"step-(\d{8,})")
@@ -152,6 +152,8 @@ def checkpoints(folder: str | Path) -> list[Path]:
     folder = Path(folder)
     if not folder.is_dir():
         return []
+    for aside in folder.glob(f".step-*{OLD}"):
+        restore(folder / aside.name.removeprefix(".").removesuffix(OLD))
     steps = [(int(match[1]), path) for path in folder.iterdir() if (match := PATTERN.fullmatch(path.name)) and path.is_dir()]
     return [path for _, path in sorted(steps)]
 
@@ -161,7 +163,7 @@ def prune(folder: str | Path, keep: int) -> None:
     spared = best(folder)
     for path in checkpoints(folder)[:-keep]:
         if path != spared:
-            gone = path.parent / f".{path.name}.gone.part"  # hidden first, so that half of it never counts as damaged
+            gone = path.parent / f".{path.name}.gone{PART}"  # hidden first, so that half of it never counts as damaged
             path.replace(gone)
             shutil.rmtree(gone, ignore_errors=True)
 

@@ -132,6 +132,11 @@ class PackedModel:
 
     def hidden(self, packed: Packed) -> Tensor:
         """The last hidden state of every token, [tokens, size]. Keep `attention()` open until the backward pass is over."""
+        words = self.causal.get_input_embeddings().weight.shape[0]
+        if len(packed.ids) and packed.ids.max() >= words:
+            raise TurnwiseError(
+                f"token id {packed.ids.max()} is unknown to the model, which knows 0 to {words - 1}: was another tokenizer used?"
+            )
         return self._hidden(packed.ids, packed.position, packed.lengths.tolist())
 
     @contextmanager

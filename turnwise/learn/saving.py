@@ -15,7 +15,7 @@ from torch import nn
 
 from turnwise.errors import TurnwiseError
 
-PART = ".part"  # how the names of unfinished folders end
+PART, OLD = ".turnwise-part", ".turnwise-old"  # how the names of unfinished folders end, and of those that make room for a new one
 
 
 def write_folder(path: str | Path, fill: Callable[[Path], Any]) -> Path:
@@ -26,7 +26,7 @@ def write_folder(path: str | Path, fill: Callable[[Path], Any]) -> Path:
     """
     path = Path(path)
     _make(path.parent)
-    sweep(path.parent, path.name)
+    sweep(path.parent)
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART))
     try:
         fill(temporary)
@@ -42,15 +42,23 @@ def write_folder(path: str | Path, fill: Callable[[Path], Any]) -> Path:
     return path
 
 
-def sweep(parent: Path, name: str) -> None:
-    """Remove what a killed writer left beside `name`; put back a folder that was caught between the two renames."""
-    for old in parent.glob(f".{name}.old"):
-        if (parent / name).exists():
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            old.replace(parent / name)
-    for part in parent.glob(f".{name}.*{PART}"):
+def sweep(parent: Path) -> None:
+    """Remove what killed writers left in this folder; put back a folder that was caught between the two renames.
+
+    Call it from the one process that writes there: what another one is writing right now would be removed too.
+    """
+    for old in parent.glob(f".*{OLD}"):
+        restore(parent / old.name.removeprefix(".").removesuffix(OLD))
+        shutil.rmtree(old, ignore_errors=True)
+    for part in parent.glob(f".*{PART}"):
         shutil.rmtree(part, ignore_errors=True)
+
+
+def restore(path: Path) -> None:
+    """Put the folder back that stepped aside for a new one which never came."""
+    aside = path.parent / f".{path.name}{OLD}"
+    if aside.is_dir() and not path.exists():
+        aside.replace(path)
 
 
 def _swap(new: Path, path: Path) -> None:
@@ -58,7 +66,7 @@ def _swap(new: Path, path: Path) -> None:
     if not path.exists():
         new.replace(path)
         return
-    aside = path.parent / f".{path.name}.old"
+    aside = path.parent / f".{path.name}{OLD}"
     path.replace(aside)
     try:
         new.replace(path)

@@ -120,7 +120,7 @@ class LearnerSettings:
             raise TurnwiseError(f"learner: constant goes with turn_sum or trajectory_sum, not with aggregation {self.aggregation!r}")
         if self.loss.level == "trajectory" and self.minibatch_unit == "turn":
             raise TurnwiseError(
-                "learner: this loss averages over whole trajectories, which mini-batches of turns would cut: use minibatch_unit='trajectory'"
+                "learner: this loss averages over whole trajectories, which mini-batches of turns cut: use minibatch_unit='trajectory'"
             )
 
     @property
