@@ -1,0 +1,375 @@
+"""The native engine: rows come, share what is computed, and leave.
+
+Every step the engine puts together one forward: the next token of every running row and as many tokens of new prompts as the budget
+allows. A row takes a seat when it is admitted and gives it back the moment it is finished. What it computed stays for the next turn of
+its trajectory until `release`, or until the memory is needed: then the longest unused goes first, and if even that does not help, the
+youngest row waits in the queue and reads its tokens again later. A row holds all that is needed to go on, so the cache can be thrown
+away at any time.
+
+On a GPU the next step is launched before the tokens of the last one have reached the host, so a row that ended with a stop token has
+been computed once too often; that token is never looked at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from turnwise.engines.base import Finish, Request, Response
+from turnwise.engines.native.memory import make_runner
+from turnwise.engines.native.pages import Chain, Match, Pages, common_length
+from turnwise.engines.native.rows import Result, Row, Runner, Step
+from turnwise.engines.native.weights import Weights
+from turnwise.engines.stopping import StopStrings, stop_tokens
+from turnwise.errors import TurnwiseError
+
+GRAIN = 32  # tokens: how finely common prefixes are found where pages are longer than that
+FEWEST_PREFILL_TOKENS = 64
+
+
+class NativeEngine:
+    """`model` is the learner's own module, whose weights are used in place. `max_length` bounds prompt and response together (default: what
+    the model was made for); `max_batch` is how many rows run at once; `prefill_tokens` how many prompt tokens one forward takes.
+    `cache_memory` is the memory for keys and values: bytes, or up to 1.0 the part of a GPU's free memory (default 0.5; on a CPU 2 GiB).
+    `dtype` computes in another precision than the weights have, at the price of a copy. `graphs=False` runs a GPU without CUDA
+    graphs. The tokenizer is needed for stop strings, and names the end token; `stop_token_ids` replaces the end tokens that it and
+    the model name. One thread alone."""
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any = None,
+        max_batch: int = 64,
+        max_length: int | None = None,
+        *,
+        prefill_tokens: int | None = None,
+        cache_memory: float | None = None,
+        stop_token_ids: Sequence[int] | None = None,
+        dtype: torch.dtype | None = None,
+        graphs: bool = True,
+    ):
+        self.weights = Weights(model, dtype)
+        self.tokenizer = tokenizer
+        self.max_batch, self.max_length = max_batch, max_length or self.weights.shape.longest
+        if max_batch < 1 or self.max_length < 2 or (prefill_tokens is not None and prefill_tokens < 1):
+            raise TurnwiseError(f"engine: {max_batch=}, {prefill_tokens=} and max_length={self.max_length} must be positive")
+        named = stop_tokens(tokenizer, getattr(model, "generation_config", None), model.config)
+        self.stop_token_ids = named if stop_token_ids is None else frozenset(stop_token_ids)
+        self._runner: Runner = make_runner(self.weights, max_batch, self.max_length, cache_memory, graphs)
+        self.prefill_tokens = prefill_tokens or (16384 if self.weights.device.type == "cuda" else 1024)
+        self._pages = Pages(self._runner.page_count, self._runner.page_size, GRAIN if self._runner.mixed else self._runner.page_size)
+        self.max_length = min(self.max_length, self._pages.count * self._pages.size)
+        self._queue: deque[Row] = deque()
+        self._rows: list[Row] = []
+        self._seats = list(range(max_batch))
+        self._kept: OrderedDict[int, Chain] = OrderedDict()  # by trajectory; the longest unused first
+        self._flights: deque[tuple[list[Row], Result]] = deque()
+        self._done: list[Response] = []
+        self._seated: list[Row] = []
+        self._copies: list[tuple[int, int, int]] = []
+        self._since_prefill = 0
+        self._closed = False
+
+    @property
+    def pending(self) -> int:
+        return len(self._queue) + len(self._rows) + len(self._done)
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        if self._closed:
+            raise TurnwiseError("this engine is closed")
+        for request in requests:
+            if request.sampling.stop and self.tokenizer is None:
+                raise TurnwiseError("engine: stop strings need a tokenizer: give one to NativeEngine")
+            ids = [int(token) for token in request.prompt_ids]
+            if problem := self._problem(ids):
+                self._done.append(Response(request.key, finish=Finish.REFUSED, message=problem))
+                continue
+            stop = StopStrings(self.tokenizer, request.sampling.stop) if request.sampling.stop else None
+            self._queue.append(Row(request, ids, min(len(ids) + request.sampling.max_tokens, self.max_length), stop))
+
+    def _problem(self, prompt: list[int]) -> str:
+        if not prompt:
+            return "the prompt is empty: it needs at least one token"
+        if len(prompt) >= self.max_length:
+            return (
+                f"the prompt has {len(prompt)} tokens, and prompt and response together may have {self.max_length}: "
+                "give a shorter prompt, a larger max_length or more cache_memory"
+            )
+        words = self.weights.shape.vocabulary
+        if min(prompt) < 0 or max(prompt) >= words:
+            return f"the prompt has token ids from {min(prompt)} to {max(prompt)}, and the model knows 0 to {words - 1}: another tokenizer?"
+        return ""
+
+    def poll(self) -> list[Response]:
+        while not self._done and (self._queue or self._rows):
+            self._advance()
+        done, self._done = self._done, []
+        return done
+
+    def release(self, sequence: int) -> None:
+        if (chain := self._kept.pop(sequence, None)) is not None:
+            self._pages.drop(chain.pages)
+        for row in (*self._rows, *self._queue):
+            if row.request.sequence == sequence:
+                row.keeps = False
+
+    def refresh(self) -> None:
+        """Nothing computed with the old weights is used again. Rows in the middle of a response go on with the new ones."""
+        self._reset()
+        self._runner.update()
+
+    def sleep(self) -> None:
+        """Give the cache's memory back, for an update of the weights. The next poll takes it again and computes anew what it needs."""
+        self._reset()
+        self._runner.sleep()
+
+    def close(self) -> None:
+        self._reset()
+        self._runner.sleep()
+        self._queue.clear()
+        self._done.clear()
+        self._closed = True
+
+    # One step: put together, launch, look at results.
+
+    def _advance(self) -> None:
+        step = self._plan()
+        if step.rows:
+            try:
+                self._launch(step)
+            except torch.OutOfMemoryError as error:
+                self._recover(step, error)
+                return
+            except BaseException:
+                self._reset(settle=False)  # pages were promised contents that they did not get
+                raise
+        elif not self._flights:
+            self._make_room()
+        while len(self._flights) > (self._runner.ahead if step.rows else 0):
+            self._settle(*self._flights.popleft())
+
+    def _launch(self, step: Step) -> None:
+        drawing = [step.rows[i] for i in step.drawing]
+        result = self._runner.launch(step)
+        for row, count in zip(step.rows, step.counts, strict=True):
+            row.computed += count
+        for row in drawing:
+            row.flying += 1
+        self._flights.append((drawing, result))
+        self._pages.drop([source for source, _, _ in step.copies])  # held until now, so that nobody else wrote there
+
+    def _settle(self, rows: list[Row], result: Result) -> None:
+        """Look at the tokens that a step drew."""
+        for row, token, logprob in zip(rows, *result.wait(), strict=True):
+            row.flying -= 1
+            if row.finished:
+                continue
+            if not math.isfinite(logprob):
+                message = f"the model's logits after {len(row.ids)} tokens are not numbers: have its weights diverged?"
+                self._leave(row, row.response(Finish.FAULT, message))
+                continue
+            row.ids.append(token)
+            row.logprobs.append(logprob)
+            if token in self.stop_token_ids or (row.stop is not None and row.stop.push(token)):
+                self._leave(row, row.response(Finish.STOP))
+            elif len(row.ids) >= row.end:
+                self._leave(row, row.response(Finish.LENGTH))
+
+    def _leave(self, row: Row, response: Response) -> None:
+        """The row is finished: its seat is free, and its pages are kept for the trajectory's next turn."""
+        row.finished = True
+        self._done.append(response)
+        self._rows.remove(row)
+        self._seats.append(row.seat)
+        chain = row.chain
+        chain.written = min(row.computed, len(row.ids))
+        chain.ids = row.ids[: chain.written]
+        self._pages.drop(chain.pages[self._pages.needed(chain.written) :])
+        del chain.pages[self._pages.needed(chain.written) :]
+        if response.finish is not Finish.FAULT:
+            self._pages.publish(chain)
+        sequence = row.request.sequence
+        if (older := self._kept.pop(sequence, None)) is not None:
+            self._pages.drop(older.pages)
+        if row.keeps and response.finish is not Finish.FAULT:
+            self._kept[sequence] = chain
+        else:
+            self._pages.drop(chain.pages)
+
+    # Which rows go into the next step.
+
+    def _plan(self) -> Step:
+        self._pages.step()
+        step = Step()
+        if self._runner.mixed or self._prompts_first():
+            for row in self._rows:
+                if row.todo > 1 or self._runner.mixed:
+                    self._schedule(row, step)
+            self._admit(step)
+            self._since_prefill = 0
+        if not step.rows:
+            self._since_prefill += 1
+            for row in self._rows:
+                if row.todo == 1:
+                    self._schedule(row, step)
+        if step.rows:
+            step.copies, self._copies = self._copies, []
+            step.seated, self._seated = self._seated, []
+        return step
+
+    def _prompts_first(self) -> bool:
+        """Where prompts have a forward of their own: whether it is time for one. A small one costs as much as a step of everybody, so
+        few waiting rows wait for more of them, but not for long."""
+        if any(row.todo > 1 for row in self._rows):
+            return True
+        ready = min(len(self._queue), len(self._seats))
+        return bool(ready) and (ready * 4 >= len(self._rows) or self._since_prefill >= 8)
+
+    def _schedule(self, row: Row, step: Step) -> None:
+        """Give a row its tokens in this step, as far as budget and memory go."""
+        count = row.todo
+        if count > 1:
+            count = min(count, self.prefill_tokens - step.tokens)
+        if count < 1 or not self._grow(row.chain, row.computed + count):
+            return
+        step.add(row, count)
+        if count > 1:  # the tokens of a prompt are known: others may use them from now on
+            row.chain.written = row.computed + count
+            row.chain.ids = row.ids[: row.chain.written]
+            self._pages.publish(row.chain)
+
+    def _grow(self, chain: Chain, tokens: int) -> bool:
+        while len(chain.pages) < self._pages.needed(tokens):
+            page = self._take()
+            if page is None:
+                return False
+            chain.pages.append(page)
+        return True
+
+    def _take(self) -> int | None:
+        """A page; if need be, at the cost of what was kept for the trajectory that was idle the longest."""
+        page = self._pages.take()
+        while page is None and self._kept:
+            _, chain = self._kept.popitem(last=False)
+            self._pages.drop(chain.pages)
+            page = self._pages.take()
+        return page
+
+    def _admit(self, step: Step) -> None:
+        """Take rows out of the queue, in order of arrival; those whose prefix is just being computed by another one come a step later."""
+        waiting: list[Row] = []
+        while self._queue and self._seats and step.tokens < self.prefill_tokens and len(waiting) < self.max_batch:
+            row = self._queue.popleft()
+            ready = self._find_prefix(row)
+            if ready is None:
+                waiting.append(row)
+                continue
+            spare = len(self._rows) // 4 if self._pages.count > len(self._rows) else 0
+            if not ready or not self._fits(row, spare):
+                self._give_up(row)
+                waiting.append(row)
+                break
+            row.seat = self._seats.pop()
+            self._rows.append(row)
+            self._seated.append(row)
+            if row.todo > 1 or self._runner.mixed:
+                self._schedule(row, step)
+        self._queue.extendleft(reversed(waiting))
+
+    def _fits(self, row: Row, spare: int) -> bool:
+        """Whether there are pages for all of the row's tokens and one more; those that it needs now are taken."""
+        missing = self._pages.needed(row.length + 1) - len(row.chain.pages)
+        kept = sum(len(chain.pages) for chain in self._kept.values()) if self._pages.available < missing + spare else 0
+        return self._pages.available + kept >= missing + spare and self._grow(row.chain, row.length)
+
+    def _find_prefix(self, row: Row) -> bool | None:
+        """Give the row what is in memory of its tokens. None: wait a step; False: no page for a copy."""
+        limit = row.length - 1  # the last token must be computed to be gone on from
+        own = self._kept.pop(row.request.sequence, None)
+        common = common_length(own.ids, row.ids[:limit]) if own is not None else 0
+        match = Match() if own is not None and common == min(len(own.ids), limit) else self._pages.match(row.ids, limit)
+        found = len(match.pages) * self._pages.size + match.tail
+        if own is not None and (common >= found or match.fresh):
+            row.chain, row.computed = own, common
+            copy = self._pages.cut(own, common)
+            return True if copy is None else self._copy(row.chain, *copy)
+        if own is not None:
+            self._pages.drop(own.pages)
+        if match.fresh:
+            return None
+        row.chain = Chain(list(match.pages), row.ids[:found], list(match.nodes), found)
+        row.computed = found
+        for page in match.pages:
+            self._pages.hold(page)
+        if not match.tail:
+            return True
+        self._pages.hold(match.source)
+        return self._copy(row.chain, match.source, match.tail)
+
+    def _copy(self, chain: Chain, source: int, tokens: int) -> bool:
+        """A page of the chain's own that begins as `source` does. The caller holds `source`; that hold ends with the launch."""
+        page = self._take()
+        if page is None:
+            self._pages.drop([source])
+            return False
+        chain.pages.append(page)
+        self._pages.copied(source, page, tokens)
+        self._copies.append((source, page, tokens))
+        return True
+
+    def _give_up(self, row: Row) -> None:
+        """The row was not admitted after all, or has to make room: it holds nothing and starts over."""
+        for copy in [c for c in self._copies if c[1] in row.chain.pages]:
+            self._copies.remove(copy)
+            self._pages.drop([copy[0]])
+        self._pages.drop(row.chain.pages)
+        row.chain, row.computed = Chain(), 0
+
+    # When things do not fit, fail, or change.
+
+    def _make_room(self) -> None:
+        """No row could go on: the youngest one goes back to the queue."""
+        if not self._rows:
+            raise TurnwiseError(f"engine: {len(self._queue)} requests wait and none can start; this is a fault of the engine")
+        self._put_back(self._rows[-1])
+
+    def _put_back(self, row: Row) -> None:
+        self._rows.remove(row)
+        self._seats.append(row.seat)
+        if row in self._seated:
+            self._seated.remove(row)
+        self._give_up(row)
+        self._queue.appendleft(row)
+
+    def _reset(self, settle: bool = True) -> None:
+        """Forget all that was computed; every row starts over from the tokens it has."""
+        while self._flights:
+            rows, result = self._flights.popleft()
+            if settle:
+                self._settle(rows, result)
+        for row in reversed(self._rows):
+            row.chain, row.computed, row.flying = Chain(), 0, 0
+            self._queue.appendleft(row)
+        self._rows.clear()
+        self._kept.clear()
+        self._copies.clear()
+        self._seated.clear()
+        self._seats = list(range(self.max_batch))
+        self._pages.clear()
+
+    def _recover(self, step: Step, error: Exception) -> None:
+        """Out of memory: try again with fewer prompt tokens at a time; a step that is small already is a fault of its rows."""
+        largest = max(step.counts)
+        self._reset()
+        torch.cuda.empty_cache()
+        if largest > 1 and self.prefill_tokens > FEWEST_PREFILL_TOKENS:
+            self.prefill_tokens = max(FEWEST_PREFILL_TOKENS, min(self.prefill_tokens, step.tokens) // 2)
+            return
+        for row in step.rows:
+            if row in self._queue:
+                self._queue.remove(row)
+                self._done.append(row.response(Finish.FAULT, f"the model's forward found no memory: {error}"))

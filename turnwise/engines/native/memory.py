@@ -1,0 +1,50 @@
+"""How much memory the cache gets, and which runner a device has."""
+
+from __future__ import annotations
+
+import torch
+
+from turnwise.engines.native.plain import PlainRunner
+from turnwise.engines.native.rows import Runner
+from turnwise.engines.native.weights import Weights
+from turnwise.errors import TurnwiseError
+
+CPU_BYTES = 2 * 2**30
+GPU_PART = 0.5
+GPU_PAGE = 64  # tokens
+
+
+def make_runner(weights: Weights, seats: int, longest: int, memory: float | None, graphs: bool) -> Runner:
+    """The runner for the device that the weights are on, with as many pages as the memory allows and the rows can use."""
+    if memory is not None and memory <= 0:
+        raise TurnwiseError(f"engine: cache_memory takes bytes, or a part of the free memory up to 1.0, not {memory!r}")
+    if weights.device.type == "cuda":
+        from turnwise.engines.native.cuda import CudaRunner
+
+        budget = _bytes(memory if memory is not None else GPU_PART, weights.device)
+        wanted = -(-longest // GPU_PAGE) * seats * 2
+        return CudaRunner(weights, seats, longest, _pages(budget, weights, GPU_PAGE, wanted) + 1, GPU_PAGE, graphs)
+    budget = _bytes(memory if memory is not None else CPU_BYTES, weights.device)
+    return PlainRunner(weights, seats, _pages(budget, weights, longest, 2 * seats), longest)
+
+
+def _pages(budget: int, weights: Weights, size: int, wanted: int) -> int:
+    """Pages of `size` tokens in so many bytes; not more than wanted."""
+    shape = weights.shape
+    token = 2 * shape.layers * shape.kv_heads * shape.head_dim * weights.dtype.itemsize
+    if budget < token * size:
+        raise TurnwiseError(
+            f"engine: cache_memory of {budget / 2**20:.1f} MiB holds {budget // token} tokens, and the cache comes in pages of {size}: "
+            "give more, or a smaller max_length"
+        )
+    return min(int(budget // (token * size)), wanted)
+
+
+def _bytes(memory: float, device: torch.device) -> int:
+    if memory > 1:
+        return int(memory)
+    if device.type != "cuda":
+        raise TurnwiseError("engine: on a CPU cache_memory is a number of bytes")
+    free, _ = torch.cuda.mem_get_info(device)
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(memory * (free + unused))

@@ -1,0 +1,220 @@
+"""Pages of cache memory: who holds which, and which prompts begin with what is in them already. No tensors here.
+
+A sequence's keys and values lie in a chain of pages of `size` tokens. A page can be held by several chains at once (a shared prefix), and
+what no chain holds stays readable until its memory is needed. An index of grains (`grain` tokens each, at most a page) finds, for a new
+prompt, the longest prefix that is in memory: whole pages are shared, the rest of the last one is copied into a page of the chain's own.
+
+On a GPU pages are small. On a CPU a page is as long as the longest sequence, so that attention reads it in place: then nothing is
+shared and everything copied, by the same rules.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+
+ROOT = 0
+SHORTEST_COPY = 4  # fewer tokens are computed as fast as they are copied
+
+
+@dataclass(slots=True)
+class Chain:
+    """The pages of one sequence and the tokens whose keys and values are (or are just being) written there."""
+
+    pages: list[int] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    nodes: list[int] = field(default_factory=list)  # the index's node after each of the first grains
+    written: int = 0  # tokens that are on their way to memory: the first ones of `ids`
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What is in memory of a prompt: whole pages, then `tail` tokens at the beginning of `source`. `fresh`: some of it is being computed
+    in the step that is being put together, so a copy has to wait for the next one."""
+
+    pages: tuple[int, ...] = ()
+    source: int = -1
+    tail: int = 0
+    nodes: tuple[int, ...] = ()
+    fresh: bool = False
+
+
+class Pages:
+    """`count` pages of `size` tokens."""
+
+    def __init__(self, count: int, size: int, grain: int):
+        self.count, self.size, self.grain = count, size, min(grain, size)
+        self._nodes: dict[tuple[int, tuple[int, ...]], tuple[int, int]] = {}  # (node, next grain) -> (node, page)
+        self._after: dict[int, int] = {}  # node -> the page that was last seen to follow it
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget every content. Chains made before must not be used any more."""
+        self._free = list(range(self.count))
+        heapify(self._free)
+        self._idle: OrderedDict[int, None] = OrderedDict()  # held by nobody, contents still indexed; the oldest first
+        self._holders = [0] * self.count
+        self._content: list[list[int]] = [[] for _ in range(self.count)]
+        self._keys: list[list[tuple[int, tuple[int, ...], int]]] = [[] for _ in range(self.count)]  # (node, grain, end in the page)
+        self._follows: list[dict[int, int]] = [{} for _ in range(self.count)]  # node -> where in the page it ends
+        self._fresh: dict[int, int] = {}  # page -> how much of it was there before this step
+        self._nodes.clear()
+        self._after.clear()
+        self._last_node = ROOT
+
+    @property
+    def available(self) -> int:
+        """Pages that can be had now."""
+        return len(self._free) + len(self._idle)
+
+    @property
+    def held(self) -> int:
+        """Pages that some chain holds."""
+        return self.count - self.available
+
+    def needed(self, tokens: int) -> int:
+        """How many pages that many tokens take."""
+        return -(-tokens // self.size)
+
+    def take(self) -> int | None:
+        """A page of one's own with nothing in it, or None."""
+        if self._free:
+            page = heappop(self._free)
+        elif self._idle:
+            page, _ = self._idle.popitem(last=False)
+            self._erase(page, 0)
+        else:
+            return None
+        self._holders[page] = 1
+        return page
+
+    def hold(self, page: int) -> None:
+        self._holders[page] += 1
+        self._idle.pop(page, None)
+
+    def drop(self, pages: Sequence[int]) -> None:
+        """One holder fewer for each of these. The last pages of a chain are reused before its first ones."""
+        for page in reversed(pages):
+            self._holders[page] -= 1
+            if self._holders[page] == 0:
+                if self._keys[page] or self._follows[page]:
+                    self._idle[page] = None
+                else:
+                    heappush(self._free, page)
+
+    def cut(self, chain: Chain, length: int) -> tuple[int, int] | None:
+        """Shorten a chain to its first `length` tokens, to go on differently. Its last page is written over in place if it is the
+        chain's own; otherwise it is left to the others and the chain needs a copy: (page, tokens)."""
+        keep = self.needed(length)
+        self.drop(chain.pages[keep:])
+        del chain.pages[keep:], chain.ids[length:], chain.nodes[length // self.grain :]
+        chain.written = min(chain.written, length)
+        inside = length % self.size
+        if not inside:
+            return None
+        last = chain.pages[-1]
+        if self._holders[last] == 1:
+            self._erase(last, inside)
+            return None
+        chain.pages.pop()
+        return last, inside
+
+    def match(self, ids: Sequence[int], limit: int) -> Match:
+        """The longest prefix of the first `limit` ids that is in memory."""
+        node, page, place = ROOT, -1, 0
+        pages: list[int] = []
+        nodes: list[int] = []
+        fresh = False
+        while place + self.grain <= limit:
+            found = self._nodes.get((node, tuple(ids[place : place + self.grain])))
+            if found is None:
+                break
+            node, page = found
+            nodes.append(node)
+            place += self.grain
+            inside = (place - 1) % self.size + 1
+            fresh |= self._fresh.get(page, self.size) < inside
+            if inside == self.size:
+                pages.append(page)
+        inside = place % self.size
+        follower = self._after.get(node, -1)
+        source = follower if follower >= 0 else page
+        content = self._content[source] if source >= 0 else []
+        tail = common_length(ids[place:limit], content[inside : self.size]) if source >= 0 else 0
+        if not inside and tail < SHORTEST_COPY:
+            return Match(tuple(pages), nodes=tuple(nodes), fresh=False)
+        fresh |= self._fresh.get(source, self.size) < inside + tail
+        return Match(tuple(pages), source, inside + tail, tuple(nodes), fresh)
+
+    def copied(self, source: int, page: int, length: int) -> None:
+        """The first `length` tokens of a page are being copied into another, empty one."""
+        self._content[page] = self._content[source][:length]
+
+    def publish(self, chain: Chain) -> None:
+        """Make what is written of this chain known to later prompts."""
+        first = len(chain.nodes)
+        for number in range(first, chain.written // self.grain):
+            start = number * self.grain
+            self._publish_grain(chain, start, tuple(chain.ids[start : start + self.grain]))
+        start = chain.written // self.grain * self.grain
+        if start < chain.written:
+            node = chain.nodes[-1] if chain.nodes else ROOT
+            self._follow(node, chain.pages[start // self.size], start % self.size, chain.ids[start : chain.written])
+
+    def _publish_grain(self, chain: Chain, start: int, grain: tuple[int, ...]) -> None:
+        node = chain.nodes[-1] if chain.nodes else ROOT
+        page, inside = chain.pages[start // self.size], start % self.size
+        self._follow(node, page, inside, grain)
+        known = self._nodes.get((node, grain))
+        if known is None:
+            self._last_node += 1
+            known = (self._last_node, page)
+            self._nodes[node, grain] = known
+            self._keys[page].append((node, grain, inside + self.grain))
+        chain.nodes.append(known[0])
+
+    def _follow(self, node: int, page: int, inside: int, tokens: Sequence[int]) -> None:
+        content = self._content[page]
+        if len(content) < inside + len(tokens):
+            self._fresh.setdefault(page, len(content))
+            content[inside:] = tokens
+        self._after[node] = page
+        self._follows[page][node] = inside
+
+    def step(self) -> None:
+        """What was published so far is launched: copies of it made from now on are right."""
+        self._fresh.clear()
+
+    def _erase(self, page: int, length: int) -> None:
+        """The page's contents from `length` on are about to be written over."""
+        staying = []
+        for key in self._keys[page]:
+            node, grain, end = key
+            if end <= length:
+                staying.append(key)
+            else:
+                del self._nodes[node, grain]
+        self._keys[page] = staying
+        for node, place in list(self._follows[page].items()):
+            if place >= length:
+                del self._follows[page][node]
+                if self._after.get(node) == page:
+                    del self._after[node]
+        del self._content[page][length:]
+        self._fresh.pop(page, None)
+
+
+def common_length(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many tokens two lists have in common at their beginnings. Slices are compared as a whole: that is quick where they are equal."""
+    low, high = 0, min(len(first), len(second))
+    if list(first[:high]) == list(second[:high]):
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if list(first[low:middle]) == list(second[low:middle]):
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,152 @@
+"""The model's forward with torch's own operations: the engine on a CPU, and the definition that the GPU's kernels are tested against.
+
+Small models on a CPU spend their time in the overhead of operations, so there are few and large ones: prompts and single tokens of
+all rows go through every layer together, as one list of tokens without padding.
+"""
+
+from __future__ import annotations
+
+from itertools import chain as concatenated
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding, linear, rms_norm, silu
+
+from turnwise.engines.native.rows import Row, Step
+from turnwise.engines.native.slots import Prompt, Singles
+from turnwise.engines.native.weights import Layer, Weights
+from turnwise.engines.sampling import Columns, draw, signed
+
+NO_LIMIT = torch.iinfo(torch.int64).max
+
+
+class Done:
+    """A result that is there."""
+
+    def __init__(self, tokens: list[int], logprobs: list[float]):
+        self._result = tokens, logprobs
+
+    def wait(self) -> tuple[list[int], list[float]]:
+        return self._result
+
+
+class PlainRunner:
+    """Runs steps with torch's operations over `page_count` slots of `page_size` tokens."""
+
+    mixed = True
+    ahead = 0
+
+    def __init__(self, weights: Weights, seats: int, page_count: int, page_size: int):
+        self.weights, self.page_count, self.page_size = weights, page_count, page_size
+        self.cos, self.sin = weights.rotation(page_size)
+        self._cache: Tensor | None = None  # [layers, keys and values, slots, kv heads, tokens, size]
+        self._floats = torch.empty(seats, 3, dtype=torch.float64)  # temperature, top-p, min-p
+        self._integers = torch.empty(seats, 3, dtype=torch.int64)  # greedy, top-k, seed
+        self._truncates = [False] * seats
+
+    @property
+    def cache(self) -> Tensor:
+        if self._cache is None:
+            shape = self.weights.shape
+            size = (shape.layers, 2, self.page_count, shape.kv_heads, self.page_size, shape.head_dim)
+            self._cache = torch.empty(size, dtype=self.weights.dtype, device=self.weights.device)
+        return self._cache
+
+    def update(self) -> None:
+        self.weights.update()
+
+    def sleep(self) -> None:
+        self._cache = None
+
+    def launch(self, step: Step) -> Done:
+        with torch.no_grad():
+            return self._run(step)
+
+    def _run(self, step: Step) -> Done:
+        self._seat(step.seated)
+        for source, target, tokens in step.copies:
+            self.cache[:, :, target, :, :tokens] = self.cache[:, :, source, :, :tokens]
+        drawing = step.drawing
+        order = sorted(range(len(step.rows)), key=lambda i: step.counts[i] > 1)  # single tokens first
+        hidden = self._forward([step.rows[i] for i in order], [step.counts[i] for i in order])
+        if not drawing:
+            return Done([], [])
+        ends = torch.tensor([step.counts[i] for i in order]).cumsum(0) - 1
+        last = torch.empty(len(order), dtype=torch.long)
+        last[torch.tensor(order)] = ends
+        logits = linear(self._norm(hidden[last[drawing]], self.weights.norm), self.weights.head, self.weights.head_bias)
+        return self._draw([step.rows[i] for i in drawing], logits)
+
+    def _seat(self, rows: list[Row]) -> None:
+        for row in rows:
+            s = row.request.sampling
+            self._floats[row.seat] = torch.tensor([s.temperature or 1.0, s.top_p, s.min_p], dtype=torch.float64)
+            self._integers[row.seat] = torch.tensor([s.temperature == 0, s.top_k or NO_LIMIT, signed(row.request.seed)])
+            self._truncates[row.seat] = s.temperature > 0 and bool(s.top_k or s.top_p < 1 or s.min_p)
+
+    def _draw(self, rows: list[Row], logits: Tensor) -> Done:
+        seats = [row.seat for row in rows]
+        floats, integers = self._floats[seats], self._integers[seats]
+        columns = Columns(
+            temperature=floats[:, 0].float(),
+            greedy=integers[:, 0] == 1,
+            top_k=integers[:, 1],
+            top_p=floats[:, 1],
+            min_p=floats[:, 2],
+            seed=integers[:, 2],
+            truncates=any(self._truncates[seat] for seat in seats),
+        )
+        drawn = draw(logits, columns, torch.tensor([row.drawn for row in rows]))
+        return Done(drawn.tokens.tolist(), drawn.logprobs.tolist())
+
+    def _forward(self, rows: list[Row], counts: list[int]) -> Tensor:
+        """The last layer's output for every token; keys and values go into the cache."""
+        w, shape = self.weights, self.weights.shape
+        slots = [row.chain.pages[0] for row in rows]
+        starts = [row.computed for row in rows]
+        tokens = list(concatenated.from_iterable(row.ids[s : s + n] for row, s, n in zip(rows, starts, counts, strict=True)))
+        position = torch.tensor(list(concatenated.from_iterable(range(s, s + n) for s, n in zip(starts, counts, strict=True))))
+        slot = torch.tensor(slots).repeat_interleave(torch.tensor(counts))
+        single = sum(n == 1 for n in counts)
+        parts: list[Singles | Prompt] = [Prompt(slots[i], starts[i], counts[i], w.dtype) for i in range(single, len(rows))]
+        sizes = counts[single:]
+        if single:
+            parts.insert(0, Singles(slots[:single], [s + 1 for s in starts[:single]], w.dtype))
+            sizes.insert(0, single)
+        place = self._places(slot, position)
+        cos, sin = self.cos[position][:, None], self.sin[position][:, None]
+        x = embedding(torch.tensor(tokens), w.embedding)
+        for number, layer in enumerate(w.layers):
+            cache = self.cache[number]
+            heads = layer.qkv(self._norm(x, layer.before_attention)).view(len(tokens), -1, shape.head_dim)
+            query = self._rotate(layer, heads, cos, sin)
+            cache.view(-1, shape.head_dim).index_copy_(0, place, heads[:, shape.heads :].reshape(-1, shape.head_dim))
+            pieces = zip(parts, query.split(sizes), strict=True)
+            seen = [part.attend(piece, cache[0], cache[1], shape) for part, piece in pieces]
+            x = layer.out.add(seen[0] if len(seen) == 1 else torch.cat(seen), x)
+            gate, up = layer.gate_up(self._norm(x, layer.before_mlp)).chunk(2, -1)
+            x = layer.down.add(silu(gate).mul_(up), x)
+        return x
+
+    def _places(self, slot: Tensor, position: Tensor) -> Tensor:
+        """Where in a layer's cache, as a list of vectors, each token's keys (all heads) and values (all heads) go."""
+        heads = self.weights.shape.kv_heads
+        kinds = torch.arange(2)[:, None] * self.page_count
+        return (((kinds + slot[:, None, None]) * heads + torch.arange(heads)) * self.page_size + position[:, None, None]).flatten()
+
+    def _rotate(self, layer: Layer, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Queries and keys normed (Qwen3) and rotated; keys in place in `heads`, queries returned."""
+        shape = self.weights.shape
+        turning = heads[:, : shape.heads + shape.kv_heads]
+        if layer.q_norm is not None and layer.k_norm is not None:
+            turning[:, : shape.heads] = self._norm(turning[:, : shape.heads], layer.q_norm)
+            turning[:, shape.heads :] = self._norm(turning[:, shape.heads :], layer.k_norm)
+        rotated = torch.addcmul(turning * cos, turning.roll(shape.head_dim // 2, -1), sin)
+        heads[:, shape.heads : shape.heads + shape.kv_heads] = rotated[:, shape.heads :]
+        return rotated[:, : shape.heads]
+
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        """As transformers rounds it: the normed value first, then its product with the weight."""
+        if x.dtype == torch.float32:
+            return rms_norm(x, (x.shape[-1],), weight, self.weights.shape.eps)
+        return rms_norm(x.float(), (x.shape[-1],), None, self.weights.shape.eps).to(x.dtype) * weight

@@ -1,0 +1,91 @@
+"""What an engine knows of a request on its way, and of one step of the model over many of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from turnwise.engines.base import Finish, Request, Response
+from turnwise.engines.native.pages import Chain
+from turnwise.engines.stopping import StopStrings
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """A request. `ids` are the prompt and what was sampled and seen; `flying` tokens more were drawn on the device and are not seen yet.
+    `computed` counts the tokens whose keys and values are in the cache or on their way there; `end` is how many tokens there may be."""
+
+    request: Request
+    ids: list[int]
+    end: int
+    stop: StopStrings | None
+    chain: Chain = field(default_factory=Chain)
+    seat: int = -1
+    computed: int = 0
+    flying: int = 0
+    finished: bool = False
+    keeps: bool = True  # until its trajectory is released
+    logprobs: list[float] = field(default_factory=list)
+
+    @property
+    def length(self) -> int:
+        return len(self.ids) + self.flying
+
+    @property
+    def todo(self) -> int:
+        """Tokens that the model has to read before the next one can be drawn; 0 when the last one is drawn already."""
+        return self.length - self.computed if self.length < self.end else 0
+
+    @property
+    def drawn(self) -> int:
+        """How many tokens were drawn so far: the place of the next one."""
+        return len(self.logprobs) + self.flying
+
+    def response(self, finish: Finish, message: str = "") -> Response:
+        sampled = tuple(self.ids[len(self.ids) - len(self.logprobs) :]) if self.logprobs else ()
+        return Response(self.request.key, sampled, tuple(self.logprobs), finish, message)
+
+
+@dataclass(slots=True)
+class Step:
+    """One forward: `counts[i]` more tokens of `rows[i]`. Those that have read all their tokens then draw one. Before it, `copies` of the
+    beginnings of pages are made (source, target, tokens), and rows that got a seat since the last step are made known."""
+
+    rows: list[Row] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    copies: list[tuple[int, int, int]] = field(default_factory=list)
+    seated: list[Row] = field(default_factory=list)
+
+    drawing: list[int] = field(default_factory=list)  # the places of the rows that draw
+    tokens: int = 0
+
+    def add(self, row: Row, count: int) -> None:
+        if count == row.todo:
+            self.drawing.append(len(self.rows))
+        self.rows.append(row)
+        self.counts.append(count)
+        self.tokens += count
+
+
+class Result(Protocol):
+    """Tokens and log-probs of a step's drawing rows, perhaps not ready yet."""
+
+    def wait(self) -> tuple[list[int], list[float]]: ...
+
+
+class Runner(Protocol):
+    """Runs steps on a device. `mixed`: prompts and single tokens go into one forward. `ahead`: how many steps may be launched before the
+    result of the first is looked at."""
+
+    mixed: bool
+    ahead: int
+    page_size: int
+    page_count: int
+
+    def launch(self, step: Step) -> Result: ...
+
+    def update(self) -> None:
+        """The weights have changed."""
+
+    def sleep(self) -> None:
+        """Give the cache memory back; the next launch takes it again."""
