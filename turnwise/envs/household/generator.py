@@ -29,6 +29,7 @@ T = TypeVar("T")
 SPLITS: Mapping[str, range] = {"train": range(4), "valid": range(4, 6), "test": range(6, 8)}  # of eight equal parts of all cores
 DEFAULT_SIZES = {"train": 10_000, "valid": 1_000, "test": 1_000}
 ATTEMPTS = 2_000
+STREAM = "household 2"  # the first stream in which no named size repeats a house in the tasks that it has by default
 SAME_KIND = 3  # of one kind of object there are at most three, as in ALFWorld, unless more are asked for
 
 APPLIANCES = {
@@ -94,7 +95,7 @@ def generate(knobs: Knobs, split: str, index: int) -> dict[str, Any]:
     if split not in SPLITS:
         raise unknown_name("split of a household:", split, SPLITS)
     for attempt in range(ATTEMPTS):
-        dice = Dice(f"household 1 {knobs.key} {split} {index} {attempt}")
+        dice = Dice(f"{STREAM} {knobs.key} {split} {index} {attempt}")
         draft = _Draft(knobs, dice, knobs.task_types[index % len(knobs.task_types)])
         if draft.part_of_all() in SPLITS[split] and draft.furnish():
             return draft.data()
@@ -140,7 +141,7 @@ class _Draft:
     def _furniture(self) -> Counter[str]:
         """How many receptacles of each kind: what the task needs, then what such a room is likely to have."""
         needed = [kind for kind in (APPLIANCES.get(self.task_type), self.target) if kind is not None and kind != LAMP]
-        counts = Counter(set(needed))
+        counts = Counter(dict.fromkeys(needed, 1))
         if self.target == LAMP:
             counts[self.dice.weighted(self.room.objects[LAMP][1])] += 1
         if not any(kind in counts for kind in self.places):
@@ -183,7 +184,7 @@ class _Draft:
             if laid[kind] >= (1 if kind == LAMP else limit):
                 del weights[kind]
         self.dice.shuffle(self.things)  # or the wanted object would always be number 1
-        names = [name for kind in self.counts if kind in tables().openable for name in self.rooms_of_kind[kind]]
+        names = [name for name in self._receptacles() if _kind(name) in tables().openable]
         self.dice.shuffle(names)
         closing = len(names) if self.knobs.closed is None else min(len(names), self.dice.between(self.knobs.closed))
         self.closed, self.opened = set(names[:closing]), set(names[closing:])
