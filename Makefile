@@ -35,6 +35,25 @@ lint: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# TextWorld and ALFWorld in a virtual environment of their own. TextWorld is published for x86-64 alone, because it carries a compiler that
+# ALFWorld's games never need: elsewhere its Python part is taken from that same wheel.
+ORACLE := $(VENV)/oracle
+ORACLE_PIP := $(ORACLE)/bin/python -m pip --disable-pip-version-check --quiet install
+ORACLE_EXTRA := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["oracle"])
+
+$(ORACLE)/.made: pyproject.toml
+	$(PYTHON) -m venv $(ORACLE)
+	$(ORACLE_PIP) --upgrade pip
+	set -e; wanted=$$($(ORACLE)/bin/python -c '$(ORACLE_EXTRA)'); textworld=$$(echo $$wanted | tr ' ' '\n' | grep textworld); \
+	$(ORACLE_PIP) --only-binary textworld $$wanted || { \
+	  $(ORACLE_PIP) --no-deps --only-binary :all: --platform manylinux2014_x86_64 \
+	    --target $$($(ORACLE)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') $$textworld; \
+	  $(ORACLE_PIP) $$wanted; }
+	@touch $@
+
+test-oracle: $(VENV)/.dev $(ORACLE)/.made  ## play N new ALFWorld games (SEED=0) against TextWorld itself; WRITE=1 keeps the result
+	OMP_NUM_THREADS=1 $(BIN)/python tests/oracle/compare.py --games $(or $(N),300) --seed $(or $(SEED),0) $(if $(VARIED),--varied $(VARIED)) $(if $(WRITE),--write)
+
 bench: $(VENV)/.dev  ## run the benchmarks and write their results beside them
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/credit.py --write
 

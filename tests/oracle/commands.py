@@ -18,7 +18,7 @@ NONSENSE = [
     "go to", "go to nowhere 1", "go to agent1", "examine agent1", "go to loc 1", "take", "put apple 1 in/on fridge 1", "move", "use",
     "open the pod bay doors", "slice", "heat", "help me", "help", "None", "{r}", "{0}", "%s",
     "go to {r.name}", "#look.feedback#", "打开 柜子 1",
-    "🍎", "tаke apple 1 from fridge 1", "ＬＯＯＫ", "look" * 500,
+    "🍎", "tаke apple 1 from fridge 1", "ＬＯＯＫ", "look" * 500, "\ud800",
 ]  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """Finding and reading ALFWorld's game files.
 
 Two forms: the official tree `json_2.1.1/<split>/<task>/<trial>/game.tw-pddl`, and a packed folder (`<split>.jsonl.xz`, one game a line,
-with the parts that games share in `shared.json`). A library lists a split without parsing the games, and reads a game when it is played. One
-damaged file or line costs one game: it is named in a warning and in `damaged`, and the others load.
+with the parts that games share in `shared.json`). A library lists a split without parsing the games, and reads a game when it is played.
+One damaged file or line costs one game: it is named in a warning and in `damaged`, and the others load.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -223,7 +224,8 @@ def write_cache(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
         temporary.replace(path)
     except OSError:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def _reason(error: Exception) -> str:

@@ -10,6 +10,7 @@ import json
 import lzma
 import os
 import tempfile
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ class PackedLibrary(Library):
         super().__init__(folder)
         self.shared = _read_shared(folder / SHARED)
         self._files: dict[str, IO[bytes]] = {}
+        weakref.finalize(self, _close_all, self._files)
 
     def splits(self) -> list[str]:
         return sorted(path.name.removesuffix(PACKED) for path in self.folder.glob(f"*{PACKED}"))
@@ -118,6 +120,11 @@ class PackedLibrary(Library):
             return Game(_text(record, "problem"), self._domain(record), grammar, tuple(map(str, record.get("walkthrough") or ())))
         except (TurnwiseError, ValueError, LookupError, TypeError) as error:
             raise TurnwiseError(f"{entry.place}: {_reason(error)}") from None
+
+
+def _close_all(files: dict[str, IO[bytes]]) -> None:
+    for file in files.values():
+        file.close()
 
 
 def _read_shared(path: Path) -> Shared:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from turnwise.errors import TurnwiseError
@@ -18,6 +19,8 @@ from turnwise.errors import TurnwiseError
 ROOT_TYPE = "object"
 _TOKEN = re.compile(r"[()]|\?[^\s()?]*|[^\s()?]+")
 _COMMENT = re.compile(r";[^\n]*")
+_INIT = re.compile(r"\(\s*:init((?:\s*\([^()]*\))*)\s*\)")
+_FLAT = re.compile(r"\(([^()]*)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +108,9 @@ class Problem:
 
 
 def parse_lists(text: str, what: str) -> list[Any]:
-    """The nested lists of one parenthesised expression."""
+    """The nested lists of one parenthesised expression (in lower case, without comments)."""
     stack: list[list[Any]] = [[]]
-    for token in _TOKEN.findall(_COMMENT.sub("", text).lower()):
+    for token in _TOKEN.findall(text):
         if token == "(":
             stack.append([])
         elif token == ")":
@@ -127,7 +130,7 @@ def parse_lists(text: str, what: str) -> list[Any]:
 
 def parse_domain(text: str) -> Domain:
     what = "PDDL domain"
-    sections = _sections(parse_lists(text, what), "domain", what)
+    sections = _sections(parse_lists(_COMMENT.sub("", text).lower(), what), "domain", what)
     types: dict[str, str] = {}
     actions: list[Action] = []
     for section in sections:
@@ -144,8 +147,12 @@ def parse_domain(text: str) -> Domain:
 
 def parse_problem(text: str) -> Problem:
     what = "PDDL problem"
-    parts: dict[str, list[Any]] = {}
-    for section in _sections(parse_lists(text, what), "problem", what):
+    text = _COMMENT.sub("", text).lower()
+    # The facts are nine tenths of a problem and never nested: they are read at one go, the rest as nested lists.
+    init = _INIT.search(text)
+    rest = f"{text[: init.start()]} {text[init.end() :]}" if init else text
+    parts: dict[str, list[Any]] = {":init": [fact.split() for fact in _FLAT.findall(init[1])]} if init else {}
+    for section in _sections(parse_lists(rest, what), "problem", what):
         if section[0] in parts:
             raise TurnwiseError(f"{what}: {section[0]} appears twice")
         parts[section[0]] = section[1:]
@@ -153,10 +160,10 @@ def parse_problem(text: str) -> Problem:
         if name not in parts:
             raise TurnwiseError(f"{what}: it has no {name}")
     objects = dict(_typed(parts[":objects"], f"{what}, :objects"))
-    facts = dict.fromkeys(_facts(parts[":init"], objects, f"{what}, :init"))
     if len(parts[":goal"]) != 1:
         raise TurnwiseError(f"{what}: :goal must hold one condition")
-    return Problem(objects, tuple(facts), parse_condition(parts[":goal"][0], f"{what}, :goal"))
+    facts = tuple(dict.fromkeys(_facts(parts[":init"], objects, f"{what}, :init")))
+    return Problem(objects, facts, parse_condition(parts[":goal"][0], f"{what}, :goal"))
 
 
 def _facts(items: list[Any], objects: dict[str, str], what: str) -> Iterator[tuple[str, ...]]:
@@ -165,11 +172,11 @@ def _facts(items: list[Any], objects: dict[str, str], what: str) -> Iterator[tup
             raise TurnwiseError(f"{what}: expected a fact in parentheses, found {item!r}")
         if item[0] == "=":
             continue
-        if not all(isinstance(word, str) for word in item):
-            raise TurnwiseError(f"{what}: a fact cannot hold another expression: {item!r}")
         for name in item[1:]:
+            if not isinstance(name, str):
+                raise TurnwiseError(f"{what}: a fact cannot hold another expression: {item!r}")
             if name not in objects:
-                raise TurnwiseError(f"{what}: the fact ({' '.join(item)}) names {name!r}, which :objects does not list")
+                raise TurnwiseError(f"{what}: the fact ({' '.join(map(str, item))}) names {name!r}, which :objects does not list")
         yield tuple(item)
 
 
@@ -214,7 +221,11 @@ def _action(words: list[Any], what: str) -> Action:
             raise TurnwiseError(f"{what}: expected one of {', '.join(fields)} and a list, found {key!r}")
         fields[key] = value
     parameters = tuple(_typed(fields[":parameters"], what))
-    return Action(name, parameters, parse_condition(fields[":precondition"], what), tuple(_effects(fields[":effect"], TRUE, what)))
+    precondition, effects = parse_condition(fields[":precondition"], what), tuple(_effects(fields[":effect"], TRUE, what))
+    used = _union(free_variables(part) for part in (precondition, *chain.from_iterable((e.atom, e.condition) for e in effects)))
+    if loose := sorted(used - {variable for variable, _ in parameters}):
+        raise TurnwiseError(f"{what}: it uses variables that nothing declares: {', '.join(loose)}")
+    return Action(name, parameters, precondition, effects)
 
 
 def parse_condition(tree: Any, what: str) -> Condition:

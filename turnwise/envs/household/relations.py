@@ -41,15 +41,28 @@ class Slot:
         return itemgetter(*rest) if rest else lambda fact: ()
 
     def build(self, facts: Iterable[Fact], types: Sequence[str]) -> Container:
-        container: Container = {} if 0 < len(self.key) < self.arity else set()
-        for fact in facts:
-            self.put(container, fact, types)
+        taken = [fact for fact in facts if self.takes(fact, types)] if self.narrow else [fact for fact in facts if len(fact) == self.arity]
+        if len(self.key) == self.arity:
+            return set(map(self.key_of, taken))
+        if not self.key:
+            return set(map(self.value_of, taken))
+        container: dict[Any, set[Any]] = {}
+        key_of, value_of = self.key_of, self.value_of
+        for fact in taken:
+            container.setdefault(key_of(fact), set()).add(value_of(fact))
         return container
 
+    @cached_property
+    def narrow(self) -> bool:
+        return any(kinds is not None for kinds in self.kinds)
+
     def takes(self, fact: Fact, types: Sequence[str]) -> bool:
-        return len(fact) == self.arity and all(
-            kinds is None or types[thing] in kinds for thing, kinds in zip(fact, self.kinds, strict=True)
-        )
+        if len(fact) != self.arity:
+            return False
+        for thing, kinds in zip(fact, self.kinds, strict=True):  # noqa: SIM110  a loop is twice as fast as all() here
+            if kinds is not None and types[thing] not in kinds:
+                return False
+        return True
 
     def put(self, container: Container, fact: Fact, types: Sequence[str]) -> None:
         if not self.takes(fact, types):
