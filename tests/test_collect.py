@@ -75,10 +75,11 @@ class WordEngine:
 
 
 def policy(engine: WordEngine, limit: int = 10**9) -> ModelPolicy:
-    def parse(text: str, observation: Observation) -> Parsed:
-        return Parsed(text, valid=text != "wait", problem="" if text != "wait" else "idle")
+    def read(ids: Sequence[int], observation: Observation) -> tuple[str, Parsed]:
+        text = WORDS[ids[0]]
+        return text, Parsed(text, valid=text != "wait", problem="" if text != "wait" else "idle")
 
-    return ModelPolicy(engine, partial(WordContext, limit), parse, lambda ids: WORDS[ids[0]], Sampling())
+    return ModelPolicy(engine, partial(WordContext, limit), read, Sampling())
 
 
 def play(engine: WordEngine, starts: Sequence[Start], size: int = 4, **settings: object) -> list:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from turnwise import TurnwiseError
 from turnwise.config import Config
 from turnwise.recipes import content_hash, fields, help_config, parse_override, to_toml
 
+RECIPES = ROOT / "recipes"
 SMALL = ["agent.max_prompt_tokens=500", "engine.max_tokens=100"]
 
 
@@ -85,6 +87,19 @@ def test_a_recipe_extends_another_and_another_algorithm_starts_with_its_own_opti
     assert config.seed == 5 and config.credit.options == {"norm": "none"} and config.agent.max_prompt_tokens == 300
     assert Config.load(tmp_path / "base.toml", ["credit.name=rloo"]).credit.options == {}
     assert Config.load(tmp_path / "base.toml", ["credit.name=gigpo"]).credit.options == {"omega": 0.5}
+
+
+def test_another_environment_starts_without_the_options_of_the_one_before() -> None:
+    overrides = ["env.options.size=9", "env.name=other"]
+    config = Config.load(RECIPES / "quickstart.toml", overrides)
+    assert config.env.options == {"size": 9} and config.env.tasks == 4000
+    assert Config.load(RECIPES / "quickstart.toml", ["env.name=household"]).env.options["size"] == "tiny"
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.stem)
+def test_the_recipes_that_ship_are_right(path: Path) -> None:
+    config = Config.load(path)
+    assert config.name != "run" and path.read_text().startswith("# ")
 
 
 def test_a_recipe_that_cannot_be_read_says_where(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from turnwise.errors import TurnwiseError
 
 HELP = """Train language-model agents on multi-turn tasks, with credit for every turn.
 
-Look at the environments first (envs), play one yourself (play), then let a model play and learn."""
+Look at the environments first (envs), play one yourself (play), let a model learn (train) and measure it (eval)."""
 
 app = typer.Typer(
     name="turnwise", help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
@@ -119,6 +119,72 @@ def lab(
     from turnwise.lab.command import lab as run_lab
 
     run_lab(algos, problems, group_sizes, load or [], out, quick=quick, train=train, seeds=seeds, seed=seed, skill=skill)
+
+
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Overrides of the recipe, as in credit.name=grpo.")]
+
+
+@app.command()
+def train(
+    recipe: Annotated[
+        str | None, typer.Argument(help="A recipe (TOML). Without one: the quickstart, a tiny model on generated households.")
+    ] = None,
+    overrides: Overrides = None,
+    env: Annotated[str | None, typer.Option(help="Train on this environment; a file of your own: path/to/my_env.py:MyEnv.")] = None,
+    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with a run that was stopped.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the whole recipe and what would happen, and stop.")] = False,
+    help_config: Annotated[bool, typer.Option("--help-config", help="Explain every key of a recipe, and stop.")] = False,
+) -> None:
+    """Train an agent by a recipe."""
+    from turnwise import commands
+
+    if help_config:
+        typer.echo(commands.help_config())
+        return
+    raise typer.Exit(commands.train(recipe, overrides or [], env, resume, dry_run))
+
+
+@app.command(name="eval")
+def evaluate(
+    source: Annotated[str | None, typer.Argument(help="A run, or a model folder. Not needed with --agent.")] = None,
+    overrides: Overrides = None,
+    agent: Annotated[str | None, typer.Option(help="random or expert: play without a model.")] = None,
+    env: Annotated[str | None, typer.Option(help="The environment, if not the run's own.")] = None,
+    split: Annotated[str | None, typer.Option(help="The split, if not the run's own evaluation split.")] = None,
+    n: Annotated[int | None, typer.Option(min=1, help="Tasks of the panel; without it the whole split.")] = None,
+    seed: Annotated[int, typer.Option(help="Which tasks make the panel, and the chance they meet.")] = 0,
+    temperature: Annotated[float | None, typer.Option(min=0, help="Sampling temperature; 0 is greedy. Default: the recipe's.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Attempts at each task.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Measure success on a fixed panel of tasks."""
+    from turnwise import commands
+
+    commands.evaluate(source, overrides or [], agent, env, split, n, seed, temperature, repeats, as_json)
+
+
+@app.command()
+def sft(
+    recipe: Annotated[str | None, typer.Argument(help="A recipe with an [sft] section. Without one: the quickstart.")] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Only the supervised warm start of a recipe: learn from the environment's expert."""
+    from turnwise import commands
+
+    raise typer.Exit(commands.train(recipe, [*(overrides or []), "iterations=0"], None, None, False))
+
+
+@app.command()
+def export(
+    run: Annotated[str, typer.Argument(help="A run.")],
+    out: Annotated[str, typer.Argument(help="The folder to write: a Hugging Face model.")],
+    adapters: Annotated[bool, typer.Option("--adapters", help="Write LoRA adapters alone instead of merging them.")] = False,
+    best: Annotated[bool, typer.Option("--best", help="The best checkpoint by evaluation instead of the last one.")] = False,
+) -> None:
+    """Write a run's weights as a model folder that transformers loads."""
+    from turnwise.api import export as write
+
+    typer.echo(f"written: {write(run, out, merged=not adapters, best=best)}")
 
 
 def parse_options(pairs: list[str] | None) -> dict[str, Any]:

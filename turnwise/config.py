@@ -65,18 +65,20 @@ class Agent(Section):
     """With context=window: how many earlier observations and actions a prompt shows."""
     prompt: str = "think"
     """A prompt template: think, action, tool, or a folder or file of your own."""
-    parse: Literal["tags", "whole", "tool"] = "tags"
-    """How the action is read: between <action> tags, the whole response, or the model's native tool call."""
-    valid: Literal["parsed", "admissible"] = "parsed"
-    """What makes a turn valid: that it could be parsed (the paper), or also that the action is admissible."""
+    parse: Literal["auto", "tags", "whole", "tool"] = "auto"
+    """How the action is read: between <action> tags, the whole response, the model's native tool call; auto: what the prompt asks for."""
+    valid: Literal["parsed", "thought", "admissible"] = "parsed"
+    """What makes a turn valid: that it could be parsed (the paper), also that a thought came first, or that the action is admissible."""
     show_actions: bool = True
     """List the admissible actions in the prompt, where the environment knows them."""
-    system: str | None = None
-    """A system message."""
+    system: str = ""
+    """A system message; empty: none."""
     max_prompt_tokens: int = Field(2048, ge=8)
     """Longer prompts lose their oldest history; if even the shortest form is longer, the attempt ends."""
     template_options: dict[str, Any] = {}
     """Options of the model's chat template, for example enable_thinking = false."""
+    options: dict[str, Any] = {}
+    """Options of a context of your own."""
     max_invalid: int | None = Field(None, ge=1)
     """End an attempt after so many unparsable responses in a row; none: never."""
 
@@ -191,7 +193,7 @@ class Objective(Named):
 
     name: str = "clip"
     """An objective that `turnwise algos` lists."""
-    aggregation: Literal["token", "turn", "trajectory", "trajectory_turn", "turn_sum", "trajectory_sum"] = "token"
+    aggregation: Literal["token", "turn", "trajectory", "trajectory_turn", "turn_sum", "trajectory_sum"] = "turn"
     """What counts the same in the loss: every token, turn or trajectory; or plain sums divided by `constant`."""
     constant: float | None = Field(None, gt=0)
     """With turn_sum and trajectory_sum: the divisor."""
@@ -248,6 +250,10 @@ class Learner(Section):
     """Passes over an iteration's data."""
     minibatches: int = Field(1, ge=1)
     """Optimiser steps in a pass."""
+    minibatch_size: int | None = Field(None, ge=1)
+    """Instead: about so many units (see minibatch_unit) in each optimiser step."""
+    minibatch_unit: Literal["trajectory", "turn"] = "trajectory"
+    """What a mini-batch is made of: whole trajectories, or turns."""
     tokens_per_batch: int = Field(8192, ge=16)
     """Tokens that are computed at once; a matter of memory, never of the result."""
     gradient_checkpointing: bool = False
@@ -263,12 +269,20 @@ class Learner(Section):
 class Sft(Section):
     """A supervised warm start from expert trajectories."""
 
+    required: bool = True
+    """Whether an environment without an expert is an error; if not, the warm start is skipped there."""
     tasks: int = Field(256, ge=1)
     """How many training tasks the expert plays."""
     epochs: int = Field(3, ge=1)
     """Passes over the expert's turns."""
+    steps: int | None = Field(None, ge=1)
+    """Instead: so many optimiser steps."""
     lr: float = Field(1e-3, gt=0)
     """Learning rate."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the learning rate goes on after the warm-up."""
+    warmup: int = Field(0, ge=0)
+    """Optimiser steps in which the learning rate rises from 0."""
     batch_tokens: int = Field(8192, ge=16)
     """Tokens of an optimiser step."""
 

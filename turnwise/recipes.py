@@ -24,7 +24,7 @@ def load(recipe: str | Path | None, overrides: Sequence[str] | Mapping[str, Any]
     """What `Config.load` does."""
     values = read_recipe(Path(recipe)) if recipe is not None else {}
     pairs = list(overrides.items()) if isinstance(overrides, Mapping) else [parse_override(text) for text in overrides or ()]
-    for key, value in pairs:
+    for key, value in sorted(pairs, key=lambda item: not item[0].endswith(".name")):  # names first: they decide which options there are
         _set(values, key, value)
     return check(values, str(recipe) if recipe is not None else "the defaults")
 
@@ -63,10 +63,20 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     both = dict(below)
     for key, value in above.items():
         old = both.get(key)
-        # another algorithm has other options: those of the one below do not carry over
-        fresh = key in ("credit", "objective") and isinstance(value, dict) and "name" in value and value["name"] != (old or {}).get("name")
-        both[key] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) and not fresh else value
+        if isinstance(old, dict) and isinstance(value, dict):
+            if "name" in value:
+                old = _renamed(key, old, value["name"])
+            both[key] = _merged(old, value)
+        else:
+            both[key] = value
     return both
+
+
+def _renamed(section: str, values: dict[str, Any], name: Any) -> dict[str, Any]:
+    """A section that now names something else: the options of what it named before do not carry over."""
+    if values.get("name", name) == name or section not in ("credit", "objective", "env"):
+        return values
+    return {key: value for key, value in values.items() if key != "options"} if section == "env" else {}
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -90,8 +100,10 @@ def _set(values: dict[str, Any], dotted: str, value: Any) -> None:
             raise TurnwiseError(f"override {dotted}: {section} is {inner!r}, not a section")
         values[section] = inner = dict(inner)
         values = inner
-    if sections in (["credit"], ["objective"]) and last == "name" and values.get("name", value) != value:
-        values.clear()  # another algorithm has other options
+    if last == "name" and len(sections) == 1:
+        kept = _renamed(sections[0], values, value)
+        values.clear()
+        values.update(kept)
     values[last] = value
 
 

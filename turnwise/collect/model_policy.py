@@ -30,13 +30,12 @@ class Seat:
 
 @dataclass
 class ModelPolicy:
-    """`new_context` makes a context for one trajectory; `parse` reads a response's text against the observation it answers; `decode`
-    turns token ids into that text. Token ids and log-probs are kept exactly as the engine gave them."""
+    """`new_context` makes a context for one trajectory; `read` turns a response's token ids into text and parses it against the observation
+    that it answers. Token ids and log-probs are kept exactly as the engine gave them."""
 
     engine: Engine
     new_context: Callable[[], Context]
-    parse: Callable[[str, Observation], Parsed]
-    decode: Callable[[Sequence[int]], str]
+    read: Callable[[Sequence[int], Observation], tuple[str, Parsed]]
     sampling: Sampling
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -78,8 +77,7 @@ class ModelPolicy:
         if response.finish is Finish.FAULT:
             return Answer(response.key, None, Stop.ENGINE_FAULT, response.message)
         seat = self._seats[response.key]
-        text = self.decode(response.token_ids)
-        parsed = self.parse(text, seat.observation)
+        text, parsed = self.read(response.token_ids, seat.observation)
         seat.parsed = parsed
         self.counts["truncated"] += response.finish is Finish.LENGTH
         if parsed.problem:

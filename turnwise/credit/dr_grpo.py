@@ -3,7 +3,7 @@
     A(τ) = R(τ) − mean R
 
 The other half of the method, dividing the summed token losses by a constant instead of by the response's length, is the
-objective's aggregation "constant".
+objective's aggregation `turn_sum` or `trajectory_sum`.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ def loop(
     drop_below: Annotated[float, Help("leave-one-out credit of at most this size counts as none", low=0)] = 0.01,
 ) -> Floats:
     """Leave-one-out credit as RLOO, with trajectories that differ too little from the others dropped."""
-    credit = leave_one_out(r, norm=norm, weighting=weighting, invalid_penalty=0.0)
+    before, after = (invalid_penalty, 0.0) if weighting == "step" else (0.0, invalid_penalty)
+    credit = leave_one_out(r, norm=norm, weighting=weighting, invalid_penalty=before)
     kept = np.abs(credit) > drop_below
-    return np.asarray(kept * credit - invalid_penalty * ~r.valid)
+    return np.asarray(kept * credit - after * ~r.valid)

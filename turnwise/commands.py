@@ -1,0 +1,204 @@
+"""What the longer commands do: reading what was typed, calling the API, and words for the person."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from turnwise.config import Config
+from turnwise.errors import TurnwiseError
+from turnwise.evaluate import Evaluation, run_panel
+from turnwise.recipes import help_config, parse_override, to_toml
+from turnwise.report.progress import reporter
+from turnwise.runs import CONFIG, Run
+
+__all__ = ["evaluate", "help_config", "train"]
+
+INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
+
+
+def train(recipe: str | None, overrides: list[str], env: str | None, resume: str | None, dry_run: bool) -> int:
+    """`turnwise train`. The exit code: 0, or 130 where it was interrupted."""
+    from turnwise import api
+    from turnwise.report.summary import closing_words, in_words
+
+    if recipe is not None and "=" in recipe:  # the first override stands where a recipe may stand
+        recipe, overrides = None, [recipe, *overrides]
+    changes = dict(parse_override(text) for text in overrides) | ({"env.name": env} if env is not None else {})
+    if resume is not None and (recipe or changes):
+        raise TurnwiseError("a resumed run keeps its recipe: give either --resume RUN, or a recipe with overrides")
+    console = Console()
+    if dry_run:
+        config = Config.load(Run.open(resume).folder / CONFIG) if resume else Config.load(recipe or default_recipe(env), changes)
+        console.print(Text(to_toml(config)))
+        for line in forecast(config):
+            console.print(Text(line))
+        return 0
+    if resume is not None:
+        result = api.train(resume=resume, reporter=reporter(console))
+    else:
+        result = api.train(recipe or default_recipe(env), reporter=reporter(console), **changes)
+    run = Run.open(result.folder)
+    if result.interrupted:
+        console.print(Text(f"Stopped after iteration {result.summary['iterations']}. Go on with: turnwise train --resume {run.folder}"))
+        return INTERRUPTED
+    finish(console, run, result, closing_words(result.summary, run), in_words)
+    return 0
+
+
+def default_recipe(env: str | None) -> Path:
+    """The quickstart, or for an environment of the user's own its form without the household and without a warm start."""
+    return shipped_recipe("quickstart" if env is None else "own-env")
+
+
+def shipped_recipe(name: str) -> Path:
+    """A recipe that comes with Turnwise: beside the package in a checkout, under the environment's share/ where it was installed."""
+    for folder in (Path(__file__).parent.parent / "recipes", Path(sys.prefix) / "share" / "turnwise" / "recipes"):
+        if (folder / f"{name}.toml").is_file():
+            return folder / f"{name}.toml"
+    raise TurnwiseError(f"the recipe {name}.toml that comes with Turnwise was not found; give the path of a recipe")
+
+
+def finish(console: Console, run: Run, result: Any, words: list[str], in_words: Any) -> None:
+    """The end of a run: the curve, three trajectories in words, the summary, what to try next."""
+    from turnwise.errors import MissingExtra
+    from turnwise.report.curve import draw_curve
+
+    try:
+        picture = draw_curve(result.metrics, run.folder / "curve.png", f"{result.summary['name']}: {result.summary['algorithm']}")
+    except MissingExtra as error:
+        console.print(Text(str(error)))
+        picture = None
+    last = int(result.summary["iterations"])
+    if (run.folder / "rollouts" / f"{last:06d}.jsonl.gz").exists():
+        console.print(Text("\nThree attempts of the last iteration:"))
+        seen: dict[Any, dict[str, Any]] = {}
+        for trajectory in run.trajectories(last):
+            seen.setdefault(trajectory["group"], trajectory)
+        for trajectory in list(seen.values())[:3]:
+            for line in in_words(trajectory):
+                console.print(Text(line))
+    console.print()
+    for line in words:
+        console.print(Text(line))
+    if picture is not None:
+        console.print(Text(f"The curve: {picture}"))
+    console.print(Text(f"Next: turnwise eval {run.folder}   turnwise algos   turnwise train credit.name=grpo"))
+
+
+def forecast(config: Config) -> list[str]:
+    """What a run would do, in numbers: tasks, attempts, turns, tokens, memory."""
+    from turnwise.system import System
+
+    system = System(config)
+    attempts = config.collect.groups * config.collect.group_size
+    turns = attempts * system.max_turns
+    per_turn = config.agent.max_prompt_tokens + config.engine.max_tokens
+    lines = [
+        f"tasks: {len(system.tasks)} for training ({config.env.name}, {config.env.split}), {len(system.panel)} held out ({config.eval.split}; "
+        f"panel {system.panel.hash})",
+        f"an iteration: {config.collect.groups} tasks × {config.collect.group_size} attempts × at most {system.max_turns} turns = {turns} turns",
+        f"at most {turns * config.engine.max_tokens:,} sampled tokens an iteration, prompts of at most {config.agent.max_prompt_tokens:,} tokens",
+        f"{config.iterations} iterations: at most {turns * config.iterations:,} turns",
+    ]
+    parameters = parameter_count(config)
+    if parameters is None:
+        return [*lines, "memory: not known (the model's folder is not here)"]
+    trained = parameters if config.model.lora is None else parameters // 50
+    width = 2 if config.model.dtype == "bfloat16" else 4
+    weights = parameters * width + trained * (12 + (4 if width == 2 else 0)) + (parameters * width if config.objective.kl != "off" else 0)
+    return [
+        *lines,
+        f"model: {parameters:,} parameters; about {weights / 1e9:.2f} GB for weights, gradients and optimiser, "
+        f"and activations of {config.learner.tokens_per_batch:,} tokens (a turn has at most {per_turn:,})",
+    ]
+
+
+def parameter_count(config: Config) -> int | None:
+    """How many parameters the model has, without loading its weights; none where that cannot be told."""
+    import torch
+
+    if config.model.path is None:
+        tiny = config.model.tiny
+        return tiny.layers * 12 * tiny.hidden**2 + 1000 * tiny.hidden
+    if not (Path(config.model.path) / "config.json").is_file():
+        return None
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(config.model.path))
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def evaluate(
+    source: str | None,
+    overrides: list[str],
+    agent: str | None,
+    env: str | None,
+    split: str | None,
+    n: int | None,
+    seed: int,
+    temperature: float | None,
+    repeats: int,
+    as_json: bool,
+) -> None:
+    """`turnwise eval`."""
+    if source is not None and "=" in source:
+        source, overrides = None, [source, *overrides]
+    changes = dict(parse_override(text) for text in overrides)
+    console = Console(stderr=as_json)
+    if agent is not None:
+        result = evaluate_player(agent, source, env, split, n, seed, repeats, changes)
+    elif source is None:
+        raise TurnwiseError("say what to evaluate: a run or a model folder, or --agent random|expert with --env NAME")
+    else:
+        from turnwise import api
+
+        result = api.evaluate(
+            source, env=env, split=split, n=n, seed=seed, temperature=temperature, repeats=repeats, reporter=reporter(console), **changes
+        )
+    if as_json:
+        print(json.dumps(result.to_dict(), indent=2))
+    else:
+        show_evaluation(console, result)
+
+
+def evaluate_player(
+    agent: str, source: str | None, env: str | None, split: str | None, n: int | None, seed: int, repeats: int, changes: dict[str, Any]
+) -> Evaluation:
+    """A random or expert agent through the same collector: the first thing to try on a new environment."""
+    from turnwise.collect.collector import Collector
+    from turnwise.collect.player_policy import player_policy
+    from turnwise.system import System
+
+    if source is not None:
+        raise TurnwiseError("--agent plays without a model: leave the run or model out, and name an environment with --env")
+    config = Config.load(None, {"agent.max_prompt_tokens": 500, **changes, **({"env.name": env} if env else {})})
+    system = System(config)
+    try:
+        panel = system.panel_of(split or config.eval.split, n, seed)
+        policy = player_policy(agent, system.pool)
+        return run_panel(Collector(system.pool, policy, system.max_turns, system.rewards), panel, seed, repeats)
+    finally:
+        system.close()
+
+
+def show_evaluation(console: Console, result: Evaluation) -> None:
+    """The result as a short table."""
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_row("success", str(result.success))
+    for kind, share in result.by_type.items():
+        table.add_row(f"  {kind}", str(share))
+    table.add_row("turns", f"{result.turns:.1f} on average")
+    table.add_row("reward", f"{result.reward:.3f} on average")
+    table.add_row("invalid turns", f"{100 * result.invalid:.1f} %")
+    table.add_row("stopped by", ", ".join(f"{stop} {count}" for stop, count in result.stops.items()))
+    again = f", each {result.repeats} times" if result.repeats > 1 else ""
+    table.add_row("panel", f"{result.panel_size} tasks{again}, hash {result.panel_hash}")
+    console.print(table)

@@ -1,0 +1,40 @@
+"""Ctrl-C: the first finishes the turn, saves and exits; a second one exits at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class Interrupt:
+    """Inside the `with` block SIGINT and SIGTERM set a flag that the loop asks for. A second signal acts as usual: it stops everything."""
+
+    def __init__(self, say: Callable[[str], None] = lambda text: None):
+        self.asked = False
+        self._say = say
+        self._before: dict[int, Any] = {}
+
+    def __call__(self) -> bool:
+        return self.asked
+
+    def __enter__(self) -> Interrupt:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._first)
+        return self
+
+    def _first(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        self._restore()
+        self._say("Stopping: finishing the turn and saving. Once more to stop at once.")
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._restore()

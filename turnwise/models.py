@@ -1,0 +1,66 @@
+"""Loading the model that a recipe names: a Hugging Face folder, or the tiny one made on the spot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from turnwise.config import Config
+from turnwise.errors import TurnwiseError
+
+
+def choose_device(name: str) -> str:
+    """The device that `auto` means here; an error where a GPU is asked for and there is none."""
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise TurnwiseError("device=cuda, but torch sees no GPU here. Use device=auto or device=cpu")
+    return name
+
+
+def load(config: Config, folder: str | Path | None = None) -> tuple[Any, Any]:
+    """Model (float32, on the CPU) and tokenizer. `folder` takes the place of the recipe's model, as when a run is resumed."""
+    path = folder or config.model.path
+    if path is not None:
+        return load_folder(path)
+    from turnwise.learn.tiny import build_tiny_for
+
+    tiny = config.model.tiny
+    return build_tiny_for(
+        config.env.name,
+        options=dict(config.env.options),
+        extra=[config.agent.system],
+        sample=tiny.vocabulary_tasks,
+        layers=tiny.layers,
+        hidden=tiny.hidden,
+        heads=tiny.heads,
+        max_length=tiny.max_length,
+        seed=config.seed,
+    )
+
+
+def load_folder(path: str | Path) -> tuple[Any, Any]:
+    """A causal language model and its tokenizer from a folder (or a hub's name, where a hub can be reached)."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = Path(path)
+    if folder.exists() and not (folder / "config.json").is_file():
+        raise TurnwiseError(f"{folder} is not a model folder: it has no config.json")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(path))
+    except Exception as error:
+        raise TurnwiseError(
+            f"model {path}: its tokenizer cannot be loaded ({_line(error)}). A model folder needs its tokenizer's files"
+        ) from error
+    try:
+        model = AutoModelForCausalLM.from_pretrained(str(path), dtype=torch.float32)
+    except Exception as error:
+        raise TurnwiseError(f"model {path} cannot be loaded: {_line(error)}") from error
+    return model.eval(), tokenizer
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

@@ -1,0 +1,63 @@
+"""The numbers of a run: one flat dictionary an iteration, names with a slash: who measured / what."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from turnwise.evaluate import Evaluation
+
+
+def numbers(prefix: str, values: Mapping[str, Any]) -> dict[str, float]:
+    """Values as flat floats under a prefix; mappings inside are flattened, what is not a finite number is left out."""
+    found: dict[str, float] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= numbers(f"{prefix}/{name}", value)
+        elif isinstance(value, (bool, int, float)) and math.isfinite(value):
+            found[f"{prefix}/{name}"] = float(value)
+    return found
+
+
+def evaluation_metrics(result: Evaluation) -> dict[str, float]:
+    """An evaluation as metrics."""
+    low, high = result.success.interval
+    by_type = {f"type/{kind}": share.rate for kind, share in result.by_type.items()}
+    plain = {
+        "success": result.success.rate,
+        "low": low,
+        "high": high,
+        "turns": result.turns,
+        "reward": result.reward,
+        "invalid": result.invalid,
+    }
+    return numbers("eval", plain | by_type)
+
+
+class Clock:
+    """Seconds by phase of one iteration."""
+
+    def __init__(self) -> None:
+        self.phases: dict[str, float] = {}
+        self._start = time.monotonic()
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.phases[phase] = self.phases.get(phase, 0.0) + time.monotonic() - start
+
+    @property
+    def total(self) -> float:
+        return time.monotonic() - self._start
+
+    def metrics(self, counts: Mapping[str, float]) -> dict[str, float]:
+        """Seconds by phase, in all, and tokens a second (sampled tokens over the time of collecting)."""
+        seconds = {f"time/{phase}": value for phase, value in self.phases.items()}
+        rate = counts.get("collect/response_tokens", 0.0) / max(self.phases.get("collect", 0.0), 1e-9)
+        return seconds | {"time/iteration": self.total, "time/tokens_per_second": rate if "collect" in self.phases else 0.0}

@@ -1,0 +1,167 @@
+"""What a person sees while a run is going on: a live panel in a terminal, plain lines anywhere else.
+
+The loop tells a `Reporter` what happens; a reporter only shows. `Silent` shows nothing (tests, notebooks that want quiet).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+BARS = " ▁▂▃▄▅▆▇█"
+
+
+class Reporter(Protocol):
+    """Told by the loop what happens."""
+
+    def begin(self, title: str, iterations: int, done: int) -> None: ...
+
+    def phase(self, name: str, total: int | None = None) -> None: ...
+
+    def advance(self, amount: int = 1) -> None: ...
+
+    def iteration(self, number: int, metrics: Mapping[str, Any]) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+    def end(self) -> None: ...
+
+
+class Silent:
+    """Shows nothing."""
+
+    def begin(self, title: str, iterations: int, done: int) -> None: ...
+
+    def phase(self, name: str, total: int | None = None) -> None: ...
+
+    def advance(self, amount: int = 1) -> None: ...
+
+    def iteration(self, number: int, metrics: Mapping[str, Any]) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+    def end(self) -> None: ...
+
+
+def sparkline(values: list[float], width: int = 40) -> str:
+    """Shares in [0, 1] as small bars, the last `width` of them."""
+    return "".join(BARS[round(min(max(value, 0.0), 1.0) * (len(BARS) - 1))] for value in values[-width:])
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: 42 s, 3:05 min, 2:10 h."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)}:{int(seconds % 60):02d} min"
+    return f"{int(seconds // 3600)}:{int(seconds % 3600 // 60):02d} h"
+
+
+class Plain:
+    """One line an iteration."""
+
+    def __init__(self, console: Console | None = None):
+        self.console = console or Console()
+        self._iterations, self._done_before, self._started = 0, 0, time.monotonic()
+
+    def begin(self, title: str, iterations: int, done: int) -> None:
+        self._iterations, self._done_before, self._started = iterations, done, time.monotonic()
+        self._say(title)
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        if name in ("warm start", "evaluation"):
+            self._say(f"  {name} …")
+
+    def advance(self, amount: int = 1) -> None: ...
+
+    def iteration(self, number: int, metrics: Mapping[str, Any]) -> None:
+        left = self._left(number)
+        words = [f"iteration {number}/{self._iterations}", f"success {_percent(metrics.get('collect/success'))}"]
+        if (measured := metrics.get("eval/success")) is not None:
+            words.append(f"held-out {_percent(measured)}")
+        words += [f"reward {metrics.get('collect/reward', 0):.2f}", f"turns {metrics.get('collect/turns', 0):.0f}"]
+        words += [f"{metrics.get('time/tokens_per_second', 0):.0f} tokens/s", f"{left} left"]
+        self._say("  ".join(words))
+
+    def _left(self, number: int) -> str:
+        done = number - self._done_before
+        return duration((time.monotonic() - self._started) / done * (self._iterations - number)) if done > 0 else "?"
+
+    def note(self, text: str) -> None:
+        self._say(text)
+
+    def _say(self, text: str) -> None:
+        self.console.print(Text(text), soft_wrap=True)
+
+    def end(self) -> None: ...
+
+
+class Panelled(Plain):
+    """A live panel: iteration, phase, success with a small curve, tokens/s, time left. Notes stay above it."""
+
+    def __init__(self, console: Console | None = None):
+        super().__init__(console)
+        self._title, self._phase, self._count, self._number = "", "", 0, 0
+        self._total: int | None = None
+        self._metrics: dict[str, Any] = {}
+        self._success: list[float] = []
+        self._held_out: list[float] = []
+        self._live: Live | None = None
+
+    def begin(self, title: str, iterations: int, done: int) -> None:
+        self._title, self._number = title, done
+        self._iterations, self._done_before, self._started = iterations, done, time.monotonic()
+        self._live = Live(console=self.console, refresh_per_second=4, get_renderable=self._render)
+        self._live.start()
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        self._phase, self._total, self._count = name, total, 0
+
+    def advance(self, amount: int = 1) -> None:
+        self._count += amount
+
+    def iteration(self, number: int, metrics: Mapping[str, Any]) -> None:
+        self._number, self._metrics = number, dict(metrics)
+        self._success.append(float(metrics.get("collect/success", 0.0)))
+        if (measured := metrics.get("eval/success")) is not None:
+            self._held_out.append(float(measured))
+
+    def _render(self) -> Panel:
+        table = Table.grid(padding=(0, 2))
+        count = f"{self._count}" + (f" of {self._total}" if self._total else "")
+        table.add_row("now", f"{self._phase} {count if self._count else ''}")
+        if self._success:
+            table.add_row("success", f"{_percent(self._success[-1])}  {sparkline(self._success)}")
+        if self._held_out:
+            table.add_row("held-out", f"{_percent(self._held_out[-1])}  {sparkline(self._held_out)}")
+        if self._metrics:
+            speed = f"{self._metrics.get('time/tokens_per_second', 0):.0f} tokens/s"
+            table.add_row(
+                "speed", f"{speed}, {duration(self._metrics.get('time/iteration', 0))} an iteration, {self._left(self._number)} left"
+            )
+        bar = ProgressBar(total=max(self._iterations, 1), completed=self._number)
+        return Panel(
+            Group(Text(f"iteration {self._number} of {self._iterations}"), bar, table), title=Text(self._title), title_align="left"
+        )
+
+    def end(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+
+def reporter(console: Console | None = None) -> Reporter:
+    """The live panel in a terminal, plain lines elsewhere."""
+    console = console or Console()
+    return Panelled(console) if console.is_terminal else Plain(console)
+
+
+def _percent(share: Any) -> str:
+    return "–" if share is None else f"{100 * float(share):.0f} %"

@@ -1,0 +1,224 @@
+"""The parts of a run, put together from its config: tasks, environments, agent, model, engine, learner.
+
+This is the only place that knows both the recipe's words and the parts' constructors; the loop in train.py knows neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from turnwise import credit, models
+from turnwise.agent import Agent, AgentSettings
+from turnwise.collect.collector import Collector
+from turnwise.collect.model_policy import ModelPolicy
+from turnwise.collect.plan import Gathered, Plan, dynamic, plain
+from turnwise.collect.rewards import Rewards, Term
+from turnwise.config import Config
+from turnwise.engines.base import Engine, Sampling
+from turnwise.engines.build import build_engine
+from turnwise.envs import registry
+from turnwise.envs.locate import load_reference
+from turnwise.envs.pool import Pool
+from turnwise.errors import TurnwiseError
+from turnwise.evaluate import Evaluation, check_disjoint, run_panel
+from turnwise.learn.build import build_learner
+from turnwise.learn.learner import Learner
+from turnwise.learn.settings import OptimiserSettings
+from turnwise.learn.sft import SftSettings, warm_start
+from turnwise.learn.values import gae_targets
+from turnwise.rollouts import Rollouts, Trajectory
+from turnwise.seeds import derive
+from turnwise.tasks import TaskSet
+from turnwise.warmstart import expert_trajectories, has_expert
+
+DEFAULT_MAX_TURNS = 50
+
+
+@dataclass
+class System:
+    """Everything that a run works with. `say` takes one-line notices; `cancelled` is asked between turns."""
+
+    config: Config
+    model_folder: Path | None = None
+    say: Callable[[str], None] = lambda text: None
+    cancelled: Callable[[], bool] = lambda: False
+    on_turn: Callable[[Trajectory], None] = lambda trajectory: None
+
+    @cached_property
+    def tasks(self) -> TaskSet:
+        """The training tasks."""
+        env = self.config.env
+        return registry.tasks(env.name, env.split, n=env.tasks, **env.options)
+
+    @cached_property
+    def panel(self) -> TaskSet:
+        """The evaluation's tasks: none of them is a training task, which is checked."""
+        return self.panel_of(self.config.eval.split, self.config.eval.n, self.config.eval.seed, check=True)
+
+    def panel_of(self, split: str, n: int | None, seed: int, check: bool = False) -> TaskSet:
+        """`n` tasks of a split (none: all of it), the same ones on every machine."""
+        env = self.config.env
+        found = registry.tasks(env.name, split, n=None, **env.options)
+        panel = found if n is None else found.panel(n, seed)
+        if check:
+            check_disjoint(self.tasks, panel, warn=self.say)
+        return panel
+
+    @cached_property
+    def max_turns(self) -> int:
+        """The step limit: the recipe's, else the environment's own."""
+        if self.config.env.max_turns is not None:
+            return self.config.env.max_turns
+        env = registry.make(self.config.env.name, **self.config.env.options)
+        own = getattr(env, "max_turns", None) or registry.spec(self.config.env.name).max_turns
+        registry.close(env)
+        return int(own or DEFAULT_MAX_TURNS)
+
+    @cached_property
+    def _loaded(self) -> tuple[Any, Any]:
+        return models.load(self.config, self.model_folder)
+
+    @property
+    def tokenizer(self) -> Any:
+        return self._loaded[1]
+
+    @cached_property
+    def agent(self) -> Agent:
+        own = self.config.agent
+        factory = registry.spec(self.config.env.name).load()
+        settings = AgentSettings(
+            context=own.context,
+            history=own.history,
+            prompt=own.prompt,
+            parse=own.parse,
+            valid=own.valid,
+            show_actions=own.show_actions,
+            system=own.system,
+            max_prompt_tokens=own.max_prompt_tokens,
+            template_options=own.template_options,
+            instructions=str(getattr(factory, "instructions", "") or ""),
+            options=own.options,
+        )
+        return Agent(self.tokenizer, settings)
+
+    @cached_property
+    def learner(self) -> Learner:
+        return build_learner(self.config, self._loaded[0])
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The engine on the learner's own weights."""
+        return build_engine(self.config, self.learner.model, self.tokenizer, self.agent.stop_ids, self.say)
+
+    @cached_property
+    def pool(self) -> Pool:
+        env, size = self.config.env, self.config.collect.groups * self.config.collect.group_size
+        return Pool(env.name, max(size, 1), workers=env.workers, timeout=env.timeout, options=env.options)
+
+    @cached_property
+    def rewards(self) -> Rewards:
+        """The environment's reward, scaled, and the user's own terms."""
+        terms = []
+        for term in self.config.reward:
+            function = load_reference(term.function)
+            if not callable(function):
+                raise TurnwiseError(f"reward term {term.name!r}: {term.function} is {type(function).__name__}, not a function")
+            terms.append(Term(term.name, function, term.weight))
+        return Rewards(self.config.env.reward_scale, terms)
+
+    def sampling(self, temperature: float | None = None) -> Sampling:
+        """How tokens are drawn: as in training, or at another temperature."""
+        own = self.config.engine
+        return Sampling(
+            temperature=own.temperature if temperature is None else temperature,
+            top_p=own.top_p,
+            top_k=own.top_k,
+            min_p=own.min_p,
+            max_tokens=own.max_tokens,
+            stop=tuple(own.stop),
+        )
+
+    def policy(self, temperature: float | None = None) -> ModelPolicy:
+        return ModelPolicy(self.engine, self.agent.context, self.agent.read, self.sampling(temperature))
+
+    def collector(self, temperature: float | None = None) -> Collector:
+        own = self.config.agent
+        return Collector(
+            self.pool,
+            self.policy(temperature),
+            self.max_turns,
+            self.rewards,
+            own.max_invalid,
+            cancelled=self.cancelled,
+            on_turn=self.on_turn,
+        )
+
+    @cached_property
+    def plan(self) -> Plan:
+        own = self.config.collect
+        return Plan(self.tasks, self.config.seed, own.group_size, own.shuffle, self.config.env.own_seeds)
+
+    def collect(self, place: int) -> Gathered:
+        """The groups from a place on, by the recipe's strategy; the counts include what the policy counted."""
+        own, collector = self.config.collect, self.collector()
+        if own.strategy == "dynamic":
+            gathered = dynamic(collector.run, self.plan, place, own.groups, own.refills)
+        else:
+            gathered = plain(collector.run, self.plan, place, own.groups)
+        if isinstance(collector.policy, ModelPolicy):
+            gathered.counts |= dict(collector.policy.counts)
+        return gathered
+
+    def annotate(self, trajectories: Sequence[Trajectory], rollouts: Rollouts) -> Rollouts:
+        """The rollouts with what only the learner knows, where the recipe needs it: values, a KL penalty in the reward."""
+        needed = self.config.learner.value is not None or self.config.objective.kl == "reward"
+        return self.learner.annotate(trajectories, rollouts) if needed else rollouts
+
+    def update(
+        self, trajectories: Sequence[Trajectory], rollouts: Rollouts, advantages: Any, seed: int, progress: float
+    ) -> dict[str, float]:
+        """One update of the weights; the engine then forgets what it computed with the old ones."""
+        metrics = self.learner.update(trajectories, rollouts, advantages, seed, targets=self._value_targets(rollouts), progress=progress)
+        self.engine.refresh()
+        return metrics
+
+    def _value_targets(self, rollouts: Rollouts) -> Any:
+        """What the critic should learn: λ-returns with the credit's own discount."""
+        if self.config.learner.value is None:
+            return None
+        options = credit.algorithms[self.config.credit.name].bind(self.config.credit.options, "credit algorithm")
+        shared = {name: options[name] for name in ("gamma", "lam", "invalid_penalty") if name in options}
+        return gae_targets(rollouts, level=self.config.learner.value.level, **shared)
+
+    def warm_start(self, on_task: Callable[[], None] = lambda: None) -> dict[str, float]:
+        """Learn from the expert's attempts at the first tasks of the plan's order."""
+        own = self.config.sft
+        if own is None:
+            return {}
+        starts = Plan(self.tasks, derive(self.config.seed, "warm start"), 1, self.config.collect.shuffle).starts(0, own.tasks)
+        env = self.config.env
+        if not own.required and not has_expert(env.name, dict(env.options)):
+            self.say(f"environment {env.name!r} has no expert: no warm start")
+            return {}
+        examples = expert_trajectories(env.name, dict(env.options), [start.task for start in starts], self.agent, on_task)
+        optimiser = OptimiserSettings(own.lr, own.schedule, own.warmup, weight_decay=self.config.learner.weight_decay)
+        settings = SftSettings(own.epochs, own.steps, own.batch_tokens, optimiser)
+        metrics = warm_start(self.learner, examples, settings, derive(self.config.seed, "warm start order"))
+        self.learner.reset_reference()
+        self.engine.refresh()
+        return metrics | {"turns": float(sum(len(example.turns) for example in examples))}
+
+    def evaluate(self) -> Evaluation:
+        """The recipe's evaluation with the weights as they are."""
+        own = self.config.eval
+        return run_panel(self.collector(own.temperature), self.panel, own.seed, own.repeats)
+
+    def close(self) -> None:
+        """Close what was opened."""
+        for part in ("pool", "engine"):
+            if part in self.__dict__:
+                self.__dict__[part].close()

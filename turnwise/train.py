@@ -1,0 +1,83 @@
+"""The loop. Read this file first: tasks become trajectories, trajectories become credit, credit becomes an update, and again.
+
+The loop knows no algorithm and no environment by name. What a recipe's words mean is said in system.py; what is kept on disk, in runs.py
+and learn/checkpoint.py. All chance comes from the recipe's seed and the place in the run, so a run that was killed and resumed from a
+checkpoint goes on exactly as one that was not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from turnwise import credit
+from turnwise.collect.collector import summarise
+from turnwise.report.metrics import Clock, evaluation_metrics, numbers
+from turnwise.report.progress import Reporter
+from turnwise.rollouts import Rollouts
+from turnwise.runs import Run
+from turnwise.seeds import derive
+from turnwise.state import State, restore, save
+from turnwise.system import System
+
+
+def loop(run: Run, system: System, reporter: Reporter, interrupted: Callable[[], bool] = lambda: False) -> State:
+    """Train from the run's last good checkpoint to the end, or until interrupted."""
+    config = system.config
+    state = restore(run, system, reporter.note)
+    reporter.begin(f"{config.name}: {config.credit.name} on {config.env.name}", config.iterations, state.iteration)
+    if not state.prepared:
+        warm_start(run, system, state, reporter)
+
+    while state.iteration < config.iterations and not interrupted():
+        clock, iteration = Clock(), state.iteration + 1
+        reporter.phase("collecting", config.collect.groups * config.collect.group_size)
+        with clock("collect"):
+            gathered = system.collect(state.place)
+        if interrupted():
+            break  # half a batch teaches nothing; the same one is collected whole after a resume
+        trajectories = gathered.trajectories
+        metrics = {"iteration": iteration} | numbers("collect", summarise(trajectories) | gathered.counts)
+        if trajectories:
+            reporter.phase("learning")
+            with clock("credit"):
+                rollouts = system.annotate(trajectories, Rollouts.from_trajectories(trajectories))
+                advantages = credit.compute(config.credit.name, rollouts, **config.credit.options)
+                metrics |= numbers("credit", credit.diagnose(rollouts))
+            with clock("update"):
+                progress = state.iteration / config.iterations
+                metrics |= numbers(
+                    "learner", system.update(trajectories, rollouts, advantages, derive(config.seed, "update", iteration), progress)
+                )
+            run.save_rollouts(iteration, rollouts, trajectories, config.run.keep_rollouts)
+        state.advance(gathered)
+        if iteration == config.iterations or (config.eval.every and iteration % config.eval.every == 0):
+            metrics |= measure(system, reporter, clock)
+        metrics |= clock.metrics(metrics)
+        state.seconds += clock.total
+        run.log(metrics)
+        reporter.iteration(iteration, metrics)
+        if iteration % config.run.checkpoint_every == 0 or iteration == config.iterations:
+            save(run, system, state, metrics.get("eval/success"))
+    save(run, system, state)
+    return state
+
+
+def warm_start(run: Run, system: System, state: State, reporter: Reporter) -> None:
+    """What comes before the first iteration: learning from the expert, where the recipe says so, and the first evaluation."""
+    clock = Clock()
+    metrics: dict[str, float] = {"iteration": 0}
+    if system.config.sft is not None:
+        reporter.phase("warm start", system.config.sft.tasks)
+        with clock("sft"):
+            metrics |= numbers("sft", system.warm_start(reporter.advance))
+    metrics |= measure(system, reporter, clock)
+    run.log(metrics | clock.metrics(metrics))
+    state.prepared, state.seconds = True, clock.total
+    save(run, system, state, metrics["eval/success"])
+
+
+def measure(system: System, reporter: Reporter, clock: Clock) -> dict[str, float]:
+    """The recipe's evaluation as metrics."""
+    reporter.phase("evaluation", system.config.eval.n * system.config.eval.repeats)
+    with clock("eval"):
+        return evaluation_metrics(system.evaluate())
