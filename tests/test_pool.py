@@ -136,7 +136,7 @@ def test_a_dead_worker_is_replaced_and_the_other_slots_go_on(workers: int, actio
 
 @pytest.mark.parametrize("action", ["hang", "freeze"])
 def test_a_hung_worker_is_replaced_at_the_time_limit(action: str) -> None:
-    with Pool(ENV, 2, workers=1, timeout=1.0) as pool:
+    with Pool(ENV, 2, workers=1, timeout=2.0) as pool:
         pool.reset_all(starts(2))
         hung = pool.pids[0]
         results = pool.step_all([(0, action), (1, "walk")])

@@ -201,6 +201,16 @@ def test_an_environment_lists_its_own_tasks_and_is_closed_again() -> None:
         registry.unregister("listed-for-tests")
 
 
+def test_the_listing_imports_no_environment_that_was_described() -> None:
+    register("described-for-tests", "no_such_package:Env", summary="a test", splits={"train": 5}, max_turns=3)
+    try:
+        row = describe("described-for-tests")[0]
+        assert row["ready"]
+        assert row["splits"] == {"train": 5}
+    finally:
+        registry.unregister("described-for-tests")
+
+
 def test_the_listing_names_what_is_missing_and_does_not_look_further() -> None:
     def look() -> dict[str, int | None]:
         raise AssertionError("must not be asked while the data is absent")
@@ -299,6 +309,19 @@ class Leaky(Counter):
         return TaskSet([Task(str(i), split, {"number": i}) for i in range(3)])
 
 
+class Opaque(Counter):
+    def tasks(self, split: str) -> TaskSet:
+        return TaskSet([Task(f"{split} {i}", split, {"number": i, "level": object()}) for i in range(3)])
+
+
+class Restless(Counter):
+    calls = 0
+
+    def tasks(self, split: str) -> TaskSet:
+        Restless.calls += 1
+        return TaskSet([Task(f"{split} {Restless.calls}", split, {"number": 1})])
+
+
 class Overconfident(Counter):
     def expert(self, task: Task) -> list[str]:
         return ["think"]
@@ -322,6 +345,8 @@ class Forgetful(Counter):
         (Fragile, "step(any text) does not raise"),
         (Tuples, "step() returns a Transition"),
         (Leaky, "splits have no task in common"),
+        (Opaque, "task data is plain JSON"),
+        (Restless, "tasks(split) gives the same tasks every time"),
         (Overconfident, "expert(task) is a list of actions that wins"),
         (dict, "the environment has reset()"),
     ],

@@ -140,17 +140,26 @@ class _Checks:
                 if not sets:
                     self.report.add("tasks(split) gives a TaskSet", f"tasks({split!r}) raised {type(error).__name__}: {error}")
                     return None
-        for split, found in sets.items():
-            for other in list(sets)[: list(sets).index(split)]:
-                if shared := found.overlap(sets[other]):
-                    self.report.add("splits have no task in common", f"{other} and {split} both have {shared[0]!r}")
-            if len(found) and found[0].hash != _take(env, options, made, split, 1)[0].hash:
-                self.report.add("tasks(split) gives the same tasks every time", f"task 0 of {split} differs between two calls")
+        try:
+            self._identity(env, options, made, sets)
+        except TurnwiseError as error:
+            self.report.add("task data is plain JSON", str(error))
+            return None
         first = next((found for found in sets.values() if len(found)), None)
         if first is None:
             self.report.add("there are tasks", "no split has any")
             return None
         return list(first[: max(1, count)])
+
+    def _identity(self, env: str | Callable[[], Any], options: Mapping[str, Any], made: Any, sets: dict[str, TaskSet]) -> None:
+        names = list(sets)
+        for place, split in enumerate(names):
+            found = sets[split]
+            for other in names[:place]:
+                if shared := found.overlap(sets[other]):
+                    self.report.add("splits have no task in common", f"{other} and {split} both have {shared[0]!r}")
+            if len(found) and found[0].hash != _take(env, options, made, split, 1)[0].hash:
+                self.report.add("tasks(split) gives the same tasks every time", f"task 0 of {split} differs between two calls")
 
     @staticmethod
     def _splits(env: str | Callable[[], Any]) -> list[str]:

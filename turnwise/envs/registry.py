@@ -302,11 +302,10 @@ def _describe(entry: Spec) -> dict[str, Any]:
             row["splits"] = dict(entry.splits)
         return row
     try:
-        factory = entry.load()
         row["splits"] = split_sizes(entry.name)
-        if row["max_turns"] is None and isinstance(turns := getattr(factory, "max_turns", None), int):
+        if row["max_turns"] is None and isinstance(turns := getattr(entry.load(), "max_turns", None), int):
             row["max_turns"] = turns
-        row["summary"] = entry.summary or (inspect.getdoc(factory) or "").partition("\n")[0]
+        row["summary"] = entry.summary or (inspect.getdoc(entry.load()) or "").partition("\n")[0]
     except Exception as error:  # the listing shows what is wrong with one environment beside the others
         row.update(ready=False, error=f"{type(error).__name__}: {error}")
     return row
