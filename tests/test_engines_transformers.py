@@ -1,0 +1,335 @@
+"""The transformers engine: what it draws is what the model says, whoever shares the batch and whatever goes wrong."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from test_engines_sampling import byte_tokenizer
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from turnwise import TurnwiseError
+from turnwise.engines.base import Finish, Request, Response, Sampling
+from turnwise.engines.transformers import TransformersEngine
+from turnwise.seeds import derive
+
+VOCABULARY = 97
+SMALL = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 256,
+    "head_dim": 8,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+LINEAR = {
+    "num_hidden_layers": 4,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+# plain attention, sliding windows, learned positions, no positions at all, linear attention, and a cache of the model's own kind
+KINDS: dict[str, dict[str, Any]] = {
+    "qwen2": {},
+    "gemma3_text": {"sliding_window": 12},
+    "mistral": {"sliding_window": 12},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256},
+    "bloom": {"n_layer": 2, "n_head": 4},
+    "qwen3_5_text": LINEAR,
+    "minimax": {},
+}
+
+
+def small_model(kind: str = "qwen2", seed: int = 0, **changes: Any) -> Any:
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **{**SMALL, **KINDS[kind], **changes}))
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                weight.normal_(std=0.15)  # as initialised, a small model hardly looks at its prompt
+    return model.eval()
+
+
+def chance(*names: int | str) -> int:
+    return derive(0, *names)
+
+
+def prompts(n: int, longest: int = 40) -> dict[int, Request]:
+    found = {}
+    for key in range(n):
+        length = 1 + chance(key, "length") % longest
+        sampling = Sampling(temperature=[1.0, 0.7, 1.5][key % 3], top_k=[0, 0, 20][key % 3], max_tokens=1 + chance(key, "max") % 20)
+        found[key] = Request(key, [6 + chance(key, place) % 90 for place in range(length)], sampling, seed=chance(key), sequence=key)
+    return found
+
+
+def followed(request: Request, response: Response) -> Request:
+    """The next turn of a dialogue that grows: all that was said, and a few new tokens."""
+    new = [6 + chance(request.key, "new", place) % 90 for place in range(1 + request.key % 5)]
+    prompt = [*request.prompt_ids, *response.token_ids, *new]
+    return Request(request.key + 100, prompt, request.sampling, request.seed + 1, request.sequence)
+
+
+def play(engine: TransformersEngine, first: dict[int, Request], late: dict[int, Request] | None = None, turns: int = 2) -> Any:
+    """Every request with its response: `late` ones come after the first poll, and every trajectory has `turns` turns."""
+    asked, got = dict(first), {}
+    engine.submit(list(first.values()))
+    while engine.pending:
+        for response in engine.poll():
+            got[response.key] = response
+            if response.key < 100 * (turns - 1) and response.token_ids:
+                following = followed(asked[response.key], response)
+                asked[following.key] = following
+                engine.submit([following])
+        if late:
+            asked |= late
+            engine.submit(list(late.values()))
+            late = None
+    return {key: (asked[key], got[key]) for key in asked}
+
+
+def reference(model: Any, request: Request, response: Response) -> torch.Tensor:
+    """Log-probs by one plain forward over prompt and response."""
+    ids = [*request.prompt_ids, *response.token_ids]
+    with torch.no_grad():
+        logits = model(torch.tensor([ids])).logits[0].float() / (request.sampling.temperature or 1.0)
+    places = torch.arange(len(request.prompt_ids) - 1, len(ids) - 1)
+    return torch.log_softmax(logits, -1)[places, list(response.token_ids)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_log_probs_are_the_models_own_and_company_changes_no_token(kind: str) -> None:
+    model = small_model(kind)
+    requests = prompts(9)
+    engine = TransformersEngine(model, max_batch=4, max_length=200, stop_token_ids=range(3, 9), prefill_tokens=100)
+    found = play(engine, {key: requests[key] for key in range(6)}, late={key: requests[key] for key in range(6, 9)})
+    assert len(found) == 18
+    alone = TransformersEngine(model, max_batch=1, max_length=200, stop_token_ids=range(3, 9), reuse_prefixes=False)
+    for request, response in found.values():
+        assert response.finish in (Finish.STOP, Finish.LENGTH), response.message
+        assert len(response.logprobs) == len(response.token_ids) > 0
+        assert (reference(model, request, response) - torch.tensor(response.logprobs)).abs().max() < 1e-4
+        if request.key % 2:
+            continue
+        alone.submit([request])
+        assert alone.poll()[0].token_ids == response.token_ids
+    assert {response.finish for _, response in found.values()} == {Finish.STOP, Finish.LENGTH}
+
+
+def test_finished_rows_leave_at_once_and_new_ones_join_the_running_batch() -> None:
+    model = small_model()
+    sizes = []
+    model.register_forward_pre_hook(lambda *a: sizes.append(tuple(a[2]["input_ids"].shape)), with_kwargs=True)
+    engine = TransformersEngine(model, max_batch=3, stop_token_ids=[])
+    lengths = [2, 6, 4, 3]
+    engine.submit([Request(key, [9, 8, 7], Sampling(max_tokens=n)) for key, n in enumerate(lengths)])
+    order = []
+    while engine.pending:
+        order += [response.key for response in engine.poll()]
+    assert order == [0, 2, 3, 1]
+    #         three read, draw        the fourth joins
+    assert sizes == [(3, 3), (3, 1), (1, 3), (3, 1), (3, 1), (1, 1), (1, 1)]
+
+
+def test_a_dialogue_that_goes_on_is_not_read_again() -> None:
+    model, counted = small_model(), []
+    model.register_forward_pre_hook(lambda *a: counted.append(a[2]["input_ids"].numel()), with_kwargs=True)
+    spent = {}
+    for reuse in (True, False):
+        counted.clear()
+        engine = TransformersEngine(model, max_batch=8, stop_token_ids=[], reuse_prefixes=reuse)
+        play(engine, {key: Request(key, list(range(6, 66)), Sampling(max_tokens=4), key, key) for key in range(4)})
+        spent[reuse] = sum(counted)
+    assert spent[True] < spent[False] - 4 * 60
+
+
+def test_a_released_or_refreshed_trajectory_is_read_again() -> None:
+    model, longest = small_model(), []
+    model.register_forward_pre_hook(lambda *a: longest.append(a[2]["input_ids"].shape[1]), with_kwargs=True)
+    engine = TransformersEngine(model, stop_token_ids=[])
+    request = Request(0, list(range(6, 40)), Sampling(max_tokens=3), sequence=5)
+    for forget in (lambda: None, lambda: engine.release(5), engine.refresh):
+        engine.submit([request])
+        engine.poll()
+        longest.clear()
+        forget()
+        engine.submit([request])
+        engine.poll()
+        assert (max(longest) == 34) == (forget.__name__ != "<lambda>" or "release" in forget.__code__.co_names)
+
+
+def test_new_weights_are_used_at_once_also_in_the_middle_of_a_response() -> None:
+    model, other = small_model(), small_model(seed=1)
+    engine = TransformersEngine(model, stop_token_ids=[])
+    long = Request(0, [7, 8, 9], Sampling(max_tokens=12), seed=1)
+    engine.submit([long, Request(1, [7, 8], Sampling(max_tokens=4))])
+    assert [response.key for response in engine.poll()] == [1]
+    with torch.no_grad():
+        for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+            mine.copy_(theirs)
+    engine.refresh()
+    [response] = engine.poll()
+    assert (reference(other, long, response) - torch.tensor(response.logprobs))[4:].abs().max() < 1e-4
+    assert (reference(other, long, response) - torch.tensor(response.logprobs))[:4].abs().max() > 1e-2
+
+
+def test_the_learners_module_is_used_without_dropout_and_left_in_its_mode() -> None:
+    model = small_model("gpt2", resid_pdrop=0.5, embd_pdrop=0.5)
+    plain = play(TransformersEngine(model), prompts(3), turns=1)
+    model.train()
+    model.transformer.h[1].eval()
+    modes = [module.training for module in model.modules()]
+    again = play(TransformersEngine(model), prompts(3), turns=1)
+    assert {k: v[1] for k, v in plain.items()} == {k: v[1] for k, v in again.items()}
+    assert [module.training for module in model.modules()] == modes
+    assert all(not parameter.grad_fn for parameter in model.parameters()) and torch.is_grad_enabled()
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
+def test_half_precision_gives_log_probs_near_the_plain_forward() -> None:
+    full, half = small_model(), small_model().to(torch.bfloat16)
+    for engine in (TransformersEngine(half, max_batch=4), TransformersEngine(full, max_batch=4, autocast=torch.bfloat16)):
+        for request, response in play(engine, prompts(6)).values():
+            assert (reference(full, request, response) - torch.tensor(response.logprobs)).abs().max() < 0.5
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [(list(range(6, 36)), "30 tokens.*may have 30"), ([], "empty"), ([5, VOCABULARY], "knows 0 to 96"), ([-1], "from -1")],
+)
+def test_a_prompt_that_cannot_be_answered_is_refused_alone(prompt: list[int], words: str) -> None:
+    engine = TransformersEngine(small_model(), max_length=30, stop_token_ids=[])
+    engine.submit([Request(0, [7] * 29, Sampling(max_tokens=50)), Request(1, prompt, Sampling()), Request(2, [9], Sampling(max_tokens=3))])
+    found = {response.key: response for _ in range(3) for response in engine.poll()}
+    assert found[1].finish is Finish.REFUSED and re.search(words, found[1].message)
+    assert found[0].finish is found[2].finish is Finish.LENGTH
+    assert (len(found[0].token_ids), len(found[2].token_ids)) == (1, 3)
+    assert engine.poll() == [] and engine.pending == 0
+
+
+class Troubled(torch.nn.Module):
+    """A model whose forward fails where `trouble(input_ids, columns)` gives an exception."""
+
+    def __init__(self, model: Any, trouble: Any):
+        super().__init__()
+        self.inner, self.trouble = model, trouble
+        self.config = model.config
+        self.get_input_embeddings = model.get_input_embeddings
+
+    def get_base_model(self) -> Any:
+        return self.inner
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **rest: Any) -> Any:
+        output = self.inner(input_ids=input_ids, attention_mask=attention_mask, **rest)
+        if (error := self.trouble(input_ids, attention_mask.shape[1])) is not None:
+            raise error  # after the cache has been changed
+        return output
+
+
+def test_too_little_memory_halves_the_batch_and_changes_no_token() -> None:
+    model = small_model()
+    expected = play(TransformersEngine(model, max_batch=8, stop_token_ids=[3]), prompts(12))
+    sizes = []
+
+    def trouble(ids: torch.Tensor, width: int) -> Exception | None:
+        sizes.append(len(ids))
+        return torch.OutOfMemoryError("CUDA out of memory") if len(ids) * width > 120 else None
+
+    engine = TransformersEngine(Troubled(model, trouble), max_batch=8, stop_token_ids=[3])
+    found = play(engine, prompts(12))
+    assert max(sizes) == 8
+    assert {k: v[1].token_ids for k, v in found.items()} == {k: v[1].token_ids for k, v in expected.items()}
+
+
+def test_a_row_that_fails_alone_is_a_fault_and_the_others_go_on() -> None:
+    model = small_model()
+    expected = play(TransformersEngine(model, max_batch=8, stop_token_ids=[3]), prompts(12), turns=1)
+
+    def trouble(ids: torch.Tensor, width: int) -> Exception | None:
+        return RuntimeError("poison") if (ids == 96).any() else None
+
+    engine = TransformersEngine(Troubled(model, trouble), max_batch=8, stop_token_ids=[3])
+    found = play(engine, {**prompts(12), 50: Request(50, [8, 96, 9], Sampling())}, turns=1)
+    assert found[50][1].finish is Finish.FAULT and "RuntimeError: poison" in found[50][1].message
+    for key, (_, response) in expected.items():
+        drew_it = 96 in response.token_ids[:-1]
+        assert (found[key][1].finish is Finish.FAULT) == (drew_it or 96 in expected[key][0].prompt_ids)
+        if not drew_it and 96 not in expected[key][0].prompt_ids:
+            assert found[key][1].token_ids == response.token_ids
+
+
+def test_a_forward_that_never_has_enough_memory_ends_in_faults_not_in_a_loop() -> None:
+    engine = TransformersEngine(Troubled(small_model(), lambda *_: torch.OutOfMemoryError("CUDA out of memory")), max_batch=8)
+    found = play(engine, prompts(5))
+    assert all(response.finish is Finish.FAULT and "out of memory" in response.message for _, response in found.values())
+
+
+def test_an_interrupt_is_passed_on_and_the_engine_can_go_on_afterwards() -> None:
+    model, steps = small_model(), []
+    expected = play(TransformersEngine(model, stop_token_ids=[3]), prompts(4), turns=1)
+
+    def trouble(ids: torch.Tensor, width: int) -> BaseException | None:
+        steps.append(width)
+        return KeyboardInterrupt() if len(steps) == 3 else None
+
+    engine = TransformersEngine(Troubled(model, trouble), stop_token_ids=[3])
+    engine.submit(list(prompts(4).values()))
+    found: dict[int, Response] = {}
+    interrupted = 0
+    while engine.pending:
+        try:
+            found |= {response.key: response for response in engine.poll()}
+        except KeyboardInterrupt:
+            interrupted += 1
+    assert interrupted == 1
+    assert {k: r.token_ids for k, r in found.items()} == {k: v[1].token_ids for k, v in expected.items()}
+
+
+def test_weights_that_have_diverged_are_a_fault_that_says_so() -> None:
+    model = small_model()
+    with torch.no_grad():
+        model.model.embed_tokens.weight[50] = torch.nan
+    engine = TransformersEngine(model, stop_token_ids=[])
+    engine.submit([Request(0, [50, 7], Sampling()), Request(1, [8, 9], Sampling(temperature=0, max_tokens=1))])
+    found = {response.key: response for _ in range(2) for response in engine.poll()}
+    assert found[0].finish is Finish.FAULT and "not numbers" in found[0].message
+
+
+def test_stop_strings_and_end_tokens_end_a_response_and_are_part_of_it() -> None:
+    tokenizer = byte_tokenizer()
+    model = small_model(vocab_size=256)
+    engine = TransformersEngine(model, tokenizer, stop_token_ids=[])
+    free = Request(0, [65, 66], Sampling(max_tokens=40), seed=3)
+    engine.submit([free])
+    whole = engine.poll()[0].token_ids
+    text = tokenizer.decode(whole[10:12])
+    cut = next(n for n in range(1, 41) if text in tokenizer.decode(whole[:n]))
+    engine.submit([Request(1, [65, 66], Sampling(max_tokens=40, stop=("never", text)), seed=3)])
+    [stopped] = engine.poll()
+    assert (stopped.finish, stopped.token_ids) == (Finish.STOP, whole[:cut])
+    ender = TransformersEngine(model, stop_token_ids=[whole[7]])
+    ender.submit([free])
+    assert ender.poll()[0].token_ids == whole[: whole.index(whole[7]) + 1]
+    with pytest.raises(TurnwiseError, match="need a tokenizer"):
+        ender.submit([Request(1, [65], Sampling(stop=("x",)))])
+
+
+def test_a_closed_engine_and_a_model_without_a_cache_are_named() -> None:
+    engine = TransformersEngine(small_model())
+    engine.submit(list(prompts(2).values()))
+    engine.close()
+    assert engine.pending == 0 and engine.poll() == []
+    with pytest.raises(TurnwiseError, match="closed"):
+        engine.submit([])
+    with pytest.raises(TurnwiseError, match="no past_key_values"):
+        TransformersEngine(
+            AutoModelForCausalLM.from_config(AutoConfig.for_model("mamba", hidden_size=8, num_hidden_layers=1)), max_length=9
+        )

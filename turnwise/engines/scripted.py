@@ -1,0 +1,125 @@
+"""Players that need no model: random, expert and scripted. They tell what a score is worth, test an environment, and make the examples
+of a warm start.
+
+A player finds an action directly, so it stands where context, engine and parser stand for a model: the collector asks `act` with the
+observation and the place it is in. A player keeps nothing between calls, so attempts may run side by side in any order.
+
+The expert lives inside the environment, which may run in another process. `Advised` puts it within reach of `step` without another
+channel: the action `ASK_EXPERT` is replaced, where the environment is, by what its expert would do, and the transition's
+`info["action"]` says what that was. Play it with `Pool(Advised(portable(name, options)), size)` or `Pool(Advised(MyEnv), size)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from turnwise.envs.base import Observation, Transition
+from turnwise.errors import TurnwiseError
+from turnwise.seeds import derive
+from turnwise.tasks import Task
+
+ASK_EXPERT = "\x00expert"  # no environment has such an action
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in a run an action is wanted: the task, the seed of the attempt's own chance, and the turn, counted from 0."""
+
+    task: Task
+    seed: int
+    turn: int
+
+
+class Player(Protocol):
+    """Finds actions. None: there is nothing more to do, and the attempt ends."""
+
+    def act(self, observation: Observation, place: Place) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RandomPlayer:
+    """Any of the admissible actions, each as likely. Its chance is a hash of seed and turn: no order and no other attempt changes it."""
+
+    def act(self, observation: Observation, place: Place) -> str | None:
+        if observation.actions is None:
+            raise TurnwiseError("the random player needs an environment that lists its admissible actions (Observation.actions)")
+        if not observation.actions:
+            return None
+        return observation.actions[derive(place.seed, "random player", place.turn) % len(observation.actions)]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertPlayer:
+    """What the environment's expert would do. With `noise`, this part of the turns is any admissible action instead, so that examples
+    show how to come back from a mistake; for that the environment's expert must advise from any state (`expert_action`)."""
+
+    noise: float = 0.0
+
+    def act(self, observation: Observation, place: Place) -> str | None:
+        if self.noise and derive(place.seed, "expert noise", place.turn) < self.noise * 2**63 and observation.actions:
+            return RandomPlayer().act(observation, place)
+        return ASK_EXPERT
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedPlayer:
+    """The actions of a list, one a turn; or of a list for each task, by the task's id."""
+
+    actions: Sequence[str] | Mapping[str, Sequence[str]] = field(default=())
+
+    def act(self, observation: Observation, place: Place) -> str | None:
+        script = self.actions
+        if isinstance(script, Mapping):
+            if place.task.id not in script:
+                raise TurnwiseError(f"the script has no actions for task {place.task.id!r}; it knows {len(script)} tasks")
+            script = script[place.task.id]
+        return script[place.turn] if place.turn < len(script) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Advised:
+    """Makes environments that understand `ASK_EXPERT`. A function of its own kind, so that it can be sent to worker processes."""
+
+    factory: Callable[[], Any]
+
+    def __call__(self) -> AdvisedEnv:
+        return AdvisedEnv(self.factory())
+
+
+class AdvisedEnv:
+    """An environment together with its expert; all else is the environment's own."""
+
+    def __init__(self, env: Any):
+        self._env = env
+        self._plan: list[str] | None = None
+        self._played: list[str] = []
+        if not (callable(getattr(env, "expert_action", None)) or callable(getattr(env, "expert", None))):
+            raise TurnwiseError(f"{type(env).__name__} has no expert: it needs expert(task) or expert_action()")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    def reset(self, task: Task, seed: int = 0) -> Observation:
+        self._played = []
+        self._plan = None if callable(getattr(self._env, "expert_action", None)) else [str(action) for action in self._env.expert(task)]
+        observation: Observation = self._env.reset(task, seed)
+        return observation
+
+    def step(self, action: str) -> Transition:
+        if action == ASK_EXPERT:
+            action = self._advice()
+        transition: Transition = self._env.step(action)
+        self._played.append(action)
+        return replace(transition, info={**transition.info, "action": action})
+
+    def _advice(self) -> str:
+        if self._plan is None:
+            advice = self._env.expert_action()
+        else:
+            turn = len(self._played)
+            advice = self._plan[turn] if self._plan[:turn] == self._played and turn < len(self._plan) else None
+        if advice is None:
+            raise TurnwiseError(f"the expert has no advice after {len(self._played)} turns of this task")
+        return str(advice)
