@@ -28,6 +28,7 @@ from turnwise.engines.stopping import StopStrings, stop_tokens
 from turnwise.errors import TurnwiseError
 
 GRAIN = 32  # tokens: how finely common prefixes are found where pages are longer than that
+WORTH_A_STEP = 32  # tokens: for fewer in common, a row does not wait until another one has computed them
 FEWEST_PREFILL_TOKENS = 64
 
 
@@ -292,7 +293,9 @@ class NativeEngine:
         own = self._kept.pop(row.request.sequence, None)
         common = common_length(own.ids, row.ids[:limit]) if own is not None else 0
         match = Match() if own is not None and common == min(len(own.ids), limit) else self._pages.match(row.ids, limit)
-        found = len(match.pages) * self._pages.size + match.tail
+        if match.fresh and match.length(self._pages.size) < WORTH_A_STEP:
+            match = Match()
+        found = match.length(self._pages.size)
         if own is not None and (common >= found or match.fresh):
             row.chain, row.computed = own, common
             copy = self._pages.cut(own, common)

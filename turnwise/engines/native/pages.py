@@ -40,6 +40,10 @@ class Match:
     nodes: tuple[int, ...] = ()
     fresh: bool = False
 
+    def length(self, size: int) -> int:
+        """How many tokens it is, with pages of that size."""
+        return len(self.pages) * size + self.tail
+
 
 class Pages:
     """`count` pages of `size` tokens."""

@@ -1,0 +1,105 @@
+"""Small random models of the families that the native engine runs, and the plain forward to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from turnwise.engines.base import Engine, Request, Response, Sampling
+
+CLASSES = {
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+}
+YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64, "rope_theta": 10000.0}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+    "rope_theta": 10000.0,
+}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama with biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama, one head for all": ("llama", {"num_key_value_heads": 1}),
+    "llama3 rope": ("llama", {"rope_parameters": LLAMA3}),
+    "qwen2": ("qwen2", {}),
+    "qwen2, tied": ("qwen2", {"tie_word_embeddings": True}),
+    "qwen2, no shared heads": ("qwen2", {"num_key_value_heads": 4}),
+    "qwen2, yarn": ("qwen2", {"rope_parameters": YARN}),
+    "qwen3": ("qwen3", {"head_dim": 32}),
+    "qwen3, tied": ("qwen3", {"head_dim": 16, "tie_word_embeddings": True}),
+}
+WORDS = 97
+
+
+def make(variant: str = "qwen2", seed: int = 0, **changes: Any) -> Any:
+    """A random model with weights large enough that its tokens differ."""
+    family, settings = VARIANTS[variant]
+    config, model = CLASSES[family]
+    torch.manual_seed(seed)
+    made = model(
+        config(
+            **{
+                "vocab_size": WORDS,
+                "hidden_size": 64,
+                "intermediate_size": 112,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 2,
+                "max_position_embeddings": 256,
+                "initializer_range": 0.15,
+                "eos_token_id": None,
+                "bos_token_id": None,
+                **settings,
+                **changes,
+            }
+        )
+    ).eval()
+    for name, parameter in made.named_parameters():  # norms and biases that are ones and zeros would hide mistakes
+        if "norm" in name or "bias" in name:
+            torch.nn.init.normal_(parameter, 1.0 if "norm" in name else 0.0, 0.2)
+    return made
+
+
+def prompt(length: int, seed: int = 0) -> list[int]:
+    return torch.randint(0, WORDS, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def plain_logprobs(model: Any, ids: Sequence[int], sampled: Sequence[int], temperature: float = 1.0) -> torch.Tensor:
+    """The log-probs of sampled tokens by the model's own forward over everything."""
+    row = torch.tensor([[*ids, *sampled]])
+    with torch.no_grad():
+        logits = model(row).logits[0, len(ids) - 1 : -1].float() / temperature
+    return logits.log_softmax(-1).gather(1, row[0, len(ids) :, None])[:, 0]
+
+
+def drain(engine: Engine) -> dict[int, Response]:
+    """Everything that is pending, by key."""
+    found: dict[int, Response] = {}
+    while engine.pending:
+        for response in engine.poll():
+            assert response.key not in found
+            found[response.key] = response
+    return found
+
+
+def ask(engine: Engine, prompts: Iterable[Sequence[int]], sampling: Sampling, seed: int = 0, first: int = 0) -> dict[int, Response]:
+    """One request a prompt, all at once; key and sequence are its number."""
+    engine.submit([Request(n, ids, sampling, seed + n, sequence=n) for n, ids in enumerate(prompts, first)])
+    return drain(engine)
+
+
+def worst(model: Any, prompts: Sequence[Sequence[int]], responses: dict[int, Response], temperature: float = 1.0) -> float:
+    """The largest difference between the engine's log-probs and the plain forward's."""
+    gaps = [
+        (plain_logprobs(model, ids, responses[n].token_ids, temperature) - torch.tensor(responses[n].logprobs)).abs().max().item()
+        for n, ids in enumerate(prompts)
+    ]
+    return max(gaps)

@@ -1,0 +1,238 @@
+"""The native engine on a CPU gives what the model itself gives: tokens, log-probs, stops, seeds."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from native_models import VARIANTS, WORDS, ask, drain, make, plain_logprobs, prompt, worst
+
+from turnwise.engines.base import Finish, Request, Sampling
+from turnwise.engines.native import NativeEngine, supports
+from turnwise.errors import TurnwiseError
+
+GREEDY = Sampling(temperature=0.0, max_tokens=20)
+LENGTHS = (1, 2, 9, 33, 40, 64, 97, 120)
+
+
+class Letters:
+    """A tokenizer of a kind: token n is the letter number n, so that a stop string spans tokens."""
+
+    eos_token_id = None
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool | None = None) -> str:
+        return "".join(chr(0x100 + n) for n in ids)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_greedy_tokens_are_those_of_generate_and_logprobs_those_of_the_forward(variant: str) -> None:
+    model = make(variant)
+    prompts = [prompt(n, n) for n in LENGTHS]
+    responses = ask(NativeEngine(model, max_batch=5, max_length=160, prefill_tokens=50), prompts, GREEDY)
+    for n, ids in enumerate(prompts):
+        row = torch.tensor([ids])
+        expected = model.generate(row, attention_mask=torch.ones_like(row), max_new_tokens=20, do_sample=False)[0, len(ids) :]
+        assert list(responses[n].token_ids) == expected.tolist()
+        assert responses[n].finish is Finish.LENGTH
+    assert worst(model, prompts, responses) < 1e-4
+
+
+def test_sampled_logprobs_are_at_the_requests_temperature_and_before_truncation() -> None:
+    model = make()
+    prompts = [prompt(n, n) for n in LENGTHS]
+    for sampling in (Sampling(temperature=0.7, max_tokens=12), Sampling(temperature=1.6, top_p=0.8, top_k=20, min_p=0.01, max_tokens=12)):
+        responses = ask(NativeEngine(model, max_length=160), prompts, sampling)
+        assert worst(model, prompts, responses, sampling.temperature) < 1e-4
+
+
+def test_the_same_seed_draws_the_same_tokens_whatever_else_is_in_the_batch() -> None:
+    model, sampling = make(), Sampling(temperature=1.0, top_p=0.95, max_tokens=15)
+    prompts = [prompt(n, n) for n in LENGTHS]
+    together = ask(NativeEngine(model, max_length=160), prompts, sampling, seed=5)
+    for n, ids in enumerate(prompts):
+        engine = NativeEngine(model, max_batch=1, max_length=160, prefill_tokens=7)
+        engine.submit([Request(n, ids, sampling, 5 + n)])
+        alone = drain(engine)[n]
+        assert alone.token_ids == together[n].token_ids
+        assert alone.logprobs == pytest.approx(together[n].logprobs, abs=1e-5)
+    other = ask(NativeEngine(model, max_length=160), prompts, sampling, seed=500)
+    assert sum(other[n].token_ids != together[n].token_ids for n in together) == len(prompts)
+
+
+def test_rows_with_different_settings_share_a_batch() -> None:
+    model, engine = make(), NativeEngine(make(), max_length=160)
+    settings = [GREEDY, Sampling(temperature=2.0, max_tokens=3), Sampling(temperature=1.0, top_k=1, max_tokens=9)]
+    ids = prompt(30)
+    engine.submit([Request(n, ids, s, seed=n, sequence=n) for n, s in enumerate(settings)])
+    found = drain(engine)
+    assert [len(found[n].token_ids) for n in range(3)] == [20, 3, 9]
+    assert found[2].token_ids == found[0].token_ids[:9]  # the most likely token alone is left
+    assert plain_logprobs(model, ids, found[1].token_ids, 2.0).tolist() == pytest.approx(found[1].logprobs, abs=1e-4)
+
+
+def test_a_response_ends_with_its_stop_token_or_stop_string() -> None:
+    model = make()
+    ids = prompt(20)
+    free = ask(NativeEngine(model, max_length=160), [ids], GREEDY)[0].token_ids
+    place = next(i for i in range(2, 20) if free[i] not in free[:i])
+    by_token = ask(NativeEngine(model, max_length=160, stop_token_ids=[free[place]]), [ids], GREEDY)[0]
+    assert (by_token.token_ids, by_token.finish) == (free[: place + 1], Finish.STOP)
+    text = "".join(chr(0x100 + n) for n in free[place - 1 : place + 1])
+    engine = NativeEngine(model, Letters(), max_length=160)
+    by_string = ask(engine, [ids], replace(GREEDY, stop=("nowhere", text)))[0]
+    assert (by_string.token_ids, by_string.finish) == (free[: place + 1], Finish.STOP)
+    with pytest.raises(TurnwiseError, match="tokenizer"):
+        NativeEngine(model).submit([Request(0, ids, replace(GREEDY, stop=("x",)))])
+
+
+def test_the_models_own_end_tokens_stop_a_response() -> None:
+    free = ask(NativeEngine(make(), max_length=160), [prompt(20)], GREEDY)[0].token_ids
+    model = make()
+    model.generation_config.eos_token_id = [free[3], WORDS - 1]
+    engine = NativeEngine(model, max_length=160)
+    assert engine.stop_token_ids == {free[3], WORDS - 1}
+    assert ask(engine, [prompt(20)], GREEDY)[0].token_ids == free[: free.index(free[3]) + 1]
+
+
+def test_what_cannot_fit_is_refused_alone_and_the_rest_goes_on() -> None:
+    engine = NativeEngine(make(), max_length=64)
+    prompts = [prompt(10), prompt(64), [], [5, WORDS], prompt(63)]
+    responses = ask(engine, prompts, GREEDY)
+    assert [responses[n].finish for n in range(5)] == [Finish.LENGTH, Finish.REFUSED, Finish.REFUSED, Finish.REFUSED, Finish.LENGTH]
+    assert "64 tokens" in responses[1].message and "max_length" in responses[1].message
+    assert "empty" in responses[2].message and str(WORDS) in responses[3].message
+    assert len(responses[0].token_ids) == 20 and len(responses[4].token_ids) == 1
+
+
+def test_weights_that_are_not_numbers_are_a_fault_and_not_a_crash() -> None:
+    model = make()
+    engine = NativeEngine(model, max_length=64)
+    with torch.no_grad():
+        model.model.norm.weight.fill_(torch.nan)
+    assert ask(engine, [prompt(5)], GREEDY)[0].finish is Finish.FAULT
+    with torch.no_grad():
+        model.model.norm.weight.fill_(1.0)
+    engine.refresh()
+    assert ask(engine, [prompt(5)], GREEDY)[0].finish is Finish.LENGTH
+
+
+def test_changed_weights_count_after_refresh_without_a_copy() -> None:
+    model, ids = make(), prompt(50)
+    engine = NativeEngine(model, max_length=160)
+    before = ask(engine, [ids], GREEDY)[0]
+    optimiser = torch.optim.AdamW(model.parameters(), lr=0.05)
+    model(torch.tensor([ids]), labels=torch.tensor([ids])).loss.backward()
+    optimiser.step()
+    engine.refresh()
+    after = ask(engine, [ids], GREEDY)
+    assert after[0].token_ids != before.token_ids
+    assert worst(model, [ids], after) < 1e-4
+    attention = model.model.layers[0].self_attn
+    joined = engine.weights.layers[0].qkv.weight
+    assert joined.data_ptr() == attention.q_proj.weight.data_ptr()
+    assert torch.equal(joined, torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]))
+
+
+def test_rows_in_the_middle_of_a_response_go_on_with_the_new_weights_after_refresh() -> None:
+    model, ids = make(), prompt(30)
+    engine = NativeEngine(model, max_length=160)
+    engine.submit([Request(0, ids, GREEDY, sequence=0), Request(1, prompt(9, 1), replace(GREEDY, max_tokens=3), sequence=1)])
+    assert [r.key for r in engine.poll()] == [1]
+    with torch.no_grad():
+        model.model.layers[1].mlp.down_proj.weight.mul_(-1.0)
+    engine.refresh()
+    response = drain(engine)[0]
+    new = plain_logprobs(model, ids, response.token_ids)[3:]
+    assert new.tolist() == pytest.approx(response.logprobs[3:], abs=1e-4)
+    assert len(response.token_ids) == 20
+
+
+def test_parameters_that_were_moved_away_are_found_again() -> None:
+    model, ids = make(), prompt(30)
+    engine = NativeEngine(model, max_length=160)
+    ask(engine, [ids], GREEDY)
+    other = make(seed=1)
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        mine.data = theirs.data.clone()
+    engine.refresh()
+    assert worst(other, [ids], ask(engine, [ids], GREEDY)) < 1e-4
+
+
+def test_the_model_can_still_be_saved_copied_and_trained(tmp_path: Any) -> None:
+    model = make("llama with biases")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    NativeEngine(model, max_length=64)
+    model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path)
+    for name, value in copy.deepcopy(model).state_dict().items():
+        assert torch.equal(value, before[name]) and torch.equal(again.state_dict()[name], value)
+    model(torch.tensor([prompt(9)]), labels=torch.tensor([prompt(9)])).loss.backward()
+    assert all(p.grad is not None and p.grad.shape == p.shape for p in model.parameters())
+
+
+def test_two_engines_on_one_model_agree() -> None:
+    model, prompts = make(), [prompt(n, n) for n in LENGTHS]
+    first, second = NativeEngine(model, max_length=160), NativeEngine(model, max_length=160)
+    assert ask(first, prompts, GREEDY) == ask(second, prompts, GREEDY)
+    first.refresh()
+    assert worst(model, prompts, ask(first, prompts, GREEDY)) < 1e-4
+
+
+def test_another_dtype_than_the_weights_is_computed_in_on_request() -> None:
+    model, ids = make(), [prompt(40)]
+    engine = NativeEngine(model, max_length=160, dtype=torch.bfloat16)
+    responses = ask(engine, ids, GREEDY)
+    assert model.dtype == torch.float32 and worst(copy.deepcopy(model).bfloat16(), ids, responses) < 0.15
+    with torch.no_grad():
+        model.lm_head.weight.mul_(0.0)
+    engine.refresh()
+    assert ask(engine, ids, GREEDY)[0].logprobs[0] == pytest.approx(-torch.tensor(float(WORDS)).log().item(), abs=1e-3)
+
+
+def test_lora_is_applied_on_the_fly_and_follows_its_training() -> None:
+    peft = pytest.importorskip("peft", reason="needs the lora extra")
+    targets = ["q_proj", "v_proj", "o_proj", "up_proj", "down_proj"]
+    model = peft.get_peft_model(make(), peft.LoraConfig(r=4, lora_alpha=16, target_modules=targets, lora_dropout=0.3)).eval()
+    engine, prompts = NativeEngine(model, max_length=160), [prompt(n, n) for n in LENGTHS]
+    assert worst(model, prompts, ask(engine, prompts, GREEDY)) < 1e-4
+    torch.manual_seed(3)
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(parameter, 0.0, 0.3)
+    engine.refresh()
+    with_adapters = ask(engine, prompts, GREEDY)
+    assert worst(model, prompts, with_adapters) < 1e-4
+    with model.disable_adapter():
+        engine.refresh()
+        base = ask(engine, prompts, GREEDY)
+        assert worst(model, prompts, base) < 1e-4
+    assert base != with_adapters
+
+
+def test_models_that_cannot_run_here_say_why() -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM
+
+    small = {
+        "vocab_size": 50,
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+    }
+    assert supports(make()) is None
+    gpt = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=32, n_layer=1, n_head=2))
+    assert "GPT2LMHeadModel" in (supports(gpt) or "")
+    sliding = Qwen2ForCausalLM(Qwen2Config(**small, use_sliding_window=True, sliding_window=8, max_window_layers=1))
+    assert "sliding" in (supports(sliding) or "")
+    assert "dynamic" in (supports(make("llama", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0})) or "")
+    assert "gelu" in (supports(make("llama", hidden_act="gelu")) or "")
+    mixed = make()
+    mixed.lm_head.to(torch.bfloat16)
+    assert "dtypes" in (supports(mixed) or "")
+    with pytest.raises(TurnwiseError, match="GPT2"):
+        NativeEngine(gpt)

@@ -1,0 +1,279 @@
+"""The native engine's cache: what is reused, shared, evicted and given back; and that none of it changes a result."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from native_models import ask, drain, make, plain_logprobs, prompt, worst
+
+from turnwise.engines.base import Finish, Request, Response, Sampling
+from turnwise.engines.native import NativeEngine
+from turnwise.engines.native.pages import Chain, Pages, common_length
+from turnwise.engines.native.rows import Step
+from turnwise.errors import TurnwiseError
+
+GREEDY = Sampling(temperature=0.0, max_tokens=6)
+
+
+class Counted:
+    """Stands between an engine and its runner and counts the tokens that go through the model."""
+
+    def __init__(self, engine: NativeEngine):
+        self.tokens, self.steps, self._launch = 0, 0, engine._runner.launch
+        engine._runner.launch = self.launch  # type: ignore[method-assign]
+
+    def launch(self, step: Step) -> Any:
+        self.tokens += step.tokens
+        self.steps += 1
+        return self._launch(step)
+
+
+def token_bytes(model: Any) -> int:
+    config = model.config
+    return 2 * config.num_hidden_layers * config.num_key_value_heads * (config.hidden_size // config.num_attention_heads) * 4
+
+
+def test_a_growing_dialogue_computes_only_its_new_tokens() -> None:
+    model, engine = make(), NativeEngine(make(), max_length=256)
+    counted = Counted(engine)
+    ids = prompt(50)
+    for turn in range(4):
+        response = ask(engine, [ids], GREEDY)[0]
+        assert plain_logprobs(model, ids, response.token_ids).tolist() == pytest.approx(response.logprobs, abs=1e-4)
+        ids = [*ids, *response.token_ids, *prompt(10, 100 + turn)]
+    # each turn: its new tokens, the last one sampled before (drawn, not read), and what it samples but for the last
+    assert counted.tokens == (50 + 5) + 3 * (1 + 10 + 5)
+
+
+def test_a_changed_history_is_reused_up_to_the_change() -> None:
+    model, engine = make(), NativeEngine(make(), max_length=256)
+    ids = prompt(80)
+    ask(engine, [ids], GREEDY)
+    counted = Counted(engine)
+    changed = [*ids[:60], (ids[60] + 1) % 97, *prompt(30, 7)]
+    assert worst(model, [changed], ask(engine, [changed], GREEDY)) < 1e-4
+    assert counted.tokens == 31 + 5
+    shorter = changed[:40]
+    assert worst(model, [shorter], ask(engine, [shorter], GREEDY)) < 1e-4
+    assert counted.tokens == 31 + 5 + 1 + 5
+    assert worst(model, [ids], ask(engine, [ids], GREEDY)) < 1e-4
+
+
+def test_a_groups_common_prompt_is_computed_once() -> None:
+    model, engine = make(), NativeEngine(make(), max_length=256)
+    counted = Counted(engine)
+    prompts = [prompt(90) for _ in range(8)] + [[*prompt(90), *prompt(4, n)] for n in range(4)]
+    responses = ask(engine, prompts, Sampling(max_tokens=6))
+    assert counted.tokens == 90 + 7 * 1 + 4 * 4 + 12 * 5
+    assert worst(model, prompts, responses) < 1e-4
+    assert len({r.token_ids for r in responses.values()}) > 8  # each has its own seed
+
+
+def test_requests_that_come_later_use_what_earlier_ones_left() -> None:
+    model, engine = make(), NativeEngine(make(), max_length=256)
+    ask(engine, [prompt(100)], GREEDY)
+    engine.release(0)
+    counted = Counted(engine)
+    second = ask(engine, [[*prompt(70), *prompt(20, 3)]], GREEDY, first=5)
+    assert counted.tokens == 20 + 5
+    assert worst(model, [[*prompt(70), *prompt(20, 3)]], {0: second[5]}) < 1e-4
+
+
+def test_nothing_computed_before_refresh_or_sleep_is_used_after_it() -> None:
+    model = make()
+    engine = NativeEngine(model, max_length=256)
+    for act in (engine.refresh, engine.sleep):
+        ask(engine, [prompt(60)], GREEDY)
+        act()
+        counted = Counted(engine)
+        ask(engine, [prompt(60)], GREEDY)
+        assert counted.tokens == 60 + 5
+
+
+def test_sleep_gives_the_memory_back_and_the_next_poll_takes_it_again() -> None:
+    model, ids = make(), prompt(30)
+    engine = NativeEngine(model, max_length=256)
+    first = ask(engine, [ids], GREEDY)
+    engine.submit([Request(1, ids, Sampling(max_tokens=20), seed=4, sequence=1), Request(2, ids, GREEDY, sequence=2)])
+    engine.poll()
+    engine.sleep()
+    assert engine._runner._cache is None  # type: ignore[attr-defined]
+    rest = drain(engine)
+    assert len(rest[1].token_ids) == 20 and worst(model, [ids], {0: rest[1]}) < 1e-4
+    assert ask(engine, [ids], GREEDY)[0].token_ids == first[0].token_ids
+
+
+def test_trajectories_lose_their_cache_and_not_their_results_when_memory_is_short() -> None:
+    model = make()
+    engine = NativeEngine(model, max_batch=8, max_length=128, cache_memory=3 * 128 * token_bytes(model))
+    assert engine._pages.count == 3
+    prompts = [prompt(40 + n, n) for n in range(10)]
+    for _ in range(2):
+        assert worst(model, prompts, ask(engine, prompts, Sampling(max_tokens=9))) < 1e-4
+
+
+def test_too_little_memory_for_one_sequence_is_said_at_once() -> None:
+    with pytest.raises(TurnwiseError, match=r"cache_memory.*max_length"):
+        NativeEngine(make(), max_length=128, cache_memory=1000)
+    with pytest.raises(TurnwiseError, match="bytes"):
+        NativeEngine(make(), cache_memory=0.5)
+
+
+def test_a_release_in_the_middle_of_a_request_leaves_nothing_behind() -> None:
+    engine = NativeEngine(make(), max_length=128)
+    engine.submit([Request(0, prompt(20), GREEDY, sequence=9), Request(1, prompt(7, 1), Sampling(max_tokens=2), sequence=8)])
+    engine.poll()
+    engine.release(9)
+    engine.release(8)
+    assert len(drain(engine)[0].token_ids) == 6
+    assert engine._pages.held == 0
+
+
+def run_randomly(engine: NativeEngine, count: int, seed: int) -> dict[int, tuple[list[int], Request, Response]]:
+    """Requests of random trajectories that come at random moments; some trajectories end early, some prompts are refused."""
+    rng = random.Random(seed)
+    shared = [prompt(60, n) for n in range(4)]
+    history: dict[int, list[int]] = {}
+    asked: dict[int, Request] = {}
+    found: dict[int, tuple[list[int], Request, Response]] = {}
+    busy: set[int] = set()
+    while len(found) < count:
+        for _ in range(rng.randrange(6) if len(asked) < count else 0):
+            sequence = rng.randrange(40)
+            if sequence in busy or len(asked) >= count:
+                continue
+            ids = history.get(sequence) or rng.choice(shared)[: rng.randrange(1, 60)]
+            ids = [*ids, *prompt(rng.randrange(1, 30), rng.randrange(10**6))]
+            sampling = Sampling(temperature=rng.choice([0.0, 1.0]), top_p=rng.choice([0.9, 1.0]), max_tokens=rng.randrange(1, 12))
+            request = Request(len(asked), ids, sampling, rng.randrange(10**6), sequence)
+            asked[request.key] = request
+            busy.add(sequence)
+            engine.submit([request])
+        for response in engine.poll() if engine.pending else []:
+            request = asked[response.key]
+            busy.discard(request.sequence)
+            found[response.key] = list(request.prompt_ids), request, response
+            history[request.sequence] = [*request.prompt_ids, *response.token_ids]
+            if response.finish is Finish.REFUSED or rng.random() < 0.2:
+                history.pop(request.sequence)
+                engine.release(request.sequence)
+        if rng.random() < 0.01:
+            rng.choice([engine.refresh, engine.sleep])()
+    for sequence in range(40):
+        engine.release(sequence)
+    return found
+
+
+@pytest.mark.parametrize("slots", [5, 16])
+def test_a_thousand_random_requests_leak_no_page_and_no_seat(slots: int) -> None:
+    model = make(num_hidden_layers=1, hidden_size=32, intermediate_size=32)
+    engine = NativeEngine(
+        model, max_batch=8, max_length=192, stop_token_ids=[3, 4, 5], cache_memory=slots * 192 * token_bytes(model), prefill_tokens=64
+    )
+    found = run_randomly(engine, 1000, slots)
+    assert engine.pending == 0 and engine._pages.held == 0 and len(engine._seats) == 8
+    assert engine._pages._holders == [0] * slots and not engine._copies and not engine._seated
+    finishes = [response.finish for _, _, response in found.values()]
+    assert {Finish.STOP, Finish.LENGTH, Finish.REFUSED} <= set(finishes) and Finish.FAULT not in finishes
+    for ids, request, response in random.Random(0).sample(list(found.values()), 150):
+        if response.token_ids:
+            expected = plain_logprobs(model, ids, response.token_ids, request.sampling.temperature or 1.0)
+            assert expected.tolist() == pytest.approx(response.logprobs, abs=1e-4)
+    engine.refresh()
+    assert engine._pages.available == slots and not engine._pages._nodes and not engine._pages._after
+
+
+def chain_of(pages: Pages, ids: list[int]) -> Chain:
+    """A chain with these tokens written and known."""
+    chain = Chain(ids=list(ids), written=len(ids))
+    for _ in range(pages.needed(len(ids))):
+        page = pages.take()
+        assert page is not None
+        chain.pages.append(page)
+    pages.publish(chain)
+    return chain
+
+
+def test_small_pages_are_shared_whole_and_the_rest_is_copied() -> None:
+    pages = Pages(16, 4, 4)
+    first = chain_of(pages, list(range(10)))
+    same_step = pages.match(list(range(10)), 9)
+    assert same_step.pages == tuple(first.pages[:2])
+    assert same_step.tail == 0 and not same_step.fresh  # one token of the third page is not worth a copy, nor waiting for it
+    pages.step()
+    longer = chain_of(pages, [*range(8), 20, 21, 22, 23, 24, 25])
+    pages.step()
+    match = pages.match([*range(8), 20, 21, 22, 23, 30], 12)
+    assert match.pages == (*first.pages[:2], longer.pages[2]) and match.tail == 0
+    assert pages.match([1, 2, 3, 4, 5], 5).pages == ()
+
+
+def test_a_page_that_others_hold_is_copied_and_never_written_over() -> None:
+    pages = Pages(8, 4, 4)
+    first = chain_of(pages, list(range(8)))
+    second = Chain(list(first.pages), list(range(8)), list(first.nodes), 8)
+    for page in second.pages:
+        pages.hold(page)
+    shared = first.pages[1]
+    assert pages.cut(second, 6) == (shared, 2) and second.pages == first.pages[:1]
+    pages.drop([shared])  # the copy is made
+    assert pages.cut(first, 6) is None and first.pages[1] == shared  # its own again
+    assert pages.match(list(range(8)), 8).pages == (first.pages[0],)  # the whole second page is not there any more
+
+
+def test_pages_of_nobody_are_found_until_their_memory_is_needed() -> None:
+    pages = Pages(4, 4, 4)
+    first = chain_of(pages, list(range(8)))
+    pages.drop(first.pages)
+    pages.step()
+    assert pages.held == 0 and len(pages.match(list(range(9)), 8).pages) == 2
+    taken = [pages.take() for _ in range(4)]
+    assert None not in taken and pages.take() is None
+    assert pages.match(list(range(9)), 8).pages == ()
+
+
+@pytest.mark.parametrize("same", range(0, 40, 3))
+def test_common_length_is_the_length_of_the_common_beginning(same: int) -> None:
+    first = list(range(40))
+    second = [*range(same), -1, *range(same + 1, 40)][:38]
+    assert common_length(first, second) == common_length(second, first) == min(same, 38)
+    assert common_length(first, first) == 40 and common_length(first, []) == 0
+
+
+def test_an_interrupted_step_leaves_the_engine_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids = make(), prompt(40)
+    engine = NativeEngine(model, max_length=128)
+    launch = engine._runner.launch
+    calls = iter(range(100))
+
+    def interrupted(step: Step) -> Any:
+        if next(calls) == 1:
+            raise KeyboardInterrupt
+        return launch(step)
+
+    monkeypatch.setattr(engine._runner, "launch", interrupted)
+    engine.submit([Request(0, ids, GREEDY)])
+    with pytest.raises(KeyboardInterrupt):
+        engine.poll()
+    assert worst(model, [ids], drain(engine)) < 1e-4
+
+
+def test_a_forward_without_memory_is_tried_in_smaller_pieces_and_then_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids = make(), prompt(200)
+    engine = NativeEngine(model, max_length=256, prefill_tokens=256)
+    launch, limit = engine._runner.launch, [100]
+
+    def narrow(step: Step) -> Any:
+        if step.tokens > limit[0]:
+            raise torch.OutOfMemoryError("no memory")
+        return launch(step)
+
+    monkeypatch.setattr(engine._runner, "launch", narrow)
+    assert worst(model, [ids], ask(engine, [ids], GREEDY)) < 1e-4
+    assert engine.prefill_tokens == 100
+    limit[0] = 0
+    failed = ask(engine, [ids], GREEDY)[0]
+    assert failed.finish is Finish.FAULT and "memory" in failed.message
