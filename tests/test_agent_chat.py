@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 from agent_tokenizers import ALL, AMNESIC, FORGETFUL, INST, KEEPING, LLAMA, MOVING, QWEN, tokenizer
+from transformers import AutoTokenizer
 
 from turnwise.agent import Chat
 from turnwise.errors import TurnwiseError
@@ -98,6 +101,12 @@ def test_another_end_token_than_the_templates_is_kept_and_the_message_still_ende
     assert made.decode([*said, *chat.bridge(said, "Next.")]).startswith("look<|endoftext|><|im_end|>\n<|im_start|>user\nNext.")
 
 
+def test_a_special_token_inside_a_response_stays_visible() -> None:
+    chat = Chat(tokenizer(QWEN))
+    said = chat.encode("<action>lo<|head|>ok</action><|im_end|>")
+    assert chat.decode(said) == "<action>lo<|head|>ok</action>"  # otherwise it would be read as the action "look"
+
+
 @pytest.mark.parametrize(
     ("template", "system", "what"),
     [
@@ -131,6 +140,17 @@ def test_template_options_reach_the_template() -> None:
     assert made.decode(quiet.opening_ids("Hello")).endswith("<think>\n\n</think>\n\n")
     assert made.decode(quiet.bridge([], "Next.")).endswith("<think>\n\n</think>\n\n")
     assert quiet.rewrites_history.startswith("writes earlier turns")
+
+
+def test_an_option_that_the_template_does_not_know_is_noted(caplog: pytest.LogCaptureFixture) -> None:
+    Chat(tokenizer(QWEN), template_options={"enable_thinkng": False})
+    assert "does not mention enable_thinkng" in caplog.text
+
+
+def test_a_chat_template_can_be_given_as_an_option() -> None:
+    made = tokenizer(None)
+    chat = Chat(made, template_options={"chat_template": QWEN})
+    assert made.decode(chat.opening_ids("Hello")).endswith("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n")
 
 
 @pytest.mark.parametrize("name", [*templates])
@@ -182,3 +202,17 @@ def test_a_begin_token_is_written_once() -> None:
     made = tokenizer(LLAMA)
     assert Chat(made).opening_ids("Hello").count(made.bos_token_id) == 1
     assert made.bos_token_id not in Chat(made).bridge([], "Next.")
+
+
+def test_real_tokenizers_keep_what_was_sampled() -> None:
+    """Every model folder in TURNWISE_MODELS: the grown dialogue reads as a full render where the template keeps history."""
+    if not (folder := os.environ.get("TURNWISE_MODELS")):
+        pytest.skip("set TURNWISE_MODELS to a folder of model folders to try real tokenizers")
+    for path in sorted(Path(folder).glob("*/tokenizer_config.json")):
+        chat = Chat(AutoTokenizer.from_pretrained(path.parent), system="Be brief.")
+        said = [chat.answer_ids(answer) for answer in SAID]
+        ids = grown(chat, said)
+        start = len(chat.opening_ids(TALK[0]))
+        assert ids[start : start + len(said[0])] == said[0]
+        if not chat.rewrites_history:
+            assert ids == chat.encode(chat.render(conversation(chat))), path.parent

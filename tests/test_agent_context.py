@@ -166,6 +166,16 @@ def test_a_tool_answers_in_its_own_role_where_the_template_has_one() -> None:
     assert '{"name": "the tool"' in text(plain, play(plain, 0)[0][0])
 
 
+def test_a_response_that_called_no_tool_gets_an_ordinary_message() -> None:
+    agent = make(context="full", prompt="tool")
+    context = agent.context()
+    context.start(TASK, FIRST)
+    said = agent.chat.answer_ids("I would rather not.")
+    context.record(said, agent.read(said, FIRST)[1], seen(1))
+    shown = text(agent, context.prompt())
+    assert "<tool_response>" not in shown and "You arrive at place 1." in shown
+
+
 def test_observations_with_broken_unicode_are_shown() -> None:
     for context in ("window", "full"):
         agent = make(context=context)

@@ -61,12 +61,15 @@ class Chat:
     ):
         self.tokenizer = tokenizer
         self.system = well_formed(system.strip())
-        self.is_plain = not getattr(tokenizer, "chat_template", None)
         self._kwargs = dict(template_options or {})
+        template = self._kwargs.get("chat_template") or getattr(tokenizer, "chat_template", None)
+        self.is_plain = not template
         self._tools: list[dict[str, Any]] | None = None
         if self.is_plain:
             self._kwargs.update(chat_template=PLAIN_TEMPLATE, begin=_adds_begin(tokenizer))
             log.info("the tokenizer has no chat template: messages are written as 'User: …' and 'Agent: …'")
+        elif unused := [name for name in self._kwargs if name != "chat_template" and name not in str(template)]:
+            log.warning("the chat template does not mention %s: setting it changes nothing", ", ".join(unused))
         self._special = special_texts(tokenizer)
         if tools and not self.is_plain:
             bare = self.render([_user(ASKED)])
