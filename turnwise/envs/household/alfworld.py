@@ -13,7 +13,7 @@ from turnwise.envs.household.world import World
 from turnwise.errors import TurnwiseError
 from turnwise.tasks import Task, TaskSet
 
-CACHED_WORLDS = 256  # about a third of a megabyte each
+CACHED_WORLDS = 64  # about half a megabyte each
 
 _libraries: dict[Path, Library] = {}
 _worlds: OrderedDict[str, World] = OrderedDict()
