@@ -25,7 +25,7 @@ class GradientOf:
         self.learner = learner
         original = learner.optimiser.step
 
-        def look(loss: torch.Tensor, progress: float = 0.0) -> Any:
+        def look(loss: float, progress: float = 0.0) -> Any:
             self.found.append(gradients(learner.model))
             learner.weights.zero_grad()
             return original(loss, progress)
@@ -150,7 +150,7 @@ def test_bfloat16_has_nearly_the_gradient_of_float32() -> None:
             found_gradients.update(  # type: ignore[method-assign, assignment]
                 {name: master.grad.clone() for name, master in learner.weights.masters.items()}
             )
-            or step(torch.zeros(()))
+            or step(0.0)
         ),
         learner.optimiser.step,
     )

@@ -87,23 +87,25 @@ def _kernel_takes(query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 def _kernel(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None, borders: Borders) -> Tensor:
     attend, (q, k, v) = _varlen_attention(), (x[0].transpose(0, 1) for x in (query, key, value))
-    assert attend is not None
+    shares: dict[str, Any] = {}
+    if q.shape[1] != k.shape[1]:  # several query heads read one key head: an option of newer versions of the kernel
+        if "enable_gqa" in inspect.signature(attend).parameters:
+            shares = {"enable_gqa": True}
+        else:
+            k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     longest = max(borders.lengths)
     left = -1 if window is None or window >= longest else window - 1
-    shared = q.shape[1] != k.shape[1]
-    out: Tensor = attend(
-        q, k, v, borders.offsets, borders.offsets, longest, longest, scale=scaling, window_size=(left, 0), enable_gqa=shared
-    )
+    out: Tensor = attend(q, k, v, borders.offsets, borders.offsets, longest, longest, scale=scaling, window_size=(left, 0), **shares)
     return out
 
 
 def _varlen_attention() -> Any:
-    """torch's kernel for ragged batches, where this torch has one with shared key heads; else None."""
+    """torch's kernel for ragged batches, where this torch has one that takes windows; else None."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
         return None
-    return varlen_attn if {"window_size", "enable_gqa"} <= set(inspect.signature(varlen_attn).parameters) else None
+    return varlen_attn if "window_size" in inspect.signature(varlen_attn).parameters else None
 
 
 class PackedModel:

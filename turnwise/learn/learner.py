@@ -253,7 +253,7 @@ class Learner:
             self.weights.zero_grad()
             log.stopped(metrics)
             return False
-        log.step(metrics, self.optimiser.step(torch.tensor(metrics["loss"]), progress))
+        log.step(metrics, self.optimiser.step(metrics["loss"], progress))
         return True
 
     def _backward(self, part: Packed, counts: Mapping[str, int], values: int) -> dict[str, Tensor]:

@@ -104,16 +104,16 @@ class Optimiser:
             fused=True if all(master.is_cuda for master in masters.values()) else None,
         )
 
-    def step(self, loss: Tensor, progress: float = 0.0) -> Step:
-        """Move the weights by the gradients that lie on the masters, then clear them. `loss` is looked at, not differentiated."""
+    def step(self, loss: float, progress: float = 0.0) -> Step:
+        """Move the weights by the gradients that lie on the masters, then clear them. `loss` is only looked at: is it finite?"""
         gradients = [master.grad for master in self.weights.masters.values() if master.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients) if gradients else loss.new_zeros(())
-        size, value = torch.stack([norm.float(), loss.detach().float()]).tolist()
+        norm = torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
+        size = float(norm)
         factor = self.settings.factor(self.steps_taken, progress)
         lr = self.settings.lr * factor
-        if not (size < float("inf") and abs(value) < float("inf")):
+        if not (size < float("inf") and abs(loss) < float("inf")):
             self.weights.zero_grad()
-            self._count_bad(value, size)
+            self._count_bad(loss, size)
             return Step(False, size, lr)
         if self.settings.clip is not None:
             torch.nn.utils.clip_grads_with_norm_(list(self.weights.masters.values()), self.settings.clip, norm)

@@ -69,10 +69,10 @@ def warm_start(
             losses.append([])
             for number, sequences in enumerate(batches):
                 batch = packed.take(sequences)
-                loss = _backward(learner, batch)
+                loss = float(_backward(learner, batch))
                 progress = _progress(settings, optimiser.steps_taken, epoch, number, len(batches))
-                log.step({"loss": float(loss)}, optimiser.step(loss, progress))
-                losses[-1].append((float(loss), len(batch.source)))
+                log.step({"loss": loss}, optimiser.step(loss, progress))
+                losses[-1].append((loss, len(batch.source)))
     log.add(tokens=len(packed.source), tokens_forward=len(packed.ids), sequences=len(packed), epochs=len(losses))
     log.add(loss_first=_mean(losses[0]), loss_last=_mean(losses[-1]))
     return log.summary(settings.optimiser.lr)
