@@ -1,10 +1,45 @@
 """Turnwise: reinforcement learning for multi-turn LLM agents, with credit for every turn."""
 
+from typing import TYPE_CHECKING, Any
+
 from turnwise import credit
+from turnwise.envs.base import Env, EpisodeOver, Observation, Transition
+from turnwise.envs.registry import make, tasks
 from turnwise.errors import TurnwiseError
 from turnwise.rollouts import Rollouts, Stop, Trajectory, Turn
 from turnwise.tasks import Task, TaskSet
 
+if TYPE_CHECKING:
+    from turnwise.api import evaluate, export, train
+
 __version__ = "0.1.0"
 
-__all__ = ["Rollouts", "Stop", "Task", "TaskSet", "Trajectory", "Turn", "TurnwiseError", "credit", "__version__"]
+__all__ = [
+    "Env",
+    "EpisodeOver",
+    "Observation",
+    "Rollouts",
+    "Stop",
+    "Task",
+    "TaskSet",
+    "Trajectory",
+    "Transition",
+    "Turn",
+    "TurnwiseError",
+    "__version__",
+    "credit",
+    "evaluate",
+    "export",
+    "make",
+    "tasks",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """`train`, `evaluate` and `export` load torch, so they are imported when they are first asked for."""
+    if name in ("train", "evaluate", "export"):
+        from turnwise import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'turnwise' has no attribute {name!r}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 from turnwise.config import Config
 from turnwise.errors import TurnwiseError
-from turnwise.evaluate import Evaluation, run_panel
+from turnwise.evaluation import Evaluation, run_panel
 from turnwise.interrupt import Interrupt
 from turnwise.learn import checkpoint
 from turnwise.recipes import content_hash, to_toml
@@ -126,6 +126,5 @@ def export(run_folder: str | Path, out: str | Path, *, merged: bool = True, best
     return system.learner.save_model(Path(out), merged=merged, tokenizer=system.tokenizer)
 
 
-def now() -> float:
-    """Seconds, for durations."""
-    return time.monotonic()
+# The loop's module is called turnwise.train, and importing it above has put it there; what users call by that name is the function.
+setattr(sys.modules["turnwise"], "train", train)  # noqa: B010

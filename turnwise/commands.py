@@ -13,7 +13,7 @@ from rich.text import Text
 
 from turnwise.config import Config
 from turnwise.errors import TurnwiseError
-from turnwise.evaluate import Evaluation, run_panel
+from turnwise.evaluation import Evaluation, run_panel
 from turnwise.recipes import help_config, parse_override, to_toml
 from turnwise.report.progress import reporter
 from turnwise.runs import CONFIG, Run
@@ -29,7 +29,7 @@ def train(recipe: str | None, overrides: list[str], env: str | None, resume: str
     from turnwise.report.summary import closing_words, in_words
 
     if recipe is not None and "=" in recipe:  # the first override stands where a recipe may stand
-        recipe, overrides = None, [recipe, *overrides]
+        overrides, recipe = [recipe, *overrides], None
     changes = dict(parse_override(text) for text in overrides) | ({"env.name": env} if env is not None else {})
     if resume is not None and (recipe or changes):
         raise TurnwiseError("a resumed run keeps its recipe: give either --resume RUN, or a recipe with overrides")
@@ -100,11 +100,12 @@ def forecast(config: Config) -> list[str]:
     attempts = config.collect.groups * config.collect.group_size
     turns = attempts * system.max_turns
     per_turn = config.agent.max_prompt_tokens + config.engine.max_tokens
+    own, env = config.collect, config.env
     lines = [
-        f"tasks: {len(system.tasks)} for training ({config.env.name}, {config.env.split}), {len(system.panel)} held out ({config.eval.split}; "
-        f"panel {system.panel.hash})",
-        f"an iteration: {config.collect.groups} tasks × {config.collect.group_size} attempts × at most {system.max_turns} turns = {turns} turns",
-        f"at most {turns * config.engine.max_tokens:,} sampled tokens an iteration, prompts of at most {config.agent.max_prompt_tokens:,} tokens",
+        f"tasks: {len(system.tasks)} for training ({env.name}, {env.split}), "
+        f"{len(system.panel)} held out ({config.eval.split}; panel {system.panel.hash})",
+        f"an iteration: {own.groups} tasks × {own.group_size} attempts × at most {system.max_turns} turns = {turns:,} turns",
+        f"  at most {turns * config.engine.max_tokens:,} sampled tokens, in prompts of at most {config.agent.max_prompt_tokens:,}",
         f"{config.iterations} iterations: at most {turns * config.iterations:,} turns",
     ]
     parameters = parameter_count(config)
@@ -133,7 +134,7 @@ def parameter_count(config: Config) -> int | None:
 
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(config.model.path))
-    return sum(parameter.numel() for parameter in model.parameters())
+    return int(sum(parameter.numel() for parameter in model.parameters()))
 
 
 def evaluate(
@@ -150,7 +151,7 @@ def evaluate(
 ) -> None:
     """`turnwise eval`."""
     if source is not None and "=" in source:
-        source, overrides = None, [source, *overrides]
+        overrides, source = [source, *overrides], None
     changes = dict(parse_override(text) for text in overrides)
     console = Console(stderr=as_json)
     if agent is not None:

@@ -101,7 +101,7 @@ def _set(values: dict[str, Any], dotted: str, value: Any) -> None:
         values[section] = inner = dict(inner)
         values = inner
     if last == "name" and len(sections) == 1:
-        kept = _renamed(sections[0], values, value)
+        kept = dict(_renamed(sections[0], values, value))
         values.clear()
         values.update(kept)
     values[last] = value

@@ -15,7 +15,8 @@ from turnwise.system import System
 
 @dataclass
 class State:
-    """`iteration`: how many are done. `place`: how many groups of the plan are used up. `prepared`: the warm start is behind."""
+    """`iteration`: how many updates are done. `place`: how many groups of the plan are used up. `prepared`: the warm start is behind.
+    `waiting`: metrics of the last update that are not logged yet, because its evaluation is not done. `saved`: the last checkpoint."""
 
     iteration: int = 0
     place: int = 0
@@ -23,11 +24,15 @@ class State:
     seconds: float = 0.0
     prepared: bool = False
     saved: int = -1
+    waiting: dict[str, float] | None = None
 
-    def advance(self, gathered: Gathered) -> None:
+    def advance(self, gathered: Gathered, metrics: dict[str, float], seconds: float) -> None:
+        """One more update is done; its metrics wait for the evaluation and the log."""
         self.iteration += 1
         self.place += gathered.places
         self.turns += sum(len(trajectory.turns) for trajectory in gathered.trajectories)
+        self.seconds += seconds
+        self.waiting = metrics
 
 
 def save(run: Run, system: System, state: State, score: float | None = None) -> None:
@@ -56,5 +61,5 @@ def restore(run: Run, system: System, say: Callable[[str], None]) -> State:
     except (KeyError, TypeError):
         raise TurnwiseError(f"checkpoint {found.path}: its state is not one of this Turnwise; it was written by another version") from None
     system.learner.load_state(found.tensors, found.state["learner"])
-    run.rewind(state.iteration)
+    run.rewind(state.iteration - 1 if state.waiting is not None else state.iteration)
     return state

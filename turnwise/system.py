@@ -24,7 +24,7 @@ from turnwise.envs import registry
 from turnwise.envs.locate import load_reference
 from turnwise.envs.pool import Pool
 from turnwise.errors import TurnwiseError
-from turnwise.evaluate import Evaluation, check_disjoint, run_panel
+from turnwise.evaluation import Evaluation, check_disjoint, run_panel
 from turnwise.learn.build import build_learner
 from turnwise.learn.learner import Learner
 from turnwise.learn.settings import OptimiserSettings

@@ -26,9 +26,14 @@ def loop(run: Run, system: System, reporter: Reporter, interrupted: Callable[[],
     state = restore(run, system, reporter.note)
     reporter.begin(f"{config.name}: {config.credit.name} on {config.env.name}", config.iterations, state.iteration)
     if not state.prepared:
-        warm_start(run, system, state, reporter)
+        warm_start(run, system, state, reporter, interrupted)
 
-    while state.iteration < config.iterations and not interrupted():
+    while not interrupted():
+        if state.waiting is not None:
+            close_iteration(run, system, state, reporter, interrupted)
+            continue
+        if state.iteration >= config.iterations:
+            break
         clock, iteration = Clock(), state.iteration + 1
         reporter.phase("collecting", config.collect.groups * config.collect.group_size)
         with clock("collect"):
@@ -49,21 +54,32 @@ def loop(run: Run, system: System, reporter: Reporter, interrupted: Callable[[],
                     "learner", system.update(trajectories, rollouts, advantages, derive(config.seed, "update", iteration), progress)
                 )
             run.save_rollouts(iteration, rollouts, trajectories, config.run.keep_rollouts)
-        state.advance(gathered)
-        if iteration == config.iterations or (config.eval.every and iteration % config.eval.every == 0):
-            metrics |= measure(system, reporter, clock)
-        metrics |= clock.metrics(metrics)
-        state.seconds += clock.total
-        run.log(metrics)
-        reporter.iteration(iteration, metrics)
-        if iteration % config.run.checkpoint_every == 0 or iteration == config.iterations:
-            save(run, system, state, metrics.get("eval/success"))
+        state.advance(gathered, metrics | clock.metrics(metrics), clock.total)
     save(run, system, state)
     return state
 
 
-def warm_start(run: Run, system: System, state: State, reporter: Reporter) -> None:
-    """What comes before the first iteration: learning from the expert, where the recipe says so, and the first evaluation."""
+def close_iteration(run: Run, system: System, state: State, reporter: Reporter, interrupted: Callable[[], bool]) -> None:
+    """What follows an update: the evaluation, where one is due, the log, the checkpoint. Interrupted in the evaluation, all of this
+    waits in the checkpoint and is done after the resume."""
+    config, iteration, metrics = system.config, state.iteration, state.waiting or {}
+    if iteration == config.iterations or (config.eval.every and iteration % config.eval.every == 0):
+        clock = Clock()
+        measured = measure(system, reporter, clock)
+        if interrupted():
+            return
+        metrics |= measured | {"time/eval": clock.total}
+        state.seconds += clock.total
+    state.waiting = None
+    run.log(metrics)
+    reporter.iteration(iteration, metrics)
+    if iteration % config.run.checkpoint_every == 0 or iteration == config.iterations:
+        save(run, system, state, metrics.get("eval/success"))
+
+
+def warm_start(run: Run, system: System, state: State, reporter: Reporter, interrupted: Callable[[], bool]) -> None:
+    """What comes before the first iteration: learning from the expert, where the recipe says so, and the first evaluation. Interrupted
+    here, a run starts anew when it is resumed."""
     clock = Clock()
     metrics: dict[str, float] = {"iteration": 0}
     if system.config.sft is not None:
@@ -71,6 +87,8 @@ def warm_start(run: Run, system: System, state: State, reporter: Reporter) -> No
         with clock("sft"):
             metrics |= numbers("sft", system.warm_start(reporter.advance))
     metrics |= measure(system, reporter, clock)
+    if interrupted():
+        return
     run.log(metrics | clock.metrics(metrics))
     state.prepared, state.seconds = True, clock.total
     save(run, system, state, metrics["eval/success"])
