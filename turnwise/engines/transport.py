@@ -46,39 +46,36 @@ class Transport:
         self._root = parts.path.rstrip("/")
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._key, self._timeout = key, timeout
-        self._live: set[http.client.HTTPConnection] = set()
+        self._live: dict[http.client.HTTPConnection, socket.socket | None] = {}
         self._lock = threading.Lock()
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """The JSON object that the server answers with; a `Failure` for everything else."""
         connection = self._connection()
-        late = threading.Event()
-
-        def stop_waiting() -> None:
-            late.set()
-            _cut(connection)
-
-        watchman = threading.Timer(self._timeout, stop_waiting)
+        watchman = threading.Timer(self._timeout, lambda: self._end(connection))
         watchman.daemon = True
         with self._lock:
-            self._live.add(connection)
+            self._live[connection] = None
         watchman.start()
         try:
             connection.connect()
-            if late.is_set():  # the watchman found nothing to cut yet
-                raise TimeoutError
+            with self._lock:
+                if connection not in self._live:  # the watchman came before there was anything to cut
+                    raise TimeoutError
+                self._live[connection] = connection.sock  # its own reference: the connection gives the socket away with the answer
             connection.request("POST", f"{self._root}/{path}", json.dumps(body).encode(), self._headers())
             answer = connection.getresponse()
             raw = answer.read(LARGEST_ANSWER + 1)
             missing = answer.length or 0  # of the announced bytes, when the connection ended early
         except (OSError, http.client.HTTPException) as error:
-            raise self._lost(error, late.is_set()) from None
+            raise self._lost(error, late=connection not in self._live) from None
         finally:
             watchman.cancel()
             with self._lock:
-                self._live.discard(connection)
+                in_time = connection in self._live
+                self._live.pop(connection, None)
             connection.close()
-        if late.is_set():
+        if not in_time:
             raise self._lost(TimeoutError(), True)
         if missing and len(raw) <= LARGEST_ANSWER:
             raise Failure(f"the connection ended {missing} bytes before the answer did", passing=True)
@@ -87,8 +84,16 @@ class Transport:
     def close(self) -> None:
         """End every exchange that is under way."""
         with self._lock:
-            for connection in self._live:
-                _cut(connection)
+            live = list(self._live)
+        for connection in live:
+            self._end(connection)
+
+    def _end(self, connection: http.client.HTTPConnection) -> None:
+        with self._lock:
+            sock = self._live.pop(connection, None)
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)  # under TLS too: the reader is in the middle of its own state
 
     def _connection(self) -> http.client.HTTPConnection:
         if self._tls is not None:
@@ -132,12 +137,6 @@ class Transport:
                 said = " ".join(str(said[name]) for name in ("code", "message") if said.get(name)) or json.dumps(said)
         text = " ".join((str(said) if said else raw[: 4 * WORDS_LIMIT].decode("utf-8", "replace")).split())
         return (text.replace(self._key, "***") if self._key else text)[:WORDS_LIMIT] or "(nothing said)"
-
-
-def _cut(connection: http.client.HTTPConnection) -> None:
-    if (sock := connection.sock) is not None:
-        with contextlib.suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
 
 
 def _seconds(header: str | None) -> float | None:
