@@ -41,7 +41,7 @@ ORACLE := $(VENV)/oracle
 ORACLE_PIP := $(ORACLE)/bin/python -m pip --disable-pip-version-check --quiet install
 ORACLE_EXTRA := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["oracle"])
 
-$(ORACLE)/.made: pyproject.toml
+$(ORACLE)/.made:
 	$(PYTHON) -m venv $(ORACLE)
 	$(ORACLE_PIP) --upgrade pip
 	set -e; wanted=$$($(ORACLE)/bin/python -c '$(ORACLE_EXTRA)'); textworld=$$(echo $$wanted | tr ' ' '\n' | grep textworld); \

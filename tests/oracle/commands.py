@@ -11,6 +11,12 @@ from collections.abc import Sequence
 
 SPACES = [" ", "  ", "\t", "\n", "\u00a0", "\u3000", "\u2009", "\x1c", "\u200b", "\ufeff"]
 VERBS = ["go", "take", "move", "put", "open", "close", "use", "examine", "heat", "cool", "clean", "slice", "look"]
+# What shows the effect of the command before it, and what leads to rare states.
+TELLING = {
+    "move": ("look", "examine"), "take": ("examine", "look"), "heat": ("examine", "clean"), "cool": ("examine", "clean"),
+    "clean": ("examine",), "slice": ("move", "take"), "open": ("take", "move"), "close": ("open", "examine"), "use": ("take", "look"),
+}  # fmt: skip
+USEFUL = ("fridge", "microwave", "sinkbasin", "knife", "lamp", "apple", "tomato", "potato", "bread", "lettuce", "mug")
 NONSENSE = [
     "", " ", "restart", "quit", "undo", "save", "load", "score", "restore", "verbose", "again", "g", "wait", "z", "x", "l", "i", "inv",
     "look around", "look at fridge 1", "LOOK", "Look", "look.", "look;look", "look\x00", "inventory now",
@@ -29,8 +35,13 @@ class Player:
         self.rng = rng
         self.walkthrough = list(walkthrough)
         self.seen: list[str] = []
+        self.last = ""
 
     def next(self, actions: Sequence[str]) -> str:
+        self.last = self._draw(actions)
+        return self.last
+
+    def _draw(self, actions: Sequence[str]) -> str:
         self.seen.extend(action for action in actions if action not in self.seen)
         draw = self.rng.random()
         if draw < 0.15 and self.walkthrough:
@@ -46,8 +57,14 @@ class Player:
         return "".join(chr(self.rng.choice([*range(32, 127), *range(0xA0, 0x300), 0x1F600])) for _ in range(self.rng.randrange(1, 30)))
 
     def _admissible(self, actions: Sequence[str]) -> str:
+        for verb, words in TELLING.items():
+            fitting = [action for action in actions if action.startswith(words)]
+            if self.last.startswith(verb) and fitting and self.rng.random() < 0.5:
+                return self.rng.choice(fitting)
         verb = self.rng.choice(sorted({action.split()[0] for action in actions}))
-        return self.rng.choice([action for action in actions if action.split()[0] == verb])
+        choices = [action for action in actions if action.split()[0] == verb]
+        useful = [action for action in choices if any(word in action for word in USEFUL)]
+        return self.rng.choice(useful if useful and self.rng.random() < 0.5 else choices)
 
     def _near_miss(self, command: str) -> str:
         rng, words = self.rng, command.split()

@@ -2,8 +2,8 @@
 
 It runs in a virtual environment of its own, which has textworld and alfworld and nothing of Turnwise; `play.py` starts it. Requests:
 `{"game": path}` loads and resets, `{"command": text}` steps, `{"reset": true}` resets the loaded game again. Each answer carries the text,
-the admissible commands, score, won, done, and the seconds (and CPU seconds) that TextWorld itself took. `--no-replanning` loads games faster; measurements
-leave it out.
+the admissible commands, score, won, done, and the seconds (and CPU seconds) that TextWorld itself took. `--no-replanning` loads games
+faster; measurements leave it out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ def make(path: str) -> Any:
     from textworld import EnvInfos
 
     wanted = EnvInfos(won=True, admissible_commands=True)
-    name = textworld.gym.register_games([path], wanted, wrappers=[AlfredDemangler(shuffle=False), AlfredInfos])
+    wrappers = [AlfredDemangler(shuffle=False), AlfredInfos]
+    name = textworld.gym.register_games([path], wanted, max_episode_steps=None, wrappers=wrappers)  # no limit on steps
     return textworld.gym.make(name)
 
 

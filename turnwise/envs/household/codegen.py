@@ -3,7 +3,7 @@
 A household's rules are asked tens of thousands of times a second, so they are compiled rather than interpreted: each action becomes one
 function that writes every command which fits the present state, each goal and each query of the grammar another. Loops are ordered by
 how few answers they are expected to give (estimated on the first house that is seen), unless a query fixes the order because the player
-reads its answers in it. Nothing of a game's file reaches the generated source but numbers: names become indices first.
+reads its answers in it. Nothing of a game's file reaches the generated source but numbers and quoted literals: names become indices.
 """
 
 from __future__ import annotations
