@@ -117,7 +117,7 @@ def slow_support(probabilities: list[float], sampling: Sampling) -> set[int]:
 )
 def test_truncation_keeps_exactly_the_tokens_of_the_slow_definition(counts: list[int], top_k: int, top_p: float, min_p: float) -> None:
     sampling = Sampling(top_k=top_k, top_p=top_p, min_p=min_p)
-    weights = torch.tensor([counts], dtype=torch.float64) / 1024  # exact, so that no rounding decides at a border
+    weights = torch.tensor([counts], dtype=torch.float32) / 1024  # exact, so that no rounding decides at a border
     kept = truncate(weights, columns(sampling))[0]
     assert set(kept.nonzero()[:, 0].tolist()) == slow_support([count / 1024 for count in counts], sampling)
     assert torch.equal(kept[kept > 0], weights[0][kept > 0])
@@ -171,6 +171,26 @@ def test_a_stop_string_is_seen_at_the_token_that_completes_it(ids: list[int], st
     watch = StopStrings(TOKENIZER, stop)
     found = next((place for place, token in enumerate(ids) if watch.push(token)), None)
     texts = [TOKENIZER.decode(ids[: place + 1], skip_special_tokens=False) for place in range(len(ids))]
+    assert found == next((place for place, text in enumerate(texts) if any(s in text for s in stop)), None)
+
+
+def spaced_tokenizer() -> PreTrainedTokenizerFast:
+    """Words that carry the space before them, dropped at the very beginning of a text; characters that it does not know are bytes."""
+    words = ["\u2581go", "\u2581to", "\u2581", "go", "to", "x", "\u2581go\u2581to", ".", *[f"<0x{byte:02X}>" for byte in "é語".encode()]]
+    inner = Tokenizer(models.WordLevel({word: place for place, word in enumerate(words)}, unk_token="x"))
+    steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    inner.decoder = decoders.Sequence(steps)
+    return PreTrainedTokenizerFast(tokenizer_object=inner)
+
+
+SPACED = spaced_tokenizer()
+
+
+@given(st.lists(st.integers(0, 12), max_size=25), st.sampled_from([("go to",), (" to.", "xx"), ("語",), ("é go",), ("  ",)]))
+def test_a_stop_string_is_seen_also_where_tokens_carry_their_spaces(ids: list[int], stop: tuple[str, ...]) -> None:
+    watch = StopStrings(SPACED, stop)
+    found = next((place for place, token in enumerate(ids) if watch.push(token)), None)
+    texts = [SPACED.decode(ids[: place + 1], skip_special_tokens=False) for place in range(len(ids))]
     assert found == next((place for place, text in enumerate(texts) if any(s in text for s in stop)), None)
 
 

@@ -124,6 +124,13 @@ def test_log_probs_are_the_models_own_and_company_changes_no_token(kind: str) ->
     assert {response.finish for _, response in found.values()} == {Finish.STOP, Finish.LENGTH}
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_draws_the_same_tokens_as_the_cpu() -> None:
+    here = play(TransformersEngine(small_model(), stop_token_ids=[3]), prompts(9))
+    there = play(TransformersEngine(small_model().cuda(), stop_token_ids=[3]), prompts(9))
+    assert {k: v[1].token_ids for k, v in here.items()} == {k: v[1].token_ids for k, v in there.items()}
+
+
 def test_finished_rows_leave_at_once_and_new_ones_join_the_running_batch() -> None:
     model = small_model()
     sizes = []

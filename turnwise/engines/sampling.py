@@ -64,10 +64,10 @@ class Columns:
 def draw(logits: Tensor, columns: Columns, position: Tensor) -> Drawn:
     """One token for every row of `logits` [rows, vocabulary]; `position` is the place of that token in its response."""
     logprobs = torch.log_softmax(logits.float() / columns.temperature[:, None], dim=-1)
-    weights = logprobs.exp().double()
+    weights = logprobs.exp()
     if columns.truncates:
         weights = truncate(weights, columns)
-    cumulative = weights.cumsum(dim=-1)
+    cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
     threshold = uniform(columns.seed, position) * cumulative[:, -1]
     chosen = torch.searchsorted(cumulative, threshold[:, None], right=True)[:, 0]
     chosen = chosen.clamp(max=logits.shape[-1] - 1)  # only where the logits were not numbers
@@ -82,7 +82,7 @@ def truncate(weights: Tensor, columns: Columns) -> Tensor:
     ordered, order = weights.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(weights.shape[-1], device=weights.device)
     ordered = torch.where(rank < columns.top_k[:, None], ordered, 0.0)
-    cumulative = ordered.cumsum(dim=-1)
+    cumulative = ordered.cumsum(dim=-1, dtype=torch.float64)
     before = cumulative - ordered
     total = cumulative[:, -1:]
     inside = (before < columns.top_p[:, None] * total) | (columns.top_p[:, None] >= 1)
