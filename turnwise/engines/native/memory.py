@@ -23,7 +23,7 @@ def make_runner(weights: Weights, seats: int, longest: int, memory: float | None
 
         budget = _bytes(memory if memory is not None else GPU_PART, weights.device)
         wanted = -(-longest // GPU_PAGE) * seats * 2
-        return CudaRunner(weights, seats, longest, _pages(budget, weights, GPU_PAGE, wanted) + 1, GPU_PAGE, graphs)
+        return CudaRunner(weights, seats, longest, _pages(budget, weights, GPU_PAGE, wanted), GPU_PAGE, graphs)
     budget = _bytes(memory if memory is not None else CPU_BYTES, weights.device)
     return PlainRunner(weights, seats, _pages(budget, weights, longest, 2 * seats), longest)
 

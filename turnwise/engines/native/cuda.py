@@ -1,0 +1,257 @@
+"""The model's forward on a GPU: Triton kernels between the matrix products, and CUDA graphs around a decode step.
+
+A step of single tokens is some three hundred small launches, more than a host can issue in the time the GPU needs for them, so it is
+recorded once for each size of batch and replayed. A recorded step reads where it works from a small table of lanes (which seat, which
+position), and everything that belongs to a seat stays on the GPU: its pages, its settings, its last token. So the next step can start
+before the host has seen the tokens of the last one. Prompts run as they come, one list of tokens without padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding
+
+from turnwise.engines.native.draw_kernel import draw_tokens
+from turnwise.engines.native.kernels import add_norm, begin, rotate, silu_mul
+from turnwise.engines.native.paged_attention import attend_prompts, attend_singles
+from turnwise.engines.native.rows import Row, Step
+from turnwise.engines.native.weights import Weights
+from turnwise.engines.sampling import signed
+
+SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # lanes of a recorded step; above the last, multiples of it
+Attend = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(slots=True)
+class Tables:
+    """What the GPU knows by seat, and the rotations by position. The last seat is nobody's: unused lanes work on it."""
+
+    cos: Tensor
+    sin: Tensor
+    pages: Tensor  # [seats + 1, pages of the longest sequence]
+    last: Tensor  # the last token
+    floats: Tensor  # temperature, top-p, min-p
+    integers: Tensor  # greedy, top-k, seed
+
+
+@dataclass(slots=True)
+class Recording:
+    """A decode step as a graph: where its lanes are written to and its results read from."""
+
+    graph: Any
+    control: Tensor
+    tokens: Tensor
+    logprobs: Tensor
+
+
+class Landing:
+    """Results on their way to the host."""
+
+    def __init__(self, tokens: Tensor, logprobs: Tensor, count: int):
+        self._tokens = tokens[:count].to("cpu", non_blocking=True)
+        self._logprobs = logprobs[:count].to("cpu", non_blocking=True)
+        self._event = torch.cuda.Event() if tokens.is_cuda else None
+        if self._event is not None:
+            self._event.record()
+
+    def wait(self) -> tuple[list[int], list[float]]:
+        if self._event is not None:
+            self._event.synchronize()
+        return self._tokens.tolist(), self._logprobs.tolist()
+
+
+class CudaRunner:
+    """Runs steps over `page_count` pages of `page_size` tokens, and one more for the lanes of nobody."""
+
+    mixed = False
+    ahead = 1
+
+    def __init__(self, weights: Weights, seats: int, longest: int, page_count: int, page_size: int, graphs: bool):
+        self.weights, self.page_count, self.page_size = weights, page_count, page_size
+        self._seats, self._graphs = seats, graphs
+        cos, sin = weights.rotation(longest)
+        device, width = weights.device, -(-longest // page_size)
+        self.tables = Tables(
+            cos=cos,
+            sin=sin,
+            pages=torch.full((seats + 1, width), page_count, dtype=torch.int32, device=device),
+            last=torch.zeros(seats + 1, dtype=torch.int64, device=device),
+            floats=torch.ones(seats + 1, 3, dtype=torch.float32, device=device),
+            integers=torch.ones(seats + 1, 3, dtype=torch.int64, device=device),
+        )
+        self._cache: Tensor | None = None  # [layers, keys and values, pages, kv heads, tokens, size]
+        self._recordings: dict[int, Recording] = {}
+        self._pool: Any = None
+
+    @property
+    def cache(self) -> Tensor:
+        if self._cache is None:
+            shape = self.weights.shape
+            size = (shape.layers, 2, self.page_count + 1, shape.kv_heads, self.page_size, shape.head_dim)
+            self._cache = torch.empty(size, dtype=self.weights.dtype, device=self.weights.device)
+            self._cache[:, :, -1] = 0
+        return self._cache
+
+    def update(self) -> None:
+        if self.weights.update():
+            self._forget()
+
+    def sleep(self) -> None:
+        self._forget()  # the recorded steps point into the cache
+        self._cache = None
+        if self.weights.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _forget(self) -> None:
+        self._recordings.clear()
+        self._pool = None
+
+    def launch(self, step: Step) -> Landing:
+        with torch.no_grad():
+            self._seat(step.seated)
+            if step.copies:
+                source, target, _ = (self._upload(np.array(column)).long() for column in zip(*step.copies, strict=True))
+                self.cache.index_copy_(2, target, self.cache.index_select(2, source))
+            if max(step.counts) == 1 and len(step.drawing) == len(step.rows):
+                return self._singles(step.rows)
+            return self._prompts(step)
+
+    def _upload(self, values: np.ndarray) -> Tensor:
+        """To the GPU, without waiting."""
+        host = torch.from_numpy(np.ascontiguousarray(values, dtype=np.int32))
+        return host.pin_memory().to(self.weights.device, non_blocking=True) if self.weights.device.type == "cuda" else host
+
+    def _seat(self, rows: list[Row]) -> None:
+        """Make rows known that have a new seat: their pages, settings, and their last token."""
+        if not rows:
+            return
+        pages = np.full((len(rows), self.tables.pages.shape[1]), self.page_count)
+        for place, row in enumerate(rows):
+            pages[place, : len(row.chain.pages)] = row.chain.pages
+        settings = [row.request.sampling for row in rows]
+        words = self.weights.shape.vocabulary
+        seats = torch.tensor([row.seat for row in rows], device=self.weights.device)
+        integers = [[s.temperature == 0, min(s.top_k or words, words), signed(r.request.seed)] for s, r in zip(settings, rows, strict=True)]
+        self.tables.pages.index_copy_(0, seats, self._upload(pages))
+        self.tables.last.index_copy_(0, seats, self._upload(np.array([row.ids[-1] for row in rows])).long())
+        self.tables.integers.index_copy_(0, seats, torch.tensor(integers, dtype=torch.int64, device=seats.device))
+        floats = [[s.temperature or 1.0, s.top_p, s.min_p] for s in settings]
+        self.tables.floats.index_copy_(0, seats, torch.tensor(floats, dtype=torch.float32, device=seats.device))
+
+    # A step of single tokens.
+
+    def _singles(self, rows: list[Row]) -> Landing:
+        lanes = self._lanes(len(rows)) if self._graphs else len(rows)
+        control = np.empty((4, lanes), dtype=np.int32)
+        control[:, len(rows) :] = [[self._seats], [0], [self.page_count], [0]]
+        control[0, : len(rows)] = [row.seat for row in rows]
+        control[1, : len(rows)] = [row.computed for row in rows]
+        control[2, : len(rows)] = [row.chain.pages[row.computed // self.page_size] for row in rows]
+        control[3, : len(rows)] = [row.drawn for row in rows]
+        if not self._graphs:
+            return Landing(*self._decode(self._upload(control)), len(rows))
+        recording = self._recordings.get(lanes) or self._record(lanes)
+        recording.control.copy_(self._upload(control))
+        recording.graph.replay()
+        return Landing(recording.tokens, recording.logprobs, len(rows))
+
+    def _lanes(self, rows: int) -> int:
+        size = next((size for size in SIZES if size >= rows), -(-rows // SIZES[-1]) * SIZES[-1])
+        return min(size, self._seats) if self._seats >= rows else rows
+
+    def _record(self, lanes: int) -> Recording:
+        """Run the step once to compile and warm up, on lanes of nobody, then record it."""
+        empty = np.tile(np.array([[self._seats], [0], [self.page_count], [0]]), lanes)
+        control = self._upload(empty)
+        self._decode(control)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            tokens, logprobs = self._decode(control)
+        self._pool = self._pool or graph.pool()
+        self._recordings[lanes] = Recording(graph, control, tokens, logprobs)
+        return self._recordings[lanes]
+
+    def _decode(self, control: Tensor) -> tuple[Tensor, Tensor]:
+        seats, positions, _, places = control.unbind(0)
+        tables, shape = self.tables, self.weights.shape
+        tokens = begin(control, tables.last, tables.pages, self.page_size)
+        x, delta = self._layers(
+            embedding(tokens, self.weights.embedding),
+            seats,
+            positions,
+            lambda qkv, cache: attend_singles(qkv, cache, tables.pages, seats, positions, shape),
+        )
+        return self._draw(x, delta, seats, places)
+
+    # A step with prompts.
+
+    def _prompts(self, step: Step) -> Landing:
+        longest = max(step.counts)
+        block = 128 if longest > 64 else 64 if longest > 16 else 16
+        tokens, positions, seats, ends = self._flatten(step)
+        starts = np.concatenate([[0], ends[:-1]])
+        blocks = [
+            [row.seat, start + done, row.computed + done, min(block, count - done)]
+            for row, start, count in zip(step.rows, starts.tolist(), step.counts, strict=True)
+            for done in range(0, count, block)
+        ]
+        rows = [step.rows[i] for i in step.drawing]
+        parts = [tokens, positions, seats, np.array(blocks).ravel(), ends[step.drawing] - 1]
+        parts += [np.array([row.seat for row in rows]), np.array([row.drawn for row in rows])]
+        on_gpu = self._upload(np.concatenate(parts)).split([len(part) for part in parts])
+        x, delta = self._layers(
+            embedding(on_gpu[0].long(), self.weights.embedding),
+            on_gpu[2],
+            on_gpu[1],
+            lambda qkv, cache: attend_prompts(qkv, cache, self.tables.pages, on_gpu[3].view(-1, 4), block, self.weights.shape),
+        )
+        if not rows:
+            return Landing(x.new_empty(0), x.new_empty(0), 0)
+        last = on_gpu[4].long()
+        return Landing(*self._draw(x[last], delta[last], on_gpu[5], on_gpu[6]), len(rows))
+
+    def _flatten(self, step: Step) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """All tokens one after another: ids, positions, seats; and where each row ends."""
+        counts = np.array(step.counts)
+        ends = counts.cumsum()
+        tokens = np.concatenate([np.array(r.ids[r.computed : r.computed + n]) for r, n in zip(step.rows, step.counts, strict=True)])
+        offset = np.array([row.computed for row in step.rows]) - (ends - counts)
+        positions = np.arange(len(tokens)) + offset.repeat(counts)
+        return tokens, positions, np.array([row.seat for row in step.rows]).repeat(counts), ends
+
+    # What both have in common.
+
+    def _layers(self, x: Tensor, seats: Tensor, positions: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
+        """All layers: the residual, and the last layer's output that is not added yet."""
+        shape, tables = self.weights.shape, self.tables
+        delta: Tensor | None = None
+        for number, layer in enumerate(self.weights.layers):
+            cache = self.cache[number]
+            qkv = layer.qkv(add_norm(x, delta, layer.before_attention, shape.eps))
+            rotate(qkv, cache, layer, tables, seats, positions, shape)
+            delta = layer.out(attend(qkv, cache))
+            delta = layer.down(silu_mul(layer.gate_up(add_norm(x, delta, layer.before_mlp, shape.eps))))
+        assert delta is not None
+        return x, delta
+
+    def _draw(self, x: Tensor, delta: Tensor, seats: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        w = self.weights
+        hidden = add_norm(x, delta, w.norm, w.shape.eps)
+        if hidden.is_cuda and hidden.dtype != torch.float32:
+            logits = torch.mm(hidden, w.head.t(), out_dtype=torch.float32)
+        else:
+            logits = torch.mm(hidden.float(), w.head.float().t())
+        if w.head_bias is not None:
+            logits += w.head_bias
+        tokens = torch.empty(len(hidden), dtype=torch.int64, device=hidden.device)
+        logprobs = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
+        t = self.tables
+        draw_tokens(logits, seats, places, t.floats, t.integers, t.last, tokens, logprobs)
+        return tokens, logprobs

@@ -1,0 +1,135 @@
+"""What lies between the matrix products of a layer, as one Triton kernel each: every one of these is a single pass over its data.
+
+Rounding is where transformers rounds (the residual, the normed value, cosine and sine are in the weights' dtype), the arithmetic between is
+float32.
+"""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton  # type: ignore[import-not-found, unused-ignore]
+import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
+from torch import Tensor
+
+ROTATE_HEADS = 16  # heads that one program turns
+
+
+@triton.jit
+def _add_norm(x, delta, weight, out, size, eps, HAS_DELTA: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64) * size
+    column = tl.arange(0, BLOCK)
+    inside = column < size
+    value = tl.load(x + row + column, mask=inside, other=0.0)
+    if HAS_DELTA:
+        value = (value.to(tl.float32) + tl.load(delta + row + column, mask=inside, other=0.0).to(tl.float32)).to(value.dtype)
+        tl.store(x + row + column, value, mask=inside)
+    exact = value.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(exact * exact, 0) / size + eps)
+    normed = (exact * scale).to(value.dtype)
+    factor = tl.load(weight + column, mask=inside, other=0.0)
+    tl.store(out + row + column, (normed.to(tl.float32) * factor.to(tl.float32)).to(value.dtype), mask=inside)
+
+
+def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> Tensor:
+    """x += delta, in place; returns the RMS norm of x."""
+    out = torch.empty_like(x)
+    rows, size = x.shape
+    block = triton.next_power_of_2(size)
+    warps = 4 if block <= 2048 else 8
+    _add_norm[(rows,)](x, delta, weight, out, size, eps, HAS_DELTA=delta is not None, BLOCK=block, num_warps=warps)
+    return out
+
+
+@triton.jit
+def _silu_mul(both, out, size, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < size
+    gate = tl.load(both + row * 2 * size + column, mask=inside, other=0.0)
+    up = tl.load(both + row * 2 * size + size + column, mask=inside, other=0.0)
+    exact = gate.to(tl.float32)
+    active = (exact / (1.0 + tl.exp(-exact))).to(gate.dtype)
+    tl.store(out + row * size + column, (active.to(tl.float32) * up.to(tl.float32)).to(gate.dtype), mask=inside)
+
+
+def silu_mul(both: Tensor) -> Tensor:
+    """silu(first half) · second half."""
+    rows, double = both.shape
+    out = both.new_empty(rows, double // 2)
+    _silu_mul[(rows, triton.cdiv(double // 2, 1024))](both, out, double // 2, BLOCK=1024, num_warps=4)
+    return out
+
+
+@triton.jit
+def _rotate(
+    qkv, cache, cos, sin, q_norm, k_norm, table, seats, positions, table_stride, pages, eps,
+    HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, NORM: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[:, None]
+    half = tl.arange(0, SIZE // 2)[None, :]
+    inside = (head < HEADS + 2 * KV) & (half >= 0)
+    source = qkv + token * (HEADS + 2 * KV) * SIZE + head * SIZE + half
+    low = tl.load(source, mask=inside, other=0.0)
+    high = tl.load(source + SIZE // 2, mask=inside, other=0.0)
+    kind: tl.constexpr = low.dtype
+    a, b = low.to(tl.float32), high.to(tl.float32)
+    if NORM:
+        scale = tl.rsqrt((tl.sum(a * a, 1) + tl.sum(b * b, 1)) / SIZE + eps)[:, None]
+        is_query = head < HEADS
+        low_weight = tl.where(is_query, tl.load(q_norm + half), tl.load(k_norm + half)).to(tl.float32)
+        high_weight = tl.where(is_query, tl.load(q_norm + SIZE // 2 + half), tl.load(k_norm + SIZE // 2 + half)).to(tl.float32)
+        a = ((a * scale).to(kind).to(tl.float32) * low_weight).to(kind).to(tl.float32)
+        b = ((b * scale).to(kind).to(tl.float32) * high_weight).to(kind).to(tl.float32)
+    position = tl.load(positions + token)
+    c = tl.load(cos + position * SIZE + half).to(tl.float32)
+    s = tl.load(sin + position * SIZE + SIZE // 2 + half).to(tl.float32)
+    is_value = head >= HEADS + KV
+    low = tl.where(is_value, low, (a * c - b * s).to(kind))
+    high = tl.where(is_value, high, (b * c + a * s).to(kind))
+    is_query = inside & (head < HEADS)
+    tl.store(source, low, mask=is_query)
+    tl.store(source + SIZE // 2, high, mask=is_query)
+    page = tl.load(table + tl.load(seats + token).to(tl.int64) * table_stride + position // PAGE).to(tl.int64)
+    page = page + tl.where(is_value, pages, 0).to(tl.int64)
+    kv_head = tl.where(is_value, head - HEADS - KV, head - HEADS)
+    target = cache + ((page * KV + kv_head) * PAGE + position % PAGE) * SIZE + half
+    stored = inside & (head >= HEADS)
+    tl.store(target, low, mask=stored)
+    tl.store(target + SIZE // 2, high, mask=stored)
+
+
+def rotate(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, seats: Tensor, positions: Tensor, shape: Any) -> None:
+    """Norm (Qwen3) and rotate queries in place; norm and rotate keys and put them, with the values, into the cache's pages.
+
+    `cache` is one layer's [keys and values, pages, kv heads, tokens, size]; a token's page is found by its seat and position."""
+    normed = layer.q_norm is not None
+    grid = (len(qkv), triton.cdiv(shape.heads + 2 * shape.kv_heads, ROTATE_HEADS))
+    _rotate[grid](
+        qkv, cache, tables.cos, tables.sin, layer.q_norm, layer.k_norm, tables.pages, seats, positions,
+        tables.pages.stride(0), cache.shape[1], shape.eps,
+        HEADS=shape.heads, KV=shape.kv_heads, SIZE=shape.head_dim, PAGE=cache.shape[3], NORM=normed, BLOCK=ROTATE_HEADS, num_warps=4,
+    )  # fmt: skip
+
+
+@triton.jit
+def _begin(control, last, table, tokens, lanes, table_stride, PAGE: tl.constexpr, BLOCK: tl.constexpr):
+    lane = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = lane < lanes
+    seat = tl.load(control + lane, mask=inside, other=0).to(tl.int64)
+    position = tl.load(control + lanes + lane, mask=inside, other=0)
+    page = tl.load(control + 2 * lanes + lane, mask=inside, other=0)
+    tl.store(table + seat * table_stride + position // PAGE, page, mask=inside)
+    tl.store(tokens + lane, tl.load(last + seat, mask=inside, other=0), mask=inside)
+
+
+def begin(control: Tensor, last: Tensor, table: Tensor, page_size: int) -> Tensor:
+    """The tokens of a decode step. `control` [4, lanes]: seat, position, page of that position, place of the draw. Notes the page in the
+    seat's table, and reads the seat's last token."""
+    lanes = control.shape[1]
+    tokens = torch.empty(lanes, dtype=torch.int64, device=control.device)
+    _begin[(triton.cdiv(lanes, 128),)](control, last, table, tokens, lanes, table.stride(0), PAGE=page_size, BLOCK=128)
+    return tokens

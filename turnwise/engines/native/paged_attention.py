@@ -1,0 +1,176 @@
+"""Attention over pages on a GPU, in Triton: one kernel for steps of single tokens, one for prompts.
+
+A step of single tokens is bound by reading keys and values once. The query heads that share a key head are the rows of one small matrix
+product, so each page is read once for all of them, and a long sequence is split among several programs whose parts are then merged.
+
+A prompt is bound by arithmetic. It attends to what was in the pages before (an earlier turn, another row's common prefix) and to itself,
+both read from the pages, where the step has just written its own keys and values.
+"""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton  # type: ignore[import-not-found, unused-ignore]
+import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
+from torch import Tensor
+
+PROGRAMS = 1056  # enough to keep every multiprocessor of a large GPU reading
+MOST_SPLITS = 32
+LOG2_E = 1.4426950408889634
+
+
+@triton.jit
+def _single(
+    qkv, cache, table, seats, positions, out, parts, sums, row_stride, table_stride, values, scale, splits,
+    HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    lane, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+    GROUP: tl.constexpr = HEADS // KV
+    length = tl.load(positions + lane) + 1
+    pages = tl.cdiv(length, PAGE)
+    share = tl.cdiv(pages, splits)
+    first = split * share
+    last = tl.minimum(first + share, pages)
+    row = tl.arange(0, ROWS)
+    column = tl.arange(0, SIZE)
+    inside = tl.arange(0, PAGE)
+    real = row < GROUP
+    q = tl.load(qkv + lane * row_stride + (kv_head * GROUP + row[:, None]) * SIZE + column[None, :], mask=real[:, None], other=0.0)
+    chain = table + tl.load(seats + lane).to(tl.int64) * table_stride
+    top = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    sum_ = tl.zeros([ROWS, SIZE], tl.float32)
+    for number in range(first, last):
+        page = tl.load(chain + number).to(tl.int64)
+        place = cache + (page * KV + kv_head) * PAGE * SIZE + inside[:, None] * SIZE + column[None, :]
+        k = tl.load(place)
+        v = tl.load(place + values)
+        known = number * PAGE + inside < length
+        score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+        score = tl.where(known[None, :], score, float("-inf"))
+        higher = tl.maximum(top, tl.max(score, 1))
+        weight = tl.exp2(score - higher[:, None])
+        fade = tl.exp2(top - higher)
+        v = tl.where(known[:, None], v, 0.0)  # memory never written may hold what is not a number
+        total = total * fade + tl.sum(weight, 1)
+        sum_ = sum_ * fade[:, None] + tl.dot(weight.to(v.dtype), v, input_precision=PRECISION)
+        top = higher
+    head = kv_head * GROUP + row
+    if not SPLIT:
+        target = out + lane * HEADS * SIZE + head[:, None] * SIZE + column[None, :]
+        tl.store(target, (sum_ / total[:, None]).to(out.dtype.element_ty), mask=real[:, None])
+    else:
+        part = (lane * HEADS + head) * splits + split
+        tl.store(parts + part[:, None] * SIZE + column[None, :], sum_ / tl.maximum(total, 1e-30)[:, None], mask=real[:, None])
+        tl.store(sums + part, tl.where(total > 0, top + tl.log2(tl.maximum(total, 1e-30)), float("-inf")), mask=real)
+
+
+@triton.jit
+def _merge(parts, sums, out, SIZE: tl.constexpr, SPLITS: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    split = tl.arange(0, SPLITS)
+    column = tl.arange(0, SIZE)
+    size = tl.load(sums + row * SPLITS + split)
+    weight = tl.exp2(size - tl.max(size, 0))
+    part = tl.load(parts + (row * SPLITS + split[:, None]) * SIZE + column[None, :])
+    merged = tl.sum(part * weight[:, None], 0) / tl.sum(weight, 0)
+    tl.store(out + row * SIZE + column, merged.to(out.dtype.element_ty))
+
+
+def splits_for(lanes: int, kv_heads: int) -> int:
+    """Among how many programs a sequence is split: a power of two that fills the GPU."""
+    splits = 1
+    while splits * 2 * lanes * kv_heads <= PROGRAMS and splits < MOST_SPLITS:
+        splits *= 2
+    return splits
+
+
+def attend_singles(qkv: Tensor, cache: Tensor, table: Tensor, seats: Tensor, positions: Tensor, shape: Any) -> Tensor:
+    """One token a lane at `positions`; its key and value are in the cache already. [lanes, heads · size]."""
+    lanes, size = len(qkv), shape.head_dim
+    splits = splits_for(lanes, shape.kv_heads)
+    out = qkv.new_empty(lanes, shape.heads * size)
+    parts = torch.empty(lanes * shape.heads * splits * size if splits > 1 else 1, dtype=torch.float32, device=qkv.device)
+    sums = torch.empty(lanes * shape.heads * splits, dtype=torch.float32, device=qkv.device)
+    _single[(lanes, shape.kv_heads, splits)](
+        qkv, cache, table, seats, positions, out, parts, sums, qkv.stride(0), table.stride(0), cache.stride(0), size**-0.5 * LOG2_E, splits,
+        HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], SPLIT=splits > 1,
+        ROWS=max(16, triton.next_power_of_2(shape.group)), PRECISION=_precision(qkv), num_warps=4, num_stages=3,
+    )  # fmt: skip
+    if splits > 1:
+        _merge[(lanes * shape.heads,)](parts, sums, out, SIZE=size, SPLITS=splits, num_warps=2)
+    return out
+
+
+@triton.jit
+def _prompt(
+    qkv, cache, table, blocks, out, row_stride, table_stride, values, scale,
+    HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    block, head = tl.program_id(0), tl.program_id(1)
+    GROUP: tl.constexpr = HEADS // KV
+    kv_head = head // GROUP
+    seat = tl.load(blocks + block * 4).to(tl.int64)
+    token = tl.load(blocks + block * 4 + 1).to(tl.int64)  # the block's first token in the list of all tokens
+    first = tl.load(blocks + block * 4 + 2)  # its position
+    count = tl.load(blocks + block * 4 + 3)  # tokens of the block
+    row = tl.arange(0, BLOCK)
+    column = tl.arange(0, SIZE)
+    inside = tl.arange(0, PAGE)
+    real = row < count
+    q = tl.load(qkv + (token + row[:, None]) * row_stride + head * SIZE + column[None, :], mask=real[:, None], other=0.0)
+    chain = table + seat * table_stride
+    top = tl.full([BLOCK], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK], tl.float32)
+    sum_ = tl.zeros([BLOCK, SIZE], tl.float32)
+    whole = (first + 1) // PAGE  # pages that every token of the block sees completely
+    for number in range(whole):
+        page = tl.load(chain + number).to(tl.int64)
+        place = cache + (page * KV + kv_head) * PAGE * SIZE + inside[:, None] * SIZE + column[None, :]
+        k = tl.load(place)
+        v = tl.load(place + values)
+        score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+        higher = tl.maximum(top, tl.max(score, 1))
+        weight = tl.exp2(score - higher[:, None])
+        fade = tl.exp2(top - higher)
+        total = total * fade + tl.sum(weight, 1)
+        sum_ = sum_ * fade[:, None]
+        sum_ = tl.dot(weight.to(v.dtype), v, sum_, input_precision=PRECISION)
+        top = higher
+    for number in range(whole, tl.cdiv(first + count, PAGE)):
+        page = tl.load(chain + number).to(tl.int64)
+        place = cache + (page * KV + kv_head) * PAGE * SIZE + inside[:, None] * SIZE + column[None, :]
+        key = number * PAGE + inside
+        known = key < first + count
+        k = tl.load(place)
+        v = tl.where(known[:, None], tl.load(place + values), 0.0)
+        score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+        score = tl.where(key[None, :] <= first + row[:, None], score, float("-inf"))
+        higher = tl.maximum(top, tl.max(score, 1))
+        weight = tl.exp2(score - higher[:, None])
+        fade = tl.exp2(top - higher)
+        total = total * fade + tl.sum(weight, 1)
+        sum_ = sum_ * fade[:, None]
+        sum_ = tl.dot(weight.to(v.dtype), v, sum_, input_precision=PRECISION)
+        top = higher
+    target = out + (token + row[:, None]) * HEADS * SIZE + head * SIZE + column[None, :]
+    tl.store(target, (sum_ / total[:, None]).to(out.dtype.element_ty), mask=real[:, None])
+
+
+def attend_prompts(qkv: Tensor, cache: Tensor, table: Tensor, blocks: Tensor, block_size: int, shape: Any) -> Tensor:
+    """Tokens of prompts. `blocks` [blocks, 4] int32: seat, first token in `qkv`, its position, how many tokens (up to `block_size`)."""
+    out = qkv.new_empty(len(qkv), shape.heads * shape.head_dim)
+    _prompt[(len(blocks), shape.heads)](
+        qkv, cache, table, blocks, out, qkv.stride(0), table.stride(0), cache.stride(0), shape.head_dim**-0.5 * LOG2_E,
+        HEADS=shape.heads, KV=shape.kv_heads, SIZE=shape.head_dim, PAGE=cache.shape[3], BLOCK=block_size,
+        PRECISION=_precision(qkv), num_warps=8 if block_size >= 128 else 4, num_stages=3,
+    )  # fmt: skip
+    return out
+
+
+def _precision(x: Tensor) -> str:
+    return "ieee" if x.dtype == torch.float32 else "tf32"
