@@ -54,7 +54,7 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
         system = System(config, say=reporter.note, cancelled=interrupted, on_turn=lambda trajectory: reporter.advance())
         try:
             state = loop(run, system, reporter, interrupted)
-            finished = state.iteration >= config.iterations
+            finished = state.finished(config.iterations)
             if finished:
                 system.learner.save_model(run.model, tokenizer=system.tokenizer)
         finally:

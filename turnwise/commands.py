@@ -175,19 +175,20 @@ def evaluate_player(
 ) -> Evaluation:
     """A random or expert agent through the same collector: the first thing to try on a new environment."""
     from turnwise.collect.collector import Collector
-    from turnwise.collect.player_policy import player_policy
+    from turnwise.collect.player_policy import PlayerPolicy, player
+    from turnwise.engines.scripted import Advised
+    from turnwise.envs.pool import Pool
+    from turnwise.envs.registry import portable
     from turnwise.system import System
 
     if source is not None:
         raise TurnwiseError("--agent plays without a model: leave the run or model out, and name an environment with --env")
     config = Config.load(None, {"agent.max_prompt_tokens": 500, **changes, **({"env.name": env} if env else {})})
-    system = System(config)
-    try:
-        panel = system.panel_of(split or config.eval.split, n, seed)
-        policy = player_policy(agent, system.pool)
-        return run_panel(Collector(system.pool, policy, system.max_turns, system.rewards), panel, seed, repeats)
-    finally:
-        system.close()
+    system, policy = System(config), PlayerPolicy(player(agent))
+    panel = system.panel_of(split or config.eval.split, n, seed)
+    factory = portable(config.env.name, config.env.options)
+    with Pool(Advised(factory) if agent == "expert" else factory, 32, workers=config.env.workers, timeout=config.env.timeout) as pool:
+        return run_panel(Collector(pool, policy, system.max_turns, system.rewards), panel, seed, repeats)
 
 
 def show_evaluation(console: Console, result: Evaluation) -> None:

@@ -64,7 +64,7 @@ class Agent(Section):
     history: int = Field(2, ge=0)
     """With context=window: how many earlier observations and actions a prompt shows."""
     prompt: str = "think"
-    """A prompt template: think, action, tool, or a folder or file of your own."""
+    """A prompt template: think, action, tool, or the path of a template of your own."""
     parse: Literal["auto", "tags", "whole", "tool"] = "auto"
     """How the action is read: between <action> tags, the whole response, the model's native tool call; auto: what the prompt asks for."""
     valid: Literal["parsed", "thought", "admissible"] = "parsed"
@@ -273,12 +273,16 @@ class Sft(Section):
     """Whether an environment without an expert is an error; if not, the warm start is skipped there."""
     tasks: int = Field(256, ge=1)
     """How many training tasks the expert plays."""
+    noise: float = Field(0.0, ge=0, lt=1)
+    """Share of turns in which chance plays instead of the expert; only the expert's turns are learned from."""
     epochs: int = Field(3, ge=1)
     """Passes over the expert's turns."""
     steps: int | None = Field(None, ge=1)
     """Instead: so many optimiser steps."""
     lr: float = Field(1e-3, gt=0)
     """Learning rate."""
+    prompt_weight: float = Field(0.0, ge=0)
+    """How much the prompts' tokens are learned as well: for a model that starts from nothing; a pretrained one needs 0."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How the learning rate goes on after the warm-up."""
     warmup: int = Field(0, ge=0)

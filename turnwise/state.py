@@ -26,6 +26,10 @@ class State:
     saved: int = -1
     waiting: dict[str, float] | None = None
 
+    def finished(self, iterations: int) -> bool:
+        """Whether a run of so many iterations is done, down to its last line in the log."""
+        return self.prepared and self.waiting is None and self.iteration >= iterations
+
     def advance(self, gathered: Gathered, metrics: dict[str, float], seconds: float) -> None:
         """One more update is done; its metrics wait for the evaluation and the log."""
         self.iteration += 1

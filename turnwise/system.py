@@ -143,7 +143,7 @@ class System:
         )
 
     def policy(self, temperature: float | None = None) -> ModelPolicy:
-        return ModelPolicy(self.engine, self.agent.context, self.agent.read, self.sampling(temperature))
+        return ModelPolicy(self.engine, self.agent.context, self.agent.read, self.sampling(temperature), self.agent.read_text)
 
     def collector(self, temperature: float | None = None) -> Collector:
         own = self.config.agent
@@ -204,9 +204,18 @@ class System:
         if not own.required and not has_expert(env.name, dict(env.options)):
             self.say(f"environment {env.name!r} has no expert: no warm start")
             return {}
-        examples = expert_trajectories(env.name, dict(env.options), [start.task for start in starts], self.agent, on_task)
+        examples = expert_trajectories(
+            env.name,
+            dict(env.options),
+            [start.task for start in starts],
+            self.agent,
+            max_turns=self.max_turns,
+            noise=own.noise,
+            seed=derive(self.config.seed, "warm start noise"),
+            on_task=on_task,
+        )
         optimiser = OptimiserSettings(own.lr, own.schedule, own.warmup, weight_decay=self.config.learner.weight_decay)
-        settings = SftSettings(own.epochs, own.steps, own.batch_tokens, optimiser)
+        settings = SftSettings(own.epochs, own.steps, own.batch_tokens, own.prompt_weight, optimiser)
         metrics = warm_start(self.learner, examples, settings, derive(self.config.seed, "warm start order"))
         self.learner.reset_reference()
         self.engine.refresh()

@@ -11,22 +11,31 @@ from typing import Any
 
 from turnwise.agent import Agent
 from turnwise.agent.base import Parsed
+from turnwise.engines.scripted import ASK_EXPERT, AdvisedEnv, ExpertPlayer, Place
 from turnwise.envs import registry
-from turnwise.envs.play import expert_plan
-from turnwise.errors import TurnwiseError
 from turnwise.rollouts import Trajectory, Turn
+from turnwise.seeds import derive
 from turnwise.tasks import Task
 
 
 def expert_trajectories(
-    name: str, options: dict[str, Any], tasks: Iterable[Task], agent: Agent, on_task: Callable[[], None] = lambda: None
+    name: str,
+    options: dict[str, Any],
+    tasks: Iterable[Task],
+    agent: Agent,
+    *,
+    max_turns: int,
+    noise: float = 0.0,
+    seed: int = 0,
+    on_task: Callable[[], None] = lambda: None,
 ) -> list[Trajectory]:
-    """The expert's attempts at the tasks as trajectories of prompts and responses."""
-    env = registry.make(name, **options)
+    """The expert's attempts at the tasks as trajectories of prompts and responses. In a share `noise` of the turns chance plays instead:
+    that turn is part of what the model sees and not of what it learns, so it learns how to go on from there."""
+    env = AdvisedEnv(registry.make(name, **options))
     try:
         found = []
         for number, task in enumerate(tasks):
-            found.append(_play(env, name, task, number, agent))
+            found.append(_play(env, task, number, agent, max_turns, ExpertPlayer(noise), derive(seed, task.id)))
             on_task()
         return found
     finally:
@@ -42,22 +51,21 @@ def has_expert(name: str, options: dict[str, Any]) -> bool:
         registry.close(env)
 
 
-def _play(env: Any, name: str, task: Task, number: int, agent: Agent) -> Trajectory:
-    plan = expert_plan(env, task, 0)
-    if plan is None:
-        raise TurnwiseError(f"environment {name!r} has no expert, so there is nothing to learn from: remove the recipe's [sft] section")
+def _play(env: AdvisedEnv, task: Task, number: int, agent: Agent, max_turns: int, player: ExpertPlayer, seed: int) -> Trajectory:
     observation = env.reset(task, 0)
     context, trajectory = agent.context(), Trajectory(number, number, task=task.id)
     context.start(task, observation)
-    for action in plan:
+    for t in range(max_turns):
         prompt = context.prompt()
         if not prompt.fits:
             break
+        asked = player.act(observation, Place(task, seed, t))
+        transition = env.step(asked or ASK_EXPERT)
+        action = str(transition.info["action"])
         response = agent.write(action)
-        transition = env.step(action)
-        trajectory.turns.append(
-            Turn(observation.key, float(transition.reward), True, observation.text, "", action, action, prompt.ids, response)
-        )
+        if asked == ASK_EXPERT:
+            turn = Turn(observation.key, float(transition.reward), True, observation.text, "", action, action, prompt.ids, response)
+            trajectory.turns.append(turn)
         observation, trajectory.success = transition.observation, bool(transition.success)
         if transition.done:
             break

@@ -10,7 +10,7 @@ from turnwise.errors import TurnwiseError, unknown_name
 
 STYLES = ("tags", "whole", "tool")
 VALID_RULES = ("parsed", "thought", "admissible")
-STYLE_OF_PROMPT = {"think": "tags", "action": "whole", "tool": "tool"}
+STYLE_OF_PROMPT = {"think": "tags", "action": "whole", "remind": "whole", "tool": "tool"}
 
 ACT_TOOL: Mapping[str, Any] = {
     "type": "function",

@@ -37,6 +37,7 @@ class ModelPolicy:
     new_context: Callable[[], Context]
     read: Callable[[Sequence[int], Observation], tuple[str, Parsed]]
     sampling: Sampling
+    read_text: Callable[[str, Observation], Parsed] | None = None
     counts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -61,7 +62,8 @@ class ModelPolicy:
             self._ready.append(Answer(slot, None, Stop.CONTEXT_LIMIT, f"the shortest prompt has {len(prompt.ids)} tokens"))
             return
         seat.prompt_ids = prompt.ids
-        request = Request(slot, prompt.ids, self.sampling, derive(seat.start.policy_seed, seat.turn), seat.sequence)
+        seed = derive(seat.start.policy_seed, seat.turn)
+        request = Request(slot, prompt.ids, self.sampling, seed, seat.sequence, prompt.messages or None)
         self.counts["generations"] += 1
         self.engine.submit([request])
 
@@ -77,7 +79,10 @@ class ModelPolicy:
         if response.finish is Finish.FAULT:
             return Answer(response.key, None, Stop.ENGINE_FAULT, response.message)
         seat = self._seats[response.key]
-        text, parsed = self.read(response.token_ids, seat.observation)
+        if response.text is not None and self.read_text is not None:  # a server's answer: its text counts, not a re-encoding of it
+            text, parsed = response.text, self.read_text(response.text, seat.observation)
+        else:
+            text, parsed = self.read(response.token_ids, seat.observation)
         seat.parsed = parsed
         self.counts["truncated"] += response.finish is Finish.LENGTH
         if parsed.problem:

@@ -28,16 +28,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SftSettings:
-    """batch_tokens: tokens (prompts included) of an optimiser step. steps, where given, counts; otherwise `epochs` passes are made."""
+    """batch_tokens: tokens (prompts included) of an optimiser step. steps, where given, counts; otherwise `epochs` passes are made.
+    prompt_weight: how much the prompts' tokens are learned too, as a language model learns: it teaches a model that starts from nothing the
+    environment's language; a pretrained one needs 0."""
 
     epochs: int = 1
     steps: int | None = None
     batch_tokens: int = 8192
+    prompt_weight: float = 0.0
     optimiser: OptimiserSettings = field(default_factory=lambda: OptimiserSettings(lr=1e-5))
 
     def __post_init__(self) -> None:
-        if self.epochs < 1 or self.batch_tokens < 1 or (self.steps is not None and self.steps < 1):
-            raise TurnwiseError(f"sft: epochs, batch_tokens and steps are at least 1, not {self}")
+        if self.epochs < 1 or self.batch_tokens < 1 or (self.steps is not None and self.steps < 1) or not self.prompt_weight >= 0:
+            raise TurnwiseError(f"sft: epochs, batch_tokens and steps are at least 1 and prompt_weight at least 0, not {self}")
 
 
 def as_trajectories(pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> list[Trajectory]:
@@ -69,7 +72,7 @@ def warm_start(
             losses.append([])
             for number, sequences in enumerate(batches):
                 batch = packed.take(sequences)
-                loss = float(_backward(learner, batch))
+                loss = float(_backward(learner, batch, settings.prompt_weight))
                 progress = _progress(settings, optimiser.steps_taken, epoch, number, len(batches))
                 log.step({"loss": loss}, optimiser.step(loss, progress))
                 losses[-1].append((loss, len(batch.source)))
@@ -95,18 +98,29 @@ def _progress(settings: SftSettings, taken: int, epoch: int, number: int, batche
     return taken / settings.steps if settings.steps is not None else (epoch + number / batches) / settings.epochs
 
 
-def _backward(learner: Learner, batch: Packed) -> Tensor:
-    """Gradients of the mean −log p of a batch, in parts that fit the learner's token budget."""
+def _backward(learner: Learner, batch: Packed, prompt_weight: float) -> Tensor:
+    """Gradients of the mean −log p of a batch's responses, plus `prompt_weight` × that of its prompts, in parts that fit the learner's
+    token budget. Returns the loss of the responses."""
     total = torch.zeros((), device=learner.device)
+    prompt_tokens = len(batch.ids) - len(batch) - len(batch.source)
     for part in microbatches(batch, np.arange(len(batch)), learner.settings.tokens_per_batch):
         piece = batch.take(part)
         hidden = learner.policy.hidden(piece)
-        source, target = (torch.as_tensor(x, device=hidden.device) for x in (piece.source, piece.target))
-        logprob, _ = token_logprobs(hidden[source], learner.policy.head, target)
-        loss = -logprob.sum() / len(batch.source)
-        loss.backward()
+        loss = _mean_loss(learner, hidden, piece, piece.source, len(batch.source))
         total += loss.detach()
+        if prompt_weight > 0 and prompt_tokens > 0:
+            inside = np.ones(len(piece.ids), np.bool_)
+            inside[piece.offsets[1:] - 1] = False  # nothing follows the last token of a sequence
+            inside[piece.source] = False
+            loss = loss + prompt_weight * _mean_loss(learner, hidden, piece, np.flatnonzero(inside), prompt_tokens)
+        loss.backward()
     return total
+
+
+def _mean_loss(learner: Learner, hidden: Tensor, piece: Packed, source: Any, count: int) -> Tensor:
+    """Sum of −log p of the tokens that follow the places `source`, over `count`."""
+    places, targets = (torch.as_tensor(x, device=hidden.device) for x in (source, piece.ids[source + 1]))
+    return -token_logprobs(hidden[places], learner.policy.head, targets)[0].sum() / count
 
 
 def _mean(losses: Sequence[tuple[float, int]]) -> float:
