@@ -94,8 +94,7 @@ class CudaRunner:
         if self._cache is None:
             shape = self.weights.shape
             size = (shape.layers, 2, self.page_count + 1, shape.kv_heads, self.page_size, shape.head_dim)
-            self._cache = torch.empty(size, dtype=self.weights.dtype, device=self.weights.device)
-            self._cache[:, :, -1] = 0
+            self._cache = torch.zeros(size, dtype=self.weights.dtype, device=self.weights.device)
         return self._cache
 
     def update(self) -> None:
@@ -108,6 +107,10 @@ class CudaRunner:
         if self.weights.device.type == "cuda":
             torch.cuda.empty_cache()
 
+    def clean(self) -> None:
+        if self._cache is not None:
+            self._cache.zero_()
+
     def _forget(self) -> None:
         self._recordings.clear()
         self._pool = None
@@ -116,15 +119,15 @@ class CudaRunner:
         with torch.no_grad():
             self._seat(step.seated)
             if step.copies:
-                source, target, _ = (self._upload(np.array(column)).long() for column in zip(*step.copies, strict=True))
+                source, target, _ = (self._upload(column, np.int64) for column in zip(*step.copies, strict=True))
                 self.cache.index_copy_(2, target, self.cache.index_select(2, source))
             if max(step.counts) == 1 and len(step.drawing) == len(step.rows):
                 return self._singles(step.rows)
             return self._prompts(step)
 
-    def _upload(self, values: np.ndarray) -> Tensor:
-        """To the GPU, without waiting."""
-        host = torch.from_numpy(np.ascontiguousarray(values, dtype=np.int32))
+    def _upload(self, values: Any, dtype: Any = np.int32) -> Tensor:
+        """To the GPU, without waiting for what it is at."""
+        host = torch.from_numpy(np.ascontiguousarray(values, dtype=dtype))
         return host.pin_memory().to(self.weights.device, non_blocking=True) if self.weights.device.type == "cuda" else host
 
     def _seat(self, rows: list[Row]) -> None:
@@ -136,13 +139,13 @@ class CudaRunner:
             pages[place, : len(row.chain.pages)] = row.chain.pages
         settings = [row.request.sampling for row in rows]
         words = self.weights.shape.vocabulary
-        seats = torch.tensor([row.seat for row in rows], device=self.weights.device)
+        seats = self._upload([row.seat for row in rows], np.int64)
         integers = [[s.temperature == 0, min(s.top_k or words, words), signed(r.request.seed)] for s, r in zip(settings, rows, strict=True)]
         self.tables.pages.index_copy_(0, seats, self._upload(pages))
-        self.tables.last.index_copy_(0, seats, self._upload(np.array([row.ids[-1] for row in rows])).long())
-        self.tables.integers.index_copy_(0, seats, torch.tensor(integers, dtype=torch.int64, device=seats.device))
+        self.tables.last.index_copy_(0, seats, self._upload([row.ids[-1] for row in rows], np.int64))
+        self.tables.integers.index_copy_(0, seats, self._upload(integers, np.int64))
         floats = [[s.temperature or 1.0, s.top_p, s.min_p] for s in settings]
-        self.tables.floats.index_copy_(0, seats, torch.tensor(floats, dtype=torch.float32, device=seats.device))
+        self.tables.floats.index_copy_(0, seats, self._upload(floats, np.float32))
 
     # A step of single tokens.
 

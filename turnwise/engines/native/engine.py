@@ -73,6 +73,7 @@ class NativeEngine:
         self._seated: list[Row] = []
         self._copies: list[tuple[int, int, int]] = []
         self._since_prefill = 0
+        self._unclean = False  # something that is not a number may be in the cache
         self._closed = False
 
     @property
@@ -138,6 +139,10 @@ class NativeEngine:
     # One step: put together, launch, look at results.
 
     def _advance(self) -> None:
+        if self._unclean:
+            self._reset()
+            self._runner.clean()
+            self._unclean = False
         step = self._plan()
         if step.rows:
             try:
@@ -172,6 +177,7 @@ class NativeEngine:
             if not math.isfinite(logprob):
                 message = f"the model's logits after {len(row.ids)} tokens are not numbers: have its weights diverged?"
                 self._leave(row, row.response(Finish.FAULT, message))
+                self._unclean = True
                 continue
             row.ids.append(token)
             row.logprobs.append(logprob)

@@ -5,6 +5,8 @@ product, so each page is read once for all of them, and a long sequence is split
 
 A prompt is bound by arithmetic. It attends to what was in the pages before (an earlier turn, another row's common prefix) and to itself,
 both read from the pages, where the step has just written its own keys and values.
+
+What lies in a page behind a sequence's end gets the weight 0, so it must be a number: the cache begins with zeros.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
@@ -55,7 +57,6 @@ def _single(
         higher = tl.maximum(top, tl.max(score, 1))
         weight = tl.exp2(score - higher[:, None])
         fade = tl.exp2(top - higher)
-        v = tl.where(known[:, None], v, 0.0)  # memory never written may hold what is not a number
         total = total * fade + tl.sum(weight, 1)
         sum_ = sum_ * fade[:, None] + tl.dot(weight.to(v.dtype), v, input_precision=PRECISION)
         top = higher
@@ -145,9 +146,8 @@ def _prompt(
         page = tl.load(chain + number).to(tl.int64)
         place = cache + (page * KV + kv_head) * PAGE * SIZE + inside[:, None] * SIZE + column[None, :]
         key = number * PAGE + inside
-        known = key < first + count
         k = tl.load(place)
-        v = tl.where(known[:, None], tl.load(place + values), 0.0)
+        v = tl.load(place + values)
         score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
         score = tl.where(key[None, :] <= first + row[:, None], score, float("-inf"))
         higher = tl.maximum(top, tl.max(score, 1))

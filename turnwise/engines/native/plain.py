@@ -58,6 +58,9 @@ class PlainRunner:
     def sleep(self) -> None:
         self._cache = None
 
+    def clean(self) -> None:
+        self._cache = None
+
     def launch(self, step: Step) -> Done:
         with torch.no_grad():
             return self._run(step)

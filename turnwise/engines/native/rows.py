@@ -87,5 +87,8 @@ class Runner(Protocol):
     def update(self) -> None:
         """The weights have changed."""
 
+    def clean(self) -> None:
+        """Some of the cache is not numbers: nothing of it may reach another row."""
+
     def sleep(self) -> None:
         """Give the cache memory back; the next launch takes it again."""

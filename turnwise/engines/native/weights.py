@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from turnwise.errors import TurnwiseError
 
 FAMILIES = ("llama", "qwen2", "qwen3")
+GPU_HEADS = (16, 32, 64, 128, 256)
 ROPES = ("default", "linear", "llama3", "yarn")  # those whose frequencies do not depend on the length at hand
 
 
@@ -213,7 +215,7 @@ def supports(model: Any) -> str | None:
     rope = getattr(causal.model.rotary_emb, "rope_type", "default")
     if rope not in ROPES:
         return f"its rotary embedding is of type {rope}, whose frequencies change with the length"
-    return _unfit_layers(model, causal) or _unfit_parameters(causal)
+    return _unfit_layers(model, causal) or _unfit_parameters(causal) or _unfit_gpu(causal)
 
 
 def _unfit_layers(model: Any, causal: Any) -> str | None:
@@ -259,6 +261,17 @@ def _unfit_parameters(causal: Any) -> str | None:
     if len({p.dtype for p in parameters}) > 1 or not parameters[0].dtype.is_floating_point:
         return "its parameters have several dtypes"
     return None
+
+
+def _unfit_gpu(causal: Any) -> str | None:
+    if causal.lm_head.weight.device.type == "cpu":
+        return None
+    if causal.lm_head.weight.device.type != "cuda":
+        return f"there are no kernels for devices of type {causal.lm_head.weight.device.type}"
+    if find_spec("triton") is None:
+        return "the kernels for a GPU need triton, which is not installed"
+    size = _shape(causal.config).head_dim
+    return None if size in GPU_HEADS else f"its heads have {size} numbers, and the kernels for a GPU know {GPU_HEADS}"
 
 
 def _causal(model: Any) -> Any:

@@ -1,0 +1,118 @@
+"""The native engine's GPU side: the same results as the model's own forward, with and without recorded steps. Needs a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from native_models import WORDS, ask, drain, make, prompt
+
+from turnwise.engines.base import Finish, Request, Response, Sampling
+from turnwise.engines.native import NativeEngine
+from turnwise.engines.sampling import Columns, draw
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+GREEDY = Sampling(temperature=0.0, max_tokens=9)
+SETTINGS = [
+    Sampling(temperature=t, top_p=p, top_k=k, min_p=m)
+    for t in (1.0, 0.0, 0.7, 1.5)
+    for p in (1.0, 0.95, 0.3)
+    for k, m in ((0, 0.0), (40, 0.0), (1, 0.0), (0, 0.05), (200, 0.01))
+]
+
+
+def gap(model: Any, prompts: list[list[int]], responses: dict[int, Response], temperature: float = 1.0) -> float:
+    """The largest difference from the log-probs of the model's own forward."""
+    worst = 0.0
+    for n, ids in enumerate(prompts):
+        row = torch.tensor([[*ids, *responses[n].token_ids]], device="cuda")
+        with torch.no_grad():
+            logits = model(row).logits[0, len(ids) - 1 : -1].float() / temperature
+        expected = logits.log_softmax(-1).gather(1, row[0, len(ids) :, None])[:, 0].cpu()
+        worst = max(worst, (expected - torch.tensor(responses[n].logprobs)).abs().max().item())
+    return worst
+
+
+@pytest.mark.parametrize("variant", ["qwen2", "qwen3", "llama with biases", "llama, one head for all"])
+@pytest.mark.parametrize("graphs", [False, True])
+def test_logprobs_are_those_of_the_models_forward_over_two_turns(variant: str, graphs: bool) -> None:
+    model = make(variant).cuda()
+    engine = NativeEngine(model, max_batch=6, max_length=200, prefill_tokens=64, cache_memory=1e8, graphs=graphs)
+    for sampling in (GREEDY, Sampling(temperature=0.8, top_p=0.9, top_k=30, max_tokens=9)):
+        prompts = [prompt(n, n) for n in (1, 5, 63, 64, 65, 130, 130, 99)]
+        for _ in range(2):
+            responses = ask(engine, prompts, sampling)
+            assert gap(model, prompts, responses, sampling.temperature or 1.0) < 1e-4
+            prompts = [[*ids, *responses[n].token_ids, *prompt(7, n)] for n, ids in enumerate(prompts)]
+        for n in range(len(prompts)):
+            engine.release(n)
+        assert engine._pages.held == 0
+
+
+def test_a_gpu_gives_the_tokens_of_a_cpu() -> None:
+    prompts, sampling = [prompt(n, n) for n in (3, 20, 64, 90)], Sampling(temperature=1.0, top_p=0.9, max_tokens=12)
+    on_cpu = ask(NativeEngine(make(), max_length=128), prompts, sampling)
+    on_gpu = ask(NativeEngine(make().cuda(), max_length=128, cache_memory=1e8), prompts, sampling)
+    assert {n: r.token_ids for n, r in on_gpu.items()} == {n: r.token_ids for n, r in on_cpu.items()}
+
+
+@pytest.mark.parametrize("spread", [0.5, 3.0, 8.0])
+@pytest.mark.parametrize("rounded", [False, True])
+def test_the_draw_without_a_sort_draws_what_the_draw_with_one_draws(spread: float, rounded: bool) -> None:
+    from turnwise.engines.native.draw_kernel import draw_tokens
+
+    rows, words = 240, 20011
+    logits = torch.randn(rows, words, device="cuda", generator=torch.Generator("cuda").manual_seed(1)) * spread
+    if rounded:
+        logits = (logits * 4).round() / 4  # many tokens tie
+    samplings = [SETTINGS[n % len(SETTINGS)] for n in range(rows)]
+    seeds = [n * 7919 - 3 for n in range(rows)]
+    place = torch.arange(rows, device="cuda") % 7
+    expected = draw(logits, Columns.of(samplings, seeds, "cuda"), place)
+    floats = torch.tensor([[s.temperature or 1.0, s.top_p, s.min_p] for s in samplings], device="cuda")
+    integers = torch.tensor([[s.temperature == 0, s.top_k or words, seed] for s, seed in zip(samplings, seeds, strict=True)], device="cuda")
+    tokens, last = (torch.full((rows,), -1, dtype=torch.int64, device="cuda") for _ in range(2))
+    logprobs = torch.full((rows,), 1.0, device="cuda")
+    draw_tokens(logits, torch.arange(rows, dtype=torch.int32, device="cuda"), place.int(), floats, integers, last, tokens, logprobs)
+    same = tokens == expected.tokens
+    assert (~same).sum() <= 1  # a number within rounding of a border between two tokens
+    assert torch.equal(tokens, last)
+    assert (logprobs - expected.logprobs)[same].abs().max() < 1e-4
+
+
+def test_rows_keep_their_results_when_pages_run_out_and_cache_is_given_back() -> None:
+    model = make().cuda()
+    engine = NativeEngine(model, max_batch=8, max_length=192, cache_memory=2**20)
+    prompts = [prompt(40 + 9 * n, n) for n in range(10)]
+    engine._pages.count = engine._runner.page_count = 9  # fewer than eight rows need
+    engine._pages.clear()
+    responses = ask(engine, prompts, Sampling(max_tokens=60))
+    assert gap(model, prompts, responses) < 1e-4 and {r.finish for r in responses.values()} == {Finish.LENGTH}
+    engine.sleep()
+    assert engine._pages.held == 0
+    again = ask(engine, prompts, Sampling(max_tokens=60))
+    assert {n: r.token_ids for n, r in again.items()} == {n: r.token_ids for n, r in responses.items()}
+
+
+def test_bf16_is_as_near_to_float32_as_the_models_own_bf16_forward() -> None:
+    model, prompts = make().cuda(), [prompt(n, n) for n in (30, 64, 100)]
+    half = make().cuda().bfloat16()
+    exact = make().cuda()
+    exact.load_state_dict({name: value.float() for name, value in half.state_dict().items()})
+    responses = ask(NativeEngine(half, max_length=160, cache_memory=1e8), prompts, Sampling(max_tokens=20))
+    assert model.dtype == torch.float32 and gap(exact, prompts, responses) < 0.2
+
+
+def test_new_weights_count_after_refresh_in_recorded_steps_too() -> None:
+    model, prompts = make().cuda(), [prompt(30), prompt(50, 1)]
+    engine = NativeEngine(model, max_length=128, cache_memory=1e8)
+    ask(engine, prompts, GREEDY)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.1)
+    engine.refresh()
+    assert gap(model, prompts, ask(engine, prompts, GREEDY)) < 1e-4
+    engine.submit([Request(0, [WORDS], GREEDY)])
+    assert drain(engine)[0].finish is Finish.REFUSED
