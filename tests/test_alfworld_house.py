@@ -134,6 +134,7 @@ TOY_DOMAIN = """
   (:action press :parameters (?x - agent ?l - lamp)
     :precondition (forall (?m - lamp) (imply (locked ?m) (not (= ?m ?l))))
     :effect (and (when (on ?l) (not (on ?l))) (when (not (on ?l)) (on ?l))))
+  (:action check :parameters (?x - agent) :effect (checked ?x))
   (:action rest :parameters (?x - agent) :precondition (tired ?x) :effect (tired ?x)))
 """
 TOY_GRAMMAR = """
@@ -141,6 +142,7 @@ grammar :: \"\"\"{"intro": [{"rhs": "A toy. #task#"}], "task": [{"rhs": "  Light
   "list_empty": [{"rhs": "none"}], "list_separator": [{"rhs": ", "}], "list_last_separator": [{"rhs": ", and "}]}\"\"\";
 # a comment
 action press { template :: "press {l}"; feedback :: "Click at {l.name}. Lamps: [{m.definite + ' ' + m.name | lamp(m:lamp)}]."; }
+action check { template :: "check [{m.name | locked(m:lamp)}]"; feedback :: "{x.type} is #task#"; }
 action rest { template :: "rest"; feedback :: "Zzz."; }
 """
 
@@ -154,7 +156,8 @@ def test_rules_of_another_world_are_played_too() -> None:
         World(parse_problem(problem), TOY_DOMAIN, TOY_GRAMMAR, names={"red": "red lamp", "blue": "blue lamp", "green": "green lamp"})
     )
     assert play.text == "A toy. Light all."
-    assert play.actions == ("press blue lamp", "press red lamp"), "resting when tired changes nothing, and green is locked"
+    assert play.actions == ("check green lamp", "press blue lamp", "press red lamp"), "resting when tired changes nothing; green is locked"
+    assert play.step("check green lamp") == "agent is Light all."
     # Two placeholders of a query never stand for the same thing, so the lamp that was pressed is not listed.
     assert play.step("press red lamp") == "Click at red lamp. Lamps: the blue lamp, and the green lamp."
     play.step("press red lamp")
