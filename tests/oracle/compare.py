@@ -50,9 +50,10 @@ def main() -> None:
     oracle.close()
     equal = counts["published equal"] + counts["varied equal"]
     answers = counts["published answers"] + counts["varied answers"]
+    hurried = "" if options.plain else "; hurried, see tests/oracle/serve.py"
     result = {
         "equal": equal, "answers": answers, "percent": round(100 * equal / answers, 2), **counts,
-        "seed": options.seed, "steps a game": options.steps, "oracle": "textworld 1.7.0, alfworld 0.4.2" + ("" if options.plain else "; hurried, see tests/oracle/serve.py"),
+        "seed": options.seed, "steps a game": options.steps, "oracle": f"textworld 1.7.0, alfworld 0.4.2{hurried}",
         "command": f"make test-oracle N={options.games} SEED={options.seed} VARIED={options.varied}",
         "seconds": round(time.time() - started), "differences": differences,
     }  # fmt: skip
