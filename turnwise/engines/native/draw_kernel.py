@@ -2,7 +2,7 @@
 
 One program a row walks over the logits, which stay in the GPU's cache, a few times: for the largest one, for the sum, for the cuts, and
 for the token. A cut (top-k, top-p) is a distance from the largest logit; it is found by dividing the interval of possible distances
-by four in each walk until no number is left between its ends. Tokens at exactly that distance are taken in the order of their ids, as
+by eight in each walk until no number is left between its ends. Tokens at exactly that distance are taken in the order of their ids, as
 many as the rule allows. The uniform number is the same function of seed and place as on a CPU, and the token is where the cumulative
 sum over the kept tokens, in the order of their ids, passes it: the same tokens as on a CPU but for rounding.
 """
@@ -14,9 +14,9 @@ import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
-BLOCK = 8192
+BLOCK = 4096
 STAGES = tl.constexpr(3)  # loads under way while a block is summed
-WALKS = 16  # each leaves a quarter of the interval: 2^32 numbers
+WALKS = 11  # each leaves an eighth of the interval: 2^32 numbers
 
 
 @triton.jit
@@ -54,6 +54,15 @@ def _inner(row, size, inverse, top, cut, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _narrow(point, mass, target, low, high, within, enough):
+    """The interval (low, high] with one more thing known: how much lies within `point`."""
+    short = mass < target
+    low, within = tl.where(short & (point > low), point, low), tl.where(short & (point > low), mass, within)
+    better = (mass >= target) & (point < high)
+    return low, tl.where(better, point, high), within, tl.where(better, mass, enough)
+
+
+@triton.jit
 def _cut(row, size, inverse, top, high, target, COUNT: tl.constexpr, BLOCK: tl.constexpr, WALKS: tl.constexpr):
     """The smallest distance within which there is at least `target` of mass (or of tokens); how much lies nearer; and how much within it.
     Within `high` there is enough. Done when a single token is left in the interval, or no number between its ends (tokens that tie)."""
@@ -61,33 +70,42 @@ def _cut(row, size, inverse, top, high, target, COUNT: tl.constexpr, BLOCK: tl.c
     low = high * 0.0 - 1.0
     within = high * 0.0
     enough = within + float("inf")
+    nothing = tl.zeros([BLOCK], tl.float32)
     walk = 0
     going = high > low
     while going:
-        step = (high - low) * 0.25
-        p1, p2, p3 = low + step, low + 2 * step, low + 3 * step
-        s1 = tl.zeros([BLOCK], tl.float32)
-        s2 = tl.zeros([BLOCK], tl.float32)
-        s3 = tl.zeros([BLOCK], tl.float32)
+        step = (high - low) * 0.125
+        p1, p2, p3, p4 = low + step, low + 2 * step, low + 3 * step, low + 4 * step
+        p5, p6, p7 = low + 5 * step, low + 6 * step, low + 7 * step
+        s1, s2, s3, s4 = nothing, nothing, nothing, nothing
+        s5, s6, s7 = nothing, nothing, nothing
         for start in tl.range(0, size, BLOCK, num_stages=STAGES):
             d = _distance(row, start + column, size, inverse, top)
             w = tl.where(d == d, 1.0, 0.0) if COUNT else tl.exp(-d)
             s1 += tl.where(d <= p1, w, 0.0)
             s2 += tl.where(d <= p2, w, 0.0)
             s3 += tl.where(d <= p3, w, 0.0)
-        m1, m2, m3 = tl.sum(s1, 0), tl.sum(s2, 0), tl.sum(s3, 0)
-        if m1 >= target:
-            high, enough = p1, m1
-        elif m2 >= target:
-            low, high, within, enough = p1, p2, m1, m2
-        elif m3 >= target:
-            low, high, within, enough = p2, p3, m2, m3
-        else:
-            low, within = p3, m3
+            s4 += tl.where(d <= p4, w, 0.0)
+            s5 += tl.where(d <= p5, w, 0.0)
+            s6 += tl.where(d <= p6, w, 0.0)
+            s7 += tl.where(d <= p7, w, 0.0)
+        low, high, within, enough = _narrow(p1, tl.sum(s1, 0), target, low, high, within, enough)
+        low, high, within, enough = _narrow(p2, tl.sum(s2, 0), target, low, high, within, enough)
+        low, high, within, enough = _narrow(p3, tl.sum(s3, 0), target, low, high, within, enough)
+        low, high, within, enough = _narrow(p4, tl.sum(s4, 0), target, low, high, within, enough)
+        low, high, within, enough = _narrow(p5, tl.sum(s5, 0), target, low, high, within, enough)
+        low, high, within, enough = _narrow(p6, tl.sum(s6, 0), target, low, high, within, enough)
+        low, high, within, enough = _narrow(p7, tl.sum(s7, 0), target, low, high, within, enough)
         walk += 1
         middle = low + (high - low) * 0.5
         lightest = 1.0 if COUNT else tl.exp(-high)
         going = (walk < WALKS) & (middle > low) & (middle < high) & (enough - within > 1.5 * lightest)
+    if enough - within > 1.5 * (1.0 if COUNT else tl.exp(-high)):  # several: they tie, and `high` may be a hair beyond them
+        farthest = nothing
+        for start in tl.range(0, size, BLOCK, num_stages=STAGES):
+            d = _distance(row, start + column, size, inverse, top)
+            farthest = tl.maximum(farthest, tl.where(d <= high, d, 0.0))
+        high = tl.max(farthest, 0)
     return high, within, enough
 
 
@@ -192,7 +210,7 @@ def _kept(row, column, size, inverse, top, cut, ties, likely, truncated, tied):
     if truncated:
         at_cut = (d == cut).to(tl.float32)
         rank = tied + tl.cumsum(at_cut, 0) - at_cut
-        keep = ((d < cut) | ((at_cut > 0) & (rank < ties))) & (d <= likely) | (d == 0.0)
+        keep = ((d < cut) | ((at_cut > 0) & (rank < ties))) & (d <= likely)
         weight = tl.where(keep, weight, 0.0)
         tied += tl.sum(at_cut, 0)
     return weight, tied

@@ -20,6 +20,7 @@ import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
 PROGRAMS = 1056  # enough to keep every multiprocessor of a large GPU reading
+WARPS = 4
 MOST_SPLITS = 32
 LOG2_E = 1.4426950408889634
 
@@ -100,7 +101,7 @@ def attend_singles(qkv: Tensor, cache: Tensor, table: Tensor, seats: Tensor, pos
     _single[(lanes, shape.kv_heads, splits)](
         qkv, cache, table, seats, positions, out, parts, sums, qkv.stride(0), table.stride(0), cache.stride(0), size**-0.5 * LOG2_E, splits,
         HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], SPLIT=splits > 1,
-        ROWS=max(16, triton.next_power_of_2(shape.group)), PRECISION=_precision(qkv), num_warps=4, num_stages=3,
+        ROWS=max(16, triton.next_power_of_2(shape.group)), PRECISION=_precision(qkv), num_warps=WARPS, num_stages=3,
     )  # fmt: skip
     if splits > 1:
         _merge[(lanes * shape.heads,)](parts, sums, out, SIZE=size, SPLITS=splits, num_warps=2)
