@@ -210,3 +210,7 @@ def main() -> None:
             raise
         typer.secho(f"error: {' '.join(str(error).split())}", fg="red", err=True)
         sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

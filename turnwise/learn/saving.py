@@ -7,7 +7,8 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -97,13 +98,27 @@ def _umask() -> int:
     return umask
 
 
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
 def write_model(model: nn.Module, folder: Path, merged: bool, tokenizer: Any = None) -> Path:
     """The model (adapters merged into a copy, or alone) and its tokenizer as one Hugging Face folder."""
     adapted = hasattr(model, "merge_and_unload")
     whole: Any = copy.deepcopy(model).merge_and_unload() if adapted and merged else model
 
     def fill(temporary: Path) -> None:
-        whole.save_pretrained(temporary)
+        with _no_progress_bar():  # one file in a moment: nothing to watch, and it would break the run's own display
+            whole.save_pretrained(temporary)
         if tokenizer is not None:
             tokenizer.save_pretrained(temporary)
 

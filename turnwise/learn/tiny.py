@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -165,7 +166,8 @@ def environment_texts(env: str, n: int = 200, split: str = "train", turns: int =
     try:
         for place in range(min(n, len(found))):
             task = found[place * len(found) // min(n, len(found))]
-            yield from _play(player, task, turns, random.Random(f"texts {seed} {task.id}"))
+            with suppress(Exception):  # an environment that fails is a matter of the run, which says so; its words so far still count
+                yield from _play(player, task, turns, random.Random(f"texts {seed} {task.id}"))
     finally:
         close(player)
 

@@ -1,0 +1,373 @@
+"""The loop end to end at the smallest size: it learns, it resumes exactly, it stops when asked, and its errors are clear."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from safetensors.torch import load_file
+
+import turnwise as tw
+from turnwise import TurnwiseError
+from turnwise.api import train_config
+from turnwise.config import Config
+from turnwise.learn import checkpoint
+from turnwise.recipes import to_toml
+from turnwise.report.progress import Silent
+from turnwise.runs import Run
+
+BANDIT = f"{ROOT / 'tests' / 'bandit_env.py'}:Bandit"
+TINY: dict[str, Any] = {
+    "env.name": BANDIT,
+    "env.tasks": 8,
+    "iterations": 4,
+    "device": "cpu",
+    "agent.prompt": "action",
+    "agent.show_actions": False,
+    "agent.max_prompt_tokens": 96,
+    "agent.context": "full",
+    "model.tiny.layers": 1,
+    "model.tiny.hidden": 32,
+    "model.tiny.heads": 2,
+    "model.tiny.max_length": 128,
+    "model.tiny.vocabulary_tasks": 2,
+    "engine.max_tokens": 3,
+    "collect.groups": 2,
+    "collect.group_size": 4,
+    "learner.lr": 3e-3,
+    "eval.n": 4,
+    "run.checkpoint_every": 1,
+}
+
+
+def start(out: Path, **changes: Any) -> tw.api.Result:  # type: ignore[name-defined]
+    return tw.train(**{**TINY, "out": str(out), "name": "try", **changes})
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    return load_file(folder / "model" / "model.safetensors")
+
+
+def without_times(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in line.items() if "time/" not in key and "seconds" not in key} for line in metrics]
+
+
+def test_a_run_leaves_everything_that_it_says(tmp_path: Path) -> None:
+    result = start(tmp_path, **{"eval.every": 2})
+    assert {path.name for path in result.folder.iterdir()} >= {
+        "config.toml",
+        "metrics.jsonl",
+        "rollouts",
+        "checkpoints",
+        "model",
+        "summary.json",
+    }
+    summary = json.loads((result.folder / "summary.json").read_text())
+    assert {"success_before", "success_after", "panel_size", "train_seconds", "turns"} <= set(summary)
+    assert summary["finished"] and summary["panel_size"] == 4 and summary["turns"] == 4 * 8 * 2
+    assert [line["iteration"] for line in result.metrics] == [0, 1, 2, 3, 4]
+    assert [("eval/success" in line) for line in result.metrics] == [True, False, True, False, True]
+    assert Config.load(result.folder / "config.toml").env.name == BANDIT
+    rows = Run.open(result.folder).trajectories(4)
+    assert len(rows) == 8 and all(len(row["turns"]) == 2 for row in rows)
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    AutoModelForCausalLM.from_pretrained(result.folder / "model")
+    AutoTokenizer.from_pretrained(result.folder / "model")
+
+
+def test_the_better_of_two_actions_is_learned(tmp_path: Path) -> None:
+    result = start(
+        tmp_path,
+        iterations=40,
+        **{
+            "learner.lr": 1e-2,
+            "credit.gamma": 0.0,
+            "collect.groups": 4,
+            "collect.group_size": 8,
+            "run.checkpoint_every": 40,
+            "eval.temperature": 0.0,
+        },
+    )
+    rewards = [line["collect/reward"] for line in result.metrics if "collect/reward" in line]
+    assert rewards[-1] > 1.9 > 1.6 > rewards[0]
+    assert result.summary["success_after"] == 1.0
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path) -> None:
+    one, two, other = start(tmp_path), start(tmp_path), start(tmp_path, seed=1)
+    assert [one.folder.name, two.folder.name] == ["try", "try-2"]
+    assert without_times(one.metrics) == without_times(two.metrics) != without_times(other.metrics)
+    assert all((weights(one.folder)[name] == tensor).all() for name, tensor in weights(two.folder).items())
+
+
+@pytest.mark.parametrize("name", ["grpo", "gae", "rloo"])
+@pytest.mark.parametrize("context", ["window", "full"])
+def test_other_algorithms_and_contexts_train(tmp_path: Path, name: str, context: str) -> None:
+    changes: dict[str, Any] = {"credit.name": name, "agent.context": context, "iterations": 2, "objective.kl": "loss"}
+    if name == "gae":
+        changes |= {"learner.value.level": "turn", "objective.kl": "reward"}
+    result = start(tmp_path, **changes)
+    assert result.summary["finished"] and result.metrics[-1]["learner/steps"] == 1
+    assert result.metrics[1]["learner/engine_gap_max"] < 1e-4  # the learner's log-probs are the engine's
+
+
+def test_dynamic_sampling_and_a_transformers_engine_train(tmp_path: Path) -> None:
+    result = start(tmp_path, **{"collect.strategy": "dynamic", "engine.name": "transformers", "iterations": 2})
+    assert result.metrics[1]["collect/refills"] >= 0
+
+
+SCRIPT = """
+import json, sys
+import turnwise as tw
+settings = json.loads(sys.argv[1])
+resume = sys.argv[2] if len(sys.argv) > 2 else None
+result = tw.train(resume=resume) if resume else tw.train(**settings)
+print(result.folder)
+"""
+
+
+def launch(settings: dict[str, Any], resume: str = "") -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", SCRIPT, json.dumps(settings), *([resume] if resume else [])]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def wait_for(condition: Any, process: subprocess.Popen[str]) -> None:
+    until = time.monotonic() + 120
+    while not condition() and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("moment", range(4))
+def test_a_run_that_was_killed_and_resumed_equals_one_that_was_not(tmp_path: Path, moment: int) -> None:
+    settings = {**TINY, "name": "try", "iterations": 8, "eval.every": 3, "run.checkpoint_every": 2}
+    whole = tw.train(**settings, out=str(tmp_path / "whole"))
+    process = launch({**settings, "out": str(tmp_path / "killed")})
+    run = tmp_path / "killed" / "try"
+    chance = random.Random(moment)
+    if moment == 3:  # while a checkpoint is being written
+        wait_for(lambda: any((run / "checkpoints").glob(".*")) and (run / "checkpoints" / "step-00000002").exists(), process)
+    else:
+        wait_for(lambda: len(list((run / "checkpoints").glob("step-*"))) > moment, process)
+        time.sleep(chance.random() * 0.3)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    resumed = tw.train(resume=run)
+    assert resumed.summary["finished"]
+    assert without_times(resumed.metrics) == without_times(whole.metrics)
+    one, two = weights(whole.folder), weights(resumed.folder)
+    assert set(one) == set(two) and all((one[name] == two[name]).all() for name in one)
+
+
+def test_ctrl_c_saves_and_the_run_goes_on_from_there(tmp_path: Path) -> None:
+    settings = {**TINY, "name": "try", "iterations": 10_000, "run.checkpoint_every": 1000}
+    process = launch({**settings, "out": str(tmp_path)})
+    run = tmp_path / "try"
+    wait_for(lambda: (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").read_text().count("\n") > 3, process)
+    process.send_signal(signal.SIGINT)
+    err = process.communicate(timeout=60)[1]
+    assert process.returncode == 0, err
+    done = json.loads((run / "summary.json").read_text())
+    assert not done["finished"] and done["iterations"] >= 3
+    assert checkpoint.latest_good(run / "checkpoints").step == done["iterations"]  # type: ignore[union-attr]
+
+
+def test_a_corrupt_checkpoint_is_passed_over_with_a_warning(tmp_path: Path) -> None:
+    config = Config.load(None, {**TINY, "out": str(tmp_path), "name": "try"})
+    whole = start(tmp_path / "whole")
+    run = Run.create(tmp_path, "try", to_toml(config))
+    train_config(config, run)
+    newest = checkpoint.checkpoints(run.checkpoints)[-1]
+    file = newest / "weights.safetensors"
+    file.write_bytes(file.read_bytes()[:-7])
+    heard: list[str] = []
+
+    class Listening(Silent):
+        def note(self, text: str) -> None:
+            heard.append(text)
+
+    again = train_config(config, run, Listening())
+    assert any("damaged" in text for text in heard)
+    assert without_times(again.metrics) == without_times(whole.metrics)
+
+
+def test_a_broken_environment_does_not_stop_the_run(tmp_path: Path) -> None:
+    result = start(tmp_path, **{"env.name": BANDIT.replace(":Bandit", ":Broken"), "iterations": 2})
+    assert result.summary["finished"] and result.metrics[-1]["collect/faults"] == 8
+    assert result.metrics[-1]["eval/success"] == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"credit.nam": "grpo"}, "credit"),
+        ({"env.name": "housold"}, "household"),
+        ({"model.path": "/nowhere/at/all"}, "/nowhere/at/all"),
+        ({"eval.split": "valid", "env.split": "valid"}, "both"),
+        ({"sft.tasks": 4}, "expert"),
+        ({"agent.context": "windw"}, "window"),
+        ({"agent.prompt": "thnk"}, "think"),
+    ],
+)
+def test_wrong_settings_end_with_a_clear_error(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(TurnwiseError, match=words):
+        start(tmp_path, **changes)
+
+
+def test_evaluation_tasks_must_not_be_training_tasks(tmp_path: Path) -> None:
+    source = tmp_path / "leaky.py"
+    source.write_text(
+        (ROOT / "tests" / "bandit_env.py").read_text()
+        + "\n\nfrom turnwise import Task, TaskSet\n\n\nclass Leaky(Bandit):\n"
+        + "    def tasks(self, split):\n        return TaskSet([Task(str(i), split) for i in range(8)])\n"
+    )
+    with pytest.raises(TurnwiseError, match="training tasks too"):
+        start(tmp_path, **{"env.name": f"{source}:Leaky"})
+
+
+def test_what_is_no_run_cannot_be_resumed(tmp_path: Path) -> None:
+    with pytest.raises(TurnwiseError, match="is not a run"):
+        tw.train(resume=tmp_path)
+    with pytest.raises(TurnwiseError, match="is not a folder"):
+        tw.train(resume=tmp_path / "absent")
+    with pytest.raises(TurnwiseError, match="keeps its recipe"):
+        tw.train(resume=tmp_path, seed=3)
+
+
+def test_a_model_folder_without_a_tokenizer_is_named(tmp_path: Path) -> None:
+    folder = start(tmp_path, iterations=0).folder / "model"
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+    with pytest.raises(TurnwiseError, match="tokenizer"):
+        start(tmp_path, **{"model.path": str(folder)})
+
+
+def test_a_full_disk_while_saving_keeps_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = checkpoint.save_file
+
+    def full(tensors: Any, path: Path, *rest: Any) -> None:
+        if "00000003" in str(path):
+            raise OSError(28, "No space left on device")
+        real(tensors, path, *rest)
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(TurnwiseError, match="disk full"):
+        start(tmp_path)
+    monkeypatch.undo()
+    assert checkpoint.latest_good(tmp_path / "try" / "checkpoints").step == 2  # type: ignore[union-attr]
+    assert tw.train(resume=tmp_path / "try").summary["finished"]
+
+
+def test_reward_terms_of_ones_own_are_added_and_logged(tmp_path: Path) -> None:
+    term = tmp_path / "terms.py"
+    term.write_text("def brief(turn, transition, trajectory):\n    return -len(turn.action) / 10\n")
+    result = start(tmp_path, reward=[{"name": "brief", "function": f"{term}:brief", "weight": 2.0}], iterations=1)
+    [row, *_] = Run.open(result.folder).trajectories(1)
+    assert set(row["turns"][0]["info"]["rewards"]) == {"environment", "brief"}
+
+
+def test_a_run_and_its_model_can_be_evaluated_and_exported(tmp_path: Path) -> None:
+    result = start(tmp_path)
+    found = tw.evaluate(result.folder, n=4, temperature=0.0)
+    assert found.success.n == 4 and found.panel_size == 4
+    again = tw.evaluate(
+        result.folder / "model",
+        env=BANDIT,
+        split="valid",
+        n=4,
+        temperature=0.0,
+        **{k: v for k, v in TINY.items() if k.startswith(("agent", "engine"))},
+    )
+    assert again.panel_hash == found.panel_hash and again.to_dict() == found.to_dict()
+    with pytest.raises(TurnwiseError, match="neither a run"):
+        tw.evaluate(tmp_path)
+    out = tw.export(result.folder, tmp_path / "exported", best=True)
+    assert (out / "config.json").is_file()
+
+
+def test_two_hundred_iterations_do_not_grow_the_process(tmp_path: Path) -> None:
+    """In a process of its own, so that what other tests hold does not count."""
+    code = (
+        "import json, sys, turnwise as tw\n"
+        "from turnwise.report.progress import Silent\n"
+        "sizes = []\n"
+        "class Scale(Silent):\n"
+        "    def iteration(self, number, metrics):\n"
+        "        sizes.append(int(open('/proc/self/statm').read().split()[1]) * 4096 / 1e6)\n"
+        "tw.train(reporter=Scale(), **json.loads(sys.argv[1]))\n"
+        "print(json.dumps([sizes[9], max(sizes[10:])]))\n"
+    )
+    settings = {**TINY, "out": str(tmp_path), "iterations": 200, "run.checkpoint_every": 50, "run.keep_rollouts": 2}
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(settings)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    early, late = json.loads(done.stdout.splitlines()[-1])
+    assert late - early < 8, f"{early:.0f} MB after ten iterations, {late:.0f} MB later"
+
+
+def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+    return subprocess.run(
+        [sys.executable, "-m", "turnwise.cli", *arguments], capture_output=True, text=True, cwd=cwd, env=environment, check=False
+    )
+
+
+def overrides(**changes: Any) -> list[str]:
+    def word(value: Any) -> str:
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+    return [f"{key}={word(value)}" for key, value in {**TINY, **changes}.items() if key != "env.name"]
+
+
+def test_an_environment_of_ones_own_trains_from_the_command_line(tmp_path: Path) -> None:
+    done = command("train", "--env", BANDIT, *overrides(iterations=2), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "no warm start" in done.stdout and "iteration 2/2" in done.stdout and "held-out tasks" in done.stdout
+    assert "Three attempts" in done.stdout
+    run = tmp_path / "runs" / "own-env"
+    assert (run / "curve.png").read_bytes()[:4] == b"\x89PNG"
+    measured = command("eval", str(run), "--n", "4", "--json", cwd=tmp_path)
+    assert measured.returncode == 0, measured.stderr
+    assert json.loads(measured.stdout)["attempts"] == 4
+
+
+def test_a_dry_run_shows_the_recipe_and_what_would_happen(tmp_path: Path) -> None:
+    done = command("train", "--env", BANDIT, "--dry-run", *overrides(), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "[credit]" in done.stdout and "2 tasks × 4 attempts × at most 2 turns = 16 turns" in done.stdout and "parameters" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "credit.nam=grpo"], "error: recipe"),
+        (["train", "nowhere.toml"], "no recipe"),
+        (["train", "--resume", "."], "is not a run"),
+        (["eval"], "say what to evaluate"),
+        (["eval", "--agent", "exprt", "--env", "household"], "Did you mean 'expert'"),
+        (["eval", "."], "neither a run"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line_and_exit_code_two(tmp_path: Path, arguments: list[str], words: str) -> None:
+    done = command(*arguments, cwd=tmp_path)
+    assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_every_key_of_a_recipe_is_explained_on_the_command_line(tmp_path: Path) -> None:
+    done = command("train", "--help-config", cwd=tmp_path)
+    assert done.returncode == 0 and "credit.name" in done.stdout and "learner.kl_stop" in done.stdout
