@@ -121,11 +121,11 @@ def test_graph_gpo_uses_the_success_column_where_there_is_one() -> None:
 
 def test_unknown_names_point_to_the_nearest() -> None:
     r = make([1, 1], [0.0, 1.0])
-    with pytest.raises(TurnwiseError, match="unknown credit algorithm 'gigop'. Did you mean 'gigpo'"):
+    with pytest.raises(TurnwiseError, match=r"unknown credit algorithm 'gigop'. Did you mean 'gigpo'"):
         tw.credit.compute("gigop", r)
-    with pytest.raises(TurnwiseError, match="option of credit algorithm 'gigpo': 'gama'. Did you mean 'gamma'"):
+    with pytest.raises(TurnwiseError, match=r"option of credit algorithm 'gigpo': 'gama'. Did you mean 'gamma'"):
         tw.credit.compute("gigpo", r, gama=0.9)
-    with pytest.raises(TurnwiseError, match="'stdd'. Did you mean 'std'"):
+    with pytest.raises(TurnwiseError, match=r"'stdd'. Did you mean 'std'"):
         tw.credit.compute("grpo", r, norm="stdd")
 
 

@@ -176,7 +176,7 @@ def evaluate_player(
     """A random or expert agent through the same collector: the first thing to try on a new environment."""
     from turnwise.collect.collector import Collector
     from turnwise.collect.player_policy import PlayerPolicy, player
-    from turnwise.engines.scripted import Advised
+    from turnwise.collect.players import Advised
     from turnwise.envs.pool import Pool
     from turnwise.envs.registry import portable
     from turnwise.system import System

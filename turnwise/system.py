@@ -13,19 +13,18 @@ from typing import Any
 
 from turnwise import credit, models
 from turnwise.agent import Agent, AgentSettings
+from turnwise.build import build_engine, build_learner
 from turnwise.collect.collector import Collector
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.plan import Gathered, Plan, dynamic, plain
 from turnwise.collect.rewards import Rewards, Term
 from turnwise.config import Config
 from turnwise.engines.base import Engine, Sampling
-from turnwise.engines.build import build_engine
 from turnwise.envs import registry
 from turnwise.envs.locate import load_reference
 from turnwise.envs.pool import Pool
 from turnwise.errors import TurnwiseError
 from turnwise.evaluation import Evaluation, check_disjoint, run_panel
-from turnwise.learn.build import build_learner
 from turnwise.learn.learner import Learner
 from turnwise.learn.settings import OptimiserSettings
 from turnwise.learn.sft import SftSettings, warm_start

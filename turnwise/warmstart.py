@@ -11,7 +11,7 @@ from typing import Any
 
 from turnwise.agent import Agent
 from turnwise.agent.base import Parsed
-from turnwise.engines.scripted import ASK_EXPERT, AdvisedEnv, ExpertPlayer, Place
+from turnwise.collect.players import ASK_EXPERT, AdvisedEnv, ExpertPlayer, Place
 from turnwise.envs import registry
 from turnwise.rollouts import Trajectory, Turn
 from turnwise.seeds import derive

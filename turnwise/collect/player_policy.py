@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from turnwise.collect.collector import Answer, Start
-from turnwise.engines.scripted import ASK_EXPERT, ExpertPlayer, Place, Player, RandomPlayer
+from turnwise.collect.players import ASK_EXPERT, ExpertPlayer, Place, Player, RandomPlayer
 from turnwise.envs.base import Observation, Transition
 from turnwise.errors import unknown_name
 from turnwise.rollouts import Stop, Turn

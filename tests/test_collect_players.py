@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from turnwise import Task, TurnwiseError
-from turnwise.engines.scripted import ASK_EXPERT, Advised, ExpertPlayer, Place, Player, RandomPlayer, ScriptedPlayer
+from turnwise.collect.players import ASK_EXPERT, Advised, ExpertPlayer, Place, Player, RandomPlayer, ScriptedPlayer
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.pool import Pool
 
