@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from turnwise.engines.base import Engine, Request, Response, Sampling
+from turnwise.engines.base import Engine, Finish, Request, Response, Sampling
 
 CLASSES = {
     "llama": (LlamaConfig, LlamaForCausalLM),
@@ -97,7 +97,8 @@ def ask(engine: Engine, prompts: Iterable[Sequence[int]], sampling: Sampling, se
 
 
 def worst(model: Any, prompts: Sequence[Sequence[int]], responses: dict[int, Response], temperature: float = 1.0) -> float:
-    """The largest difference between the engine's log-probs and the plain forward's."""
+    """The largest difference between the engine's log-probs and the plain forward's. Every response must be a whole one."""
+    assert all(responses[n].finish in (Finish.STOP, Finish.LENGTH) for n in range(len(prompts)))
     gaps = [
         (plain_logprobs(model, ids, responses[n].token_ids, temperature) - torch.tensor(responses[n].logprobs)).abs().max().item()
         for n, ids in enumerate(prompts)

@@ -20,7 +20,7 @@ import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
 PROGRAMS = 1056  # enough to keep every multiprocessor of a large GPU reading
-WARPS = 4
+WARPS = 2
 MOST_SPLITS = 32
 LOG2_E = 1.4426950408889634
 

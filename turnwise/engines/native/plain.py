@@ -49,7 +49,8 @@ class PlainRunner:
         if self._cache is None:
             shape = self.weights.shape
             size = (shape.layers, 2, self.page_count, shape.kv_heads, self.page_size, shape.head_dim)
-            self._cache = torch.empty(size, dtype=self.weights.dtype, device=self.weights.device)
+            # zeros: what lies behind a row's end gets the weight 0, and 0 times what is not a number is not a number
+            self._cache = torch.zeros(size, dtype=self.weights.dtype, device=self.weights.device)
         return self._cache
 
     def update(self) -> None:

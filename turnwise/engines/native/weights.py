@@ -134,32 +134,35 @@ class Weights:
         if reason := supports(model):
             raise TurnwiseError(f"the native engine cannot run this model: {reason}")
         self.model = _causal(model)
-        inner = self.model.model
-        self.dtype = dtype or inner.embed_tokens.weight.dtype
-        self.device: torch.device = inner.embed_tokens.weight.device
-        self._copies: list[tuple[Tensor, Tensor]] = []
+        self.dtype: torch.dtype = dtype or self.model.lm_head.weight.dtype
         self.shape = _shape(self.model.config)
+        self._read()
+
+    def _read(self) -> None:
+        inner, head = self.model.model, self.model.lm_head
+        self.device: torch.device = head.weight.device
+        self._copies: list[tuple[Tensor, Tensor]] = []
         with torch.no_grad():
             self.layers = [self._layer(layer) for layer in inner.layers]
             self.embedding = self._hold(inner.embed_tokens.weight)
             self.norm = self._hold(inner.norm.weight)
-            tied = self.model.lm_head.weight is inner.embed_tokens.weight
-            self.head = self.embedding if tied else self._hold(self.model.lm_head.weight)
-            self.head_bias = None if self.model.lm_head.bias is None else self._hold(self.model.lm_head.bias)
+            self.head = self.embedding if head.weight is inner.embed_tokens.weight else self._hold(head.weight)
+            self.head_bias = None if head.bias is None else self._hold(head.bias)
         self._pointers = self._read_pointers()
 
     def update(self) -> bool:
         """The parameters have changed: refresh what is copied. True if any of them now lies elsewhere in memory."""
         if reason := supports(self.model):
             raise TurnwiseError(f"the native engine cannot run this model any more: {reason}")
+        if self.model.lm_head.weight.device != self.device:
+            raise TurnwiseError("the native engine's model has moved to another device: make a new engine")
+        if self._read_pointers() != self._pointers:
+            self._read()
+            return True
         with torch.no_grad():
             moved = [linear.update() for layer in self.layers for linear in layer.linears]
             for source, copy in self._copies:
                 copy.copy_(source)
-        pointers = self._read_pointers()
-        if pointers != self._pointers:
-            self.__init__(self.model, self.dtype)  # type: ignore[misc]
-            return True
         return any(moved)
 
     def rotation(self, length: int) -> tuple[Tensor, Tensor]:
@@ -193,11 +196,8 @@ class Weights:
         return copy
 
     def _read_pointers(self) -> list[int]:
-        inner = self.model.model
-        singles = [inner.embed_tokens.weight, inner.norm.weight, self.model.lm_head.weight]
-        for layer in inner.layers:
-            singles += [layer.input_layernorm.weight, layer.post_attention_layernorm.weight]
-        return [parameter.data_ptr() for parameter in singles]
+        """Where the parameters lie that are read as they are."""
+        return [parameter.data_ptr() for name, parameter in self.model.named_parameters() if "_proj" not in name]
 
 
 def supports(model: Any) -> str | None:
