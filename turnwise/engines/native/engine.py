@@ -35,10 +35,10 @@ FEWEST_PREFILL_TOKENS = 64
 class NativeEngine:
     """`model` is the learner's own module, whose weights are used in place. `max_length` bounds prompt and response together (default: what
     the model was made for); `max_batch` is how many rows run at once; `prefill_tokens` how many prompt tokens one forward takes.
-    `cache_memory` is the memory for keys and values: bytes, or up to 1.0 the part of a GPU's free memory (default 0.5; on a CPU 2 GiB).
-    `dtype` computes in another precision than the weights have, at the price of a copy. `graphs=False` runs a GPU without CUDA
-    graphs. The tokenizer is needed for stop strings, and names the end token; `stop_token_ids` replaces the end tokens that it and
-    the model name. One thread alone."""
+    `cache_memory` is the memory for keys and values: bytes, or up to 1.0 the part of a GPU's free memory (default 0.5; on a CPU a quarter
+    of all memory). `dtype` computes in another precision than the weights have, at the price of a copy. `graphs=False` runs a GPU
+    without CUDA graphs. The tokenizer is needed for stop strings, and names the end token; `stop_token_ids` replaces the end tokens that
+    it and the model name. One thread alone."""
 
     def __init__(
         self,

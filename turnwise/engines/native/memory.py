@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from os import sysconf
+
 import torch
 
 from turnwise.engines.native.plain import PlainRunner
@@ -9,7 +11,7 @@ from turnwise.engines.native.rows import Runner
 from turnwise.engines.native.weights import Weights
 from turnwise.errors import TurnwiseError
 
-CPU_BYTES = 2 * 2**30
+CPU_PART = 0.25  # of all memory; what no row uses is never touched
 GPU_PART = 0.5
 GPU_PAGE = 64  # tokens
 
@@ -24,7 +26,7 @@ def make_runner(weights: Weights, seats: int, longest: int, memory: float | None
         budget = _bytes(memory if memory is not None else GPU_PART, weights.device)
         wanted = -(-longest // GPU_PAGE) * seats * 2
         return CudaRunner(weights, seats, longest, _pages(budget, weights, GPU_PAGE, wanted), GPU_PAGE, graphs)
-    budget = _bytes(memory if memory is not None else CPU_BYTES, weights.device)
+    budget = _bytes(memory, weights.device) if memory is not None else int(CPU_PART * sysconf("SC_PHYS_PAGES") * sysconf("SC_PAGE_SIZE"))
     return PlainRunner(weights, seats, _pages(budget, weights, longest, 2 * seats), longest)
 
 
