@@ -68,7 +68,7 @@ def test_overlap_finds_the_same_content_in_two_splits() -> None:
 
 
 def test_two_tasks_with_one_id_are_refused() -> None:
-    with pytest.raises(TurnwiseError, match="tasks 0 and 2.*'a'"):
+    with pytest.raises(TurnwiseError, match=r"tasks 0 and 2.*'a'"):
         TaskSet([Task("a"), Task("b"), Task("a")], "mine")
 
 

@@ -18,8 +18,8 @@ class HouseholdEnv(WorldEnv):
     """Generated households with ALFWorld's six tasks.
 
     `size` is "tiny" (a room of five receptacles), "small" or "full" (as large as ALFWorld's); single knobs change it: `receptacles`,
-    `objects` in total or `copies` of the wanted kind and `distractors` of others, `closed` receptacles, `task_types`, `rooms`. They say which
-    tasks `tasks` makes. A task holds its whole house, so any of these environments plays any household task.
+    `objects` in total or `copies` of the wanted kind and `distractors` of others, `closed` receptacles, `task_types`, `rooms`. They say
+    which tasks `tasks` makes. A task holds its whole house, so any of these environments plays any household task.
     """
 
     def __init__(
