@@ -29,10 +29,11 @@ def test_every_prompt_shows_what_there_is_to_see(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_later_message_of_a_dialogue_says_the_new_observation_and_the_actions_only(name: str) -> None:
+def test_a_later_message_of_a_dialogue_says_the_new_observation_and_the_actions(name: str) -> None:
     shown = load_template(name).render(View("You see a mug.", "Find it.", 3, opening=False, actions=["take mug 1"], instructions="Rules."))
     assert shown.startswith("You see a mug.") and "take mug 1" in shown
-    assert "Find it." not in shown and "Rules." not in shown
+    assert "Rules." not in shown
+    assert ("Find it." in shown) == (name == "remind")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -155,6 +155,14 @@ def test_every_algorithm_explains_itself() -> None:
         assert entry.options["invalid_penalty"].default == 0
 
 
+@pytest.fixture
+def own_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is forgotten after it."""
+    tw.credit.algorithms.names()
+    monkeypatch.setattr(tw.credit.algorithms, "_entries", dict(tw.credit.algorithms._entries))
+
+
+@pytest.mark.usefixtures("own_algorithms")
 def test_an_algorithm_of_ones_own_is_one_decorated_function() -> None:
     @tw.credit.register("first_turn_only")
     def first_turn_only(r: Rollouts, *, scale: Annotated[float, Help("factor", low=0)] = 1.0) -> Any:
@@ -167,6 +175,7 @@ def test_an_algorithm_of_ones_own_is_one_decorated_function() -> None:
         tw.credit.register("gigpo")(first_turn_only)
 
 
+@pytest.mark.usefixtures("own_algorithms")
 @pytest.mark.parametrize("wrong", [lambda r, **_: np.zeros(3), lambda r, **_: np.full(len(r), np.nan)])
 def test_an_own_algorithm_that_returns_nonsense_is_named(wrong: Any) -> None:
     def nonsense(r: Rollouts) -> Any:

@@ -70,4 +70,5 @@ def build_engine(config: Config, model: Any, tokenizer: Any, stop_ids: Sequence[
         say(f"the native engine does not take this model ({reason}): the transformers engine serves it")
     from turnwise.engines.transformers import TransformersEngine
 
-    return TransformersEngine(model, tokenizer, own.max_batch, longest, stop_token_ids=stop_ids, **own.options)
+    options = own.options if own.name == "transformers" else {}  # options of the native engine mean nothing to another
+    return TransformersEngine(model, tokenizer, own.max_batch, longest, stop_token_ids=stop_ids, **options)

@@ -36,9 +36,9 @@ def train(recipe: str | None, overrides: list[str], env: str | None, resume: str
     console = Console()
     if dry_run:
         config = Config.load(Run.open(resume).folder / CONFIG) if resume else Config.load(recipe or default_recipe(env), changes)
-        console.print(Text(to_toml(config)))
+        console.print(Text(to_toml(config)), soft_wrap=True)
         for line in forecast(config):
-            console.print(Text(line))
+            console.print(Text(line), soft_wrap=True)
         return 0
     if resume is not None:
         result = api.train(resume=resume, reporter=reporter(console))
@@ -46,7 +46,10 @@ def train(recipe: str | None, overrides: list[str], env: str | None, resume: str
         result = api.train(recipe or default_recipe(env), reporter=reporter(console), **changes)
     run = Run.open(result.folder)
     if result.interrupted:
-        console.print(Text(f"Stopped after iteration {result.summary['iterations']}. Go on with: turnwise train --resume {run.folder}"))
+        console.print(
+            Text(f"Stopped after iteration {result.summary['iterations']}. Go on with: turnwise train --resume {run.folder}"),
+            soft_wrap=True,
+        )
         return INTERRUPTED
     finish(console, run, result, closing_words(result.summary, run), in_words)
     return 0
@@ -83,13 +86,13 @@ def finish(console: Console, run: Run, result: Any, words: list[str], in_words: 
             seen.setdefault(trajectory["group"], trajectory)
         for trajectory in list(seen.values())[:3]:
             for line in in_words(trajectory):
-                console.print(Text(line))
+                console.print(Text(line), soft_wrap=True)
     console.print()
     for line in words:
-        console.print(Text(line))
+        console.print(Text(line), soft_wrap=True)
     if picture is not None:
-        console.print(Text(f"The curve: {picture}"))
-    console.print(Text(f"Next: turnwise eval {run.folder}   turnwise algos   turnwise train credit.name=grpo"))
+        console.print(Text(f"The curve: {picture}"), soft_wrap=True)
+    console.print(Text(f"Next: turnwise eval {run.folder}   turnwise algos   turnwise train credit.name=grpo"), soft_wrap=True)
 
 
 def forecast(config: Config) -> list[str]:
