@@ -22,7 +22,7 @@ from turnwise.api import train_config
 from turnwise.config import Config
 from turnwise.learn import checkpoint
 from turnwise.recipes import to_toml
-from turnwise.report.progress import Silent
+from turnwise.report.progress import Reporter
 from turnwise.runs import Run
 
 BANDIT = f"{ROOT / 'tests' / 'bandit_env.py'}:Bandit"
@@ -191,7 +191,7 @@ def test_a_corrupt_checkpoint_is_passed_over_with_a_warning(tmp_path: Path) -> N
     file.write_bytes(file.read_bytes()[:-7])
     heard: list[str] = []
 
-    class Listening(Silent):
+    class Listening(Reporter):
         def note(self, text: str) -> None:
             heard.append(text)
 
@@ -298,9 +298,9 @@ def test_two_hundred_iterations_do_not_grow_the_process(tmp_path: Path) -> None:
     """In a process of its own, so that what other tests hold does not count."""
     code = (
         "import json, sys, turnwise as tw\n"
-        "from turnwise.report.progress import Silent\n"
+        "from turnwise.report.progress import Reporter\n"
         "sizes = []\n"
-        "class Scale(Silent):\n"
+        "class Scale(Reporter):\n"
         "    def iteration(self, number, metrics):\n"
         "        sizes.append(int(open('/proc/self/statm').read().split()[1]) * 4096 / 1e6)\n"
         "tw.train(reporter=Scale(), **json.loads(sys.argv[1]))\n"

@@ -14,7 +14,7 @@ from turnwise.evaluation import Evaluation, run_panel
 from turnwise.interrupt import Interrupt
 from turnwise.learn import checkpoint
 from turnwise.recipes import content_hash, to_toml
-from turnwise.report.progress import Reporter, Silent
+from turnwise.report.progress import Reporter
 from turnwise.report.summary import summarise_run
 from turnwise.runs import CONFIG, Run
 from turnwise.system import System
@@ -49,7 +49,7 @@ def train(
 
 def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> Result:
     """Train in the run's folder, from its last checkpoint."""
-    reporter = reporter or Silent()
+    reporter = reporter or Reporter()
     with Interrupt(reporter.note) as interrupted:
         system = System(config, say=reporter.note, cancelled=interrupted, on_turn=lambda trajectory: reporter.advance())
         try:
@@ -81,7 +81,7 @@ def evaluate(
     """Play a fixed panel with a run (its best-known settings) or a model folder. `n=None` takes the whole split. The tasks are those of the
     panel, each `repeats` times; temperature 0 is greedy, none: the recipe's own."""
     config, folder = source_config(source, env, overrides)
-    reporter = reporter or Silent()
+    reporter = reporter or Reporter()
     split = split or config.eval.split
     system = System(config, model_folder=folder, say=reporter.note, on_turn=lambda trajectory: reporter.advance())
     try:

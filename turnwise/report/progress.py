@@ -1,13 +1,13 @@
 """What a person sees while a run is going on: a live panel in a terminal, plain lines anywhere else.
 
-The loop tells a `Reporter` what happens; a reporter only shows. `Silent` shows nothing (tests, notebooks that want quiet).
+The loop tells a `Reporter` what happens; a reporter only shows. The plain `Reporter` itself shows nothing.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -19,24 +19,8 @@ from rich.text import Text
 BARS = " ▁▂▃▄▅▆▇█"
 
 
-class Reporter(Protocol):
-    """Told by the loop what happens."""
-
-    def begin(self, title: str, iterations: int, done: int) -> None: ...
-
-    def phase(self, name: str, total: int | None = None) -> None: ...
-
-    def advance(self, amount: int = 1) -> None: ...
-
-    def iteration(self, number: int, metrics: Mapping[str, Any]) -> None: ...
-
-    def note(self, text: str) -> None: ...
-
-    def end(self) -> None: ...
-
-
-class Silent:
-    """Shows nothing."""
+class Reporter:
+    """Told by the loop what happens. This one shows nothing: what tests and scripts want, and the base of those that show something."""
 
     def begin(self, title: str, iterations: int, done: int) -> None: ...
 
@@ -65,7 +49,7 @@ def duration(seconds: float) -> str:
     return f"{int(seconds // 3600)}:{int(seconds % 3600 // 60):02d} h"
 
 
-class Plain:
+class Plain(Reporter):
     """One line an iteration."""
 
     def __init__(self, console: Console | None = None):
@@ -79,8 +63,6 @@ class Plain:
     def phase(self, name: str, total: int | None = None) -> None:
         if name in ("warm start", "evaluation"):
             self._say(f"  {name} …")
-
-    def advance(self, amount: int = 1) -> None: ...
 
     def iteration(self, number: int, metrics: Mapping[str, Any]) -> None:
         left = self._left(number)
@@ -100,8 +82,6 @@ class Plain:
 
     def _say(self, text: str) -> None:
         self.console.print(Text(text), soft_wrap=True)
-
-    def end(self) -> None: ...
 
 
 class Panelled(Plain):
