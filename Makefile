@@ -21,7 +21,7 @@ $(VENV)/.made:
 	@touch $@
 
 $(VENV)/.%: $(VENV)/.made pyproject.toml
-	$(PIP) install --quiet --editable '.[$*]'
+	$(PIP) install --quiet --quiet --editable '.[$*]'
 	@touch $@
 
 quickstart: $(VENV)/.quickstart  ## set up and run the main job
