@@ -82,6 +82,18 @@ def test_the_first_bad_row_is_the_first_in_row_order() -> None:
         Rollouts.from_columns(**columns(trajectory=[9, 9, 7, 5, 5], t=[0, 3, 0, 0, 4], group=[0, 0, 0, 1, 1]))
 
 
+def test_tensors_and_ranges_are_read_as_arrays() -> None:
+    import torch
+
+    plain = Rollouts.from_columns(**columns(anchor=[0, 1, 0, 0, 2]))
+    tensors = {name: torch.tensor(values) for name, values in columns(anchor=[0, 1, 0, 0, 2]).items()}
+    again = Rollouts.from_columns(**tensors)
+    for name in ("group", "trajectory", "t", "reward", "anchor", "valid"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(plain, name))
+    one_each = Rollouts.from_columns(group=[0] * 3, trajectory=range(3), t=(0, 0, 0), reward=range(3), anchor=range(3))
+    assert one_each.trajectory_labels.tolist() == [0, 1, 2] and len(one_each.anchor_table) == 3
+
+
 def test_anchors_of_every_kind_are_told_apart_by_kind_and_content() -> None:
     image = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
     kinds = ["1", b"1", 1, image, image.copy(), image + 1, image.astype(np.int32), np.int64(1), 2**70, "\ud800 broken"]

@@ -33,6 +33,7 @@ def bad(column: str, row: int | np.integer, what: str) -> TurnwiseError:
 
 def read_columns(cls: type[Rollouts], given: dict[str, Any]) -> Rollouts:
     """What `Rollouts.from_columns` does, step by step: lengths, values, ids, anchors, then the shape of the trajectories."""
+    given = given | {name: _as_array(given[name]) for name in (*BY_TURN, *BY_TOKEN)}
     rows = _check_lengths({name: given[name] for name in BY_TURN if given[name] is not None})
     columns: dict[str, Any] = {"reward": _numbers("reward", given["reward"]), "t": _whole("t", given["t"])}
     _check_size(columns["reward"])
@@ -51,6 +52,13 @@ def read_columns(cls: type[Rollouts], given: dict[str, Any]) -> Rollouts:
     _read_flat(columns, given, rows)
     _check_trajectories(columns)
     return cls(**columns)
+
+
+def _as_array(values: Any) -> Any:
+    """Tensors, data-frame columns and whatever else numpy can read as an array; lists and tuples stay as they are."""
+    if isinstance(values, (np.ndarray, list, tuple)) or not hasattr(values, "__array__"):
+        return values
+    return np.asarray(values)
 
 
 def _check_lengths(columns: dict[str, Any]) -> int:
