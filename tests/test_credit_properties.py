@@ -39,7 +39,7 @@ def rollouts(rows: list[slow.Row], **changes: object) -> tw.Rollouts:
     return tw.Rollouts.from_columns(**(columns | changes))
 
 
-def close(name: str, rows: list[slow.Row], expected: list[float], **options: object) -> None:
+def check_close(name: str, rows: list[slow.Row], expected: list[float], **options: object) -> None:
     found = tw.credit.compute(name, rollouts(rows), **options)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
@@ -53,28 +53,32 @@ discounts = st.sampled_from([0.0, 0.5, 0.95, 1.0])
 
 @given(batches(), norms, weightings, penalties)
 def test_grpo_equals_its_definition(rows: list[slow.Row], norm: str, weighting: str, penalty: float) -> None:
-    close("grpo", rows, slow.grpo(rows, norm, weighting, penalty), norm=norm, weighting=weighting, invalid_penalty=penalty)
-    close("dr_grpo", rows, slow.grpo(rows, "none", weighting, penalty), weighting=weighting, invalid_penalty=penalty)
+    check_close("grpo", rows, slow.grpo(rows, norm, weighting, penalty), norm=norm, weighting=weighting, invalid_penalty=penalty)
+    check_close("dr_grpo", rows, slow.grpo(rows, "none", weighting, penalty), weighting=weighting, invalid_penalty=penalty)
 
 
 @given(batches(), weightings, penalties)
 def test_rloo_and_loop_equal_their_definitions(rows: list[slow.Row], weighting: str, penalty: float) -> None:
-    close("rloo", rows, slow.rloo(rows, weighting, penalty), weighting=weighting, invalid_penalty=penalty)
-    close("loop", rows, slow.loop(rows, 0.01, penalty), invalid_penalty=penalty)
+    check_close("rloo", rows, slow.rloo(rows, weighting, penalty), weighting=weighting, invalid_penalty=penalty)
+    check_close("loop", rows, slow.loop(rows, 0.01, penalty), invalid_penalty=penalty)
 
 
 @given(batches(), norms, weightings, penalties, discounts)
 def test_reinforce_pp_equals_its_definition(rows: list[slow.Row], norm: str, weighting: str, penalty: float, gamma: float) -> None:
-    close("reinforce_pp", rows, slow.reinforce_pp(rows, norm, weighting, penalty), norm=norm, weighting=weighting, invalid_penalty=penalty)
+    check_close(
+        "reinforce_pp", rows, slow.reinforce_pp(rows, norm, weighting, penalty), norm=norm, weighting=weighting, invalid_penalty=penalty
+    )
     to_go = slow.reinforce_pp_to_go(rows, gamma, norm, penalty)
-    close("reinforce_pp", rows, to_go, returns="to_go", gamma=gamma, norm=norm, weighting="step", invalid_penalty=penalty)
-    close("reinforce_pp_baseline", rows, slow.reinforce_pp_baseline(rows, weighting, penalty), weighting=weighting, invalid_penalty=penalty)
+    check_close("reinforce_pp", rows, to_go, returns="to_go", gamma=gamma, norm=norm, weighting="step", invalid_penalty=penalty)
+    check_close(
+        "reinforce_pp_baseline", rows, slow.reinforce_pp_baseline(rows, weighting, penalty), weighting=weighting, invalid_penalty=penalty
+    )
 
 
 @given(batches(), norms, weightings, penalties, discounts, st.booleans())
 def test_gigpo_equals_its_definition(rows: list[slow.Row], norm: str, weighting: str, penalty: float, gamma: float, once: bool) -> None:
     expected = slow.gigpo(rows, gamma, 0.7, norm, weighting, penalty, once)
-    close("gigpo", rows, expected, gamma=gamma, omega=0.7, norm=norm, weighting=weighting, invalid_penalty=penalty, once=once)
+    check_close("gigpo", rows, expected, gamma=gamma, omega=0.7, norm=norm, weighting=weighting, invalid_penalty=penalty, once=once)
 
 
 @given(batches(), norms, penalties, discounts, st.integers(0, 4), st.sampled_from(["paper", "code"]), st.booleans())
@@ -82,19 +86,19 @@ def test_hgpo_equals_its_definition(
     rows: list[slow.Row], norm: str, penalty: float, gamma: float, history: int, weights: str, episode: bool
 ) -> None:
     options = {"history": history, "alpha": 1.5, "gamma": gamma, "norm": norm, "invalid_penalty": penalty, "weights": weights}
-    close("hgpo", rows, slow.hgpo(rows, history, 1.5, gamma, norm, penalty, weights, episode), episode=episode, **options)
+    check_close("hgpo", rows, slow.hgpo(rows, history, 1.5, gamma, norm, penalty, weights, episode), episode=episode, **options)
 
 
 @given(batches(), norms, penalties, st.sampled_from([0.1, 0.8, 1.0]), st.booleans())
 def test_graph_gpo_equals_its_definition(rows: list[slow.Row], norm: str, penalty: float, gamma: float, relative: bool) -> None:
     expected = slow.graph_gpo(rows, gamma, 10.0, relative, norm, penalty)
-    close("graph_gpo", rows, expected, gamma=gamma, relative=relative, norm=norm, invalid_penalty=penalty)
+    check_close("graph_gpo", rows, expected, gamma=gamma, relative=relative, norm=norm, invalid_penalty=penalty)
 
 
 @given(batches(), discounts, discounts, penalties)
 def test_gae_over_turns_and_tokens_equals_its_definition(rows: list[slow.Row], gamma: float, lam: float, penalty: float) -> None:
-    close("gae", rows, slow.turn_gae(rows, gamma, lam, penalty), gamma=gamma, lam=lam, norm="none", invalid_penalty=penalty)
-    close("gae", rows, slow.token_gae(rows, gamma, lam), level="token", gamma=gamma, lam=lam, norm="none")
+    check_close("gae", rows, slow.turn_gae(rows, gamma, lam, penalty), gamma=gamma, lam=lam, norm="none", invalid_penalty=penalty)
+    check_close("gae", rows, slow.token_gae(rows, gamma, lam), level="token", gamma=gamma, lam=lam, norm="none")
     close(
         "bi_level_gae",
         rows,
