@@ -99,7 +99,7 @@ def test_graph_gpo_equals_its_definition(rows: list[slow.Row], norm: str, penalt
 def test_gae_over_turns_and_tokens_equals_its_definition(rows: list[slow.Row], gamma: float, lam: float, penalty: float) -> None:
     check_close("gae", rows, slow.turn_gae(rows, gamma, lam, penalty), gamma=gamma, lam=lam, norm="none", invalid_penalty=penalty)
     check_close("gae", rows, slow.token_gae(rows, gamma, lam), level="token", gamma=gamma, lam=lam, norm="none")
-    close(
+    check_close(
         "bi_level_gae",
         rows,
         slow.bi_level_gae(rows, 0.9, lam, gamma, lam),
