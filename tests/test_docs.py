@@ -97,7 +97,7 @@ def test_explain_and_diagnose_are_described_in_full() -> None:
         assert f'`"{size}"`' in section(ALGORITHMS, "`diagnose`")
 
 
-def close(shown: list[str], found: np.ndarray) -> None:
+def check_close(shown: list[str], found: np.ndarray) -> None:
     np.testing.assert_allclose([float(cell) for cell in shown], found, atol=6e-4, rtol=0)
 
 
@@ -113,12 +113,12 @@ def test_the_worked_example_is_right() -> None:
     )  # fmt: skip
     options: dict[str, Any] = {"gamma": 0.5, "norm": "none"}
     why = tw.credit.explain(r, **options)
-    close(cells("G"), why["step_return"])
-    close(cells("step"), why["step"])
-    close(cells("episode, trajectory"), why["episode"])
-    close(cells("episode, step"), tw.credit.explain(r, weighting="step", **options)["episode"])
-    close(cells("credit"), tw.credit.compute("gigpo", r, **options))
-    close(cells("credit, c = 1"), tw.credit.compute("gigpo", r, invalid_penalty=1, **options))
+    check_close(cells("G"), why["step_return"])
+    check_close(cells("step"), why["step"])
+    check_close(cells("episode, trajectory"), why["episode"])
+    check_close(cells("episode, step"), tw.credit.explain(r, weighting="step", **options)["episode"])
+    check_close(cells("credit"), tw.credit.compute("gigpo", r, **options))
+    check_close(cells("credit, c = 1"), tw.credit.compute("gigpo", r, invalid_penalty=1, **options))
 
 
 def test_the_edges_are_right() -> None:
@@ -134,7 +134,7 @@ def test_the_edges_are_right() -> None:
         for case, r, invalid in (("one", one, 1), ("all fail", fail, 0)):
             for weighting in ("trajectory", "step"):
                 found = tw.credit.compute(row["name"].strip("`"), r, weighting=weighting, invalid_penalty=0.5)
-                close([row[f"{case}, {weighting}"]], found[[invalid]])
+                check_close([row[f"{case}, {weighting}"]], found[[invalid]])
 
 
 OVERVIEW = [row["name"].split("`")[1] for row in tables(section(ALGORITHMS, "All at a glance"))[0]]

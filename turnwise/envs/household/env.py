@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Literal
 
 from turnwise.envs.base import EpisodeOver, Observation, Transition
@@ -13,7 +14,7 @@ from turnwise.tasks import Task
 Anchor = Literal["observation", "state"]
 
 
-class WorldEnv:
+class WorldEnv(ABC):
     """Plays one task at a time. A subclass says which `world(task)` a task is; worlds can be shared between environments.
 
     `anchor` is what counts as "the same state" when turns are compared: "observation" (the text; Observation.anchor stays None) or "state"
@@ -29,8 +30,9 @@ class WorldEnv:
         self._over = "step() was called before reset(): call reset(task) first"
         self._experts: tuple[World, Expert] | None = None
 
+    @abstractmethod
     def world(self, task: Task) -> World:
-        raise NotImplementedError
+        """The compiled house of a task."""
 
     def reset(self, task: Task, seed: int = 0) -> Observation:
         self._play = Play(self.world(task))
