@@ -5,26 +5,24 @@ else. After the first steps its *core* is known: the room, the task, how many re
 where the wanted objects lie. A hash of the core decides the split, and a house of the wrong split is drawn again. So train, valid and test
 share no house by construction, and not even one that differs only in numbers, in other objects or in what is closed.
 
-All chance comes from BLAKE2b, not from a library's generator, whose stream may change with its version.
+All chance comes from `Dice`, whose numbers are hashes.
 """
 
 from __future__ import annotations
 
 import json
-import struct
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, TypeVar
+from typing import Any
 
+from turnwise.envs.dice import Dice
 from turnwise.envs.household.house import Goal, House, Item, Receptacle
-from turnwise.envs.household.knobs import Knobs, Range, capacity
+from turnwise.envs.household.knobs import Knobs, capacity
 from turnwise.envs.household.rooms import LAMP, tables
 from turnwise.errors import TurnwiseError, unknown_name
 from turnwise.tasks import Task, TaskSet
-
-T = TypeVar("T")
 
 SPLITS: Mapping[str, range] = {"train": range(4), "valid": range(4, 6), "test": range(6, 8)}  # of eight equal parts of all cores
 DEFAULT_SIZES = {"train": 10_000, "valid": 1_000, "test": 1_000}
@@ -51,43 +49,6 @@ SENTENCES = {
     "pick_cool_then_place_in_recep": ("put a cool {0} in {1}.", "cool some {0} and put it in {1}."),
     "pick_two_obj_and_place": ("put two {0} in {1}.", "find two {0} and put them in {1}."),
 }
-
-
-class Dice:
-    """Numbers from a hash of a text: the same everywhere, for ever."""
-
-    def __init__(self, seed: str):
-        self._seed = blake2b(seed.encode(), digest_size=32).digest()
-        self._block = 0
-        self._left: list[int] = []
-
-    def below(self, n: int) -> int:
-        """A number from 0 to n − 1. 32 bits for small n: the bias is below one in a million."""
-        if not self._left:
-            drawn = blake2b(self._block.to_bytes(8, "big"), key=self._seed, digest_size=64).digest()
-            self._left = list(struct.unpack(">16I", drawn))
-            self._block += 1
-        return self._left.pop() % n
-
-    def between(self, pair: Range) -> int:
-        return pair[0] + self.below(pair[1] - pair[0] + 1)
-
-    def pick(self, options: Sequence[T]) -> T:
-        return options[self.below(len(options))]
-
-    def weighted(self, weights: Mapping[T, int]) -> T:
-        """An option, as likely as its weight says."""
-        mark = self.below(sum(weights.values()))
-        for option, weight in weights.items():
-            mark -= weight
-            if mark < 0:
-                return option
-        raise AssertionError("the mark lies below the sum of the weights")
-
-    def shuffle(self, items: list[Any]) -> None:
-        for last in range(len(items) - 1, 0, -1):
-            other = self.below(last + 1)
-            items[last], items[other] = items[other], items[last]
 
 
 def generate(knobs: Knobs, split: str, index: int) -> dict[str, Any]:

@@ -1,0 +1,47 @@
+"""Chance for generated tasks. It comes from BLAKE2b, not from a library's generator, whose stream may change with its version."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Dice:
+    """Numbers from a hash of a text: the same everywhere, for ever."""
+
+    def __init__(self, seed: str):
+        self._seed = blake2b(seed.encode(), digest_size=32).digest()
+        self._block = 0
+        self._left: list[int] = []
+
+    def below(self, n: int) -> int:
+        """A number from 0 to n − 1. 32 bits for small n: the bias is below one in a million."""
+        if not self._left:
+            drawn = blake2b(self._block.to_bytes(8, "big"), key=self._seed, digest_size=64).digest()
+            self._left = list(struct.unpack(">16I", drawn))
+            self._block += 1
+        return self._left.pop() % n
+
+    def between(self, pair: tuple[int, int]) -> int:
+        return pair[0] + self.below(pair[1] - pair[0] + 1)
+
+    def pick(self, options: Sequence[T]) -> T:
+        return options[self.below(len(options))]
+
+    def weighted(self, weights: Mapping[T, int]) -> T:
+        """An option, as likely as its weight says."""
+        mark = self.below(sum(weights.values()))
+        for option, weight in weights.items():
+            mark -= weight
+            if mark < 0:
+                return option
+        raise AssertionError("the mark lies below the sum of the weights")
+
+    def shuffle(self, items: list[Any]) -> None:
+        for last in range(len(items) - 1, 0, -1):
+            other = self.below(last + 1)
+            items[last], items[other] = items[other], items[last]
