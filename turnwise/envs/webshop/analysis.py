@@ -1,0 +1,80 @@
+"""From text to index terms, as Lucene's English analyser with the standard tokenizer makes them.
+
+In order: words by the word-break rules of Unicode (UAX #29), a possessive 's removed, lower case, 33 stop words dropped, Porter's stemmer.
+What surprises: a colon or a full stop between letters joins them ("size:large" is one word), a hyphen and a slash never do, "3.5oz" is one
+word, an underscore is part of a word, ideographs and hiragana are words of one character, and emoji are words.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import regex
+
+from turnwise.envs.webshop.stemmer import stem
+
+STOP_WORDS = frozenset(
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to was will with".split()
+)
+LONGEST_WORD = 255  # Lucene cuts longer ones into pieces of this length
+
+# Extended_Pictographic as Unicode 12.1 has it, which Lucene was built with. Later versions took stars, hearts and hands out of it again.
+PICTOGRAPHS = (
+    r"\u00a9\u00ae\u203c\u2049\u2122\u2139\u2194-\u2199\u21a9\u21aa\u231a\u231b\u2328\u2388\u23cf\u23e9-\u23f3\u23f8-\u23fa\u24c2"
+    r"\u25aa\u25ab\u25b6\u25c0\u25fb-\u25fe\u2600-\u2605\u2607-\u2612\u2614-\u2685\u2690-\u2705\u2708-\u2712\u2714\u2716\u271d\u2721\u2728"
+    r"\u2733\u2734\u2744\u2747\u274c\u274e\u2753-\u2755\u2757\u2763-\u2767\u2795-\u2797\u27a1\u27b0\u27bf\u2934\u2935\u2b05-\u2b07"
+    r"\u2b1b\u2b1c\u2b50\u2b55\u3030\u303d\u3297\u3299\U0001f000-\U0001f0ff\U0001f10d-\U0001f10f\U0001f12f\U0001f16c-\U0001f171"
+    r"\U0001f17e\U0001f17f\U0001f18e\U0001f191-\U0001f19a\U0001f1ad-\U0001f1e5\U0001f201-\U0001f20f\U0001f21a\U0001f22f"
+    r"\U0001f232-\U0001f23a\U0001f23c-\U0001f23f\U0001f249-\U0001f3fa\U0001f400-\U0001f53d\U0001f546-\U0001f64f\U0001f680-\U0001f6ff"
+    r"\U0001f774-\U0001f77f\U0001f7d5-\U0001f7ff\U0001f80c-\U0001f80f\U0001f848-\U0001f84f\U0001f85a-\U0001f85f\U0001f888-\U0001f88f"
+    r"\U0001f8ae-\U0001f8ff\U0001f90c-\U0001f93a\U0001f93c-\U0001f945\U0001f947-\U0001fffd"
+)
+
+
+def _word_pattern() -> regex.Pattern[str]:
+    """One match a word. Every character may be followed by marks and invisible ones, which belong to it (rule WB4)."""
+    marks = r"[\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}]*+"
+    letter = rf"(?:[\p{{WB=ALetter}}\p{{WB=Hebrew_Letter}}--\p{{LB=SA}}]{marks})"
+    digit = rf"(?:[\p{{WB=Numeric}}\uff10-\uff19]{marks})"
+    kana = rf"(?:\p{{WB=Katakana}}{marks})"
+    low_line = rf"(?:\p{{WB=ExtendNumLet}}{marks})"
+    in_word = rf"(?:[\p{{WB=MidLetter}}\p{{WB=MidNumLet}}\p{{WB=Single_Quote}}:]{marks})"
+    in_number = rf"(?:[\p{{WB=MidNum}}\p{{WB=MidNumLet}}\p{{WB=Single_Quote}}]{marks})"
+    hebrew = rf"(?:\p{{WB=Hebrew_Letter}}{marks}"
+    quoted = rf'{hebrew}"{marks}{hebrew}))|{hebrew}\'{marks})'
+    run = rf"(?:{letter}(?:(?:{low_line}*|{in_word}){letter})*|{digit}(?:(?:{low_line}*|{in_number}){digit})*|{quoted})+"
+    katakana = rf"{kana}(?:{low_line}*{kana})*"
+    word = rf"{low_line}*(?:{katakana}|{run})(?:{low_line}+(?:{katakana}|{run}))*{low_line}*"
+    asian = rf"(?:\p{{LB=SA}}{marks})+|\p{{Script=Han}}{marks}|\p{{Script=Hiragana}}{marks}"
+    return regex.compile(rf"{word}|{asian}|{_emoji()}", regex.V1)
+
+
+def _emoji() -> str:
+    """A pictograph with what modifies it, several joined into one, a flag, a keycap. Stars, hearts and trade mark signs are pictographs."""
+    one = rf"[{PICTOGRAPHS}](?:\ufe0f|[\U0001f3fb-\U0001f3ff])?(?:[\U000e0020-\U000e007e]+\U000e007f)?"
+    return rf"{one}(?:\u200d{one})*|[\U0001f1e6-\U0001f1ff]{{2}}|[0-9#*]\ufe0f?\u20e3"
+
+
+_WORD = _word_pattern()
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, as the tokenizer cuts them."""
+    found: list[str] = _WORD.findall(text)
+    if not any(len(word) > LONGEST_WORD for word in found):
+        return found
+    return [word[start : start + LONGEST_WORD] for word in found for start in range(0, len(word), LONGEST_WORD)]
+
+
+@lru_cache(maxsize=1 << 17)
+def term(word: str) -> str:
+    """The index term of a word; empty for a stop word."""
+    if word[-2:-1] in ("'", "\u2019", "\uff07") and word[-1:] in ("s", "S"):
+        word = word[:-2]
+    word = "".join([letter.lower()[:1] for letter in word]) if not word.isascii() else word.lower()
+    return "" if word in STOP_WORDS else stem(word)
+
+
+def terms(text: str) -> list[str]:
+    """The index terms of a text, in order."""
+    return [found for found in map(term, words(text)) if found]
