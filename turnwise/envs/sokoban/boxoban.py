@@ -1,0 +1,118 @@
+"""Boxoban: the rooms of the public level files, 10 × 10 with four boxes.
+
+The files lie in `hard/`, `medium/<split>/` and `unfiltered/<split>/`, as plain text or packed with xz; a room is a line `; NUMBER` and the
+lines under it. The hard rooms have no official split: they are told apart by the last digit of their number in the file, 0 to 7 train,
+8 valid, 9 test.
+"""
+
+from __future__ import annotations
+
+import lzma
+import os
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from turnwise.envs.sokoban.env import Anchor, Observed, SokobanEnv
+from turnwise.envs.sokoban.generator import GOAL
+from turnwise.envs.sokoban.pictures import TILE
+from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.tasks import Task, TaskSet
+
+LEVELS = ("medium", "unfiltered", "hard")
+HARD_SPLITS: Mapping[str, str] = {"train": "01234567", "valid": "8", "test": "9"}
+MAX_TURNS = 120  # gym-sokoban's limit for rooms of this size
+
+
+class BoxobanEnv(SokobanEnv):
+    """Boxoban's rooms. `level`: "medium", "unfiltered" or "hard"; `data`: the folder that has them, by default looked for in
+    `$TURNWISE_DATA/sokoban`, `$BOXOBAN_DATA` and `~/.cache/boxoban-levels`. The other options are those of `SokobanEnv`."""
+
+    max_turns = MAX_TURNS
+
+    def __init__(
+        self,
+        level: str = "medium",
+        data: str | os.PathLike[str] | None = None,
+        observe: Observed = "text",
+        anchor: Anchor = "observation",
+        tile: int = TILE,
+    ):
+        super().__init__(observe, anchor, tile)
+        if level not in LEVELS:
+            raise unknown_name("level of boxoban:", str(level), LEVELS)
+        self.level = level
+        self.folder = find_data() if data is None else _checked(Path(data).expanduser())
+
+    def tasks(self, split: str = "train") -> TaskSet:
+        """The rooms of a split, in the order of the files."""
+        return _tasks(self.folder, self.level, split)
+
+
+def splits(folder: Path, level: str = "medium") -> list[str]:
+    """The splits that a folder has of a level."""
+    if level == "hard":
+        return [split for split in HARD_SPLITS if _files(folder / "hard")]
+    return [split for split in ("train", "valid", "test") if _files(folder / level / split)]
+
+
+@lru_cache(maxsize=16)
+def _tasks(folder: Path, level: str, split: str) -> TaskSet:
+    if split not in (known := splits(folder, level)):
+        raise unknown_name(f"split of boxoban's {level} rooms in {folder}:", split, known)
+    place = folder / level if level == "hard" else folder / level / split
+    found: dict[str, Task] = {}
+    for file in _files(place):
+        stem = file.name.partition(".")[0]
+        for number, text in rooms(file):
+            if level != "hard" or number[-1] in HARD_SPLITS[split]:
+                task = Task(f"{level}/{split}/{stem}/{number}", split, {"goal": GOAL, "room": text})
+                found.setdefault(text, task)
+    return TaskSet(found.values(), f"boxoban {level}/{split}")
+
+
+def rooms(file: Path) -> Iterator[tuple[str, str]]:
+    """The rooms of a file: number and letters. They are checked when they are played."""
+    try:
+        text = lzma.decompress(file.read_bytes()).decode() if file.suffix == ".xz" else file.read_text()
+    except (OSError, lzma.LZMAError, UnicodeDecodeError) as error:
+        raise TurnwiseError(f"{file}: this level file cannot be read: {error}. Get it again") from None
+    number, lines = "", list[str]()
+    for place, line in enumerate([*text.splitlines(), ";"], 1):
+        if not line.startswith(";"):
+            lines.append(line)
+            continue
+        if room := "\n".join(lines).strip("\n"):
+            if not number.isdecimal():
+                raise TurnwiseError(f"{file}, line {place}: a room must stand under a line '; NUMBER', got {number!r}")
+            yield number, room
+        number, lines = line[1:].strip(), []
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted([*folder.glob("*.txt"), *folder.glob("*.txt.xz")])
+
+
+def _checked(folder: Path) -> Path:
+    if not any(splits(folder, level) for level in LEVELS):
+        raise TurnwiseError(f"{folder}: no Boxoban rooms there. {_EXPECTED}")
+    return folder.resolve()
+
+
+_EXPECTED = (
+    "Expected hard/*.txt, medium/<split>/*.txt or unfiltered/<split>/*.txt (or .txt.xz), as in the repository boxoban-levels. "
+    "Clone it to ~/.cache/boxoban-levels; elsewhere: set BOXOBAN_DATA to the folder, or pass data=…"
+)
+
+
+def find_data() -> Path:
+    """The first place that has rooms, of those where they usually are."""
+    places = [Path.home() / ".cache" / "boxoban-levels"]
+    if own := os.environ.get("BOXOBAN_DATA"):
+        places.insert(0, Path(own).expanduser())
+    if shared := os.environ.get("TURNWISE_DATA"):
+        places.insert(0, Path(shared).expanduser() / "sokoban")
+    for place in places:
+        if any(splits(place, level) for level in LEVELS):
+            return place.resolve()
+    raise TurnwiseError(f"Boxoban's rooms were not found (looked in {', '.join(map(str, places))}). {_EXPECTED}")

@@ -1,0 +1,169 @@
+"""Sokoban as an environment: rewards as in gym-sokoban, text or pictures, and a solver for an expert."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Literal
+
+from turnwise.envs.base import EpisodeOver, Observation, Transition
+from turnwise.envs.sokoban.generator import task_set, turn_knobs
+from turnwise.envs.sokoban.pictures import TILE, Image, check_tile, draw
+from turnwise.envs.sokoban.room import DIRECTIONS, Room, read_room
+from turnwise.envs.sokoban.solver import Solver
+from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.tasks import Task, TaskSet
+
+STEP, BOX, SOLVED = -0.1, 1.0, 10.0
+REWARD_RANGE = (STEP - BOX, STEP + BOX + SOLVED)  # of one step
+
+Observed = Literal["text", "image", "both"]
+Anchor = Literal["observation", "state"]
+
+
+class SokobanEnv:
+    """Plays rooms. `observe`: "text" (a grid of letters), "image" (an RGB array) or "both"; `tile` is the side of a cell in pixels.
+
+    `anchor`: "observation" (the grid, or a hash of the picture where there is no grid) or "state" (16 bytes of where all things stand,
+    the same for text and pictures). Both tell the same states apart: a room shows all of itself. Every step costs 0.1, also one that
+    cannot be done and one that is no move at all; a box brought to a target is worth 1, one pushed off it costs 1, the solved room is worth
+    10. There is no chance in it, so `seed` changes nothing.
+    """
+
+    instructions = (
+        "You play Sokoban. You push boxes and cannot pull them, one at a time, and nothing moves through a wall. In the grid # is a wall, "
+        "_ is floor, $ is a box, . is a target, * is a box on a target, @ is you and + is you on a target. "
+        "The actions are up, down, left and right."
+    )
+
+    def __init__(self, observe: Observed = "text", anchor: Anchor = "observation", tile: int = TILE):
+        if observe not in ("text", "image", "both"):
+            raise unknown_name("way to observe", str(observe), ("text", "image", "both"))
+        if anchor not in ("observation", "state"):
+            raise unknown_name("anchor", str(anchor), ("observation", "state"))
+        self.observe, self.anchor, self.tile = observe, anchor, check_tile(tile)
+        self._room: Room | None = None
+        self._plan: list[str] | None = None
+        self._over = "step() was called before reset(): call reset(task) first"
+
+    def reset(self, task: Task, seed: int = 0) -> Observation:
+        self._room = room_of(task)
+        self._plan = None
+        self._over = "the task is solved from the start: call reset(task) with another" if self._room.solved else ""
+        return self._observation(self._room)
+
+    def step(self, action: str) -> Transition:
+        if self._room is None or self._over:
+            raise EpisodeOver(self._over)
+        if not isinstance(action, str):
+            raise TurnwiseError(f"an action is a text, not {type(action).__name__}: {action!r}")
+        word = action.strip().lower()
+        before = self._room
+        room = before.after(word) if word in DIRECTIONS else before
+        self._follow(word, room is not before)
+        self._room = room
+        reward = STEP + BOX * (room.boxes_on_targets - before.boxes_on_targets) + SOLVED * room.solved
+        if room.solved:
+            self._over = "the episode is over (the room is solved): call reset(task) before the next step"
+        info = {"understood": word in DIRECTIONS, "moved": room is not before, "boxes_on_targets": room.boxes_on_targets}
+        return Transition(self._observation(room), reward, room.solved, room.solved, info)
+
+    def _follow(self, word: str, moved: bool) -> None:
+        """Keep the expert's plan as long as the agent goes along with it."""
+        if moved:
+            self._plan = self._plan[1:] if self._plan and self._plan[0] == word else None
+
+    def _observation(self, room: Room) -> Observation:
+        text = "The picture shows the room." if self.observe == "image" else room.text("_", " ")
+        images: tuple[Image, ...] = () if self.observe == "text" else (draw(room, self.tile),)
+        anchor: bytes | None = None
+        if self.anchor == "state":
+            anchor = blake2b(room.text().encode(), digest_size=16).digest()
+        elif self.observe == "image":
+            anchor = blake2b(images[0].tobytes(), digest_size=16).digest()
+        return Observation(text, images, DIRECTIONS, anchor)
+
+    def close(self) -> None:
+        self._room = None
+        self._over = "the environment was closed: call reset(task) first"
+
+    @property
+    def room(self) -> Room:
+        """The room as it is now."""
+        if self._room is None:
+            raise EpisodeOver(self._over)
+        return self._room
+
+    def expert(self, task: Task) -> list[str]:
+        """Moves that solve the task, as few as possible where the room is not too large. The episode being played is left alone."""
+        room = room_of(task)
+        plan = _solver(room).plan(room.player, room.boxes)
+        if plan is None:
+            raise TurnwiseError(f"task {task.id!r}: the solver found no solution")
+        return plan
+
+    def expert_plan(self) -> list[str] | None:
+        """The moves that are left from the present state; none where it can no longer be solved (or the solver gave up)."""
+        if self._plan is None:
+            self._plan = _solver(self.room).plan(self.room.player, self.room.boxes)
+        return self._plan
+
+    def expert_action(self) -> str | None:
+        """The next move of the plan; none where there is nothing left to do or to be saved."""
+        plan = self.expert_plan()
+        return plan[0] if plan else None
+
+    def expert_distance(self) -> int | None:
+        """How many moves are left; none where the room can no longer be solved."""
+        plan = self.expert_plan()
+        return None if plan is None else len(plan)
+
+    def scripted_action(self) -> str:
+        """A simple rule without a plan: walk to the nearest place from which a push brings a box nearer to a target, and push."""
+        return _solver(self.room).simple_action(self.room.player, self.room.boxes)
+
+
+class GeneratedSokoban(SokobanEnv):
+    """Endless Sokoban rooms. `size`: one number or (height, width), walls included; `boxes`; `depth`: every room has a solution of at most
+    so many moves, which is also the limit of turns; `least`: and of at least so many. The other options are those of `SokobanEnv`."""
+
+    def __init__(
+        self,
+        size: int | Sequence[int] = 6,
+        boxes: int = 1,
+        depth: int = 15,
+        least: int = 2,
+        observe: Observed = "text",
+        anchor: Anchor = "observation",
+        tile: int = TILE,
+    ):
+        super().__init__(observe, anchor, tile)
+        self.knobs = turn_knobs(size, boxes, depth, least)
+        self.max_turns = self.knobs.depth
+
+    def tasks(self, split: str = "train", n: int | None = None) -> TaskSet:
+        """The first `n` rooms of "train", "valid" or "test", each made when it is asked for."""
+        return task_set(self.knobs, split, n)
+
+
+@lru_cache(maxsize=1024)
+def _read(text: str, where: str) -> Room:
+    return read_room(text, where)
+
+
+def room_of(task: Task) -> Room:
+    """The room that a task starts in."""
+    if not isinstance(text := task.data.get("room"), str):
+        raise TurnwiseError(f"task {task.id!r} is no Sokoban task: its data has no text 'room'")
+    return _read(text, f"task {task.id!r}")
+
+
+def _solver(room: Room) -> Solver:
+    return _solver_of(room.height, room.width, room.walls, room.targets)
+
+
+@lru_cache(maxsize=64)
+def _solver_of(height: int, width: int, walls: frozenset[int], targets: tuple[int, ...]) -> Solver:
+    """One solver for all states of a room: what it learned of the walls serves all of them."""
+    return Solver(Room(height, width, walls, targets, targets, -1))
