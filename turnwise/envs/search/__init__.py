@@ -1,0 +1,32 @@
+"""Search QA: questions that are answered with the help of a search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from turnwise.envs.registry import Need, needs_package, register
+
+
+def _present() -> bool:
+    from turnwise.envs.search.questions import find_data
+
+    return find_data().is_dir()
+
+
+def _splits() -> Mapping[str, int]:
+    from turnwise.envs.search.questions import Library, find_data
+
+    return Library(find_data()).sizes()
+
+
+register(
+    "search",
+    "turnwise.envs.search.env:SearchEnv",
+    summary="questions answered with a search: BM25, dense, or a retrieval server",
+    splits=_splits,
+    max_turns=4,
+    needs=[
+        Need("question sets", _present, "set TURNWISE_DATA to the folder that has them as qa/: see docs/search.md"),
+        needs_package("bm25s", "search"),
+    ],
+)

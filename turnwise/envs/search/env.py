@@ -1,0 +1,169 @@
+"""Search QA: a question, a few turns to look things up, one answer.
+
+The reward is 1 for an answer that matches exactly, else 0; F1 is in `info`. There is no chance in it, so `seed` changes nothing. A search
+that fails (a server that is down) raises and ends the attempt as a fault: it is never shown to the agent as "nothing found".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Literal
+
+from turnwise.envs.base import EpisodeOver, Observation, Transition
+from turnwise.envs.search.actions import ANSWER_FORM, SEARCH_FORM, Action, read_action
+from turnwise.envs.search.answers import exact_match, f1
+from turnwise.envs.search.questions import Library, Which, find_corpus, find_data
+from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.retrieval.base import Hit, Retriever
+from turnwise.retrieval.kinds import make_retriever, open_corpus
+from turnwise.tasks import Task, TaskSet
+
+Anchor = Literal["observation", "state"]
+ACTIONS = (SEARCH_FORM, ANSWER_FORM)
+NOTHING = "No passage was found. Try other words."
+UNCLEAR = (
+    "This is neither a search nor an answer. To look something up: search[words], or <search>words</search>. "
+    "To answer: answer[words], or <answer>words</answer>."
+)
+
+
+class SearchEnv:
+    """`data`: the folder with the question sets and the corpus. `corpus`: the file of passages, where it is not in that folder.
+    `questions`: "answerable" (those whose evidence seems to be in the corpus), "all", or "auto": the first where the folder has them.
+    `files`: set → question file, for files whose names do not tell. `train_sets`: the training sets to use, none: all. `per_set`: at
+    most so many questions of each set. `retriever`: "bm25", "dense", "http", a server's address, or a table with a name and options.
+    `topk`: passages a search. `max_turns`: after so many turns without an answer the attempt is over. `cache`: answers of the retriever
+    to remember. `anchor`: "observation" (the text) or "state" (16 bytes of the passages seen so far and the turns left)."""
+
+    def __init__(
+        self,
+        data: str | os.PathLike[str] | None = None,
+        corpus: str | os.PathLike[str] | None = None,
+        questions: Which = "auto",
+        files: Mapping[str, str] | None = None,
+        train_sets: Sequence[str] | None = None,
+        per_set: int | None = None,
+        retriever: str | Mapping[str, Any] = "bm25",
+        topk: int = 3,
+        max_turns: int = 4,
+        cache: int = 10_000,
+        anchor: Anchor = "observation",
+    ):
+        if anchor not in ("observation", "state"):
+            raise unknown_name("anchor", str(anchor), ("observation", "state"))
+        for name, value in (("topk", topk), ("max_turns", max_turns), ("per_set", 1 if per_set is None else per_set)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise TurnwiseError(f"environment 'search': {name} is a whole number from 1, not {value!r}")
+        self.anchor, self.topk, self.max_turns = anchor, topk, max_turns
+        self._data, self._corpus = data, corpus
+        self._which, self._files, self._train_sets, self._per_set = questions, files, train_sets, per_set
+        self._retriever_spec, self._cache = retriever, cache
+        self._retriever: Retriever | None = None
+        self._task: Task | None = None
+        self._over = "step() was called before reset(): call reset(task) first"
+        self._turn, self._searches = 0, 0
+        self._seen: dict[str, None] = {}
+
+    @property
+    def folder(self) -> Path:
+        """The folder with the data."""
+        return find_data() if self._data is None else Path(self._data).expanduser()
+
+    def tasks(self, split: str = "train") -> TaskSet:
+        library = Library(self.folder, self._which, self._files)
+        return library.split(split, self._per_set, self._train_sets)
+
+    @property
+    def retriever(self) -> Retriever:
+        """What finds passages; made when it is first needed, shared by all environments of this process."""
+        if self._retriever is None:
+            self._retriever = make_retriever(self._retriever_spec, self._corpus_path(), self._cache)
+        return self._retriever
+
+    def _corpus_path(self) -> Path | None:
+        name = self._retriever_spec if isinstance(self._retriever_spec, str) else self._retriever_spec.get("name")
+        if name == "http" or str(name).startswith(("http://", "https://")):
+            return None
+        return find_corpus(self.folder) if self._corpus is None else Path(self._corpus).expanduser()
+
+    def reset(self, task: Task, seed: int = 0) -> Observation:
+        question, answers = task.data.get("question"), task.data.get("answers")
+        if not isinstance(question, str) or not isinstance(answers, Sequence) or isinstance(answers, str) or not answers:
+            raise TurnwiseError(f"task {task.id!r}: its data needs a question and a list of answers. Take tasks from tw.tasks('search', …)")
+        self._task, self._over = task, ""
+        self._turn, self._searches, self._seen = 0, 0, {}
+        return self._observation(f"Question: {question}")
+
+    def step(self, action: str) -> Transition:
+        task = self._task
+        if task is None or self._over:
+            raise EpisodeOver(self._over)
+        if not isinstance(action, str):
+            raise TurnwiseError(f"an action is a text, not {type(action).__name__}: {action!r}")
+        wanted = read_action(action)
+        if wanted is not None and wanted.verb == "answer":
+            return self._answer(task, wanted)
+        text, info = self._search(wanted) if wanted is not None else (UNCLEAR, {"problem": "neither a search nor an answer"})
+        self._turn += 1
+        if self._turn < self.max_turns:
+            return Transition(self._observation(text), info=info)
+        self._over = f"the episode is over (no answer within {self.max_turns} turns): call reset(task) before the next step"
+        return Transition(self._observation(text), done=True, info=info | {"em": 0.0, "f1": 0.0, "searches": self._searches})
+
+    def _search(self, wanted: Action) -> tuple[str, dict[str, Any]]:
+        (hits,) = self.retriever.search([wanted.words], self.topk)
+        self._searches += 1
+        names = [hit.passage.id for hit in hits]
+        self._seen |= dict.fromkeys(names)
+        return shown(hits), {"query": wanted.words, "passages": names}
+
+    def _answer(self, task: Task, wanted: Action) -> Transition:
+        accepted = [str(answer) for answer in task.data["answers"]]
+        right = exact_match(wanted.words, accepted)
+        self._turn += 1
+        self._over = "the episode is over (an answer was given): call reset(task) before the next step"
+        text = "The answer is right." if right else f"The answer is not right. Accepted: {accepted[0]}"
+        info = {"answer": wanted.words, "em": float(right), "f1": f1(wanted.words, accepted), "searches": self._searches}
+        return Transition(self._observation(text), float(right), True, right, info)
+
+    def _observation(self, text: str) -> Observation:
+        return Observation(text, (), ACTIONS, self._state() if self.anchor == "state" else None)
+
+    def _state(self) -> bytes:
+        """Everything that bears on what is still possible: the question, what was read so far in whatever order, the turns left."""
+        known = [self._task.id if self._task else "", sorted(self._seen), self.max_turns - self._turn, bool(self._over)]
+        return blake2b(json.dumps(known).encode(), digest_size=16).digest()
+
+    def close(self) -> None:
+        self._task = None
+        self._over = "the environment was closed: call reset(task) first"
+
+    def expert(self, task: Task) -> list[str]:
+        """An agent that knows the answer: it looks up where the answer stands, as far as the data says that, and answers."""
+        titles = self._titles(task)[: self.max_turns - 1]
+        return [*(f"search[{title}]" for title in titles), f"answer[{task.data['answers'][0]}]"]
+
+    def expert_action(self) -> str:
+        """What that agent would do now, whatever was done before: it answers once it has looked everything up, or on the last turn."""
+        if self._task is None or self._over:
+            raise EpisodeOver(self._over)
+        plan = self.expert(self._task)
+        return plan[self._searches] if self._searches < len(plan) - 1 and self._turn < self.max_turns - 1 else plan[-1]
+
+    def _titles(self, task: Task) -> list[str]:
+        titles = [str(title) for title in task.data.get("titles", ())]
+        if not titles and task.data.get("evidence") and (path := self._corpus_path()) is not None:
+            corpus = open_corpus(path)
+            places = [int(name) for name in task.data["evidence"] if str(name).isdecimal() and int(name) < len(corpus)]
+            found = [corpus[place] for place in places]
+            titles = [passage.title for passage, place in zip(found, places, strict=True) if passage.id == str(place)]
+        return list(dict.fromkeys(titles)) or [str(task.data["question"])]
+
+
+def shown(hits: Sequence[Hit]) -> str:
+    """What the agent reads of the passages that were found."""
+    return "\n\n".join(f"[{rank}] {hit.passage.title}\n{hit.passage.text}" for rank, hit in enumerate(hits, 1)) or NOTHING

@@ -1,0 +1,74 @@
+"""BM25 in this process, with bm25s: the index is built once, kept on the disk, and memory-mapped by every process that uses it.
+
+Scores are Lucene's form of BM25 (the titles belong to the text). Ranking is ours: by score, then by place in the corpus, so that equal
+scores never depend on a library's way of sorting; a passage that shares no word with the query is no hit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turnwise.errors import MissingExtra, TurnwiseError
+from turnwise.retrieval.base import Hit
+from turnwise.retrieval.cache import build_once, cache_folder, key_of
+from turnwise.retrieval.corpus import Corpus
+from turnwise.retrieval.words import query_words, words_of
+
+FORM = "1"  # of the index on the disk: changes with `words_of`
+
+
+class Bm25:
+    """Finds passages by their words. `k1` and `b` are BM25's own: how soon repeated words count no more, how much length matters."""
+
+    def __init__(self, corpus: Corpus, k1: float = 0.9, b: float = 0.4):
+        try:
+            import bm25s
+        except ImportError:
+            raise MissingExtra("the bm25 retriever", "search") from None
+        if not (0 <= k1 < 1e6 and 0 <= b <= 1):
+            raise TurnwiseError(f"bm25: k1 is 0 or more and b between 0 and 1, not k1={k1}, b={b}")
+        self.corpus = corpus
+        self._bm25s, self._k1, self._b = bm25s, k1, b
+        key = key_of(corpus.key, FORM, bm25s.__version__, f"{k1:.9g}", f"{b:.9g}")
+        folder = build_once(cache_folder() / "bm25" / key, self._build)
+        self._index: Any = bm25s.BM25.load(str(folder), mmap=True, load_corpus=False, show_progress=False)
+        self._index.backend = "numpy"  # one way of adding up, whatever else is installed
+
+    def _build(self, folder: Path) -> None:
+        vocabulary: dict[str, int] = {}
+        rows = [
+            [vocabulary.setdefault(word, len(vocabulary)) for word in words_of(f"{passage.title} {passage.text}")]
+            for passage in self.corpus
+        ]
+        index = self._bm25s.BM25(method="lucene", k1=self._k1, b=self._b, backend="numpy")
+        index.index((rows, vocabulary), show_progress=False, create_empty_token=False)
+        index.save(str(folder), show_progress=False)
+
+    def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
+        return [self._search(query, topk) for query in queries]
+
+    def _search(self, query: str, topk: int) -> list[Hit]:
+        known = self._index.get_tokens_ids(query_words(query))
+        if not known or topk < 1:
+            return []
+        scores = self._index.get_scores_from_ids(known)
+        return [Hit(self.corpus[place], float(scores[place])) for place in best(scores, topk) if scores[place] > 0]
+
+    def close(self) -> None:
+        """The index is shared with other environments: nothing to do."""
+
+
+def best(scores: np.ndarray[Any, Any], topk: int) -> list[int]:
+    """The places of the highest scores, best first; equal ones in the order of their places."""
+    if topk < len(scores):
+        least = np.partition(scores, len(scores) - topk)[len(scores) - topk]
+        above = np.flatnonzero(scores > least)
+        places = np.concatenate([above, np.flatnonzero(scores == least)[: topk - len(above)]])
+    else:
+        places = np.arange(len(scores))
+    ranked: list[int] = places[np.lexsort((places, -scores[places]))].tolist()
+    return ranked

@@ -1,0 +1,135 @@
+"""Dense retrieval: passages and queries as vectors of one model, compared exactly by their inner products.
+
+The passages are encoded once, a shard at a time, into memory-mapped files; a build that was interrupted goes on where it stopped. A
+search reads the shards in blocks, so memory stays small whatever the corpus. Where FAISS is installed it can hold the vectors instead, or
+bring an index that somebody else has built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turnwise.errors import MissingExtra, TurnwiseError
+from turnwise.files import write_atomically
+from turnwise.retrieval.base import Hit
+from turnwise.retrieval.bm25 import best
+from turnwise.retrieval.cache import cache_folder, file_key, key_of, locked
+from turnwise.retrieval.corpus import Corpus
+
+SHARD = 50_000  # passages a file
+BLOCK = 16_384  # vectors that a search holds at once
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class Dense:
+    """Finds passages by meaning. `model`: a sentence-transformers folder or name. `query_prefix`, `passage_prefix`: what the model wants
+    before its texts ("query: " and "passage: " for E5). `index`: "numpy", "faiss", or the path of a FAISS index of this corpus.
+    `batch`: passages encoded at once. `max_length`: in tokens, none: the model's own. `device`: auto takes a GPU if there is one."""
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        model: str,
+        query_prefix: str = "",
+        passage_prefix: str = "",
+        index: str = "numpy",
+        batch: int = 64,
+        max_length: int | None = None,
+        device: str = "auto",
+    ):
+        from turnwise.retrieval.encoder import Encoder
+
+        self.corpus, self._query_prefix, self._passage_prefix, self._batch = corpus, query_prefix, passage_prefix, batch
+        self.encoder = Encoder(model, device, max_length)
+        self._shards: list[Floats] = []
+        self._faiss: Any = None
+        if index not in ("numpy", "faiss"):
+            self._faiss = _read_faiss(index, len(corpus), self.encoder.width)
+            return
+        name = key_of(corpus.key, _model_key(self.encoder.folder), passage_prefix, str(self.encoder.max_length), str(SHARD))
+        self.folder = cache_folder() / "embeddings" / name
+        with locked(self.folder):
+            self._shards = [self._shard(number) for number in range(-(-len(corpus) // SHARD))]
+        if index == "faiss":
+            self._faiss = _faiss().IndexFlatIP(self.encoder.width)
+            for shard in self._shards:
+                for start in range(0, len(shard), BLOCK):
+                    self._faiss.add(np.ascontiguousarray(shard[start : start + BLOCK]))
+
+    def _shard(self, number: int) -> Floats:
+        """One file of vectors, encoded where it is not there yet."""
+        path = self.folder / f"{number:05d}.npy"
+        start, end = number * SHARD, min((number + 1) * SHARD, len(self.corpus))
+        if not path.is_file():
+            passages = (self.corpus[place] for place in range(start, end))
+            texts = [f"{self._passage_prefix}{passage.contents}" for passage in passages]
+            vectors = self.encoder.encode(texts, self._batch)
+            write_atomically(path, lambda file: np.save(file, vectors))
+        shard: Floats = np.load(path, mmap_mode="r")
+        if shard.shape != (end - start, self.encoder.width):
+            raise TurnwiseError(f"{path}: {shard.shape} vectors where {(end - start, self.encoder.width)} are expected. Delete the file")
+        return shard
+
+    def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
+        topk = min(topk, len(self.corpus))
+        if not queries or topk < 1:
+            return [[] for _ in queries]
+        vectors = self.encoder.encode([f"{self._query_prefix}{query}" for query in queries], self._batch)
+        scores, places = self._with_faiss(vectors, topk) if self._faiss is not None else self._with_numpy(vectors, topk)
+        return [
+            [Hit(self.corpus[int(place)], float(score)) for score, place in zip(row, where, strict=True) if place >= 0]
+            for row, where in zip(scores, places, strict=True)
+        ]
+
+    def _with_faiss(self, vectors: Floats, topk: int) -> tuple[Any, Any]:
+        scores, places = self._faiss.search(vectors, topk)
+        order = np.lexsort((places, -scores), axis=1)  # FAISS leaves the order of equal scores open
+        return np.take_along_axis(scores, order, 1), np.take_along_axis(places, order, 1)
+
+    def _with_numpy(self, vectors: Floats, topk: int) -> tuple[Any, Any]:
+        scores = np.full((len(vectors), 0), 0, np.float32)
+        places = np.full((len(vectors), 0), 0, np.int64)
+        for number, shard in enumerate(self._shards):
+            for start in range(0, len(shard), BLOCK):
+                block = vectors @ shard[start : start + BLOCK].T
+                here = np.broadcast_to(np.arange(block.shape[1]) + number * SHARD + start, block.shape)
+                scores, places = _merge(np.hstack([scores, block]), np.hstack([places, here]), topk)
+        return scores, places
+
+    def close(self) -> None:
+        """The vectors are shared with other environments: nothing to do."""
+
+
+def _merge(scores: Floats, places: Any, topk: int) -> tuple[Floats, Any]:
+    """The best of what was found so far. Columns stand in the order of the places within each part, which settles equal scores."""
+    kept = np.array([best(row, topk) for row in scores])
+    return np.take_along_axis(scores, kept, 1), np.take_along_axis(places, kept, 1)
+
+
+def _model_key(folder: Path) -> str:
+    """A name for this version of a model: its files that bear on the vectors."""
+    files = sorted(path for path in folder.rglob("*") if path.suffix in (".json", ".safetensors", ".bin", ".txt", ".model"))
+    return key_of(*(f"{path.relative_to(folder)} {file_key(path)}" for path in files))
+
+
+def _faiss() -> Any:
+    try:
+        import faiss
+    except ImportError:
+        raise MissingExtra("a FAISS index", "faiss") from None
+    return faiss
+
+
+def _read_faiss(path: str, passages: int, width: int) -> Any:
+    if not Path(path).expanduser().is_file():
+        raise TurnwiseError(f"dense retriever: index is 'numpy', 'faiss' or the path of a FAISS index, and {path!r} is no file")
+    library = _faiss()
+    index = library.read_index(str(Path(path).expanduser()), library.IO_FLAG_MMAP)
+    if (index.ntotal, index.d) != (passages, width):
+        found = f"{index.ntotal} vectors of width {index.d}"
+        raise TurnwiseError(f"{path}: {found}; the corpus has {passages} passages and the model gives width {width}")
+    return index

@@ -1,0 +1,75 @@
+"""Retrievers by name: `"bm25"`, `"dense"`, `"http"`, the address of a server, or a table with a name and that retriever's options.
+
+A retriever is made once a process for the same corpus and options, and shared: a thousand environments hold one index and one memory
+of answers.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.retrieval.cached import Cached
+from turnwise.retrieval.corpus import Corpus
+
+KINDS = {
+    "bm25": ("turnwise.retrieval.bm25", "Bm25"),
+    "dense": ("turnwise.retrieval.dense", "Dense"),
+    "http": ("turnwise.retrieval.remote", "Remote"),
+}
+_made: dict[str, Cached] = {}
+_corpora: dict[Path, Corpus] = {}
+
+
+def make_retriever(kind: str | Mapping[str, Any], corpus: str | Path | None = None, cache: int = 10_000) -> Cached:
+    """A retriever that remembers its last `cache` answers. `corpus` is the file of passages, which a server does not need."""
+    name, options = _read(kind)
+    identity = json.dumps([name, options, str(corpus and Path(corpus).resolve()), cache], sort_keys=True, default=str)
+    if identity not in _made:
+        module, member = KINDS[name]
+        made_by = getattr(import_module(module), member)
+        _check(name, made_by, options)
+        if name == "http":
+            retriever = made_by(**options)
+        elif corpus is None:
+            raise TurnwiseError(f"the {name} retriever needs a corpus: a file of passages. See docs/search.md")
+        else:
+            retriever = made_by(open_corpus(corpus), **options)
+        _made[identity] = Cached(retriever, cache)
+    return _made[identity]
+
+
+def open_corpus(path: str | Path) -> Corpus:
+    """The corpus in a file, opened once a process."""
+    place = Path(path).expanduser().resolve()
+    if place not in _corpora:
+        _corpora[place] = Corpus(place)
+    return _corpora[place]
+
+
+def _read(kind: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    if isinstance(kind, str):
+        options: dict[str, Any] = {"name": "http", "url": kind} if kind.startswith(("http://", "https://")) else {"name": kind}
+    elif isinstance(kind, Mapping):
+        options = dict(kind)
+    else:
+        raise TurnwiseError(f"a retriever is a name or a table with a name and options, not {type(kind).__name__}")
+    name = options.pop("name", None)
+    if name not in KINDS:
+        raise unknown_name("retriever", str(name), KINDS)
+    return name, options
+
+
+def _check(name: str, made_by: Any, options: Mapping[str, Any]) -> None:
+    known = {key: p for key, p in inspect.signature(made_by).parameters.items() if key != "corpus"}
+    for option in options:
+        if option not in known:
+            raise unknown_name(f"option of the {name} retriever:", option, known)
+    for key, parameter in known.items():
+        if parameter.default is parameter.empty and key not in options:
+            raise TurnwiseError(f'the {name} retriever needs the option {key!r}: retriever = {{ name = "{name}", {key} = … }}')
