@@ -1,0 +1,29 @@
+"""WebShop: buy what an instruction describes, in a shop of real product pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from turnwise.envs.registry import Need, register
+
+
+def _present() -> bool:
+    from turnwise.envs.webshop.files import find_data
+
+    return find_data().is_dir()
+
+
+def _splits() -> Mapping[str, int]:
+    from turnwise.envs.webshop.env import open_catalogue, open_goals
+
+    return {split: len(numbers) for split, numbers in open_goals(open_catalogue(), "synthetic").split.items()}
+
+
+register(
+    "webshop",
+    "turnwise.envs.webshop.env:WebShopEnv",
+    summary="WebShop in-process: search as Lucene ranks, pages, goals and scores, no Java and no server",
+    splits=_splits,
+    max_turns=15,
+    needs=[Need("WebShop's products", _present, "run setup.sh of WebShop's repository, or set WEBSHOP_DATA: see docs/webshop.md")],
+)

@@ -1,0 +1,177 @@
+"""The official files: where they are looked for, and how a file of gigabytes is read without holding it.
+
+WebShop's product file is one JSON array, its attribute file one JSON object. `entries` walks over either, one entry at a time, and says where
+each entry lies in the file, so that it can be read again later by its place. Memory stays at one block of the file.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from turnwise.errors import TurnwiseError
+
+BLOCK = 1 << 20
+LARGEST_ENTRY = 1 << 26  # an entry longer than this is a broken file, not a product
+SMALL = 1000  # the products of the small setting, which most papers use
+
+EXPECTED = (
+    "Expected a folder with items_shuffle_1000.json and items_ins_v2_1000.json (the 1,000-product setting), or items_shuffle.json and "
+    "items_ins_v2.json (all 1.18 million products), as the script setup.sh of WebShop's repository (princeton-nlp/WebShop) downloads them "
+    "into its data/ folder; for goals='human' also items_human_ins.json. Set WEBSHOP_DATA to the folder, or pass data=…"
+)
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of one setting."""
+
+    products: Path
+    attributes: Path
+    human: Path | None
+
+
+def find_data() -> Path:
+    """The first folder that has WebShop's files, of those where they usually are."""
+    places = [Path.home() / ".cache" / "webshop"]
+    if own := os.environ.get("WEBSHOP_DATA"):
+        places.insert(0, Path(own).expanduser())
+    if shared := os.environ.get("TURNWISE_DATA"):
+        places.insert(0, Path(shared).expanduser() / "webshop")
+    for place in places:
+        if _first(place, *_product_names(None)) or _first(place, *_product_names(SMALL)):
+            return place
+    raise TurnwiseError(f"WebShop's files were not found (looked in {', '.join(map(str, places))}). {EXPECTED}")
+
+
+def _product_names(products: int | None) -> tuple[str, ...]:
+    full = "items_shuffle.json"
+    return (full,) if products is None or products > SMALL else ("items_shuffle_1000.json", full)
+
+
+def _first(folder: Path, *names: str) -> Path | None:
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def choose_files(folder: Path, products: int | None) -> Files:
+    """The files for so many products (None: all): the small official pair where that is enough and present, else the full one."""
+    found = _first(folder, *_product_names(products))
+    if found is None:
+        wanted = " or ".join(_product_names(products))
+        raise TurnwiseError(f"{folder}: there is no {wanted}. {EXPECTED}")
+    small = found.name != "items_shuffle.json"
+    names = ("items_ins_v2_1000.json", "items_ins_v2.json") if small else ("items_ins_v2.json",)
+    attributes = _first(folder, *names)
+    if attributes is None:
+        raise TurnwiseError(f"{folder}: there is no {' or '.join(names)} beside {found.name}. {EXPECTED}")
+    return Files(found, attributes, _first(folder, "items_human_ins.json", "items_human_ins_subset.json"))
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a file: its key (None in an array), its value, and the place of the value in bytes."""
+
+    key: str | None
+    value: Any
+    start: int
+    length: int
+
+
+def entries(path: Path) -> Iterator[Entry]:
+    """The entries of a JSON array or object, one by one."""
+    with path.open("rb") as file:
+        yield from _Walk(path, file).entries()
+
+
+def read_at(file: BinaryIO, start: int, length: int) -> Any:
+    """The value at a place that `entries` has named."""
+    return json.loads(os.pread(file.fileno(), length, start).decode("utf-8"))  # pread: no shared position, safe after a fork
+
+
+class _Walk:
+    """A window of text that moves over the file; `place` is where the window begins, in bytes."""
+
+    def __init__(self, path: Path, file: BinaryIO):
+        self.path, self.file = path, file
+        self.text, self.at, self.place, self.ended = "", 0, 0, False
+        self.decoder = json.JSONDecoder()
+        self.utf8 = codecs.getincrementaldecoder("utf-8")()
+
+    def entries(self) -> Iterator[Entry]:
+        opening = self._sign()
+        if opening not in ("[", "{"):
+            raise self._broken("a JSON array or object was expected")
+        closing = "]" if opening == "[" else "}"
+        self.at += 1
+        if self._sign() == closing:
+            return
+        while True:
+            key = self._key() if opening == "{" else None
+            self._sign()
+            begin = self.at
+            value = self._value()
+            start = self._bytes(begin)
+            yield Entry(key, value, start, len(self.text[begin : self.at].encode()))
+            sign = self._sign()
+            self.at += 1
+            if sign == closing:
+                return
+            if sign != ",":
+                raise self._broken(f"',' or '{closing}' was expected")
+            self._drop()
+
+    def _key(self) -> str:
+        self._sign()
+        key = self._value()
+        if not isinstance(key, str) or self._sign() != ":":
+            raise self._broken("a key and ':' were expected")
+        self.at += 1
+        return key
+
+    def _sign(self) -> str:
+        """The next character that is not white space; it is not consumed."""
+        while True:
+            while self.at < len(self.text) and self.text[self.at] in " \t\r\n":
+                self.at += 1
+            if self.at < len(self.text):
+                return self.text[self.at]
+            if not self._more():
+                raise self._broken("the file ends too early")
+
+    def _value(self) -> Any:
+        while True:
+            try:
+                value, end = self.decoder.raw_decode(self.text, self.at)
+                if end < len(self.text) or not self._more():  # a number at the window's end may go on
+                    self.at = end
+                    return value
+            except json.JSONDecodeError as error:
+                if len(self.text) - self.at > LARGEST_ENTRY or not self._more():
+                    raise self._broken(error.msg) from None
+
+    def _more(self) -> bool:
+        if self.ended:
+            return False
+        block = self.file.read(max(BLOCK, len(self.text) - self.at))  # doubling: a long entry is parsed again only a few times
+        self.ended = not block
+        try:
+            self.text += self.utf8.decode(block, final=self.ended)
+        except UnicodeDecodeError as error:
+            raise self._broken(f"not UTF-8: {error.reason}") from None
+        return not self.ended
+
+    def _bytes(self, at: int) -> int:
+        return self.place + len(self.text[:at].encode())
+
+    def _drop(self) -> None:
+        """Forget what was read, now and then."""
+        if self.at > BLOCK // 2 or self.at == len(self.text):
+            self.place, self.text, self.at = self._bytes(self.at), self.text[self.at :], 0
+
+    def _broken(self, what: str) -> TurnwiseError:
+        return TurnwiseError(f"{self.path}, near byte {self._bytes(self.at)}: {what}. Download the file again, or check that it is the official one")

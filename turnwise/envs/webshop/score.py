@@ -1,0 +1,143 @@
+"""What a purchase is worth, from 0 to 1, by WebShop's formula.
+
+    score = type × (attributes found + options right + price kept) / (attributes + options + 1)
+
+`type` is 1, 0.5, 0.1 or 0 by how far the bought product is of the wanted kind: the share of the nouns in the wanted title that the bought title
+has too, the search query that the product was collected with, and its category path.
+
+Two things differ from the reference, both on purpose. **Nouns**: the reference asks a large tagger model that no package index has; here every word of a title
+counts that is not a function word, a number or a unit. **Colours**: the reference shortens an option to the first colour name that
+occurs in it, even inside another word ("wash" to "ash"), and does so on the bought side only, which makes the right item score below 1.
+The corrected rule shortens both sides, and at whole words; `colours="reference"` gives the old one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from turnwise.envs.webshop.catalogue import Product
+from turnwise.envs.webshop.fuzzy import token_set_ratio
+
+Colours = Literal["corrected", "reference"]
+ALIKE = 85
+
+# The names that the reference looks for, in its order: the first that occurs decides.
+COLOURS = tuple(
+    """alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel camo caramel champagne
+    charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry cream crystal dark denim eggplant elephant espresso
+    fuchsia gold granite grape graphite grass gray green grey heather indigo ivory ivy khaki lavender lemon leopard light lilac lime magenta
+    maroon mauve merlot midnight mint mocha multicolor mushroom mustard natural navy nude olive orange peach pewter pink plum purple rainbow
+    red rose royal rust sand sapphire seashell silver skull slate steel stone stonewash sunflower tan taupe teal tiger turquoise violet
+    walnut wheat white wine yellow""".split()
+)
+
+# Words of a title that are no nouns: function words, common describing words, units and counts.
+NO_NOUNS = frozenset(
+    """a about above after all also an and any are as at be been before below between both but by can could de do does each either every few for
+    from had has have how i if in into is it its just la le less like made makes many may more most much my new no non nor not of off on once one
+    only or other our out over own per plus really same she so some such than that the their them then there these they this those through to too
+    two three four five six seven eight nine ten under until up upon use used using very via was we were what when where which while who will
+    with within without would yes you your
+    best big better comfortable cute daily easy extra free full good great high large light lightweight little long low medium mini natural nice
+    old perfect portable premium pure real short slim small soft strong super sweet thick thin tiny ultra warm wide
+    cm ct feet fl ft g gb gram grams hz inch inches kg lb lbs mah ml mm ounce ounces oz pc pcs piece pieces pound pounds w x xl xs xxl""".split()
+)
+_TITLE_WORD = re.compile(r"[^\W\d_]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The score and what it is made of."""
+
+    total: float
+    type: float
+    attributes: float
+    options: float
+    price: float
+    title: float
+
+    @property
+    def success(self) -> bool:
+        return self.total == 1.0
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a purchase is measured by."""
+
+    product: Product
+    attributes: Sequence[str]
+    options: Mapping[str, str] | Sequence[str]
+    price_limit: float
+
+
+def score(wish: Wish, bought: Product, options: Mapping[str, str], colours: Colours = "corrected") -> Score:
+    """The score of buying a product with these options."""
+    kind, title = type_share(wish.product, bought)
+    attributes = sum(has_attribute(bought, wanted) for wanted in wish.attributes)
+    chosen = tuple(options.values())
+    right = sum(option_matches(wanted, chosen, colours) for wanted in _pairs(wish.options))
+    price = bought.price <= wish.price_limit
+    parts = len(wish.attributes) + len(wish.options) + 1
+    return Score(
+        total=kind * ((attributes + right + price) / parts),
+        type=kind,
+        attributes=attributes / max(len(wish.attributes), 1),
+        options=right / max(len(wish.options), 1),
+        price=float(price),
+        title=title,
+    )
+
+
+def _pairs(options: Mapping[str, str] | Sequence[str]) -> Iterable[tuple[str, str]]:
+    return options.items() if isinstance(options, Mapping) else (("", value) for value in options)
+
+
+def has_attribute(product: Product, wanted: str) -> bool:
+    """Whether the product has an attribute: among its own ones, or word for word in its texts."""
+    return any(token_set_ratio(own, wanted) > ALIKE for own in product.attributes) or any(wanted in text for text in product.texts)
+
+
+def option_matches(wanted: tuple[str, str], chosen: Iterable[str], colours: Colours) -> bool:
+    """Whether one of the chosen values is the wanted one (a name and a value; the name is empty where only a value was asked for)."""
+    name, value = wanted
+    if colours == "corrected":
+        return any(value == one or token_set_ratio(_whole_word_colour(value), _whole_word_colour(one)) > ALIKE for one in chosen)
+    if not name:
+        shown = _inner_colour(value)
+    else:
+        shown = next((colour for colour in COLOURS if colour in wanted), str(wanted))  # a pair is equal to a colour or is shown whole
+    return any(token_set_ratio(_inner_colour(one), shown) > ALIKE for one in chosen)
+
+
+def _inner_colour(value: str) -> str:
+    return next((colour for colour in COLOURS if colour in value), value)
+
+
+@lru_cache(maxsize=1 << 14)
+def _whole_word_colour(value: str) -> str:
+    words = set(re.findall(r"[a-z]+", value))
+    return next((colour for colour in COLOURS if colour in words), value)
+
+
+def type_share(wanted: Product, bought: Product) -> tuple[float, float]:
+    """How far a product is of the wanted kind, and the share of the wanted title's nouns that it has."""
+    nouns = title_nouns(wanted.title)
+    title = len(set(nouns) & set(title_nouns(bought.title))) / len(nouns) if nouns else 0.2
+    if title == 0:
+        return 0.0, title
+    if title < 0.1:
+        return 0.1, title
+    alike = title > 0.2 or wanted.query == bought.query or len(wanted.path & bought.path) >= 2
+    return (1.0 if alike else 0.5), title
+
+
+@lru_cache(maxsize=1 << 14)
+def title_nouns(title: str) -> tuple[str, ...]:
+    """The words of a title that say what it is, in order, in lower case."""
+    found = (word.lower() for word in _TITLE_WORD.findall(title))
+    return tuple(word for word in found if len(word) > 1 and word not in NO_NOUNS)
