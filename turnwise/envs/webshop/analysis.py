@@ -13,9 +13,9 @@ import regex
 
 from turnwise.envs.webshop.stemmer import stem
 
-STOP_WORDS = frozenset(
-    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to was will with".split()
-)
+_STOP_WORDS = """a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to was
+will with"""
+STOP_WORDS = frozenset(_STOP_WORDS.split())
 LONGEST_WORD = 255  # Lucene cuts longer ones into pieces of this length
 
 # Extended_Pictographic as Unicode 12.1 has it, which Lucene was built with. Later versions took stars, hearts and hands out of it again.

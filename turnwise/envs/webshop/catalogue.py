@@ -147,7 +147,9 @@ class Catalogue:
                 if limit is not None and count >= limit:
                     break
                 if not isinstance(entry.value, dict):
-                    raise TurnwiseError(f"{self.files.products}, byte {entry.start}: a product is a JSON object, not {type(entry.value).__name__}")
+                    raise TurnwiseError(
+                        f"{self.files.products}, byte {entry.start}: a product is a JSON object, not {type(entry.value).__name__}"
+                    )
                 identity = str(entry.value.get("asin", "nan"))
                 if identity == "nan" or len(identity) > LONGEST_ID or identity in self.number:
                     continue
@@ -182,7 +184,9 @@ class Catalogue:
         """The product with this id."""
         number = self.number.get(identity)
         if number is None:
-            raise TurnwiseError(f"{self.files.products}: there is no product {identity!r} among its {len(self)} products: use the data of the task")
+            raise TurnwiseError(
+                f"{self.files.products}: there is no product {identity!r} among its {len(self)} products: use the data of the task"
+            )
         return self.product(number)
 
     def _search(self, query: str) -> tuple[str, ...]:

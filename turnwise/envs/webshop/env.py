@@ -55,8 +55,8 @@ class WebShopEnv:
 
     max_turns = 15
     instructions = (
-        "You shop on the web. Actions are search[words] and click[label], where the label is that of a button, a product or an option value "
-        "on the present page. Find the product that the task describes, choose the wanted options on its page, then click[buy now]."
+        "You shop on the web. Actions are search[words] and click[label], where the label is that of a button, a product or an option "
+        "value on the present page. Find the product that the task describes, choose the wanted options on its page, then click[buy now]."
     )
 
     def __init__(

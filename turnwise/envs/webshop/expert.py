@@ -1,7 +1,7 @@
 """A shopper that knows the goal: finds the product by a search, chooses the wanted options, buys.
 
-It sees the whole catalogue, so it tries a few queries in its head and types the one that ranks the product best. From anywhere in the shop it knows the
-next click. The score of its purchase is 1 wherever the goal can be met; it says None once nothing is left to do.
+It sees the whole catalogue, so it tries a few queries in its head and types the one that ranks the product best. From anywhere in the shop
+it knows the next click. The score of its purchase is 1 wherever the goal can be met; it says None once nothing is left to do.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The official files: where they are looked for, and how a file of gigabytes is read without holding it.
 
-WebShop's product file is one JSON array, its attribute file one JSON object. `entries` walks over either, one entry at a time, and says where
-each entry lies in the file, so that it can be read again later by its place. Memory stays at one block of the file.
+WebShop's product file is one JSON array, its attribute file one JSON object. `entries` walks over either, one entry at a time, and says
+where each entry lies in the file, so that it can be read again later by its place. Memory stays at one block of the file.
 """
 
 from __future__ import annotations
@@ -174,4 +174,6 @@ class _Walk:
             self.place, self.text, self.at = self._bytes(self.at), self.text[self.at :], 0
 
     def _broken(self, what: str) -> TurnwiseError:
-        return TurnwiseError(f"{self.path}, near byte {self._bytes(self.at)}: {what}. Download the file again, or check that it is the official one")
+        return TurnwiseError(
+            f"{self.path}, near byte {self._bytes(self.at)}: {what}. Download the file again, or check that it is the official one"
+        )

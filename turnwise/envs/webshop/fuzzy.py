@@ -1,7 +1,8 @@
 """How alike two phrases are, from 0 to 100, whatever the order of their words: the token set ratio of the fuzzy matching libraries.
 
-The reference scores attributes and options with it, so its details count: signs become spaces, what is not ASCII is dropped, each word counts once,
-and a phrase whose words all stand in the other one is a full match. Written here because a reward must not hang on an optional package.
+The reference scores attributes and options with it, so its details count: signs become spaces, what is not ASCII is dropped, each word
+counts once, and a phrase whose words all stand in the other one is a full match. Written here because a reward must not hang on an optional
+package.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Goals: what a shopper is asked to buy, which of them are held out, and tasks made of them.
 
-Synthetic goals: every product with an instruction, once for each way to choose its options. Human goals: the instructions that people wrote.
-The price limit is one of the round prices above the product's price. All chance comes from the product's id, so that a goal is the same on every
-machine and in every process.
+Synthetic goals: every product with an instruction, once for each way to choose its options. Human goals: instructions that people wrote.
+The price limit is one of the round prices above the product's price. All chance comes from the product's id, so that a goal is the same on
+every machine and in every process.
 
-The split is fixed by what a goal says (product, options, text), not by its place in a list or by a generator's state: goals are ranked by a hash of that,
-the first 500 are `valid`, the rest `train`. Goals that say the same (some products list a value twice) always stay on one side.
+The split is fixed by what a goal says (product, options, text), not by its place in a list or by a generator's state: goals are ranked by a
+hash of that, the first 500 are `valid`, the rest `train`. Goals that say the same (some products list a value twice) stay on one side.
 """
 
 from __future__ import annotations

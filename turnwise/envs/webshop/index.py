@@ -4,8 +4,8 @@ Equal ranks need equal arithmetic. Lucene keeps a document's length in one byte 
 average from the true lengths, computes each term's share in 32-bit floats and sums the shares in 64 bits. A word that stands twice in the
 query counts twice. Equal scores are ordered by product id, as text.
 
-The postings lie in three flat arrays (term by term: product, frequency), so that memory is linear in the number of postings: 6 bytes each, and
-5 a product. `Index.bytes` says how much it is.
+The postings lie in flat arrays (term by term: product, frequency), so that memory is linear in the number of postings: 6 bytes each, 5 a
+product, 8 a term. `Index.bytes` says how much it is.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The shop's pages: where a shopper is, what can be clicked there, where a click leads, and how the page reads.
 
-A `Page` is the whole state of a visit, immutable and comparable: what a click does depends on it alone. The clicks are those of the reference:
-search, results (ten a page), item, its sub-pages, and the end after buying. Choosing an option stays on the item's page. The text of a page shows which options are
-chosen, which the reference's page does not.
+A `Page` is the whole state of a visit, immutable and comparable: what a click does depends on it alone. The clicks are those of the
+reference: search, results (ten a page), item, its sub-pages, and the end after buying. Choosing an option stays on the item's page. The
+text of a page shows which options are chosen, which the reference's page does not.
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 
     score = type × (attributes found + options right + price kept) / (attributes + options + 1)
 
-`type` is 1, 0.5, 0.1 or 0 by how far the bought product is of the wanted kind: the share of the nouns in the wanted title that the bought title
-has too, the search query that the product was collected with, and its category path.
+`type` is 1, 0.5, 0.1 or 0 by how far the bought product is of the wanted kind: the share of the nouns in the wanted title that the bought
+title has too, the search query that the product was collected with, and its category path.
 
-Two things differ from the reference, both on purpose. **Nouns**: the reference asks a large tagger model that no package index has; here every word of a title
-counts that is not a function word, a number or a unit. **Colours**: the reference shortens an option to the first colour name that
-occurs in it, even inside another word ("wash" to "ash"), and does so on the bought side only, which makes the right item score below 1.
-The corrected rule shortens both sides, and at whole words; `colours="reference"` gives the old one.
+Two things differ from the reference, both on purpose. **Nouns**: the reference asks a tagger whose model no package index has; here every
+word of a title counts that is not a function word, a common describing word or a unit. **Colours**: the reference shortens an option to the
+first colour name that occurs in it, even inside another word ("wash" to "ash"), and does so on the bought side only, so that the right item
+can score below 1. The corrected rule shortens both sides, and at whole words; `colours="reference"` gives the old one.
 """
 
 from __future__ import annotations
@@ -26,26 +26,24 @@ Colours = Literal["corrected", "reference"]
 ALIKE = 85
 
 # The names that the reference looks for, in its order: the first that occurs decides.
-COLOURS = tuple(
-    """alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel camo caramel champagne
-    charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry cream crystal dark denim eggplant elephant espresso
-    fuchsia gold granite grape graphite grass gray green grey heather indigo ivory ivy khaki lavender lemon leopard light lilac lime magenta
-    maroon mauve merlot midnight mint mocha multicolor mushroom mustard natural navy nude olive orange peach pewter pink plum purple rainbow
-    red rose royal rust sand sapphire seashell silver skull slate steel stone stonewash sunflower tan taupe teal tiger turquoise violet
-    walnut wheat white wine yellow""".split()
-)
+_COLOURS = """alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel camo caramel
+champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry cream crystal dark denim eggplant elephant
+espresso fuchsia gold granite grape graphite grass gray green grey heather indigo ivory ivy khaki lavender lemon leopard light lilac lime
+magenta maroon mauve merlot midnight mint mocha multicolor mushroom mustard natural navy nude olive orange peach pewter pink plum purple
+rainbow red rose royal rust sand sapphire seashell silver skull slate steel stone stonewash sunflower tan taupe teal tiger turquoise violet
+walnut wheat white wine yellow"""
+COLOURS = tuple(_COLOURS.split())
 
 # Words of a title that are no nouns: function words, common describing words, units and counts.
-NO_NOUNS = frozenset(
-    """a about above after all also an and any are as at be been before below between both but by can could de do does each either every few for
-    from had has have how i if in into is it its just la le less like made makes many may more most much my new no non nor not of off on once one
-    only or other our out over own per plus really same she so some such than that the their them then there these they this those through to too
-    two three four five six seven eight nine ten under until up upon use used using very via was we were what when where which while who will
-    with within without would yes you your
-    best big better comfortable cute daily easy extra free full good great high large light lightweight little long low medium mini natural nice
-    old perfect portable premium pure real short slim small soft strong super sweet thick thin tiny ultra warm wide
-    cm ct feet fl ft g gb gram grams hz inch inches kg lb lbs mah ml mm ounce ounces oz pc pcs piece pieces pound pounds w x xl xs xxl""".split()
-)
+_NO_NOUNS = """a about above after all also an and any are as at be been before below between both but by can could de do does each either
+every few for from had has have how if in into is it its just la le less like made makes many may more most much my new no non nor not of
+off on once one only or other our out over own per plus really same she so some such than that the their them then there these they this those
+through to too two three four five six seven eight nine ten under until up upon use used using very via was we were what when where which
+while who will with within without would yes you your
+best big better comfortable cute daily easy extra free full good great high large light lightweight little long low medium mini natural
+nice old perfect portable premium pure real short slim small soft strong super sweet thick thin tiny ultra warm wide
+cm ct feet fl ft gb gram grams hz inch inches kg lb lbs mah ml mm ounce ounces oz pc pcs piece pieces pound pounds xl xs xxl"""
+NO_NOUNS = frozenset(_NO_NOUNS.split())
 _TITLE_WORD = re.compile(r"[^\W\d_]+")
 
 
@@ -107,10 +105,8 @@ def option_matches(wanted: tuple[str, str], chosen: Iterable[str], colours: Colo
     name, value = wanted
     if colours == "corrected":
         return any(value == one or token_set_ratio(_whole_word_colour(value), _whole_word_colour(one)) > ALIKE for one in chosen)
-    if not name:
-        shown = _inner_colour(value)
-    else:
-        shown = next((colour for colour in COLOURS if colour in wanted), str(wanted))  # a pair is equal to a colour or is shown whole
+    # The reference asks whether a colour is "in" the pair, that is, equal to its name or value, and shows any other pair whole.
+    shown = next((colour for colour in COLOURS if colour in wanted), str(wanted)) if name else _inner_colour(value)
     return any(token_set_ratio(_inner_colour(one), shown) > ALIKE for one in chosen)
 
 

@@ -6,6 +6,8 @@ a consonant at the start of a word and after a vowel. Words of one or two charac
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 VOWELS = frozenset("aeiou")
 
 # Step 2 and 3: the ending is exchanged where the stem before it has a measure above zero. The first ending that fits decides, fitting
@@ -43,7 +45,7 @@ def _consonants(stem: str) -> list[bool]:
 def _measure(stem: str) -> int:
     """How often a vowel is followed by a consonant."""
     kinds = _consonants(stem)
-    return sum(not one and two for one, two in zip(kinds, kinds[1:], strict=False))
+    return sum(not one and two for one, two in pairwise(kinds))
 
 
 def _has_vowel(stem: str) -> bool:
