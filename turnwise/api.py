@@ -16,8 +16,10 @@ from turnwise.learn import checkpoint
 from turnwise.recipes import content_hash, to_toml
 from turnwise.report.progress import Reporter
 from turnwise.report.summary import summarise_run
+from turnwise.rollouts import Stop
 from turnwise.runs import CONFIG, Run
 from turnwise.system import System
+from turnwise.trackers import Trackers, make_trackers
 from turnwise.train import loop
 
 
@@ -43,22 +45,38 @@ def train(
         config = Config.load(run.folder / CONFIG)
     else:
         config = Config.load(recipe, overrides)
+        check_trainable(config)
         run = Run.create(config.out, config.name, to_toml(config))
     return train_config(config, run, reporter)
 
 
+def check_trainable(config: Config) -> None:
+    """What would stop a run at once is said before its folder is made."""
+    if config.engine.name == "openai":
+        raise TurnwiseError(
+            "engine.name=openai plays with a server's model, whose weights cannot be trained from here. Train with engine.name=native or "
+            "transformers; measure the server with `turnwise eval --engine openai --url … --model …`"
+        )
+    make_trackers(config.run.trackers, config.run.tracker_options)
+
+
 def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> Result:
     """Train in the run's folder, from its last checkpoint."""
+    check_trainable(config)
     reporter = reporter or Reporter()
+    trackers = Trackers(run.folder, make_trackers(config.run.trackers, config.run.tracker_options), reporter.note)
     with Interrupt(reporter.note) as interrupted:
         system = System(config, say=reporter.note, cancelled=interrupted, on_turn=lambda trajectory: reporter.advance())
         try:
+            trackers.open(config.model_dump(mode="json"), run.metrics())
+            run.on_log = trackers.log
             state = loop(run, system, reporter, interrupted)
             finished = state.finished(config.iterations)
             if finished:
                 system.learner.save_model(run.model, tokenizer=system.tokenizer)
         finally:
             reporter.end()
+            trackers.close()
             system.close()
     metrics = run.metrics()
     summary = summarise_run(metrics, state, config, run) | {"config_hash": content_hash(config), "finished": finished}
@@ -67,7 +85,7 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
 
 
 def evaluate(
-    source: str | Path,
+    source: str | Path | None = None,
     *,
     env: str | None = None,
     split: str | None = None,
@@ -78,8 +96,9 @@ def evaluate(
     reporter: Reporter | None = None,
     **overrides: Any,
 ) -> Evaluation:
-    """Play a fixed panel with a run (its best-known settings) or a model folder. `n=None` takes the whole split. The tasks are those of the
-    panel, each `repeats` times; temperature 0 is greedy, none: the recipe's own."""
+    """Play a fixed panel with a run (its best-known settings), a model folder or a recipe; with `**{"engine.name": "openai"}` and a url and
+    model of a server, with nothing of these. `n=None` takes the whole split. The tasks are those of the panel, each `repeats` times;
+    temperature 0 is greedy, none: the recipe's own."""
     config, folder = source_config(source, env, overrides)
     reporter = reporter or Reporter()
     split = split or config.eval.split
@@ -87,17 +106,42 @@ def evaluate(
     try:
         panel = system.panel_of(split, n, seed)
         collector = system.collector(config.eval.temperature if temperature is None else temperature)
-        return run_panel(collector, panel, seed, repeats)
+        result = run_panel(collector, panel, seed, repeats)
+        report_faults(result, reporter)
+        return result
     finally:
         system.close()
 
 
-def source_config(source: str | Path, env: str | None, overrides: Mapping[str, Any]) -> tuple[Config, Path]:
-    """The config and the model folder that `evaluate` means: a run's own, or a model folder with the defaults."""
-    path = Path(source)
+def report_faults(result: Evaluation, reporter: Reporter) -> None:
+    """Attempts that the engine ended count as failures, so somebody must hear of it; an engine that answered nothing is an error."""
+    failed = [trajectory for trajectory in result.trajectories if trajectory.stop is Stop.ENGINE_FAULT]
+    if failed and len(failed) == len(result.trajectories) and not any(trajectory.turns for trajectory in failed):
+        raise TurnwiseError(f"the engine answered none of {len(failed)} attempts. The first: {failed[0].stop_detail}")
+    if failed:
+        reporter.note(
+            f"warning: {len(failed)} of {len(result.trajectories)} attempts were ended by a fault of the engine and count as failures. "
+            f"The first: {failed[0].stop_detail}"
+        )
+
+
+def source_config(source: str | Path | None, env: str | None, overrides: Mapping[str, Any]) -> tuple[Config, Path | None]:
+    """The config and the model folder that `evaluate` means: a run's own, a model folder with the defaults, a recipe with the model that
+    it names, or a server."""
     changes: dict[str, Any] = dict(overrides) | ({"env.name": env} if env is not None else {})
+    if source is None:
+        if changes.get("engine.name") != "openai":
+            raise TurnwiseError("say what to evaluate: a run, a model folder, a recipe, or a server (engine.name=openai)")
+        if env is None and "env.name" not in changes:
+            raise TurnwiseError("say which environment the server's model should play (env=…)")
+        return Config.load(None, changes), None
+    path = Path(source)
+    if path.suffix == ".toml":
+        return Config.load(path, changes), None
     if (path / CONFIG).is_file():
         config = Config.load(path / CONFIG, changes)
+        if config.engine.name == "openai":
+            return config, None
         return config, model_of(Run.open(path), config)
     if not (path / "config.json").is_file():
         raise TurnwiseError(f"{path} is neither a run (no {CONFIG}) nor a model folder (no config.json)")

@@ -1,16 +1,66 @@
-"""The learner and the engine that a recipe describes. Rooms know nothing of recipes; here their words are put into the rooms' own."""
+"""The agent, the learner and the engine that a recipe describes. Rooms know nothing of recipes; here their words are put into the rooms'
+own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from turnwise.agent import Agent, AgentSettings
 from turnwise.config import Config
 from turnwise.engines.base import Engine
+from turnwise.errors import TurnwiseError
 from turnwise.learn.learner import Learner
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
 from turnwise.models import choose_device
 from turnwise.objectives import Loss
+
+KEY_VARIABLE = "OPENAI_API_KEY"
+
+
+def agent_settings(config: Config, environment: Any) -> AgentSettings:
+    """The recipe's words in the agent's; `environment` is the class that may bring instructions and tools of its own."""
+    own = config.agent
+    instructions = getattr(environment, "instructions", "") or "" if own.instructions is None else own.instructions
+    tools = getattr(environment, "tools", None) or () if own.tools is None else own.tools
+    return AgentSettings(
+        context=own.context,
+        history=own.history,
+        prompt=own.prompt,
+        parse=own.parse,
+        valid=own.valid,
+        show_actions=own.show_actions,
+        hide_actions=tuple(own.hide_actions),
+        system=own.system,
+        max_prompt_tokens=own.max_prompt_tokens,
+        template_options=own.template_options,
+        instructions=str(instructions),
+        tools=read_tools(tools),
+        options=own.options,
+    )
+
+
+def read_tools(tools: str | Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+    """Schemas of tools, given or in a JSON file; each has a name."""
+    source = "agent.tools"
+    if isinstance(tools, str):
+        source = tools
+        try:
+            tools = json.loads(Path(tools).expanduser().read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise TurnwiseError(f"agent.tools: {source} cannot be read as JSON: {error}") from None
+    named = isinstance(tools, (list, tuple)) and all(
+        isinstance(tool, Mapping) and isinstance(tool.get("function", tool), Mapping) and tool.get("function", tool).get("name")
+        for tool in tools
+    )
+    if not named:
+        raise TurnwiseError(
+            f"{source}: tools are a list of JSON schemas, each with a name: {{type, function: {{name, description, parameters}}}}"
+        )
+    return tuple(dict(tool) for tool in tools if isinstance(tool, Mapping))
 
 
 def build_learner(config: Config, model: Any) -> Learner:
@@ -55,6 +105,24 @@ def learner_settings(config: Config) -> LearnerSettings:
         kl_stop=own.kl_stop,
         value=ValueSettings(value.level, value.lr, value.coef, value.clip) if value is not None else None,
     )
+
+
+def build_server(config: Config, tokenizer: Any, agent: Agent) -> Engine:
+    """A server as the recipe names it. Its key comes from the environment and goes nowhere but to the server."""
+    from turnwise.engines.openai import OpenAIEngine, Server
+
+    own = config.engine
+    options = {"key_variable": KEY_VARIABLE if os.environ.get(KEY_VARIABLE) else "", **own.options}
+    if agent.chat.native_tools:  # the prompt then leaves telling the model of its tools to the chat template, which is the server's
+        options["extra"] = {"tools": [dict(tool) for tool in agent.settings.offered_tools], **options.get("extra", {})}
+    if "omit" in options:
+        options["omit"] = tuple(options["omit"])
+    try:
+        server = Server(own.url or "", own.model or "", **options)
+    except TypeError as error:
+        known = ", ".join(name for name in Server.__dataclass_fields__ if name not in ("url", "model"))
+        raise TurnwiseError(f"engine.options: {error}. A server takes: {known}") from None
+    return OpenAIEngine(server, tokenizer)
 
 
 def build_engine(config: Config, model: Any, tokenizer: Any, stop_ids: Sequence[int], say: Callable[[str], None]) -> Engine:

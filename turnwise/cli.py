@@ -70,18 +70,37 @@ def envs(
 
 @app.command()
 def play(
-    env: EnvName,
+    env: Annotated[
+        str | None, typer.Argument(help="A name that `turnwise envs` lists, or path/to/my_env.py:MyEnv. A run brings its own.")
+    ] = None,
+    agent: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Who plays: a run, a model folder, random, expert. Default: you.")
+    ] = None,
     task: Annotated[str | None, typer.Option(help="A task's id, or its number in the split.")] = None,
-    split: Annotated[str, typer.Option(help="The split to take the task from.")] = "train",
+    split: Annotated[
+        str | None, typer.Option(help="The split to take the task from. Default: train, or the split that a run is evaluated on.")
+    ] = None,
+    n: Annotated[int, typer.Option(min=1, help="With --agent: so many tasks in a row, or attempts at the one --task.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Drives chance; without --task it also says which task is played.")] = 0,
+    temperature: Annotated[
+        float | None, typer.Option(min=0, help="With a run or a model: sampling temperature; 0 is greedy. Default: the recipe's.")
+    ] = None,
     max_turns: Annotated[int | None, typer.Option(min=1, help="Turns before the game ends, if not the environment's own limit.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Let the expert play.")] = False,
     option: Options = None,
 ) -> None:
-    """Play an environment yourself, with hints from its expert."""
+    """Play an environment yourself, with hints from its expert, or watch an agent play."""
     from turnwise.envs.play import play as play_game
 
-    play_game(env, task=task, split=split, seed=seed, max_turns=max_turns, watch=watch, **parse_options(option))
+    if agent is not None:
+        from turnwise.watch import watch as watch_agent
+
+        options = parse_options(option)
+        watch_agent(agent, env, task=task, split=split, n=n, seed=seed, temperature=temperature, max_turns=max_turns, options=options)
+        return
+    if env is None:
+        raise TurnwiseError("say what to play: turnwise play ENV (`turnwise envs` lists them), or turnwise play --agent RUN")
+    play_game(env, task=task, split=split or "train", seed=seed, max_turns=max_turns, watch=watch, **parse_options(option))
 
 
 @app.command()
@@ -146,7 +165,7 @@ def train(
 
 @app.command(name="eval")
 def evaluate(
-    source: Annotated[str | None, typer.Argument(help="A run, or a model folder. Not needed with --agent.")] = None,
+    source: Annotated[str | None, typer.Argument(help="A run, a model folder or a recipe. Not needed with --agent and --url.")] = None,
     overrides: Overrides = None,
     agent: Annotated[str | None, typer.Option(help="random or expert: play without a model.")] = None,
     env: Annotated[str | None, typer.Option(help="The environment, if not the run's own.")] = None,
@@ -155,12 +174,17 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="Which tasks make the panel, and the chance they meet.")] = 0,
     temperature: Annotated[float | None, typer.Option(min=0, help="Sampling temperature; 0 is greedy. Default: the recipe's.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Attempts at each task.")] = 1,
+    engine: Annotated[str | None, typer.Option(help="native, transformers, or openai: a server. Default: the recipe's.")] = None,
+    url: Annotated[str | None, typer.Option(help="The server's address, as http://127.0.0.1:8000/v1; its key: OPENAI_API_KEY.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="The model's name on the server.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Measure success on a fixed panel of tasks."""
     from turnwise import commands
 
-    commands.evaluate(source, overrides or [], agent, env, split, n, seed, temperature, repeats, as_json)
+    served = {"engine.name": engine or ("openai" if url else None), "engine.url": url, "engine.model": model}
+    changes = {key: value for key, value in served.items() if value is not None}
+    commands.evaluate(source, overrides or [], changes, agent, env, split, n, seed, temperature, repeats, as_json)
 
 
 @app.command()

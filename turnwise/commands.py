@@ -36,6 +36,7 @@ def train(recipe: str | None, overrides: list[str], env: str | None, resume: str
     console = Console()
     if dry_run:
         config = Config.load(Run.open(resume).folder / CONFIG) if resume else Config.load(recipe or default_recipe(env), changes)
+        api.check_trainable(config)
         console.print(Text(to_toml(config)), soft_wrap=True)
         for line in forecast(config):
             console.print(Text(line), soft_wrap=True)
@@ -143,6 +144,7 @@ def parameter_count(config: Config) -> int | None:
 def evaluate(
     source: str | None,
     overrides: list[str],
+    changes: dict[str, Any],
     agent: str | None,
     env: str | None,
     split: str | None,
@@ -155,12 +157,15 @@ def evaluate(
     """`turnwise eval`."""
     if source is not None and "=" in source:
         overrides, source = [source, *overrides], None
-    changes = dict(parse_override(text) for text in overrides)
+    changes = dict(parse_override(text) for text in overrides) | changes
     console = Console(stderr=as_json)
     if agent is not None:
         result = evaluate_player(agent, source, env, split, n, seed, repeats, changes)
-    elif source is None:
-        raise TurnwiseError("say what to evaluate: a run or a model folder, or --agent random|expert with --env NAME")
+    elif source is None and changes.get("engine.name") != "openai":
+        raise TurnwiseError(
+            "say what to evaluate: a run, a model folder or a recipe; --agent random|expert with --env NAME; "
+            "or a server with --engine openai --url URL --model NAME --env NAME"
+        )
     else:
         from turnwise import api
 

@@ -71,8 +71,15 @@ class Agent(Section):
     """What makes a turn valid: that it could be parsed (the paper), also that a thought came first, or that the action is admissible."""
     show_actions: bool = True
     """List the admissible actions in the prompt, where the environment knows them."""
+    hide_actions: list[str] = ["help"]
+    """Admissible actions that the prompt does not list."""
     system: str = ""
     """A system message; empty: none."""
+    instructions: str | None = None
+    """What is said about the environment where a sequence starts; none: the environment's own words, empty: nothing."""
+    tools: list[dict[str, Any]] | str | None = None
+    """With prompt=tool: JSON schemas of tools, or the path of a JSON file with a list of them; none: the environment's own `tools`, and
+    where it has none, one tool `act` that takes the action as text. A call of a tool other than that `act` reaches the environment as JSON."""
     max_prompt_tokens: int = Field(2048, ge=8)
     """Longer prompts lose their oldest history; if even the shortest form is longer, the attempt ends."""
     template_options: dict[str, Any] = {}
@@ -127,8 +134,13 @@ class Model(Section):
 class Engine(Section):
     """Who turns prompts into responses."""
 
-    name: Literal["native", "transformers"] = "transformers"
-    """native (fast, Llama and Qwen families, shares the learner's weights) or transformers (any causal language model)."""
+    name: Literal["native", "transformers", "openai"] = "transformers"
+    """native (fast, Llama and Qwen families, shares the learner's weights), transformers (any causal language model), or openai (a server,
+    for evaluation alone)."""
+    url: str | None = None
+    """With name=openai: the server's address, as http://127.0.0.1:8000/v1."""
+    model: str | None = None
+    """With name=openai: the model's name there."""
     temperature: float = Field(1.0, gt=0)
     """Sampling temperature while training."""
     top_p: float = Field(1.0, gt=0, le=1)
@@ -143,8 +155,12 @@ class Engine(Section):
     """Texts that end a response."""
     max_batch: int = Field(128, ge=1)
     """Sequences that are generated side by side."""
+    sleep: bool = False
+    """With name=native on a GPU: give the cache's memory back while the weights are updated. Decode steps are then recorded anew in every
+    iteration, which takes time; turn it on where the update runs out of memory."""
     options: dict[str, Any] = {}
-    """Further options of the engine."""
+    """Further options of the engine: docs/engines.md lists them. The key of a server is read from the environment variable that
+    `key_variable` names (OPENAI_API_KEY, where that is set) and is never written anywhere."""
 
 
 class Collect(Section):
@@ -328,8 +344,17 @@ class Run(Section):
     """How many of the last ones stay; the best by evaluation stays in any case."""
     keep_rollouts: int | None = Field(10, ge=0)
     """Iterations whose rollouts stay on disk; none: all."""
-    trackers: list[Literal["tensorboard"]] = []
-    """Where metrics go besides metrics.jsonl."""
+    trackers: list[str] = []
+    """Where metrics go besides metrics.jsonl: tensorboard, wandb, trackio, or path/to/file.py:Class."""
+    tracker_options: dict[str, dict[str, Any]] = {}
+    """Options of the trackers, by their names, for example wandb = {project = "mine", mode = "offline"}."""
+
+    @model_validator(mode="after")
+    def _known(self) -> Run:
+        from turnwise.trackers import check_names
+
+        check_names([*self.trackers, *self.tracker_options])
+        return self
 
 
 class Config(Section):

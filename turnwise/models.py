@@ -8,6 +8,8 @@ from typing import Any
 from turnwise.config import Config
 from turnwise.errors import TurnwiseError
 
+WORDS_FROM = 20  # tasks whose texts a tokenizer that only counts is made from
+
 
 def choose_device(name: str) -> str:
     """The device that `auto` means here; an error where a GPU is asked for and there is none."""
@@ -31,7 +33,7 @@ def load(config: Config, folder: str | Path | None = None) -> tuple[Any, Any]:
     return build_tiny_for(
         config.env.name,
         options=dict(config.env.options),
-        extra=[config.agent.system],
+        extra=[config.agent.system, *([config.agent.instructions] if config.agent.instructions else [])],
         sample=tiny.vocabulary_tasks,
         layers=tiny.layers,
         hidden=tiny.hidden,
@@ -41,20 +43,41 @@ def load(config: Config, folder: str | Path | None = None) -> tuple[Any, Any]:
     )
 
 
-def load_folder(path: str | Path) -> tuple[Any, Any]:
-    """A causal language model and its tokenizer from a folder (or a hub's name, where a hub can be reached)."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+def load_tokenizer(config: Config, folder: str | Path | None = None) -> Any:
+    """The tokenizer of the recipe's model without its weights; where it names none, one that knows the environment's words, about one
+    token a word: good enough to count."""
+    path = folder or config.model.path
+    if path is not None:
+        return tokenizer_of(path)
+    from turnwise.agent.prompts import load_template
+    from turnwise.learn.tiny import build_tokenizer, environment_texts
 
-    folder = Path(path)
-    if folder.exists() and not (folder / "config.json").is_file():
-        raise TurnwiseError(f"{folder} is not a model folder: it has no config.json")
+    own = config.agent
+    words = environment_texts(config.env.name, n=WORDS_FROM, **config.env.options)
+    return build_tokenizer([*words, own.system, own.instructions or "", load_template(own.prompt).source])
+
+
+def tokenizer_of(path: str | Path) -> Any:
+    """The tokenizer in a model's folder."""
+    from transformers import AutoTokenizer
+
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(path))
+        return AutoTokenizer.from_pretrained(str(path))
     except Exception as error:
         raise TurnwiseError(
             f"model {path}: its tokenizer cannot be loaded ({_line(error)}). A model folder needs its tokenizer's files"
         ) from error
+
+
+def load_folder(path: str | Path) -> tuple[Any, Any]:
+    """A causal language model and its tokenizer from a folder (or a hub's name, where a hub can be reached)."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    folder = Path(path)
+    if folder.exists() and not (folder / "config.json").is_file():
+        raise TurnwiseError(f"{folder} is not a model folder: it has no config.json")
+    tokenizer = tokenizer_of(path)
     try:
         model = AutoModelForCausalLM.from_pretrained(str(path), dtype=torch.float32)
     except Exception as error:

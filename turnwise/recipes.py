@@ -184,7 +184,14 @@ def contradictions(config: Config) -> list[str]:
         found.append(f"objective.kl={config.objective.kl} has no effect with objective.kl_coef=0")
     if config.objective.constant is not None and not config.objective.aggregation.endswith("_sum"):
         found.append("objective.constant goes with objective.aggregation=turn_sum or trajectory_sum")
-    if config.model.path is None:
+    server = config.engine.name == "openai"
+    if server and not (config.engine.url and config.engine.model):
+        found.append("engine.name=openai needs engine.url (as http://127.0.0.1:8000/v1) and engine.model (the model's name there)")
+    if not server and (config.engine.url or config.engine.model):
+        found.append(
+            f"engine.url and engine.model go with engine.name=openai, not with {config.engine.name}; a model's folder is model.path"
+        )
+    if config.model.path is None and not server:
         longest = config.agent.max_prompt_tokens + config.engine.max_tokens
         if longest > config.model.tiny.max_length:
             found.append(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ class Run:
 
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
+        self.on_log: Callable[[Mapping[str, Any]], None] = lambda metrics: None
 
     @classmethod
     def create(cls, out: str | Path, name: str, config_text: str) -> Run:
@@ -64,12 +65,13 @@ class Run:
         return self.folder / "model"
 
     def log(self, metrics: Mapping[str, Any]) -> None:
-        """Append one line and bring it to the disk."""
+        """Append one line, bring it to the disk, and pass it on to whoever listens."""
         line = json.dumps(metrics, allow_nan=False, default=float) + "\n"
         with (self.folder / METRICS).open("a", encoding="utf-8") as file:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
+        self.on_log(metrics)
 
     def metrics(self) -> list[dict[str, Any]]:
         """All whole lines; a last line that was cut off by a crash is passed over."""

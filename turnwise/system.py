@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from turnwise import credit, models
-from turnwise.agent import Agent, AgentSettings
-from turnwise.build import build_engine, build_learner
+from turnwise.agent import Agent
+from turnwise.build import agent_settings, build_engine, build_learner, build_server
 from turnwise.collect.collector import Collector
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.plan import Gathered, Plan, dynamic, plain
@@ -81,28 +81,15 @@ class System:
     def _loaded(self) -> tuple[Any, Any]:
         return models.load(self.config, self.model_folder)
 
-    @property
+    @cached_property
     def tokenizer(self) -> Any:
-        return self._loaded[1]
+        """The model's; of a served model, whose tokenizer is the server's, one that counts its prompts' tokens."""
+        return models.load_tokenizer(self.config, self.model_folder) if self.config.engine.name == "openai" else self._loaded[1]
 
     @cached_property
     def agent(self) -> Agent:
-        own = self.config.agent
         factory = registry.spec(self.config.env.name).load()
-        settings = AgentSettings(
-            context=own.context,
-            history=own.history,
-            prompt=own.prompt,
-            parse=own.parse,
-            valid=own.valid,
-            show_actions=own.show_actions,
-            system=own.system,
-            max_prompt_tokens=own.max_prompt_tokens,
-            template_options=own.template_options,
-            instructions=str(getattr(factory, "instructions", "") or ""),
-            options=own.options,
-        )
-        return Agent(self.tokenizer, settings)
+        return Agent(self.tokenizer, agent_settings(self.config, factory))
 
     @cached_property
     def learner(self) -> Learner:
@@ -110,7 +97,9 @@ class System:
 
     @cached_property
     def engine(self) -> Engine:
-        """The engine on the learner's own weights."""
+        """The engine on the learner's own weights, or a server with weights of its own."""
+        if self.config.engine.name == "openai":
+            return build_server(self.config, self.tokenizer, self.agent)
         return build_engine(self.config, self.learner.model, self.tokenizer, self.agent.stop_ids, self.say)
 
     @cached_property
@@ -175,12 +164,21 @@ class System:
     def annotate(self, trajectories: Sequence[Trajectory], rollouts: Rollouts) -> Rollouts:
         """The rollouts with what only the learner knows, where the recipe needs it: values, a KL penalty in the reward."""
         needed = self.config.learner.value is not None or self.config.objective.kl == "reward"
+        if needed:
+            self._rest_engine()
         return self.learner.annotate(trajectories, rollouts) if needed else rollouts
+
+    def _rest_engine(self) -> None:
+        """Free the engine's cache on a GPU, where the recipe says so; the next generation takes the memory again."""
+        sleep = getattr(self.engine, "sleep", None)
+        if self.config.engine.sleep and sleep is not None and self.learner.device.type == "cuda":
+            sleep()
 
     def update(
         self, trajectories: Sequence[Trajectory], rollouts: Rollouts, advantages: Any, seed: int, progress: float
     ) -> dict[str, float]:
         """One update of the weights; the engine then forgets what it computed with the old ones."""
+        self._rest_engine()
         metrics = self.learner.update(trajectories, rollouts, advantages, seed, targets=self._value_targets(rollouts), progress=progress)
         self.engine.refresh()
         return metrics

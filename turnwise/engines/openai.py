@@ -207,7 +207,7 @@ class OpenAIEngine:
         choice = answer["choices"][0]
         try:
             text = choice["message"]["content"] if chat else choice["text"]
-            text = "" if text is None else str(text)
+            text = ("" if text is None else str(text)) + (_tool_calls(choice["message"]) if chat else "")
             reason = choice.get("finish_reason")
         except (KeyError, TypeError, AttributeError):
             raise Failure(f"an answer that is no {'chat ' if chat else ''}completion: {json.dumps(choice)[:300]}") from None
@@ -221,6 +221,15 @@ class OpenAIEngine:
         return Response(
             request.key, tuple(ids), _logprobs(choice, len(ids)), finish, "" if reason in ("stop", "length") else str(reason), text
         )
+
+
+def _tool_calls(message: Mapping[str, Any]) -> str:
+    """Calls that the server has taken out of the text, in the form in which models write them."""
+    text = ""
+    for call in message.get("tool_calls") or ():
+        body = {"name": call["function"]["name"], "arguments": call["function"]["arguments"]}
+        text += f"\n<tool_call>\n{json.dumps(body, ensure_ascii=False)}\n</tool_call>"
+    return text
 
 
 def _logprobs(choice: Mapping[str, Any], n: int) -> tuple[float, ...]:
