@@ -55,6 +55,10 @@ class Agent:
             return action
         if self.settings.style == "tags":
             return f"<think>{thought}</think><action>{action}</action>" if thought else f"<action>{action}</action>"
+        if self.settings.style == "verbs":
+            verb, _, words = action.removesuffix("]").partition("[")
+            said = f"<{verb}>{words}</{verb}>"
+            return f"<think>{thought}</think>{said}" if thought else said
         call = action if self.settings.tools else json.dumps({"name": ACT_TOOL["function"]["name"], "arguments": {"action": action}})
         said = f"<think>{thought}</think>\n" if thought else ""
         return f"{said}<tool_call>\n{call}\n</tool_call>"

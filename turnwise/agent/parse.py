@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from turnwise.agent.base import Parsed
@@ -43,7 +44,7 @@ _CALL, _CALL_END = re.compile("<tool_call>", _FLAGS), re.compile("</tool_call>",
 
 
 class Parser:
-    """Reads responses in one style (`tags`, `whole` or `tool`) under one rule of validity."""
+    """Reads responses in one style (`tags`, `whole`, `tool` or `verbs`) under one rule of validity."""
 
     def __init__(self, style: str = "tags", valid: str = "parsed", tools: Sequence[Mapping[str, Any]] = ()):
         if style not in STYLES:
@@ -64,6 +65,8 @@ class Parser:
             action, problem = (lines[0].strip(), "") if lines else ("", EMPTY)
         elif self.style == "tool":
             action, problem = self._tool_call(answer)
+        elif self.style == "verbs":
+            action, problem = _verb(answer, actions or ())
         else:
             action, problem = _tagged(answer)
         if problem in (EMPTY, NO_ACTION, NO_CALL) and len(answer) < len(text):
@@ -120,6 +123,31 @@ def _tagged(answer: str) -> tuple[str, str]:
     body, problem = _block(answer, _ACTION, _ACTION_END, NO_ACTION, UNCLOSED_ACTION)
     action = "" if body is None else body.strip()
     return action, problem if action or body is None else EMPTY
+
+
+def _verb(answer: str, actions: Sequence[str]) -> tuple[str, str]:
+    """The action in a response that marks it with the verb itself: `<search>words</search>` where the environment lists `search[<…>]`.
+    The listed form on a line of its own counts too."""
+    verbs = tuple(dict.fromkeys(action.partition("[")[0] for action in actions if action.endswith(">]")))
+    if not verbs:
+        return "", NO_ACTION
+    opening = _tag_of(verbs).search(answer)
+    if opening is None:
+        lines = (line.strip() for line in answer.splitlines())
+        plain = next((line for line in lines if line.endswith("]") and line.partition("[")[0] in verbs), "")
+        return plain, "" if plain else NO_ACTION
+    name = next(verb for verb in verbs if verb.lower() == opening[1].lower())
+    closing = _tag_of((f"/{name}",)).search(answer, opening.end())
+    if closing is None:
+        return "", UNCLOSED_ACTION
+    words = " ".join(answer[opening.end() : closing.start()].split())
+    again = _tag_of(verbs).search(answer, closing.end())
+    return (f"{name}[{words}]", SEVERAL if again else "") if words else ("", EMPTY)
+
+
+@lru_cache(maxsize=256)
+def _tag_of(names: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile(f"<({'|'.join(map(re.escape, names))})>", _FLAGS)
 
 
 def _why_in_thought(problem: str, text: str, closed: bool) -> str:

@@ -1,0 +1,219 @@
+"""A small retrieval server in the form that this field uses, for many environments or machines that share one index.
+
+    python -m turnwise.envs.search.server --port 8000                          # BM25 over the usual corpus
+    python -m turnwise.envs.search.server --retriever '{"name": "dense", "model": "path/to/encoder"}'
+
+    POST /retrieve   {"queries": ["…"], "topk": 3, "return_scores": true}  →  {"result": [[{"document": {"id", "contents"}, "score"}, …]]}
+    GET  /health     {"status": "ok"}
+
+It listens on the loopback address unless told otherwise and has no notion of users: put nothing but trusted networks before it. Requests
+have a size, a number of queries and a time; what is wrong with one is said in its answer and harms no other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from turnwise.envs.search.questions import find_corpus, find_data
+from turnwise.errors import TurnwiseError
+from turnwise.retrieval.base import Hit, Retriever
+from turnwise.retrieval.kinds import make_retriever
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may ask for, and how many are served at once."""
+
+    body: int = 4 * 2**20
+    queries: int = 1024
+    query: int = 10_000
+    topk: int = 100
+    seconds: float = 30.0
+    connections: int = 128
+
+
+class Refused(Exception):
+    """A request that cannot be answered, with the status to say so."""
+
+    def __init__(self, status: int, message: str):
+        super().__init__(message)
+        self.status = status
+
+
+class Asked(NamedTuple):
+    """A request that is in order."""
+
+    queries: list[str]
+    topk: int
+    return_scores: bool
+
+
+def read_request(raw: bytes, limits: Limits, topk: int) -> Asked:
+    """The request in a body; `Refused` says what is wrong with it. `topk` is for requests that name none."""
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise Refused(400, "the body is not JSON") from None
+    if not isinstance(body, dict):
+        raise Refused(400, 'the body is not a JSON object like {"queries": ["…"], "topk": 3}')
+    queries, wanted, scores = body.get("queries"), body.get("topk"), body.get("return_scores", False)
+    if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
+        raise Refused(400, "queries is a list of texts")
+    if len(queries) > limits.queries or any(len(query) > limits.query for query in queries):
+        raise Refused(413, f"at most {limits.queries} queries of at most {limits.query} characters")
+    wanted = topk if wanted is None else wanted
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or not 1 <= wanted <= limits.topk:
+        raise Refused(400, f"topk is a whole number from 1 to {limits.topk}")
+    if not isinstance(scores, bool):
+        raise Refused(400, "return_scores is true or false")
+    return Asked([query.encode("utf-8", "replace").decode() for query in queries], wanted, scores)
+
+
+def written(hits: Sequence[Hit], scores: bool) -> list[dict[str, Any]]:
+    """What the answer says of one query."""
+    documents = [{"id": hit.passage.id, "contents": hit.passage.contents} for hit in hits]
+    if not scores:
+        return documents
+    return [{"document": document, "score": hit.score} for document, hit in zip(documents, hits, strict=True)]
+
+
+class Server(ThreadingHTTPServer):
+    """Serves one retriever. One search runs at a time: retrievers need not be safe for threads, and the work would not get faster."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, retriever: Retriever, host: str = "127.0.0.1", port: int = 8000, topk: int = 3, limits: Limits | None = None):
+        self.retriever, self.topk, self.limits = retriever, topk, limits or Limits()
+        self._searching = threading.Lock()
+        self._places = threading.BoundedSemaphore(self.limits.connections)
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        try:
+            super().__init__((host, port), Handler)
+        except OSError as error:
+            raise TurnwiseError(f"cannot listen on {host} port {port}: {error.strerror}. Choose another --port") from None
+
+    def search(self, asked: Asked) -> dict[str, Any]:
+        with self._searching:
+            found = self.retriever.search(asked.queries, asked.topk)
+        return {"result": [written(hits, asked.return_scores) for hits in found]}
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._places.acquire(blocking=False):
+            try:
+                request.settimeout(1.0)
+                request.sendall(b"HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            except OSError:
+                pass
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that go away in the middle are no news."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    server: Server
+    server_version = "turnwise-retrieval"
+    sys_version = ""
+    protocol_version = "HTTP/1.1"
+
+    def setup(self) -> None:
+        self.timeout = self.server.limits.seconds
+        super().setup()
+
+    def do_POST(self) -> None:
+        try:
+            raw = self._body()
+            if self.path.rstrip("/") != "/retrieve":
+                raise Refused(404, f"there is no {self.path[:100]}: POST /retrieve")
+            self._answer(200, self.server.search(read_request(raw, self.server.limits, self.server.topk)))
+        except Refused as refusal:
+            self._answer(refusal.status, {"error": str(refusal)})
+        except TimeoutError:
+            self.close_connection = True
+        except Exception as error:  # a retriever's fault is told to the client and must not end the server
+            self._answer(500, {"error": f"{type(error).__name__}: {error}"})
+
+    def do_GET(self) -> None:
+        if self.path == "/health":
+            self._answer(200, {"status": "ok"})
+        else:
+            self._answer(404, {"error": "POST /retrieve, or GET /health"})
+
+    def _body(self) -> bytes:
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdecimal()):
+            self.close_connection = True  # where the body ends is not known
+            raise Refused(411, "Content-Length is missing or is no number")
+        if int(length[:20]) > self.server.limits.body:
+            self.close_connection = True
+            raise Refused(413, f"a body of more than {self.server.limits.body} bytes")
+        raw = self.rfile.read(int(length))
+        if len(raw) < int(length):
+            self.close_connection = True
+            raise Refused(400, "the body ended early")
+        return raw
+
+    def _answer(self, status: int, content: dict[str, Any]) -> None:
+        raw = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(raw)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Thousands of requests an iteration: nothing is written about each."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m turnwise.envs.search.server", description="A retrieval server: POST /retrieve.")
+    parser.add_argument("--corpus", help="the file of passages; default: the one in --data")
+    parser.add_argument("--data", help="the folder with the question sets and the corpus; default: the usual places")
+    parser.add_argument("--retriever", default="bm25", help='bm25, or JSON with a name and options, e.g. {"name": "dense", "model": "…"}')
+    parser.add_argument("--host", default="127.0.0.1", help="where to listen; default: this machine alone")
+    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
+    parser.add_argument("--topk", type=int, default=3, help="passages for requests that do not say how many")
+    parser.add_argument("--cache", type=int, default=100_000, help="answers to remember")
+    given = parser.parse_args(arguments)
+    try:
+        kind = json.loads(given.retriever) if given.retriever.lstrip().startswith("{") else given.retriever
+        corpus = Path(given.corpus) if given.corpus else find_corpus(Path(given.data).expanduser() if given.data else find_data())
+        server = Server(make_retriever(kind, corpus, given.cache), given.host, given.port, given.topk)
+    except ValueError as error:  # TurnwiseError is one; the other is JSON that is none
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"serving {corpus} at http://{given.host}:{server.server_address[1]}/retrieve", flush=True)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        print("stopped")
+    finally:
+        server.server_close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
