@@ -20,6 +20,7 @@ from itertools import count
 from turnwise.envs.sokoban.room import Boxes, Room, moved_box, reachable
 
 SHORTEST_BUDGET, GREEDY_BUDGET, GREEDY_WEIGHT = 20_000, 200_000, 5
+REMEMBERED = 50_000  # estimates that are kept from one plan to the next
 PAIRED_UP_TO = 8  # more boxes than that are estimated one by one
 
 Node = tuple[int, Boxes]
@@ -61,6 +62,8 @@ class Solver:
 
     def plan(self, player: int, boxes: Boxes) -> list[str] | None:
         """Moves that solve the room from this state; none where that is impossible, or no plan was found within the budgets."""
+        if len(self._estimates) > REMEMBERED:
+            self._estimates.clear()
         found, complete = self._search(player, boxes, 1, SHORTEST_BUDGET)
         if found is None and not complete:
             found, _ = self._search(player, boxes, GREEDY_WEIGHT, GREEDY_BUDGET)

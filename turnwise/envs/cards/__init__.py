@@ -1,0 +1,50 @@
+"""Cards and numbers: NumberLine, EZPoints, Points24 and Blackjack, as words or as pictures."""
+
+from __future__ import annotations
+
+from turnwise.envs.registry import register
+
+
+def _numberline_splits() -> dict[str, int]:
+    from turnwise.envs.cards.numberline import NumberLineEnv
+
+    return {split: len(NumberLineEnv().tasks(split)) for split in ("train", "valid", "test")}
+
+
+def _ezpoints_splits() -> dict[str, int]:
+    from turnwise.envs.cards.points import EZPointsEnv
+
+    return {split: len(EZPointsEnv().tasks(split)) for split in ("train", "valid", "test")}
+
+
+register(
+    "numberline",
+    "turnwise.envs.cards.numberline:NumberLineEnv",
+    summary="walk to a target on the number line; text or pictures",
+    splits=_numberline_splits,
+    max_turns=10,
+)
+
+register(
+    "ezpoints",
+    "turnwise.envs.cards.points:EZPointsEnv",
+    summary="join the numbers of two cards to 12, piece by piece; text or pictures",
+    splits=_ezpoints_splits,
+    max_turns=8,
+)
+
+register(
+    "points24",
+    "turnwise.envs.cards.points:Points24Env",
+    summary="join the numbers of four cards to 24, piece by piece; text or pictures",
+    splits={"train": None, "valid": None, "test": None},
+    max_turns=20,
+)
+
+register(
+    "blackjack",
+    "turnwise.envs.cards.blackjack:BlackjackEnv",
+    summary="hit or stand against a dealer; text or pictures",
+    splits={"train": None, "valid": None, "test": None},
+    max_turns=15,
+)

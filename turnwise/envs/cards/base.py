@@ -1,0 +1,145 @@
+"""What the card games have in common: text or pictures, anchors, and the rules of the environment protocol.
+
+A game says what an action does (`_play`), what is on the table in words (`_words`) and as a picture (`_picture`), and which state that is
+(`_state`). It never sees anything but stripped text.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, ClassVar, Literal
+
+from turnwise.envs.base import EpisodeOver, Observation, Transition
+from turnwise.envs.cards.pixels import Image, check_scale, enlarged
+from turnwise.envs.dice import Dice
+from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.tasks import Task, TaskSet
+
+Observed = Literal["text", "image", "both"]
+Anchor = Literal["observation", "state"]
+Rewards = Literal["paper", "gym_cards"]
+
+SPLITS: Mapping[str, range] = {"train": range(6), "valid": range(6, 7), "test": range(7, 8)}  # of eight equal parts
+DEFAULT_SIZES = {"train": 10_000, "valid": 1_000, "test": 1_000}
+ATTEMPTS = 10_000
+
+
+@dataclass(frozen=True)
+class Played:
+    """What an action came to."""
+
+    reward: float = 0.0
+    done: bool = False
+    success: bool = False
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+class TableEnv(ABC):
+    """`observe`: "text", "image" (an RGB array) or "both"; `scale` enlarges the picture. `anchor`: "observation" (the text, or a hash of
+    the picture where the text says nothing) or "state" (what counts for playing on). `rewards`: "paper" (no penalties: the reward is that of
+    the GiGPO paper's runs) or "gym_cards" (with the penalties of the environments that they were made from)."""
+
+    reward_range: ClassVar[tuple[float, float]]  # of one step, whichever rewards are chosen
+
+    def __init__(self, observe: Observed = "text", anchor: Anchor = "observation", rewards: Rewards = "paper", scale: int = 2):
+        for kind, given, known in (
+            ("way to observe", observe, ("text", "image", "both")),
+            ("anchor", anchor, ("observation", "state")),
+            ("rewards", rewards, ("paper", "gym_cards")),
+        ):
+            if given not in known:
+                raise unknown_name(kind, str(given), known)
+        self.observe, self.anchor, self.rewards, self.scale = observe, anchor, rewards, check_scale(scale)
+        self._over = "step() was called before reset(): call reset(task) first"
+
+    def reset(self, task: Task, seed: int = 0) -> Observation:
+        self._over = f"task {task.id!r} could not be started"  # until it has been
+        self._start(task, seed)
+        self._over = ""
+        return self._observation()
+
+    def step(self, action: str) -> Transition:
+        if self._over:
+            raise EpisodeOver(self._over)
+        if not isinstance(action, str):
+            raise TurnwiseError(f"an action is a text, not {type(action).__name__}: {action!r}")
+        played = self._play(action.strip().lower())
+        if played.done:
+            self._over = "the episode is over: call reset(task) before the next step"
+        return Transition(self._observation(), played.reward, played.done, played.success, played.info)
+
+    def close(self) -> None:
+        self._over = "the environment was closed: call reset(task) first"
+
+    def _observation(self) -> Observation:
+        text = self._words() if self.observe != "image" else "The picture shows the table."
+        images: tuple[Image, ...] = () if self.observe == "text" else (enlarged(self._picture(), self.scale),)
+        anchor: str | bytes | None = None
+        if self.anchor == "state":
+            anchor = self._state()
+        elif self.observe == "image":
+            anchor = blake2b(images[0].tobytes(), digest_size=16).digest()
+        return Observation(text, images, self._actions(), anchor)
+
+    @abstractmethod
+    def _start(self, task: Task, seed: int) -> None: ...
+
+    @abstractmethod
+    def _play(self, word: str) -> Played: ...
+
+    @abstractmethod
+    def _words(self) -> str: ...
+
+    @abstractmethod
+    def _picture(self) -> Image: ...
+
+    @abstractmethod
+    def _state(self) -> str: ...
+
+    @abstractmethod
+    def _actions(self) -> tuple[str, ...]: ...
+
+
+def part_of_all(key: str) -> int:
+    """Which of eight equal parts something belongs to, by a hash of what must not be in two splits."""
+    return blake2b(key.encode(), digest_size=8).digest()[0] % 8
+
+
+def drawn_tasks(name: str, split: str, n: int | None, draw: Callable[[Dice], tuple[str, dict[str, Any]] | None], key: str = "") -> TaskSet:
+    """Endless tasks: `draw` makes one from dice, as the key that decides its split and its data, or None where it is not to be played.
+    Task i is a pure function of its number; it is drawn again until it belongs to the split."""
+    _known(name, split)
+
+    def make(index: int) -> Task:
+        for attempt in range(ATTEMPTS):
+            found = draw(Dice(f"{name} 1 {key} {split} {index} {attempt}"))
+            if found is not None and part_of_all(f"{name} {found[0]}") in SPLITS[split]:
+                return Task(_id(name, found[1]), split, found[1])
+        raise TurnwiseError(f"{name}: no task of split {split!r} was found in {ATTEMPTS} attempts")
+
+    size = DEFAULT_SIZES[split] if n is None else n
+    return TaskSet.lazy(size, lru_cache(maxsize=4096)(make), f"{name}/{split}")
+
+
+def listed_tasks(name: str, split: str, found: Mapping[str, dict[str, Any]]) -> TaskSet:
+    """Tasks that can all be listed, by key: six parts in ten are train, two valid, two test, in an order that a hash decides."""
+    _known(name, split)
+    order = sorted(found, key=lambda key: blake2b(f"{name} {key}".encode(), digest_size=16).digest())
+    first, second = len(order) * 6 // 10, len(order) * 8 // 10
+    part = {"train": order[:first], "valid": order[first:second], "test": order[second:]}[split]
+    return TaskSet((Task(_id(name, found[key]), split, found[key]) for key in part), f"{name}/{split}")
+
+
+def _known(name: str, split: str) -> None:
+    if split not in SPLITS:
+        raise unknown_name(f"split of {name}:", split, SPLITS)
+
+
+def _id(name: str, data: Mapping[str, Any]) -> str:
+    """An id that can be read, made of the content."""
+    words = [value if isinstance(value, list) else [value] for key, value in data.items() if key != "goal"]
+    return "-".join([name, *(str(word) for group in words for word in group)])
