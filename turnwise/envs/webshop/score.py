@@ -6,7 +6,7 @@
 title has too, the search query that the product was collected with, and its category path.
 
 Two things differ from the reference, both on purpose. **Nouns**: the reference asks a tagger whose model no package index has; here every
-word of a title counts that is not a function word, a common describing word or a unit. **Colours**: the reference shortens an option to the
+word of a title counts that is not a function word or a common describing word. **Colours**: the reference shortens an option to the
 first colour name that occurs in it, even inside another word ("wash" to "ash"), and does so on the bought side only, so that the right item
 can score below 1. The corrected rule shortens both sides, and at whole words; `colours="reference"` gives the old one.
 """
@@ -34,16 +34,20 @@ rainbow red rose royal rust sand sapphire seashell silver skull slate steel ston
 walnut wheat white wine yellow"""
 COLOURS = tuple(_COLOURS.split())
 
-# Words of a title that are no nouns: function words, common describing words, units and counts.
+# Words of a title that are no nouns: function words and common describing words. Units do count: a tagger takes them for nouns.
 _NO_NOUNS = """a about above after all also an and any are as at be been before below between both but by can could de do does each either
 every few for from had has have how if in into is it its just la le less like made makes many may more most much my new no non nor not of
-off on once one only or other our out over own per plus really same she so some such than that the their them then there these they this those
-through to too two three four five six seven eight nine ten under until up upon use used using very via was we were what when where which
-while who will with within without would yes you your
-best big better comfortable cute daily easy extra free full good great high large light lightweight little long low medium mini natural
-nice old perfect portable premium pure real short slim small soft strong super sweet thick thin tiny ultra warm wide
-cm ct feet fl ft gb gram grams hz inch inches kg lb lbs mah ml mm ounce ounces oz pc pcs piece pieces pound pounds xl xs xxl"""
+off on once one only or other our out over own per plus really same she so some such than that the their them then there these they this
+those through to too two three four five six seven eight nine ten under until up upon use used using very via was we were what when where
+which while who will with within without would yes you your
+anti artificial automatic best better big black blue casual certified classic clean clear compact contemporary cosmetic creative curly cute
+daily dark decorative deep digital double dry dual easy elastic electric elegant empty exquisite extra facial floral fresh frozen full funny
+good great hanging hard healthy heavy high indoor industrial large light lightweight little living long loose low magnetic manual medium
+mini modern multi natural new nice old open oral organic outdoor perfect permanent personal pink plain premium printed professional pure
+purple quick rapid real red remote retro round rustic sexy short simple single slim small smooth soft solid special stainless strong super
+sweet tall tempered thermal thick thin tiny top traditional triple ultra universal vintage warm white whole wide wooden yellow"""
 NO_NOUNS = frozenset(_NO_NOUNS.split())
+DESCRIBING = ("able", "ible", "less", "ful", "ous", "proof")
 _TITLE_WORD = re.compile(r"[^\W\d_]+")
 
 
@@ -136,4 +140,4 @@ def type_share(wanted: Product, bought: Product) -> tuple[float, float]:
 def title_nouns(title: str) -> tuple[str, ...]:
     """The words of a title that say what it is, in order, in lower case."""
     found = (word.lower() for word in _TITLE_WORD.findall(title))
-    return tuple(word for word in found if len(word) > 1 and word not in NO_NOUNS)
+    return tuple(word for word in found if len(word) > 1 and word not in NO_NOUNS and not (len(word) > 5 and word.endswith(DESCRIBING)))
