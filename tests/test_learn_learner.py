@@ -96,8 +96,10 @@ def test_the_engines_logprobs_can_anchor_the_ratio() -> None:
     found, rollouts, values = batch(2)
     learner = Learner(tiny(), LearnerSettings(optimiser=FAST, old_logprobs="engine"))
     metrics = learner.update(found, rollouts, values)
-    wanted = np.exp(Learner(tiny()).logprobs(pack(found)) - pack(found).engine_logprob)
-    assert metrics["ratio"] == pytest.approx(wanted.mean(), rel=1e-4) and metrics["engine_gap"] == pytest.approx(0, abs=1e-6)
+    gap = Learner(tiny()).logprobs(pack(found)) - pack(found).engine_logprob
+    assert metrics["ratio"] == pytest.approx(np.exp(gap).mean(), rel=1e-4) and metrics["old_from_engine"] == 1
+    assert metrics["engine_gap"] == pytest.approx(np.abs(gap).mean(), rel=1e-4)
+    assert metrics["engine_gap_max"] == pytest.approx(np.abs(gap).max(), rel=1e-4)
     for turn in found[0].turns:
         turn.logprobs = ()
     with pytest.raises(TurnwiseError, match="old_logprobs='engine'"):

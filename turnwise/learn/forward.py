@@ -2,7 +2,8 @@
 
 Sequences lie one after another in a single row, without padding. Positions restart at each, and attention stays inside each: an attention
 function of our own, registered with transformers, works on one sequence at a time, so the cost is the sum of the squared lengths and no
-row-by-row mask exists. On a GPU in half precision it is one call of torch's variable-length kernel.
+row-by-row mask exists. On a GPU in half precision it is one call of torch's variable-length kernel, and models whose layers we know run
+through layers of our own (`turnwise.learn.fused`), which take the place of the modules and share their parameters.
 
 Models differ, and a leak between sequences would be silent. So every model is tried once with two short sequences: what the second one
 gives must not depend on the first. A model that fails (state-space layers, attention of its own kind, logit caps inside the attention) is
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from turnwise.errors import TurnwiseError
+from turnwise.learn.fused import FusedStack, reason_against
 from turnwise.learn.logprobs import Head, token_logprobs
 from turnwise.learn.packing import Packed, starts_of
 
@@ -111,7 +113,8 @@ def _varlen_attention() -> Any:
 class PackedModel:
     """A causal language model that takes packed sequences. `model` may be wrapped by peft; weights are shared with it, not copied."""
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: nn.Module, fused: bool | None = None):
+        """`fused` asks for layers of our own, or forbids them; None: where they are faster, that is, on a GPU in half precision."""
         self.outer = model
         self.causal: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
         self.backbone: Any = getattr(self.causal, "base_model", None)
@@ -119,7 +122,27 @@ class PackedModel:
             raise TurnwiseError(
                 f"{type(model).__name__} is not a causal language model of transformers: it has no inner model under its head"
             )
+        self.fused: FusedStack | None = None
         self.packs = self._try()
+        self._fuse(fused)
+
+    def _fuse(self, wanted: bool | None) -> None:
+        """Use layers of our own where they are wanted, known, and give what the model's own give."""
+        weight = self.causal.get_input_embeddings().weight
+        half = weight.is_cuda and weight.dtype in (torch.bfloat16, torch.float16)
+        reason = reason_against(self.outer) if wanted or (wanted is None and half and self.packs) else "not wanted"
+        if wanted and reason:
+            raise TurnwiseError(f"{type(self.causal).__name__} cannot run through fused layers: {reason}")
+        if reason is not None:
+            return
+        ids, position, lengths = np.arange(1, 17) % len(weight), _places(11, 5), [11, 5]
+        with torch.no_grad(), self.attention():
+            wanted_hidden = self._hidden(ids, position, lengths)
+            self.fused = FusedStack(self.causal)
+            gap = (self._hidden(ids, position, lengths) - wanted_hidden).norm() / wanted_hidden.norm()
+        if not gap <= (0.1 if half else 1e-3):
+            self.fused = None
+            warnings.warn(f"{type(self.causal).__name__}: fused layers differ by {gap:.2g} from its own, which are used", stacklevel=3)
 
     @property
     def head(self) -> Head:
@@ -132,14 +155,15 @@ class PackedModel:
         device: torch.device = next(self.causal.parameters()).device
         return device
 
-    def hidden(self, packed: Packed) -> Tensor:
-        """The last hidden state of every token, [tokens, size]. Keep `attention()` open until the backward pass is over."""
+    def hidden(self, packed: Packed, places: Any = None) -> Tensor:
+        """The last hidden state of every token, [tokens, size], or of the tokens at `places` (increasing indices, each once). Keep
+        `attention()` open until the backward pass is over."""
         words = self.causal.get_input_embeddings().weight.shape[0]
         if len(packed.ids) and packed.ids.max() >= words:
             raise TurnwiseError(
                 f"token id {packed.ids.max()} is unknown to the model, which knows 0 to {words - 1}: was another tokenizer used?"
             )
-        return self._hidden(packed.ids, packed.position, packed.lengths.tolist())
+        return self._hidden(packed.ids, packed.position, packed.lengths.tolist(), places)
 
     @contextmanager
     def attention(self) -> Iterator[None]:
@@ -148,6 +172,8 @@ class PackedModel:
         It covers the backward pass too, because gradient checkpointing runs the layers a second time there.
         """
         configs: dict[int, Any] = {}
+        if self.fused is not None:
+            self.fused.update()
         if self.packs:
             for module in self.backbone.modules():
                 config = getattr(module, "config", None)
@@ -162,16 +188,20 @@ class PackedModel:
             for config, implementation in before:
                 config._attn_implementation = implementation
 
-    def _hidden(self, ids: Any, position: Any, lengths: list[int]) -> Tensor:
-        row = torch.as_tensor(ids, device=self.device)[None]
-        places = torch.as_tensor(position, device=self.device)[None]
+    def _hidden(self, ids: Any, position: Any, lengths: list[int], places: Any = None) -> Tensor:
+        row, where = (torch.as_tensor(x, device=self.device) for x in (ids, position))
+        chosen = None if places is None else torch.as_tensor(places, device=self.device)
+        borders = Borders(lengths, torch.as_tensor(starts_of(lengths), dtype=torch.int32, device=self.device))
+        if self.fused is not None:
+            return self.fused.hidden(row, where, lengths, borders.offsets, chosen)
         if self.packs:
-            borders = Borders(lengths, torch.as_tensor(starts_of(lengths), dtype=torch.int32, device=self.device))
-            out: Tensor = self.backbone(input_ids=row, position_ids=places, use_cache=False, borders=borders).last_hidden_state[0]
-            return out
-        pieces = zip(row.split(lengths, 1), places.split(lengths, 1), strict=True)
-        alone = [self.backbone(input_ids=i, position_ids=p, use_cache=False).last_hidden_state[0] for i, p in pieces]
-        return torch.cat(alone)
+            out: Tensor = self.backbone(input_ids=row[None], position_ids=where[None], use_cache=False, borders=borders).last_hidden_state[
+                0
+            ]
+        else:
+            pieces = zip(row[None].split(lengths, 1), where[None].split(lengths, 1), strict=True)
+            out = torch.cat([self.backbone(input_ids=i, position_ids=p, use_cache=False).last_hidden_state[0] for i, p in pieces])
+        return out if chosen is None else out[chosen]
 
     def _try(self) -> bool:
         """Whether packing keeps sequences apart. Raises where the output layer is not the one we know."""

@@ -13,11 +13,12 @@ tokens are fixed for the whole mini-batch before it is cut, which is why the tok
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -27,9 +28,11 @@ from torch import Tensor, nn
 from turnwise.errors import TurnwiseError
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.logprobs import token_logprobs
+from turnwise.learn.memory import Memory
 from turnwise.learn.metrics import StepLog
 from turnwise.learn.optimiser import Optimiser, Weights
 from turnwise.learn.packing import Packed, microbatches, minibatches, pack
+from turnwise.learn.prepare import Mask, may_skip, needed_sequences, only_needed, sample
 from turnwise.learn.reference import Reference
 from turnwise.learn.saving import fingerprint, write_model
 from turnwise.learn.settings import LearnerSettings
@@ -40,6 +43,7 @@ from turnwise.objectives.tokens import Tokens, check_split, token_weights
 from turnwise.rollouts import Rollouts, Trajectory
 
 Column = NDArray[np.float32]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -77,10 +81,43 @@ class Learner:
             trained, exact = trained | own, exact | set(own)
         self.weights = Weights(trained.items(), dtype, exact)
         self.policy = PackedModel(model)
-        if self.settings.gradient_checkpointing:
-            self.policy.causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.reference = Reference(self.policy, reference) if self.settings.needs_reference else None
         self.optimiser = self._make_optimiser()
+        self._skips = may_skip(self.settings) if self.settings.skip_zero_credit is not False else False
+        self._skips = self._skips and (self.settings.skip_zero_credit is True or self.device.type == "cuda")
+        self._automatic = self.settings.tokens_per_batch == 0
+        again = self.settings.gradient_checkpointing
+        self.memory = Memory(self.policy, self.weights, None if again is None else not again)
+        self._look_at_memory()
+        if self.policy.fused is None and self.memory.must_recompute(self.settings.tokens_per_batch):
+            self.policy.causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+    def _look_at_memory(self) -> None:
+        """How much is free now: it says what a backward pass keeps and, where the settings leave that open, how large a batch is."""
+        self.memory.look(self.optimiser)
+        if self._automatic:
+            self.settings = replace(self.settings, tokens_per_batch=self.memory.tokens())
+
+    def _within_memory(self, work: Callable[[], T]) -> T:
+        """Do the work; where it finds no memory, once more with half the tokens at a time, and so from then on."""
+        tokens = self.settings.tokens_per_batch
+        try:
+            return work()
+        except torch.OutOfMemoryError:
+            self.weights.zero_grad()
+        half = max(1, tokens // 2)
+        self.settings, self._automatic = replace(self.settings, tokens_per_batch=half), False
+        self.memory.room *= 0.75
+        warnings.warn(f"out of memory with {tokens} tokens at once: going on with {half} (learner.tokens_per_batch)", stacklevel=2)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        try:
+            return work()
+        except torch.OutOfMemoryError as error:
+            raise TurnwiseError(
+                f"out of memory with {half} tokens at once as well ({error}). Set learner.tokens_per_batch lower or "
+                "learner.gradient_checkpointing = true, give the engine less (engine.options.cache_memory), or use adapters"
+            ) from error
 
     def _make_critic(self) -> Critic | None:
         if self.settings.value is None:
@@ -112,24 +149,22 @@ class Learner:
             return self._score(self.reference.policy, packed, None).logprob
 
     def _score(self, policy: PackedModel, packed: Packed, critic: Critic | None) -> Scores:
-        logprobs, entropies, values = [], [], []
+        def work() -> list[tuple[Tensor, Tensor, Tensor | None]]:
+            parts = microbatches(packed, np.arange(len(packed)), self.settings.tokens_per_batch)
+            return [self._forward(policy, packed.take(part), critic) for part in parts]
+
         with torch.no_grad(), self._mode(policy, training=False):
-            for sequences in microbatches(packed, np.arange(len(packed)), self.settings.tokens_per_batch):
-                part = packed.take(sequences)
-                hidden = policy.hidden(part)
-                logprob, entropy = self._token_logprobs(policy, hidden, part)
-                logprobs.append(logprob)
-                entropies.append(entropy)
-                if critic is not None:
-                    values.append(critic(hidden, part))
+            logprobs, entropies, values = zip(*self._within_memory(work), strict=True) if len(packed) else ((), (), ())
         return Scores(_join(logprobs), _join(entropies), _join(values) if critic is not None else None)
 
-    def _token_logprobs(self, policy: PackedModel, hidden: Tensor, packed: Packed) -> tuple[Tensor, Tensor]:
-        """Only the positions that predict a response token go through the output layer."""
-        source, target = (torch.as_tensor(x, device=hidden.device) for x in (packed.source, packed.target))
-        logprob, entropy = token_logprobs(hidden[source], policy.head, target, temperature=self.settings.temperature, entropy=True)
+    def _forward(self, policy: PackedModel, part: Packed, critic: Critic | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Log-probs, entropies and values of a micro-batch. Only places that predict a response token go through the output layer."""
+        source, target = (torch.as_tensor(x, device=policy.device) for x in (part.source, part.target))
+        hidden = policy.hidden(part, source if critic is None else None)
+        chosen = hidden if critic is None else hidden[source]
+        logprob, entropy = token_logprobs(chosen, policy.head, target, temperature=self.settings.temperature, entropy=True)
         assert entropy is not None
-        return logprob, entropy
+        return logprob, entropy, None if critic is None else critic(hidden, part)
 
     @contextmanager
     def _mode(self, policy: PackedModel, training: bool) -> Iterator[None]:
@@ -191,14 +226,20 @@ class Learner:
         for schedules that fall. Returns metrics: means over the optimiser steps, and what the update cost.
         """
         log = StepLog()
+        self._look_at_memory()
         with log.phase("pack"):
             packed = self._prepared(trajectories, rollouts, credit, targets)
-            passes = [self._minibatches(packed, (seed % 2**63, epoch)) for epoch in range(self.settings.epochs)]
-        packed = self._with_logprobs(packed, rollouts, log, steps=sum(map(len, passes)))
+            batches = [part for epoch in range(self.settings.epochs) for part in self._minibatches(packed, (seed % 2**63, epoch))]
+            needed = np.ones(len(packed), np.bool_)
+            if self._skips:
+                needed = needed_sequences(packed, batches, self.settings.loss.level == "trajectory")
+        packed = self._with_logprobs(packed, needed, rollouts, log, steps=len(batches))
         with log.phase("update"), self.training(seed):
-            for sequences in (part for one_pass in passes for part in one_pass):
-                if not self._step(packed.take(sequences), rollouts, log, progress):
+            for sequences in batches:
+                if not self._step(packed.take(sequences), needed[sequences], rollouts, log, progress):
                     break
+        if not needed.all():
+            log.add(skipped_sequences=int((~needed).sum()))
         log.add(tokens=len(packed.source), tokens_forward=len(packed.ids), sequences=len(packed), turns=len(np.unique(packed.turn)))
         return log.summary(self.optimiser.settings.lr * self.optimiser.settings.factor(self.optimiser.steps_taken, progress))
 
@@ -217,38 +258,49 @@ class Learner:
         settings = self.settings
         return minibatches(packed, settings.minibatch_unit, seed, size=settings.minibatch_size, steps=settings.minibatches)
 
-    def _with_logprobs(self, packed: Packed, rollouts: Rollouts, log: StepLog, steps: int) -> Packed:
+    def _with_logprobs(self, packed: Packed, needed: Mask, rollouts: Rollouts, log: StepLog, steps: int) -> Packed:
         """`packed` with old, engine and reference log-probs, as far as the loss needs them and they are not in the rollouts yet."""
         known = rollouts.extra
         if packed.engine_logprob is not None:
             packed = packed.with_columns(engine_logprob=packed.engine_logprob)
         elif "engine_logprob" in self.settings.loss.needs:
             raise TurnwiseError("the importance correction needs the engine's log-probs, and some turns carry none")
-        if self.settings.old_logprobs == "engine":
+        if self._trusts_engine(packed, needed, log, steps):
             packed = packed.with_columns(old_logprob=self._engine_logprobs(packed))
         elif "old_logprob" in known:
             packed = packed.with_columns(old_logprob=known["old_logprob"][packed.index])
         elif steps > 1:  # with a single step the policy is still the old one, and its own log-probs serve
             with log.phase("old_logprobs"):
-                packed = packed.with_columns(old_logprob=self.logprobs(packed))
+                packed = packed.with_columns(old_logprob=only_needed(packed, needed, self.logprobs))
         if self.settings.loss.kl_coef > 0:
             with log.phase("reference"):
                 stored = known["ref_logprob"][packed.index] if "ref_logprob" in known else self.reference_logprobs(packed)
                 packed = packed.with_columns(ref_logprob=stored)
         return packed
 
-    def _step(self, batch: Packed, rollouts: Rollouts, log: StepLog, progress: float) -> bool:
+    def _trusts_engine(self, packed: Packed, needed: Mask, log: StepLog, steps: int) -> bool:
+        """Whether the ratio is anchored on the engine's log-probs. Their distance from ours is measured on one micro-batch, and logged."""
+        how = self.settings.old_logprobs
+        if how == "learner" or (how == "auto" and (steps < 2 or packed.engine_logprob is None)) or not len(packed):
+            return False
+        with log.phase("old_logprobs"):
+            part = sample(packed, needed, self.settings.tokens_per_batch)
+            gap = np.abs(self.logprobs(part) - self._engine_logprobs(part))
+        trusted = how == "engine" or bool(gap.mean() <= self.settings.engine_gap)
+        if trusted:  # otherwise the loss measures the gap on all tokens
+            log.add(engine_gap=float(gap.mean()), engine_gap_max=float(gap.max()))
+        log.add(old_from_engine=float(trusted))
+        return trusted
+
+    def _step(self, batch: Packed, needed: Mask, rollouts: Rollouts, log: StepLog, progress: float) -> bool:
         """One optimiser step. False ends the update: the policy has moved too far from the old one."""
         settings = self.settings
         weight = token_weights(batch.turn, batch.trajectory, settings.aggregation, settings.constant)
         batch = batch.with_columns(weight=weight.numpy())
-        parts = microbatches(batch, np.arange(len(batch)), settings.tokens_per_batch, settings.loss.level == "trajectory")
-        if settings.loss.level == "trajectory":
-            check_split([batch.sequence_trajectory[part] for part in parts], "trajectory")
-        counts = {"batch_tokens": len(batch.source), "turns": len(rollouts), "trajectories": len(rollouts.trajectory_labels)}
         values = len(batch.turn_row) if settings.value is not None and settings.value.level == "turn" else len(batch.source)
-        measured = [self._backward(batch.take(part), counts, values) for part in parts]
-        metrics = _numbers(combine(measured))
+        batch = batch if needed.all() else batch.take(np.flatnonzero(needed))
+        counts = {"batch_tokens": len(batch.source), "turns": len(rollouts), "trajectories": len(rollouts.trajectory_labels)}
+        metrics = _numbers(combine(self._within_memory(lambda: self._gradient(batch, counts, values))))
         if settings.kl_stop is not None and metrics["kl_old_k3"] > settings.kl_stop:
             self.weights.zero_grad()
             log.stopped(metrics)
@@ -256,17 +308,25 @@ class Learner:
         log.step(metrics, self.optimiser.step(metrics["loss"], progress))
         return True
 
+    def _gradient(self, batch: Packed, counts: Mapping[str, int], values: int) -> list[dict[str, Tensor]]:
+        """Gradients of a mini-batch, and the metrics of its micro-batches."""
+        whole = self.settings.loss.level == "trajectory"
+        parts = microbatches(batch, np.arange(len(batch)), self.settings.tokens_per_batch, whole)
+        if whole:
+            check_split([batch.sequence_trajectory[part] for part in parts], "trajectory")
+        return [self._backward(batch.take(part), counts, values) for part in parts]
+
     def _backward(self, part: Packed, counts: Mapping[str, int], values: int) -> dict[str, Tensor]:
         """Gradients of one micro-batch, added to what is there; its metrics."""
-        hidden = self.policy.hidden(part)
-        logprob, entropy = self._token_logprobs(self.policy, hidden, part)
-        columns = {name: torch.as_tensor(column, device=hidden.device) for name, column in part.columns.items()}
+        self.memory.prepare(len(part.ids))
+        logprob, entropy, value = self._forward(self.policy, part, self.critic)
+        columns = {name: torch.as_tensor(column, device=logprob.device) for name, column in part.columns.items()}
         tokens = Tokens(
             logprob=logprob,
             old_logprob=columns.get("old_logprob", logprob.detach()),
             advantage=columns["advantage"],
-            turn=torch.as_tensor(part.turn, device=hidden.device),
-            trajectory=torch.as_tensor(part.trajectory, device=hidden.device),
+            turn=torch.as_tensor(part.turn, device=logprob.device),
+            trajectory=torch.as_tensor(part.trajectory, device=logprob.device),
             weight=columns["weight"],
             engine_logprob=columns.get("engine_logprob"),
             ref_logprob=columns.get("ref_logprob"),
@@ -276,8 +336,8 @@ class Learner:
             trajectories=counts["trajectories"],
         )
         loss, metrics = self.settings.loss(tokens)
-        if self.critic is not None:
-            extra, more = self.critic.loss(self.critic(hidden, part), part, values)
+        if self.critic is not None and value is not None:
+            extra, more = self.critic.loss(value, part, values)
             loss = loss + extra
             metrics = {**metrics, **more, "loss": loss.detach()}
         loss.backward()
@@ -328,7 +388,7 @@ class Learner:
         return write_model(self.model, Path(folder), merged, tokenizer)
 
 
-def _join(parts: Sequence[Tensor]) -> Column:
+def _join(parts: Sequence[Any]) -> Column:
     return torch.cat(list(parts)).float().cpu().numpy() if parts else np.zeros(0, np.float32)
 
 

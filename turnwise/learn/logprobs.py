@@ -10,6 +10,7 @@ The temperature divides the logits as the sampler does, so these are log-probabi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -79,8 +80,12 @@ class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
     ) -> tuple[Tensor, Tensor]:
         logprob = torch.empty(len(hidden), dtype=torch.promote_types(hidden.dtype, torch.float32), device=hidden.device)
         normaliser, spread = torch.empty_like(logprob), torch.zeros_like(logprob)
-        right = _ready(weight)
+        right, kernels = _ready(weight), _kernels(weight, bias, cap)
         for part in _chunks(len(hidden), chunk):
+            if kernels is not None:
+                logits = _product(hidden[part].to(right.dtype), right.t())
+                kernels.pick(logits, target[part], scale, logprob[part], normaliser[part], spread[part])
+                continue
             logits = _logits(hidden[part], right, bias, scale, cap)
             normaliser[part] = log_sum = logits.logsumexp(-1)
             logprob[part] = logits.gather(-1, target[part, None])[:, 0] - log_sum
@@ -100,22 +105,17 @@ class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
         if logprob_grad is None:
             logprob_grad = torch.zeros_like(normaliser)
         need_hidden, need_weight, need_bias = ctx.needs_input_grad[:3]
-        right = _ready(weight)
+        right, kernels = _ready(weight), _kernels(weight, bias, cap)
         hidden_grad = torch.empty_like(hidden) if need_hidden else None
         weight_grad = torch.zeros(weight.shape, dtype=normaliser.dtype, device=weight.device) if need_weight else None
         bias_grad = torch.zeros(len(weight), dtype=normaliser.dtype, device=weight.device) if need_bias and bias is not None else None
         for part in _chunks(len(hidden), chunk):
-            logits = _logits(hidden[part], right, bias, scale, cap)
-            log_p = logits - normaliser[part, None]
-            slope = log_p.exp()
-            factor = -logprob_grad[part, None]
-            if entropy_grad is not None:  # d entropy / d logit = −p (log p + entropy)
-                factor = factor - entropy_grad[part, None] * (log_p + spread[part, None])
-            slope = slope.mul_(factor)
-            slope.scatter_add_(-1, target[part, None], logprob_grad[part, None])
-            if cap is not None:
-                slope = slope * (1 - (logits / cap).square())
-            slope = slope.mul_(scale)
+            push = None if entropy_grad is None else entropy_grad[part]
+            known = normaliser[part], spread[part], logprob_grad[part], push
+            if kernels is not None:
+                slope = kernels.slopes(_product(hidden[part].to(right.dtype), right.t()), target[part], *known, scale, right.dtype)
+            else:
+                slope = _slopes(_logits(hidden[part], right, bias, scale, cap), target[part], *known, scale, cap)
             if bias_grad is not None:
                 bias_grad += slope.sum(0)
             slope = slope.to(right.dtype)
@@ -129,6 +129,32 @@ class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
             None if bias_grad is None or bias is None else bias_grad.to(bias.dtype),
             *[None] * 5,
         )
+
+
+def _slopes(
+    logits: Tensor, target: Tensor, normaliser: Tensor, spread: Tensor, pull: Tensor, push: Tensor | None, scale: float, cap: float | None
+) -> Tensor:
+    """The gradient of the raw logits where the log-prob of the target has gradient `pull` and the entropy has `push`."""
+    log_p = logits - normaliser[:, None]
+    slope = log_p.exp()
+    factor = -pull[:, None]
+    if push is not None:  # d entropy / d logit = −p (log p + entropy)
+        factor = factor - push[:, None] * (log_p + spread[:, None])
+    slope = slope.mul_(factor)
+    slope.scatter_add_(-1, target[:, None], pull[:, None])
+    if cap is not None:
+        slope = slope * (1 - (logits / cap).square())
+    return slope.mul_(scale)
+
+
+def _kernels(weight: Tensor, bias: Tensor | None, cap: float | None) -> Any:
+    """Kernels that walk over a chunk of logits once, where this head has them; else None."""
+    half = weight.dtype in (torch.bfloat16, torch.float16)
+    if not (weight.is_cuda and half) or bias is not None or cap is not None or find_spec("triton") is None:
+        return None
+    from turnwise.learn.fused import kernels
+
+    return kernels
 
 
 def _chunks(total: int, size: int) -> list[slice]:

@@ -65,8 +65,7 @@ def _gather_into(master: Tensor) -> Any:
     def gather(parameter: nn.Parameter) -> None:
         if parameter.grad is None:
             return
-        gradient = parameter.grad.float()
-        master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+        master.grad = parameter.grad.float() if master.grad is None else master.grad.add_(parameter.grad)
         parameter.grad = None
 
     return gather
@@ -103,6 +102,11 @@ class Optimiser:
             eps=settings.eps,
             fused=True if all(master.is_cuda for master in masters.values()) else None,
         )
+
+    @property
+    def has_moments(self) -> bool:
+        """Whether AdamW's moments have been allocated: they are at the first step."""
+        return bool(self._adam.state)
 
     def step(self, loss: float, progress: float = 0.0) -> Step:
         """Move the weights by the gradients that lie on the masters, then clear them. `loss` is only looked at: is it finite?"""

@@ -80,11 +80,14 @@ class LearnerSettings:
     epochs                       passes over the data
     minibatches, minibatch_size  optimiser steps of a pass; or, where the size is given, about so many units a step
     minibatch_unit               what a mini-batch is made of: whole trajectories, or turns
-    tokens_per_batch             tokens that are computed at once: a matter of memory, never of the result
+    tokens_per_batch             tokens that are computed at once: a matter of memory, never of the result; 0: what a GPU's memory
+                                 allows, 8,192 on a CPU
     dtype                        of the computation; the optimiser's own copy of the weights is float32 in any case
-    gradient_checkpointing       save memory by computing activations twice
+    gradient_checkpointing       save memory by computing activations twice; None: as far as a GPU's memory asks for it, never on a CPU
+    skip_zero_credit             leave sequences out whose credit is exactly 0, where nothing else needs them; None: on a GPU
     temperature                  the sampler's; log-probs are at this temperature
-    old_logprobs                 whose log-probs the ratio is anchored on: the learner's before the first step, or the engine's
+    old_logprobs, engine_gap     whose log-probs the ratio is anchored on: the learner's before the first step, the engine's, or "auto":
+                                 the engine's where their mean distance from the learner's on a sample is at most `engine_gap`
     kl_reward_coef, kl_reward    subtract coefficient × KL to the reference from each turn's reward, and the estimator (k1, k2, k3)
     kl_stop                      end an update when the KL from the old policy exceeds this
     value                        a critic, for credit that needs values
@@ -98,11 +101,13 @@ class LearnerSettings:
     minibatches: int = 1
     minibatch_size: int | None = None
     minibatch_unit: Literal["trajectory", "turn"] = "trajectory"
-    tokens_per_batch: int = 8192
+    tokens_per_batch: int = 0
     dtype: Dtype = "float32"
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool | None = None
+    skip_zero_credit: bool | None = None
     temperature: float = 1.0
-    old_logprobs: Literal["learner", "engine"] = "learner"
+    old_logprobs: Literal["learner", "engine", "auto"] = "learner"
+    engine_gap: float = 0.03
     kl_reward_coef: float = 0.0
     kl_reward: str = "k1"
     kl_stop: float | None = None
@@ -112,10 +117,10 @@ class LearnerSettings:
         _choice(self, "aggregation", AGGREGATIONS)
         _choice(self, "minibatch_unit", ("trajectory", "turn"))
         _choice(self, "dtype", get_args(Dtype))
-        _choice(self, "old_logprobs", ("learner", "engine"))
+        _choice(self, "old_logprobs", ("learner", "engine", "auto"))
         _choice(self, "kl_reward", ("k1", "k2", "k3"))
-        counts = {"epochs": 1, "minibatches": 1, "minibatch_size": 1, "tokens_per_batch": 1}
-        _numbers(self, at_least={**counts, "kl_reward_coef": 0}, above={"temperature": 0, "kl_stop": 0, "constant": 0})
+        counts = {"epochs": 1, "minibatches": 1, "minibatch_size": 1, "tokens_per_batch": 0}
+        _numbers(self, at_least={**counts, "kl_reward_coef": 0, "engine_gap": 0}, above={"temperature": 0, "kl_stop": 0, "constant": 0})
         if self.constant is not None and not self.aggregation.endswith("_sum"):
             raise TurnwiseError(f"learner: constant goes with turn_sum or trajectory_sum, not with aggregation {self.aggregation!r}")
         if self.loss.level == "trajectory" and self.minibatch_unit == "turn":

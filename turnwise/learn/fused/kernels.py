@@ -1,0 +1,252 @@
+"""What lies between the matrix products of a layer, forwards and backwards, as one Triton kernel each: a single pass over its data.
+
+Rounding is where transformers rounds (the residual, the normed value, the activation are in the weights' dtype); the arithmetic between is
+float32. Kernels that go backwards write over what they have read for the last time, so a backward pass needs no second copy of the
+largest activations.
+"""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+import triton  # type: ignore[import-not-found, unused-ignore]
+import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
+from torch import Tensor
+
+HEADS_AT_ONCE = 16
+PROGRAMS_A_PROCESSOR = 8  # of the backward norm, whose programs walk over many rows each
+LOGITS_AT_ONCE = 4096
+
+
+@triton.jit
+def _add_norm(x, delta, weight, total, out, scales, size, eps, HAS_DELTA: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < size
+    value = tl.load(x + row * size + column, mask=inside, other=0.0)
+    if HAS_DELTA:
+        more = tl.load(delta + row * size + column, mask=inside, other=0.0)
+        value = (value.to(tl.float32) + more.to(tl.float32)).to(value.dtype)
+        tl.store(total + row * size + column, value, mask=inside)
+    exact = value.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(exact * exact, 0) / size + eps)
+    tl.store(scales + row, scale)
+    factor = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    normed = (exact * scale).to(value.dtype).to(tl.float32)
+    tl.store(out + row * size + column, (normed * factor).to(value.dtype), mask=inside)
+
+
+def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """x + delta (x itself where there is none), its RMS norm, and each row's scale."""
+    rows, size = x.shape
+    total = x if delta is None else torch.empty_like(x)
+    out, scales = torch.empty_like(x), torch.empty(rows, dtype=torch.float32, device=x.device)
+    block = triton.next_power_of_2(size)
+    warps = 4 if block <= 2048 else 8
+    _add_norm[(rows,)](x, delta, weight, total, out, scales, size, eps, HAS_DELTA=delta is not None, BLOCK=block, num_warps=warps)
+    return total, out, scales
+
+
+@triton.jit
+def _norm_backward(grad, more, x, scales, weight, out, sums, rows, size, BLOCK: tl.constexpr):
+    first, step = tl.program_id(0), tl.num_programs(0)
+    column = tl.arange(0, BLOCK)
+    inside = column < size
+    factor = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    weight_grad = tl.zeros([BLOCK], tl.float32)
+    place = first.to(tl.int64) * size + column
+    for number in range(first, rows, step):
+        slope = tl.load(grad + place, mask=inside, other=0.0).to(tl.float32)
+        value = tl.load(x + place, mask=inside, other=0.0)
+        past = tl.load(more + place, mask=inside, other=0.0).to(tl.float32)
+        scale = tl.load(scales + number)
+        normed = value.to(tl.float32) * scale
+        weight_grad += slope * normed
+        slope = slope * factor
+        mean = tl.sum(slope * normed, 0) / size
+        tl.store(out + place, (past + scale * (slope - normed * mean)).to(value.dtype), mask=inside)
+        place += step * size
+    tl.store(sums + first.to(tl.int64) * size + column, weight_grad, mask=inside)
+
+
+def norm_backward(grad: Tensor, more: Tensor, x: Tensor, scales: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient of x where its norm has gradient `grad` and x itself has `more`; and the weight's, in float32."""
+    rows, size = x.shape
+    programs = min(rows, _processors(x.device) * PROGRAMS_A_PROCESSOR)
+    sums = torch.empty(programs, size, dtype=torch.float32, device=x.device)
+    out, block = torch.empty_like(x), triton.next_power_of_2(size)
+    warps = 4 if block <= 2048 else 8
+    _norm_backward[(programs,)](grad, more, x, scales, weight, out, sums, rows, size, BLOCK=block, num_warps=warps)
+    return out, sums.sum(0)
+
+
+@lru_cache
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+
+
+@triton.jit
+def _rotate(qkv, cos, sin, positions, TURNED: tl.constexpr, ALL: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[:, None]
+    half = tl.arange(0, SIZE // 2)[None, :]
+    inside = (head < TURNED) & (half >= 0)
+    place = qkv + (token * ALL + head) * SIZE + half
+    low = tl.load(place, mask=inside, other=0.0)
+    high = tl.load(place + SIZE // 2, mask=inside, other=0.0)
+    position = tl.load(positions + token)
+    c = tl.load(cos + position * SIZE + half).to(tl.float32)
+    s = tl.load(sin + position * SIZE + SIZE // 2 + half).to(tl.float32)
+    a, b = low.to(tl.float32), high.to(tl.float32)
+    tl.store(place, (a * c - b * s).to(low.dtype), mask=inside)
+    tl.store(place + SIZE // 2, (b * c + a * s).to(low.dtype), mask=inside)
+
+
+def rotate(qkv: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, heads: int, kv_heads: int, size: int) -> None:
+    """Turn the queries and keys of every token by its position, in place."""
+    grid = (len(qkv), triton.cdiv(heads + kv_heads, HEADS_AT_ONCE))
+    _rotate[grid](qkv, cos, sin, positions, TURNED=heads + kv_heads, ALL=heads + 2 * kv_heads, SIZE=size, BLOCK=HEADS_AT_ONCE, num_warps=4)
+
+
+@triton.jit
+def _rotate_back(
+    queries, keys, values, out, cos, sin, positions, HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr
+):
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[:, None]
+    half = tl.arange(0, SIZE // 2)[None, :]
+    is_query = (head < HEADS) & (half >= 0)
+    is_key = (head >= HEADS) & (head < HEADS + KV) & (half >= 0)
+    is_value = (head >= HEADS + KV) & (head < HEADS + 2 * KV) & (half >= 0)
+    query = queries + (token * HEADS + head) * SIZE + half
+    key = keys + (token * KV + head - HEADS) * SIZE + half
+    value = values + (token * KV + head - HEADS - KV) * SIZE + half
+    low = tl.load(query, mask=is_query, other=0.0) + tl.load(key, mask=is_key, other=0.0)
+    high = tl.load(query + SIZE // 2, mask=is_query, other=0.0) + tl.load(key + SIZE // 2, mask=is_key, other=0.0)
+    low += tl.load(value, mask=is_value, other=0.0)
+    high += tl.load(value + SIZE // 2, mask=is_value, other=0.0)
+    position = tl.load(positions + token)
+    c = tl.load(cos + position * SIZE + half).to(tl.float32)
+    s = tl.load(sin + position * SIZE + SIZE // 2 + half).to(tl.float32)
+    a, b = low.to(tl.float32), high.to(tl.float32)
+    place = out + (token * (HEADS + 2 * KV) + head) * SIZE + half
+    inside = (head < HEADS + 2 * KV) & (half >= 0)
+    tl.store(place, tl.where(is_value, low, (a * c + b * s).to(low.dtype)), mask=inside)
+    tl.store(place + SIZE // 2, tl.where(is_value, high, (b * c - a * s).to(low.dtype)), mask=inside)
+
+
+def rotate_back(queries: Tensor, keys: Tensor, values: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> Tensor:
+    """Gradients of turned queries and keys, and of values, [tokens, heads, size] each, as one gradient of what they were cut from."""
+    tokens, heads, size = queries.shape
+    kv_heads = keys.shape[1]
+    out = queries.new_empty(tokens, (heads + 2 * kv_heads) * size)
+    grid = (tokens, triton.cdiv(heads + 2 * kv_heads, HEADS_AT_ONCE))
+    _rotate_back[grid](
+        queries, keys, values, out, cos, sin, positions, HEADS=heads, KV=kv_heads, SIZE=size, BLOCK=HEADS_AT_ONCE, num_warps=4
+    )
+    return out
+
+
+@triton.jit
+def _swiglu(both, out, size, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < size
+    gate = tl.load(both + row * 2 * size + column, mask=inside, other=0.0)
+    up = tl.load(both + row * 2 * size + size + column, mask=inside, other=0.0)
+    exact = gate.to(tl.float32)
+    active = (exact / (1.0 + tl.exp(-exact))).to(gate.dtype)
+    tl.store(out + row * size + column, (active.to(tl.float32) * up.to(tl.float32)).to(gate.dtype), mask=inside)
+
+
+def swiglu(both: Tensor) -> Tensor:
+    """silu(first half) · second half."""
+    rows, double = both.shape
+    out = both.new_empty(rows, double // 2)
+    _swiglu[(rows, triton.cdiv(double // 2, 1024))](both, out, double // 2, BLOCK=1024, num_warps=4)
+    return out
+
+
+@triton.jit
+def _swiglu_backward(both, grad, size, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < size
+    gate_place, up_place, place = both + row * 2 * size + column, both + row * 2 * size + size + column, grad + row * size + column
+    gate = tl.load(gate_place, mask=inside, other=0.0)
+    up = tl.load(up_place, mask=inside, other=0.0).to(tl.float32)
+    slope = tl.load(place, mask=inside, other=0.0).to(tl.float32)
+    exact = gate.to(tl.float32)
+    sigmoid = 1.0 / (1.0 + tl.exp(-exact))
+    active = (exact * sigmoid).to(gate.dtype).to(tl.float32)
+    tl.store(gate_place, (slope * up * sigmoid * (1.0 + exact * (1.0 - sigmoid))).to(gate.dtype), mask=inside)
+    tl.store(up_place, (slope * active).to(gate.dtype), mask=inside)
+    tl.store(place, (active * up).to(gate.dtype), mask=inside)
+
+
+def swiglu_backward(both: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient of `both`, and the activation once more. They take the places of `both` and `grad`."""
+    rows, double = both.shape
+    _swiglu_backward[(rows, triton.cdiv(double // 2, 1024))](both, grad, double // 2, BLOCK=1024, num_warps=4)
+    return both, grad
+
+
+@triton.jit
+def _pick(logits, target, logprob, normaliser, entropy, factor, words, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    lane = tl.arange(0, BLOCK)
+    largest = tl.full([BLOCK], -1e30, tl.float32)
+    total = tl.zeros([BLOCK], tl.float32)
+    weighted = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, words, BLOCK):
+        column = start + lane
+        value = tl.load(logits + row * words + column, mask=column < words, other=-1e30) * factor
+        larger = tl.maximum(largest, value)
+        shrink, part = tl.exp(largest - larger), tl.exp(value - larger)
+        total = total * shrink + part
+        weighted = weighted * shrink + tl.where(part > 0, part * value, 0.0)
+        largest = larger
+    peak = tl.max(largest, 0)
+    shrink = tl.exp(largest - peak)
+    mass = tl.sum(total * shrink, 0)
+    log_sum = peak + tl.log(mass)
+    chosen = tl.load(logits + row * words + tl.load(target + row)) * factor
+    tl.store(normaliser + row, log_sum)
+    tl.store(logprob + row, chosen - log_sum)
+    tl.store(entropy + row, log_sum - tl.sum(weighted * shrink, 0) / mass)
+
+
+def pick(logits: Tensor, target: Tensor, factor: float, logprob: Tensor, normaliser: Tensor, entropy: Tensor) -> None:
+    """Of every row of float32 logits, times the factor: log-prob of the target, log of the softmax's denominator, entropy."""
+    rows, words = logits.shape
+    _pick[(rows,)](logits, target, logprob, normaliser, entropy, factor, words, BLOCK=LOGITS_AT_ONCE, num_warps=8)
+
+
+@triton.jit
+def _slopes(logits, target, normaliser, entropy, pull, push, out, factor, words, HAS_PUSH: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < words
+    log_p = tl.load(logits + row * words + column, mask=inside, other=0.0) * factor - tl.load(normaliser + row)
+    strength = tl.load(pull + row)
+    inner = -strength
+    if HAS_PUSH:  # d entropy / d logit = −p (log p + entropy)
+        inner = inner - tl.load(push + row) * (log_p + tl.load(entropy + row))
+    slope = tl.exp(log_p) * inner + tl.where(column == tl.load(target + row), strength, 0.0)
+    tl.store(out + row * words + column, (slope * factor).to(out.dtype.element_ty), mask=inside)
+
+
+def slopes(
+    logits: Tensor, target: Tensor, normaliser: Tensor, entropy: Tensor, pull: Tensor, push: Tensor | None, factor: float, dtype: Any
+) -> Tensor:
+    """The gradient of raw logits where the log-prob of the target has gradient `pull` and the entropy has `push`."""
+    rows, words = logits.shape
+    out = torch.empty(logits.shape, dtype=dtype, device=logits.device)
+    grid = (rows, triton.cdiv(words, LOGITS_AT_ONCE))
+    _slopes[grid](
+        logits, target, normaliser, entropy, pull, push, out, factor, words, HAS_PUSH=push is not None, BLOCK=LOGITS_AT_ONCE, num_warps=8
+    )
+    return out

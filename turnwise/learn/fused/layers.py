@@ -1,0 +1,127 @@
+"""The two halves of a layer as functions with a backward pass of their own.
+
+Each half takes the residual and what the half before it has to add, and gives the new residual and what it has to add itself, so that the
+addition and the norm are one pass. What is kept for the way back is chosen by the caller: a half that keeps nothing but the residual
+computes its inside again. Norms, rotations and activations are made again in any case, because reading them from memory would cost as much.
+
+The weights come joined (query, key and value are one product, gate and up are one), as the native engine reads them; the parameters are
+arguments too, because gradients belong to them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from turnwise.engines.native.weights import Layer
+from turnwise.learn.fused import plain
+from turnwise.learn.fused.attention import Frame, attend, attend_backward
+
+
+def operations(device: torch.device) -> Any:
+    """The kernels of a device."""
+    if device.type != "cuda":
+        return plain
+    from turnwise.learn.fused import kernels
+
+    return kernels
+
+
+class AttentionHalf(torch.autograd.Function):  # type: ignore[misc]
+    """Norm, queries, keys and values, rotation, attention, output. With `places`, only those rows go on."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, delta: Tensor | None, layer: Layer, frame: Frame, keep: bool, places: Tensor | None, *weights: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        ops = operations(x.device)
+        total, normed, scales = ops.add_norm(x, delta, layer.before_attention, frame.eps)
+        qkv, mixed, normaliser = _read(normed, layer, frame)
+        ctx.save_for_backward(total, scales, *((qkv, mixed, normaliser) if keep else ()))
+        ctx.rest = layer, frame, places, delta is not None
+        ctx.sizes = [len(weight) for weight in weights[2:5]]
+        if places is None:
+            return total, linear(mixed, layer.out.weight)
+        return total[places], linear(mixed[places], layer.out.weight)
+
+    @staticmethod
+    def backward(ctx: Any, total_grad: Tensor, out_grad: Tensor) -> tuple[Any, ...]:
+        layer, frame, places, has_delta = ctx.rest
+        total, scales, *kept = ctx.saved_tensors
+        ops = operations(total.device)
+        normed = ops.add_norm(total, None, layer.before_attention, frame.eps)[1]
+        qkv, mixed, normaliser = kept or _read(normed, layer, frame)
+        wanted = ctx.needs_input_grad[6:]
+        out_weight = out_grad.t() @ (mixed if places is None else mixed[places]) if wanted[1] else None
+        mixed_grad = out_grad @ layer.out.weight
+        if places is not None:
+            total_grad, mixed_grad = _spread(total_grad, places, len(total)), _spread(mixed_grad, places, len(total))
+        parts = attend_backward(mixed_grad, qkv, mixed, normaliser, frame)
+        del mixed, mixed_grad, qkv, kept
+        qkv_grad = ops.rotate_back(*parts, frame.cos, frame.sin, frame.positions)
+        del parts
+        joined = (qkv_grad.t() @ normed).split(ctx.sizes) if any(wanted[2:5]) else (None,) * 3
+        biases = qkv_grad.sum(0).split(ctx.sizes) if len(wanted) > 5 else ()
+        x_grad, norm = ops.norm_backward(qkv_grad @ layer.qkv.weight, total_grad, total, scales, layer.before_attention)
+        norm = norm.to(total.dtype) if wanted[0] else None
+        return x_grad, x_grad if has_delta else None, None, None, None, None, norm, out_weight, *joined, *biases
+
+
+def _read(normed: Tensor, layer: Layer, frame: Frame) -> tuple[Tensor, Tensor, Tensor]:
+    """Turned queries and keys with values, what was read with them, and what the way back needs."""
+    qkv = linear(normed, layer.qkv.weight, layer.qkv.bias)
+    operations(normed.device).rotate(qkv, frame.cos, frame.sin, frame.positions, frame.heads, frame.kv_heads, frame.size)
+    return qkv, *attend(qkv, frame)
+
+
+def _spread(rows: Tensor, places: Tensor, count: int) -> Tensor:
+    """A gradient of some rows as one of all."""
+    return rows.new_zeros(count, rows.shape[1]).index_copy_(0, places, rows)
+
+
+class MlpHalf(torch.autograd.Function):  # type: ignore[misc]
+    """Norm, gate and up, activation, down."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, delta: Tensor, layer: Layer, eps: float, keep: bool, *weights: Tensor) -> tuple[Tensor, Tensor]:
+        ops = operations(x.device)
+        total, normed, scales = ops.add_norm(x, delta, layer.before_mlp, eps)
+        both = linear(normed, layer.gate_up.weight)
+        ctx.save_for_backward(total, scales, *((both,) if keep else ()))
+        ctx.rest = layer, eps
+        return total, linear(ops.swiglu(both), layer.down.weight)
+
+    @staticmethod
+    def backward(ctx: Any, total_grad: Tensor, out_grad: Tensor) -> tuple[Any, ...]:
+        layer, eps = ctx.rest
+        total, scales, *kept = ctx.saved_tensors
+        ops = operations(total.device)
+        normed = ops.add_norm(total, None, layer.before_mlp, eps)[1]
+        both = kept[0] if kept else linear(normed, layer.gate_up.weight)
+        both_grad, active = ops.swiglu_backward(both, out_grad @ layer.down.weight)
+        wanted = ctx.needs_input_grad[5:]
+        down = out_grad.t() @ active if wanted[1] else None
+        del both, kept, active
+        joined = (both_grad.t() @ normed).chunk(2) if any(wanted[2:]) else (None, None)
+        x_grad, norm = ops.norm_backward(both_grad @ layer.gate_up.weight, total_grad, total, scales, layer.before_mlp)
+        return x_grad, x_grad, None, None, None, norm.to(total.dtype) if wanted[0] else None, down, *joined
+
+
+class LastNorm(torch.autograd.Function):  # type: ignore[misc]
+    """The norm after the last layer."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, delta: Tensor, weight: Tensor, eps: float) -> Tensor:
+        total, normed, scales = operations(x.device).add_norm(x, delta, weight, eps)
+        ctx.save_for_backward(total, scales, weight)
+        out: Tensor = normed
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        total, scales, weight = ctx.saved_tensors
+        x_grad, norm = operations(total.device).norm_backward(grad.contiguous(), torch.zeros_like(total), total, scales, weight)
+        return x_grad, x_grad, norm.to(weight.dtype), None

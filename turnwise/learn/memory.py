@@ -1,0 +1,106 @@
+"""How many tokens are computed at once, and what is kept of them for the backward pass: from the memory that is free.
+
+A backward pass needs what the forward pass computed. Keeping all of it is fastest and takes most memory; what is not kept is computed
+again. The estimate counts bytes from the model's sizes and compares them with what the GPU has left once gradients and moments are there.
+It decides for every micro-batch anew, so a single long sequence is kept less of than a short one. On a CPU nothing is estimated: the
+batch has a fixed size, and results do not depend on the machine.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from turnwise.learn.forward import PackedModel
+from turnwise.learn.fused.stack import Kept
+from turnwise.learn.logprobs import CHUNK_ELEMENTS
+from turnwise.learn.optimiser import Optimiser, Weights
+
+CPU_TOKENS = 8192
+MOST_TOKENS = 32768  # larger products are not faster
+SIZES = (MOST_TOKENS, 24576, 16384, 8192, 4096, 2048)
+FEWEST_TOKENS = 1024
+USABLE = 0.92  # of the free memory: an allocator cannot fill every gap
+
+
+class Memory:
+    """Estimates for one model. `room` are the bytes that activations may take; infinite where nothing is estimated."""
+
+    def __init__(self, policy: PackedModel, weights: Weights, keep: bool | None):
+        """`keep`: everything (true), nothing that can be computed again (false), or what the memory allows (None)."""
+        self.policy, self.weights, self.keep = policy, weights, keep
+        self.room = float("inf")
+
+    def look(self, optimiser: Optimiser | None = None) -> None:
+        """Find out how much memory is left for activations."""
+        device = self.policy.device
+        if device.type == "cuda":
+            self.room = USABLE * (free_bytes(device) - self._to_come(optimiser) - self._head_bytes())
+
+    def tokens(self) -> int:
+        """Tokens of a micro-batch: as many as are worth it and fit with everything kept; if those are few, more with less kept."""
+        if self.room == float("inf"):
+            return CPU_TOKENS
+        largest = next((size for size in SIZES if self._bytes(size, Kept()) <= self.room), FEWEST_TOKENS)
+        again = next((size for size in SIZES if self._bytes(size, Kept(0, 0)) <= self.room), FEWEST_TOKENS)
+        return largest if self.keep is True else again if self.keep is False else max(largest, min(again, MOST_TOKENS // 2))
+
+    def plan(self, tokens: int) -> Kept:
+        """What a micro-batch of so many tokens keeps: first attention, which is small, then the MLPs of as many layers as fit."""
+        if self.keep is not None or self.room == float("inf"):
+            return Kept() if self.keep is not False else Kept(0, 0)
+        layers = self._config.num_hidden_layers
+        for kept in (*(Kept(layers, n) for n in range(layers, -1, -1)), Kept(0, 0)):
+            if self._bytes(tokens, kept) <= self.room:
+                break
+        return kept
+
+    def prepare(self, tokens: int) -> None:
+        """Tell the model's layers what to keep of the next micro-batch."""
+        if self.policy.fused is not None:
+            self.policy.fused.kept = self.plan(tokens)
+
+    def must_recompute(self, tokens: int) -> bool:
+        """Whether layers of transformers, which keep all or nothing, should keep nothing of a micro-batch of so many tokens."""
+        if self.keep is not None or self.room == float("inf"):
+            return self.keep is False
+        sizes = self._config
+        kept = sizes.num_hidden_layers * (36 * sizes.hidden_size + 10 * sizes.intermediate_size)  # several float32 copies of a norm's input
+        return tokens * kept > self.room
+
+    @property
+    def _config(self) -> Any:
+        return self.policy.causal.config.get_text_config()
+
+    def _bytes(self, tokens: int, kept: Kept) -> float:
+        """What a micro-batch takes at its highest, in the fused layers and in half precision."""
+        sizes = self._config
+        layers, hidden, middle = sizes.num_hidden_layers, sizes.hidden_size, sizes.intermediate_size
+        head = getattr(sizes, "head_dim", None) or hidden // sizes.num_attention_heads
+        queries = sizes.num_attention_heads * head
+        attention = 4 * queries + 4 * sizes.num_key_value_heads * head + 4 * sizes.num_attention_heads
+        working = 8 * middle + 16 * hidden
+        residuals = layers * (4 * hidden + 8)
+        inside = min(kept.attention, layers) * attention + min(kept.mlp, layers) * 4 * middle
+        return tokens * (working + residuals + inside)
+
+    def _to_come(self, optimiser: Optimiser | None) -> int:
+        """Bytes of gradients and moments that are not there yet."""
+        count = sum(master.numel() for master in self.weights.masters.values())
+        gradients = 0 if any(master.grad is not None for master in self.weights.masters.values()) else 4 * count
+        return gradients + (0 if optimiser is not None and optimiser.has_moments else 8 * count)
+
+    def _head_bytes(self) -> int:
+        """A chunk of logits with its gradient, and the output layer's gradient in float32 and as it is handed on."""
+        weight = self.policy.head.weight
+        trained = weight.numel() * (8 if weight.requires_grad else 0)
+        return 8 * CHUNK_ELEMENTS["cuda"] + trained
+
+
+def free_bytes(device: torch.device) -> int:
+    """What a process can still allocate: free on the device or held unused by torch, within the share that it was given."""
+    free, total = torch.cuda.mem_get_info(device)
+    used, held = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
+    share = int(torch.cuda.get_per_process_memory_fraction(device) * total)
+    return min(free + held - used, share - used)
