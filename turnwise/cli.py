@@ -44,18 +44,31 @@ def _turnwise(
 @app.command()
 def envs(
     name: Annotated[str | None, typer.Argument(help="Only this environment.")] = None,
-    check: Annotated[str | None, typer.Option(metavar="NAME", help="Play NAME with random actions and report broken rules.")] = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Play NAME and report broken rules; without NAME all of them, with random, scripted and expert scores."
+        ),
+    ] = False,
     option: Options = None,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
-    """List the environments, or check one of your own."""
+    """List the environments, or check them: `turnwise envs --check my_env.py:MyEnv`."""
     from rich.console import Console
 
-    from turnwise.envs import registry, table
+    from turnwise.envs import agents, registry, table
     from turnwise.envs.check import check as run_check
 
-    if check is not None:
-        report = run_check(check, **parse_options(option))
+    if check and name is None:
+        with Console(stderr=True).status("") as status:
+            rows = list(agents.compare_all(tell=lambda env: status.update(f"playing {env}")))
+        if as_json:
+            typer.echo(json.dumps(rows, indent=2))
+        else:
+            Console().print(table.agents_table(rows))
+        raise typer.Exit(1 if any(row.get("contract") for row in rows) else 0)
+    if check and name is not None:
+        report = run_check(name, **parse_options(option))
         if as_json:
             typer.echo(json.dumps(report.to_dict(), indent=2))
         else:

@@ -2,7 +2,8 @@
 
 An environment plays one task at a time. The task fixes the initial state; `seed` drives all chance after it. Calling `step` before
 `reset` or after the end raises `EpisodeOver`. Optional members, used where present: `close()`, `tasks(split) -> TaskSet`,
-`max_turns`, and `expert(task) -> list of actions` or `expert_action() -> the best action now`.
+`max_turns`, and `expert(task) -> list of actions` or `expert_action() -> the best action now` (None where nothing can be won any more), and
+`scripted_action() -> what a simple rule would do that sees no more than an agent`.
 """
 
 from __future__ import annotations

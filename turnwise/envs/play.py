@@ -156,6 +156,9 @@ def play(
             raise TurnwiseError(f"environment {name!r} has no expert to watch for task {chosen.id!r}")
         say = _speaker(out)
         say(f"{name}, task {chosen.id} ({chosen.split}), seed {seed}")
+        for words in (getattr(env, "instructions", ""), chosen.data.get("goal")):
+            if isinstance(words, str) and words and words not in game.observation.text:
+                say(words)
         if not watch:
             say(HELP)
         reader = _watcher(game, say) if watch else read or _reader(out, game)

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from turnwise.envs.agents import AGENTS
 from turnwise.envs.check import Report
 from turnwise.envs.play import plain
 
@@ -41,6 +42,28 @@ def _needs(row: dict[str, Any]) -> Text:
         text.append(plain(row["error"]), style="red")
     text.rstrip()
     return text if text.plain else Text("nothing", style="dim")
+
+
+def agents_table(rows: list[dict[str, Any]]) -> Table:
+    """The scores of random, scripted and expert agents: success and mean reward of an attempt."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("name", "tasks", "contract"):
+        table.add_column(column, no_wrap=column == "name")
+    for agent in AGENTS:
+        table.add_column(agent, justify="right")
+    for row in rows:
+        if "missing" in row:
+            table.add_row(Text(plain(row["name"]), style="bold yellow"), Text(f"missing: {plain(', '.join(row['missing']))}", style="red"))
+            continue
+        kept = Text(plain("broken: " + "; ".join(row["contract"])), style="red") if row["contract"] else Text("kept")
+        scores = [_score(row["agents"][agent]) for agent in AGENTS]
+        table.add_row(Text(plain(row["name"]), style="bold green"), f"{row['tasks']} {plain(row['split'])}", kept, *scores)
+    table.caption = "success, and the mean reward of an attempt"
+    return table
+
+
+def _score(score: dict[str, float] | None) -> str:
+    return "–" if score is None else f"{100 * score['success']:.0f} %  {score['reward']:6.2f}"
 
 
 def print_report(report: Report, console: Console) -> None:

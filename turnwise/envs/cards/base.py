@@ -40,8 +40,8 @@ class Played:
 
 class TableEnv(ABC):
     """`observe`: "text", "image" (an RGB array) or "both"; `scale` enlarges the picture. `anchor`: "observation" (the text, or a hash of
-    the picture where the text says nothing) or "state" (what counts for playing on). `rewards`: "paper" (no penalties: the reward is that of
-    the GiGPO paper's runs) or "gym_cards" (with the penalties of the environments that they were made from)."""
+    the picture where the text says nothing) or "state" (what counts for playing on). `rewards`: "paper" (those of the GiGPO paper's runs,
+    without penalties) or "gym_cards" (with the penalties of the environments that those were made from)."""
 
     reward_range: ClassVar[tuple[float, float]]  # of one step, whichever rewards are chosen
 

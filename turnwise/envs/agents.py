@@ -1,0 +1,136 @@
+"""What an environment's scores are worth: random, scripted and expert agents on one fixed panel of each environment.
+
+The *random* agent takes any of the listed actions. The *scripted* one is the environment's own simple rule (`scripted_action()`), which
+sees no more than an agent does; few have one. The *expert* is the environment's own too (`expert_action()` or `expert(task)`) and may know
+everything. A learned agent below the random one has learned nothing; one above the expert should be looked at.
+
+Plain loops, one environment at a time: nothing here needs the collector, so that it can also say what is wrong with an environment that
+the collector could not play.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from turnwise.envs.base import Observation
+from turnwise.envs.check import check
+from turnwise.envs.registry import close, describe, make, tasks, turn_limit
+from turnwise.seeds import derive
+from turnwise.tasks import Task, TaskSet
+
+PANEL, SEED, TURNS = 100, 0, 50
+AGENTS = ("random", "scripted", "expert")
+
+Choose = Callable[[Observation, int], str | None]
+
+
+@dataclass(frozen=True)
+class Score:
+    """How an agent did on a panel."""
+
+    success: float
+    reward: float
+    turns: float
+
+
+def compare(name: str, n: int = PANEL, **options: Any) -> dict[str, Any]:
+    """One environment's agents on `n` tasks of its validation split (all, where there are fewer), as plain JSON values."""
+    report = check(name, **options)
+    split, panel = _panel(name, n, options)
+    env = make(name, **options)
+    try:
+        limit = turn_limit(name, env) or TURNS
+        scores = {agent: _score(env, agent, panel, limit) for agent in AGENTS}
+    finally:
+        close(env)
+    return {
+        "name": name,
+        "contract": [problem.rule for problem in report.problems],
+        "split": split,
+        "tasks": len(panel),
+        "panel_hash": panel.hash,
+        "max_turns": limit,
+        "agents": {agent: None if score is None else _plain(score) for agent, score in scores.items()},
+    }
+
+
+def compare_all(n: int = PANEL, tell: Callable[[str], None] = lambda name: None) -> Iterator[dict[str, Any]]:
+    """The same for every environment that can run here; of the others, what they lack."""
+    for row in describe():
+        tell(row["name"])
+        missing = [need["what"] for need in row["needs"] if not need["present"]]
+        if not row["ready"]:
+            yield {"name": row["name"], "missing": missing or [row["error"]]}
+            continue
+        yield compare(row["name"], n)
+
+
+def _panel(name: str, n: int, options: dict[str, Any]) -> tuple[str, TaskSet]:
+    splits = next(row["splits"] for row in describe(name)) or {"valid": None}
+    split = min(splits, key=lambda known: (not known.startswith("valid"), not known.startswith(("dev", "test")), known))
+    found = tasks(name, split, **options)
+    return split, found.panel(min(n, len(found)), SEED)
+
+
+def _score(env: Any, agent: str, panel: TaskSet, limit: int) -> Score | None:
+    """None where the environment has no such agent."""
+    played = []
+    for task in panel:
+        attempt = _attempt(env, agent, task, limit)
+        if attempt is None:
+            return None
+        played.append(attempt)
+    won, reward, turns = (sum(values) / len(played) for values in zip(*played, strict=True))
+    return Score(won, reward, turns)
+
+
+def _attempt(env: Any, agent: str, task: Task, limit: int) -> tuple[bool, float, int] | None:
+    """Success, reward and turns of one attempt."""
+    observation = env.reset(task, derive(SEED, "agents", task.id))
+    if (choose := _chooser(env, agent, task, observation)) is None:
+        return None
+    reward = 0.0
+    for turn in range(limit):
+        if (action := choose(observation, turn)) is None:
+            return False, reward, turn
+        transition = env.step(action)
+        observation, reward = transition.observation, reward + float(transition.reward)
+        if transition.done:
+            return bool(transition.success), reward, turn + 1
+    return False, reward, limit
+
+
+def _chooser(env: Any, agent: str, task: Task, first: Observation) -> Choose | None:
+    if agent == "random":
+        return None if first.actions is None else lambda seen, turn: _any(seen, task, turn)
+    if agent == "scripted":
+        return _advice(getattr(env, "scripted_action", None))
+    if callable(getattr(env, "expert_action", None)):
+        return _advice(env.expert_action)
+    if not callable(plan := getattr(env, "expert", None)):
+        return None
+    actions = [str(action) for action in plan(task)]
+    return lambda seen, turn: actions[turn] if turn < len(actions) else None
+
+
+def _advice(advise: Any) -> Choose | None:
+    if not callable(advise):
+        return None
+
+    def choose(seen: Observation, turn: int) -> str | None:
+        advice = advise()
+        return None if advice is None else str(advice)
+
+    return choose
+
+
+def _any(seen: Observation, task: Task, turn: int) -> str | None:
+    if not seen.actions:
+        return None
+    return seen.actions[derive(SEED, "random agent", task.id, turn) % len(seen.actions)]
+
+
+def _plain(score: Score) -> dict[str, float]:
+    return {"success": round(score.success, 4), "reward": round(score.reward, 4), "turns": round(score.turns, 2)}
