@@ -29,6 +29,7 @@ from turnwise.runs import CONFIG
 from turnwise.seeds import derive
 from turnwise.system import System
 from turnwise.tasks import Task
+from turnwise.warmstart import has_expert
 
 SEEN, THOUGHT, ACTION, REWARD = "", "dim", "bold cyan", "green"  # how each is shown on a terminal
 
@@ -78,7 +79,10 @@ def _system(agent: str, env: str | None, changes: dict[str, Any]) -> System:
         return System(config, model_folder=folder)
     if env is None:
         raise TurnwiseError(f"say what the {agent} agent should play: turnwise play ENV --agent {agent}")
-    return System(Config.load(None, {"agent.max_prompt_tokens": 500, **changes, "env.name": env}))
+    config = Config.load(None, {"agent.max_prompt_tokens": 500, **changes, "env.name": env})
+    if agent == "expert" and not has_expert(env, dict(config.env.options)):
+        raise TurnwiseError(f"environment {env!r} has no expert to watch: it needs expert(task) or expert_action()")
+    return System(config)
 
 
 def _temperature(system: System, given: float | None) -> float:

@@ -1,0 +1,126 @@
+"""Every key of a recipe's [agent] section reaches the agent, and does there what it says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+from turnwise import TurnwiseError
+from turnwise.agent import AgentSettings
+from turnwise.config import Agent as AgentSection
+from turnwise.config import Config
+from turnwise.envs import registry
+from turnwise.envs.base import Observation
+from turnwise.recipes import to_toml
+from turnwise.system import System
+
+COUNTER = f"{ROOT / 'tests' / 'counter_env.py'}:Counter"
+SIZES = {f"model.tiny.{name}": size for name, size in {"layers": 1, "hidden": 32, "heads": 2, "vocabulary_tasks": 1}.items()}
+SEEN = Observation("The counter shows 0.", actions=("add one", "wait", "help"))
+
+
+def system(**agent: Any) -> System:
+    keys = {f"agent.{name}": value for name, value in {"max_prompt_tokens": 500, **agent}.items()}
+    return System(Config.load(None, {"env.name": COUNTER, "device": "cpu", **SIZES, **keys}))
+
+
+def first_prompt(made: System) -> str:
+    context = made.agent.context()
+    context.start(registry.tasks(COUNTER, "train", n=1)[0], SEEN)
+    return str(made.tokenizer.decode(context.prompt().ids))
+
+
+def test_every_setting_of_the_agent_has_a_key() -> None:
+    keys = set(AgentSection.model_fields)
+    assert set(AgentSettings.__dataclass_fields__) <= keys
+    assert keys - set(AgentSettings.__dataclass_fields__) == {"max_invalid"}  # a matter of the collector
+
+
+def test_hidden_actions_are_not_listed() -> None:
+    assert "help" not in first_prompt(system()) and "wait" in first_prompt(system())
+    shown = first_prompt(system(hide_actions=["wait"]))
+    assert "help" in shown and "wait" not in shown
+    assert "wait" not in first_prompt(system(show_actions=False))
+
+
+def test_instructions_are_the_environments_own_or_the_recipes() -> None:
+    assert "Bring the counter to three." in first_prompt(system())
+    other = first_prompt(system(instructions="Count slowly."))
+    assert "Count slowly." in other and "to three" not in other
+    assert "to three" not in first_prompt(system(instructions=""))
+
+
+def test_a_system_message_opens_the_prompt() -> None:
+    assert first_prompt(system(system="You can count.")).startswith("<|system|>You can count.")
+
+
+def test_a_prompt_file_of_ones_own_is_filled(tmp_path: Path) -> None:
+    (tmp_path / "short.jinja").write_text("Now: {{ observation }} Answer in <action></action>.")
+    assert "Now: The counter shows 0. Answer in" in first_prompt(system(prompt=str(tmp_path / "short.jinja")))
+
+
+def test_a_context_of_ones_own_makes_the_prompts_with_its_options(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from turnwise.agent import Window\n\n\nclass Mine(Window):\n"
+        "    def __init__(self, maker, word):\n        super().__init__(maker)\n        self.word = word\n\n"
+        "    def prompt(self):\n        return self.maker.prompt(self.word)\n"
+    )
+    assert "banana" in first_prompt(system(context=f"{tmp_path / 'mine.py'}:Mine", options={"word": "banana"}))
+
+
+def test_validity_can_ask_for_admissible_actions_and_for_thoughts() -> None:
+    answer = "<action>jump</action>"
+    assert system().agent.read_text(answer, SEEN).valid
+    assert system(valid="admissible").agent.read_text(answer, SEEN).problem == "not admissible"
+    assert system(valid="thought").agent.read_text(answer, SEEN).problem == "no thought"
+
+
+def test_responses_can_be_read_whole_whatever_the_prompt_asks() -> None:
+    assert system(parse="whole").agent.read_text("wait\nand see", SEEN).action == "wait"
+
+
+CALL = '<tool_call>\n{"name": "add", "arguments": {"amount": 3}}\n</tool_call>'
+
+
+def test_tools_are_the_environments_own_where_the_recipe_names_none() -> None:
+    made = system(prompt="tool")
+    assert '"name": "add"' in first_prompt(made) and '"name": "act"' not in first_prompt(made)
+    parsed = made.agent.read_text(CALL, SEEN)
+    assert parsed.valid and json.loads(parsed.action) == {"name": "add", "arguments": {"amount": 3}}
+    env = registry.make(COUNTER)
+    env.reset(registry.tasks(COUNTER, "train", n=1)[0])
+    assert env.step(parsed.action).success
+    assert system(prompt="think").agent.settings.offered_tools == ()
+
+
+def test_tools_of_the_recipe_replace_them_given_there_or_in_a_file(tmp_path: Path) -> None:
+    tool = {"type": "function", "function": {"name": "wave", "parameters": {"type": "object", "properties": {}}}}
+    (tmp_path / "tools.json").write_text(json.dumps([tool]))
+    for tools in ([tool], str(tmp_path / "tools.json")):
+        agent = system(prompt="tool", tools=tools).agent
+        assert agent.read_text(CALL, SEEN).problem == "unknown tool"
+        assert agent.read_text('<tool_call>{"name": "wave", "arguments": {}}</tool_call>', SEEN).valid
+    plain = system(prompt="tool", tools=[]).agent
+    assert plain.read_text('<tool_call>{"name": "act", "arguments": {"action": "wait"}}</tool_call>', SEEN).action == "wait"
+
+
+def test_tools_survive_the_saved_recipe(tmp_path: Path) -> None:
+    tool = {"type": "function", "function": {"name": "wave", "parameters": {"type": "object", "properties": {}, "required": []}}}
+    config = Config.load(None, {"agent.max_prompt_tokens": 500, "agent.tools": [tool], "agent.hide_actions": []})
+    (tmp_path / "config.toml").write_text(to_toml(config))
+    assert Config.load(tmp_path / "config.toml") == config
+
+
+@pytest.mark.parametrize("tools", [[{"description": "no name"}], "nowhere.json", [{"function": {"name": ""}}]])
+def test_tools_that_are_none_are_refused_with_a_reason(tools: Any) -> None:
+    with pytest.raises(TurnwiseError, match="tools"):
+        _ = system(prompt="tool", tools=tools).agent
+
+
+def test_options_of_the_chat_template_reach_it() -> None:
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}{% if loud %}!!!{% endif %}"
+    assert first_prompt(system(template_options={"chat_template": template, "loud": True})).endswith("!!!")
