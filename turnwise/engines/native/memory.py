@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from os import sysconf
+import os
 
 import torch
 
@@ -12,6 +12,7 @@ from turnwise.engines.native.weights import Weights
 from turnwise.errors import TurnwiseError
 
 CPU_PART = 0.25  # of all memory; what no row uses is never touched
+SMALL_MACHINE = 8 * 2**30
 GPU_PART = 0.5
 GPU_PAGE = 64  # tokens
 
@@ -26,8 +27,15 @@ def make_runner(weights: Weights, seats: int, longest: int, memory: float | None
         budget = _bytes(memory if memory is not None else GPU_PART, weights.device)
         wanted = -(-longest // GPU_PAGE) * seats * 2
         return CudaRunner(weights, seats, longest, _pages(budget, weights, GPU_PAGE, wanted), GPU_PAGE, graphs)
-    budget = _bytes(memory, weights.device) if memory is not None else int(CPU_PART * sysconf("SC_PHYS_PAGES") * sysconf("SC_PAGE_SIZE"))
+    budget = _bytes(memory, weights.device) if memory is not None else int(CPU_PART * _all_memory())
     return PlainRunner(weights, seats, _pages(budget, weights, longest, 2 * seats), longest)
+
+
+def _all_memory() -> int:
+    """The machine's memory in bytes; a modest guess where the system does not tell, as Windows does not."""
+    if not hasattr(os, "sysconf"):
+        return SMALL_MACHINE
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _pages(budget: int, weights: Weights, size: int, wanted: int) -> int:
