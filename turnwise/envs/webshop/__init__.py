@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from turnwise.envs.registry import Need, register
 
+OFFICIAL = {"train": 6410, "valid": 500}  # goals of the 1,000 official products
+
 
 def _present() -> bool:
     from turnwise.envs.webshop.files import find_data
@@ -15,8 +17,12 @@ def _present() -> bool:
 
 def _splits() -> Mapping[str, int]:
     from turnwise.envs.webshop.env import open_catalogue, open_goals
+    from turnwise.errors import TurnwiseError
 
-    return {split: len(numbers) for split, numbers in open_goals(open_catalogue(), "synthetic").split.items()}
+    try:
+        return {split: len(numbers) for split, numbers in open_goals(open_catalogue(), "synthetic").split.items()}
+    except TurnwiseError:  # the files are elsewhere, given as an option: what the official ones hold
+        return OFFICIAL
 
 
 register(

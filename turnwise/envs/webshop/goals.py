@@ -155,7 +155,7 @@ class GoalBook:
         ranks = np.fromiter(self._ranks(), dtype=np.uint64, count=len(self))
         order = np.argsort(ranks, kind="stable")
         held = _whole_groups(ranks[order], min(HELD_OUT, len(self) // 10))
-        return {"valid": order[held], "train": order[~held]}
+        return {"train": order[~held], "valid": order[held]}
 
     def _ranks(self) -> Iterator[int]:
         if self.kind == "human":
