@@ -1,18 +1,24 @@
-"""How fast the learner is: packed sequences and chunked log-probs against padding with full logits, side by side in one run.
+"""How fast the learner is: a whole update against what the card's matrix products allow, and against padding with full logits.
 
-    python benchmarks/learner.py                    a tiny model on the CPU
-    python benchmarks/learner.py --size 1.5b        the shape of a 1.5B model with random weights, on a GPU, bfloat16
+    python benchmarks/learner.py                    a tiny model on the CPU, beside the padded baseline
+    python benchmarks/learner.py --size 1.5b        the shape of a 1.5B model with random weights, on a GPU, bfloat16, within 80 GB
+    python benchmarks/learner.py --size 1.5b --baseline
+    python benchmarks/learner.py --size 1.5b --profile profile.txt     what a micro-batch's time goes into
 
 Both sides compute the same GiGPO gradient of the same trajectories: the baseline pads turns to the longest of each batch, makes all logits
-and takes their log-softmax, as a plain training loop does. Prints JSON; --write puts it beside this file.
+and takes their log-softmax, as a plain training loop does. Useful operations are 6 a weight of the layers and token, 6 a weight of the
+output layer and response token, and three times the causal half of attention; what is computed again is not useful. Prints JSON;
+--write puts it beside this file.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import platform
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +27,8 @@ import torch
 import transformers
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from turnwise import credit
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, pack
+from turnwise.objectives import Loss
 from turnwise.rollouts import Rollouts, Trajectory, Turn
 
 NAMES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
@@ -105,60 +111,135 @@ def timed(repeats: int, device: str, work: Any) -> dict[str, float]:
         if device == "cuda":
             torch.cuda.synchronize()
         best = min(best, time.perf_counter() - start) if repeat else best
-    peak = {"peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2)} if device == "cuda" else {}
-    return {"seconds": round(best, 3)} | peak
+    peak = {}
+    if device == "cuda":
+        peak = {"peak_gb": torch.cuda.max_memory_allocated() / 1e9, "reserved_gb": torch.cuda.max_memory_reserved() / 1e9}
+    return {"seconds": round(best, 3)} | {name: round(value, 2) for name, value in peak.items()}
 
 
-def compare(size: str, device: str, context: str, count: int, repeats: int) -> dict[str, Any]:
+LARGE = {"window": (164, 1, 700, 100), "full": (16, 50, 70, 100)}  # trajectories, turns, new tokens of a prompt, of a response
+SMALL = {"window": (8, 10, 80, 8), "full": (8, 10, 80, 8)}
+MEMORY = 80e9
+
+
+def ceiling() -> float:
+    """Operations a second of a large matrix product."""
+    left, right = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    left @ right
+    return 2 * 8192**3 * 10 / min(clocked(lambda: [left @ right for _ in range(10)]) for _ in range(3))
+
+
+def clocked(work: Any) -> float:
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    work()
+    torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def useful(size: str, packed: Any) -> dict[str, float]:
+    """Operations of a forward pass over these sequences: layers, output layer, attention."""
+    hidden, middle, layers, heads, kv_heads, words = SIZES[size]
+    matrices = layers * (2 * hidden * hidden + 2 * hidden * hidden * kv_heads // heads + 3 * hidden * middle)
+    attention = 2 * layers * hidden * float((packed.lengths.astype(np.float64) ** 2).sum())
+    return {"layers": 2.0 * matrices * len(packed.ids), "head": 2.0 * hidden * words * len(packed.source), "attention": attention}
+
+
+def settings_of(size: str, kl: bool) -> LearnerSettings:
     large = size != "tiny"
-    budget, baseline_budget = (32768, 8192) if large else (8192, 8192)
-    found = make_trajectories(count, 10, *((300, 60) if large else (80, 8)), SIZES[size][-1], context)
+    return LearnerSettings(
+        loss=Loss(kl_coef=0.01 if kl else 0.0),
+        dtype="bfloat16" if large else "float32",
+        tokens_per_batch=32768 if large else 8192,
+        optimiser=OptimiserSettings(lr=1e-6),
+    )
+
+
+def compare(size: str, device: str, context: str, options: Any, peak_rate: float) -> dict[str, Any]:
+    large = size != "tiny"
+    count, *shape = (LARGE if large else SMALL)[context]
+    found = make_trajectories(count, *shape, SIZES[size][-1], context)  # type: ignore[call-arg, arg-type]
     rollouts = Rollouts.from_trajectories(found)
-    values = credit.compute("gigpo", rollouts)
+    values = np.random.default_rng(0).normal(size=len(rollouts))
     start = time.perf_counter()
     packed = pack(found, rollouts)
     result: dict[str, Any] = {"context": context, "turns": len(rollouts), "response_tokens": len(packed.source)}
     result |= {
         "packed_tokens": len(packed.ids),
+        "sequences": len(packed),
         "tokens_of_all_turns": sum(len(t.prompt_ids) + len(t.response_ids) for x in found for t in x.turns),
     }
     result["pack_seconds"] = round(time.perf_counter() - start, 4)
-    settings = LearnerSettings(
-        dtype="bfloat16" if large else "float32",
-        gradient_checkpointing=large,
-        tokens_per_batch=budget,
-        optimiser=OptimiserSettings(lr=1e-6),
-    )
-    result |= run_packed(Learner(make_model(size, device), settings), device, repeats, found, rollouts, values)
-    padded = Padded(make_model(size, device), baseline_budget, large, large)
-    result["padded_full_logits"] = timed(repeats, device, lambda: padded.update(found, values))
-    for side in ("packed", "padded_full_logits"):
-        result[side]["turns_per_second"] = round(len(rollouts) / result[side]["seconds"], 1)
-    result["packed"]["tokens_per_second"] = round(len(packed.ids) / result["packed"]["seconds"])
-    result["times_faster"] = round(result["padded_full_logits"]["seconds"] / result["packed"]["seconds"], 2)
+    learner = Learner(make_model(size, device), settings_of(size, kl=large))
+    result |= run_packed(learner, device, options.repeats, found, rollouts, values)
+    if large:
+        forward = sum(useful(size, packed).values())
+        result["packed"] |= rates(3 * forward, len(packed.ids), result["packed"]["seconds"], peak_rate)
+        result["scoring_alone"] |= rates(forward, len(packed.ids), result["scoring_alone"]["seconds"], peak_rate)
+        result["kept"] = asdict(learner.memory.plan(32768))
+        if options.profile is not None:
+            profiled(learner, found, rollouts, values, options.profile.with_suffix(f".{context}.txt"))
+    del learner
+    release(device)
+    if options.baseline or not large:
+        padded = Padded(make_model(size, device), 8192, large, large)
+        result["padded_full_logits"] = timed(options.repeats, device, lambda: padded.update(found, values))
+        result["times_faster"] = round(result["padded_full_logits"]["seconds"] / result["packed"]["seconds"], 2)
     return result
 
 
+def release(device: str) -> None:
+    """Give back what the last learner held: its hooks and parameters refer to each other."""
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()
+
+
+def rates(operations: float, tokens: int, seconds: float, peak: float) -> dict[str, float]:
+    rate = operations / seconds
+    return {"tokens_per_second": round(tokens / seconds), "tflops": round(rate / 1e12, 1), "share_of_ceiling": round(rate / peak, 3)}
+
+
 def run_packed(learner: Learner, device: str, repeats: int, found: list[Trajectory], rollouts: Rollouts, values: Any) -> dict[str, Any]:
-    """The learner's update, and its scoring pass alone."""
+    """The learner's update without the reference's pass, which is timed with the scoring."""
     packed = pack(found, rollouts)
+    if learner.reference is not None:
+        rollouts = learner.annotate(found, rollouts)
     update = timed(repeats, device, lambda: learner.update(found, rollouts, values))
     score = timed(repeats, device, lambda: learner.logprobs(packed))
-    return {"packed": update, "scoring_alone": score | {"tokens_per_second": round(len(packed.ids) / score["seconds"])}}
+    return {"packed": update, "scoring_alone": score}
+
+
+def profiled(learner: Learner, found: list[Trajectory], rollouts: Rollouts, values: Any, path: Path) -> None:
+    """A table of the kernels that an update spends its time in."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        learner.update(found, learner.annotate(found, rollouts), values)
+    path.write_text(profile.key_averages().table(sort_by="cuda_time_total", row_limit=40, max_name_column_width=90))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=sorted(SIZES), default="tiny")
-    parser.add_argument("--trajectories", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--baseline", action="store_true", help="also measure padding with full logits (always done for the tiny model)")
+    parser.add_argument("--profile", type=Path, help="write tables of kernels there")
     parser.add_argument("--write", action="store_true", help="put the result beside this file")
     options = parser.parse_args()
     device = "cuda" if options.size != "tiny" else "cpu"
     machine = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()} CPU, {torch.get_num_threads()} thread(s)"
-    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-    compared = [compare(options.size, device, context, options.trajectories, options.repeats) for context in ("window", "full")]
-    report = {"size": options.size, "machine": machine, **versions, "compared": compared}
+    report: dict[str, Any] = {
+        "size": options.size,
+        "machine": machine,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+    peak = 0.0
+    if device == "cuda":
+        peak = ceiling()
+        report |= {"matmul_tflops": round(peak / 1e12, 1), "memory_limit_gb": MEMORY / 1e9}
+        torch.cuda.empty_cache()
+        torch.cuda.set_per_process_memory_fraction(MEMORY / torch.cuda.mem_get_info()[1])
+    report["compared"] = [compare(options.size, device, context, options, peak) for context in ("window", "full")]
     text = json.dumps(report, indent=1)
     print(text)
     if options.write:

@@ -1,0 +1,140 @@
+"""Which attention kernel is fastest for packed sequences: forward and backward, on a GPU.
+
+    python benchmarks/attention.py --out benchmarks/attention.json
+
+12 query heads read 2 key heads of 128 numbers (the 1.5B shape), bfloat16, causal, at 40 × 800 and 3 × 8,500 tokens. TFLOP/s count half of
+the square, and 2.5 times that for the way back. "ragged" takes sequences of any lengths in one row and is what the learner needs; "dense"
+takes equal lengths only and shows what the card gives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from turnwise.learn.fused.attention import Frame, attend, attend_backward
+
+HEADS, KV_HEADS, SIZE = 12, 2, 128
+SHAPES = {"40x800": (40, 800), "3x8500": (3, 8500)}
+
+
+def median_ms(work: Callable[[], Any], repeats: int = 10) -> float:
+    work()
+    times = []
+    for _ in range(repeats):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        work()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return sorted(times)[repeats // 2]
+
+
+def ours(qkv: torch.Tensor, count: int, length: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    offsets = torch.arange(count + 1, dtype=torch.int32, device="cuda") * length
+    empty = torch.empty(0, device="cuda")
+    frame = Frame([length] * count, offsets, empty, empty, empty, HEADS, KV_HEADS, SIZE, 1e-6)
+    out, normaliser = attend(qkv, frame)
+    grad = torch.randn_like(out)
+    return lambda: attend(qkv, frame), lambda: attend_backward(grad, qkv, out, normaliser, frame)
+
+
+def repeated(qkv: torch.Tensor, count: int, length: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    from torch.nn.attention.varlen import varlen_attn
+
+    offsets = torch.arange(count + 1, dtype=torch.int32, device="cuda") * length
+    leaf = qkv.clone().requires_grad_()
+
+    def forward() -> torch.Tensor:
+        q, k, v = leaf.view(len(leaf), -1, SIZE).split([HEADS, KV_HEADS, KV_HEADS], 1)
+        k, v = (x.repeat_interleave(HEADS // KV_HEADS, dim=1) for x in (k, v))
+        out: torch.Tensor = varlen_attn(q, k, v, offsets, offsets, length, length, window_size=(-1, 0))
+        return out
+
+    return with_autograd(forward, leaf)
+
+
+def cudnn_ragged(qkv: torch.Tensor, count: int, length: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    offsets = torch.arange(count + 1, dtype=torch.int32, device="cuda") * length
+    leaf = qkv.clone().requires_grad_()
+
+    def forward() -> torch.Tensor:
+        q, k, v = leaf.view(len(leaf), -1, SIZE).split([HEADS, KV_HEADS, KV_HEADS], 1)
+        out: torch.Tensor = torch.ops.aten._cudnn_attention_forward(
+            q, k, v, None, offsets, offsets, length, length, True, 0.0, True, False, scale=SIZE**-0.5
+        )[0]
+        return out
+
+    return with_autograd(forward, leaf)
+
+
+def dense(backend: SDPBackend) -> Any:
+    def make(qkv: torch.Tensor, count: int, length: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
+        leaf = qkv.clone().requires_grad_()
+
+        def forward() -> torch.Tensor:
+            q, k, v = leaf.view(count, length, -1, SIZE).split([HEADS, KV_HEADS, KV_HEADS], 2)
+            with sdpa_kernel(backend):
+                rows = (x.transpose(1, 2) for x in (q, k, v))
+                out: torch.Tensor = scaled_dot_product_attention(*rows, is_causal=True, enable_gqa=True)
+            return out
+
+        return with_autograd(forward, leaf)
+
+    return make
+
+
+def with_autograd(forward: Callable[[], torch.Tensor], leaf: torch.Tensor) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    out = forward()
+    grad = torch.randn_like(out)
+
+    def alone() -> None:
+        with torch.no_grad():
+            forward()
+
+    return alone, lambda: torch.autograd.grad(out, leaf, grad, retain_graph=True)
+
+
+KERNELS = {
+    "flash, ragged, shared key heads (the learner's)": ours,
+    "flash, ragged, repeated key heads": repeated,
+    "cudnn, ragged": cudnn_ragged,
+    "cudnn, dense": dense(SDPBackend.CUDNN_ATTENTION),
+    "flash, dense": dense(SDPBackend.FLASH_ATTENTION),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    result: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    for name, (count, length) in SHAPES.items():
+        qkv = torch.randn(count * length, (HEADS + 2 * KV_HEADS) * SIZE, device="cuda", dtype=torch.bfloat16)
+        flop = 2 * count * length**2 * HEADS * SIZE
+        result[name] = {}
+        for kernel, make in KERNELS.items():
+            try:
+                forward, backward = make(qkv, count, length)
+                times = {"forward_ms": median_ms(forward), "backward_ms": median_ms(backward)}
+            except Exception as error:
+                result[name][kernel] = {"error": f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"}
+                continue
+            rates = {"forward_tflops": flop / times["forward_ms"] / 1e9, "backward_tflops": 2.5 * flop / times["backward_ms"] / 1e9}
+            result[name][kernel] = {key: round(value, 3) for key, value in (times | rates).items()}
+    text = json.dumps(result, indent=1)
+    print(text)
+    if options.out:
+        options.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""The learner's GPU side: kernels against their plain arithmetic, and fused layers against the model's own. Needs a GPU."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from learn_cases import VOCABULARY, rollouts_of, tiny, trajectories
+
+from turnwise import credit
+from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, pack
+from turnwise.learn.forward import PackedModel
+from turnwise.learn.fused.stack import Kept
+from turnwise.learn.logprobs import Head, token_logprobs
+from turnwise.objectives import Loss
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def near(found: Any, wanted: Any, bound: float = 1e-5) -> None:
+    pairs = zip(found, wanted, strict=True) if isinstance(found, tuple) else [(found, wanted)]
+    for one, other in pairs:
+        assert one.shape == other.shape and (one.float() - other.float()).norm() <= bound * other.float().norm()
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
+@pytest.mark.parametrize("rows", [1, 7, 3000])
+def test_kernels_do_what_their_plain_arithmetic_does(dtype: torch.dtype, bound: float, rows: int) -> None:
+    from turnwise.learn.fused import kernels, plain
+
+    generator = torch.Generator("cuda").manual_seed(rows)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, device="cuda").to(dtype)
+
+    x, delta, more, grad, weight = draw(rows, 1100), draw(rows, 1100), draw(rows, 1100), draw(rows, 1100), draw(1100)
+    near(kernels.add_norm(x, delta, weight, 1e-6), plain.add_norm(x, delta, weight, 1e-6), bound)
+    scales = plain.add_norm(x, None, weight, 1e-6)[2]
+    near(kernels.norm_backward(grad, more, x, scales, weight), plain.norm_backward(grad, more, x, scales, weight), bound)
+    heads, kv_heads, size = 12, 2, 64
+    places = torch.randint(0, 50, (rows,), generator=generator, device="cuda")
+    angle = torch.randn(50, size // 2, generator=generator, device="cuda")
+    cos, sin = torch.cat([angle.cos()] * 2, -1).to(dtype), torch.cat([-angle.sin(), angle.sin()], -1).to(dtype)
+    one = draw(rows, (heads + 2 * kv_heads) * size)
+    other = one.clone()
+    kernels.rotate(one, cos, sin, places, heads, kv_heads, size)
+    plain.rotate(other, cos, sin, places, heads, kv_heads, size)
+    near(one, other, bound)
+    parts = draw(rows, heads, size), draw(rows, kv_heads, size), draw(rows, kv_heads, size)
+    near(kernels.rotate_back(*parts, cos, sin, places), plain.rotate_back(*parts, cos, sin, places), bound)
+    both, slope = draw(rows, 2 * 1500), draw(rows, 1500)
+    near(kernels.swiglu(both), plain.swiglu(both), bound)
+    wanted = plain.swiglu_backward(both.float(), slope.float())
+    near(kernels.swiglu_backward(both, slope), wanted, bound)
+
+
+@pytest.mark.parametrize("words", [100, 20_000])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logprobs_and_their_gradient_are_those_of_float64(words: int, temperature: float) -> None:
+    generator = torch.Generator("cuda").manual_seed(words)
+    hidden = torch.randn(300, 128, generator=generator, device="cuda").bfloat16()
+    weight = (torch.randn(words, 128, generator=generator, device="cuda") / 4).bfloat16()
+    target = torch.randint(0, words, (300,), generator=generator, device="cuda")
+    pull, push = torch.randn(2, 300, generator=generator, device="cuda")
+    leaves = [hidden.clone().requires_grad_(), weight.clone().requires_grad_()]
+    logprob, entropy = token_logprobs(leaves[0], Head(leaves[1]), target, temperature=temperature, entropy=True, chunk=128)
+    assert entropy is not None
+    (pull @ logprob + push @ entropy).backward()
+    exact = [hidden.double().requires_grad_(), weight.double().requires_grad_()]
+    log_p = (exact[0] @ exact[1].t() / temperature).log_softmax(-1)
+    chosen, spread = log_p.gather(1, target[:, None])[:, 0], -(log_p.exp() * log_p).sum(-1)
+    (pull.double() @ chosen + push.double() @ spread).backward()
+    torch.testing.assert_close(logprob.double(), chosen, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(entropy.double(), spread, rtol=1e-4, atol=1e-4)
+    for one, other in zip(leaves, exact, strict=True):
+        near(one.grad, other.grad, 1e-2)
+
+
+def model(kind: str, dtype: torch.dtype, **more: Any) -> Any:
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3, "spread": 0.05}
+    return tiny(kind=kind, **(sizes | more)).to("cuda", dtype)
+
+
+def gradient(policy: PackedModel, packed: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Hidden states where responses are predicted, and the gradients of a fixed weighting of their log-probs."""
+    policy.causal.zero_grad()
+    with policy.attention():
+        source, target = (torch.as_tensor(x, device="cuda") for x in (packed.source, packed.target))
+        hidden = policy.hidden(packed, source)
+        logprob, _ = token_logprobs(hidden, policy.head, target)
+        (logprob * torch.linspace(-1, 2, len(target), device="cuda")).sum().backward()
+    return hidden.detach().float(), {n: p.grad.float().clone() for n, p in policy.causal.named_parameters()}
+
+
+def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    return max(((one[name] - other[name]).norm() / other[name].norm()).item() for name in other)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "llama"])
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("context", ["window", "full"])
+def test_fused_layers_are_as_near_to_float32_as_the_models_own(kind: str, tied: bool, context: str) -> None:
+    packed = pack(trajectories(3, groups=4, size=4, context=context))
+    exact = PackedModel(model(kind, torch.float32, tie_word_embeddings=tied))
+    plain = PackedModel(model(kind, torch.bfloat16, tie_word_embeddings=tied), fused=False)
+    fused = PackedModel(model(kind, torch.bfloat16, tie_word_embeddings=tied))
+    assert exact.fused is None and plain.fused is None and fused.fused is not None
+    (wanted, slopes), (own, own_slopes), (found, found_slopes) = (gradient(x, packed) for x in (exact, plain, fused))
+    assert (found - wanted).norm() <= 1.2 * (own - wanted).norm()
+    assert distance(found_slopes, slopes) <= 1.3 * distance(own_slopes, slopes) < 0.1
+
+
+@pytest.mark.parametrize("kept", [Kept(3, 1), Kept(1, 0), Kept(0, 0)])
+def test_what_is_computed_again_has_the_same_gradient(kept: Kept) -> None:
+    packed = pack(trajectories(4, groups=3, size=4, context="full"))
+    policy = PackedModel(model("qwen2", torch.bfloat16))
+    _, whole = gradient(policy, packed)
+    assert policy.fused is not None
+    policy.fused.kept = kept
+    _, again = gradient(policy, packed)
+    assert distance(again, whole) < 2e-3
+
+
+def test_a_bfloat16_learner_on_a_gpu_learns_what_a_float32_one_on_a_cpu_learns() -> None:
+    found = trajectories(5, groups=3, size=4, context="full")
+    rollouts = rollouts_of(found)
+    values = credit.compute("gigpo", rollouts)
+    moved = []
+    for device, dtype in (("cpu", "float32"), ("cuda", "bfloat16")):
+        settings = LearnerSettings(
+            loss=Loss(kl_coef=0.01), dtype=dtype, optimiser=OptimiserSettings(lr=1e-3, eps=1e-3), minibatches=2, epochs=2
+        )
+        learner = Learner(model("qwen2", torch.float32), settings, device)
+        assert (learner.policy.fused is not None) == (device == "cuda")
+        before = {name: tensor.cpu().clone() for name, tensor in learner.weights.tensors().items()}
+        metrics = learner.update(found, rollouts, values, seed=1)
+        assert metrics["steps"] == 4
+        moved.append({name: tensor.cpu() - before[name] for name, tensor in learner.weights.tensors().items()})
+    for name, step in moved[0].items():
+        assert torch.nn.functional.cosine_similarity(step.flatten(), moved[1][name].flatten(), dim=0) > 0.97, name
+
+
+def test_half_the_tokens_are_computed_at_once_when_memory_runs_out() -> None:
+    found = trajectories(6, groups=16, size=8, context="full")
+    rollouts = rollouts_of(found)
+    learner = Learner(model("qwen2", torch.float32, vocab_size=VOCABULARY), LearnerSettings(dtype="bfloat16", tokens_per_batch=4096))
+    limit = 2 * torch.cuda.memory_reserved()
+    whole = learner._backward
+    before = torch.cuda.get_per_process_memory_fraction()
+
+    def hungry(part: Any, counts: Any, values: int) -> Any:
+        keep = torch.empty(limit * len(part.ids) // 3000, dtype=torch.uint8, device="cuda")
+        return whole(part, counts, values) if len(keep) else {}
+
+    learner._backward = hungry  # type: ignore[method-assign]
+    torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.mem_get_info()[1])
+    try:
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            assert learner.update(found, rollouts, credit.compute("gigpo", rollouts))["steps"] == 1
+    finally:
+        torch.cuda.set_per_process_memory_fraction(before)
+    assert any("out of memory with 4096 tokens" in str(w.message) for w in seen) and learner.settings.tokens_per_batch == 2048
