@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from turnwise.learn import checkpoint
 from turnwise.recipes import to_toml
 from turnwise.report.progress import Reporter
 from turnwise.runs import Run
+from turnwise.system import System
 
 BANDIT = f"{ROOT / 'tests' / 'bandit_env.py'}:Bandit"
 TINY: dict[str, Any] = {
@@ -371,3 +373,35 @@ def test_a_mistake_on_the_command_line_is_one_line_and_exit_code_two(tmp_path: P
 def test_every_key_of_a_recipe_is_explained_on_the_command_line(tmp_path: Path) -> None:
     done = command("train", "--help-config", cwd=tmp_path)
     assert done.returncode == 0 and "credit.name" in done.stdout and "learner.kl_stop" in done.stdout
+
+
+def test_a_run_needs_nothing_that_only_posix_has(tmp_path: Path) -> None:
+    """As far as that can be tried elsewhere: what Windows lacks is taken away, and folders cannot be opened."""
+    code = (
+        "import json, os, signal, sys, torch\nfrom transformers import AttentionInterface, LlamaForCausalLM\n"
+        "real = os.open\n"
+        "def opened(path, *rest, **more):\n"
+        "    if os.path.isdir(path):\n"
+        "        raise PermissionError(13, 'Permission denied', str(path))\n"
+        "    return real(path, *rest, **more)\n"
+        "os.open = opened\n"
+        "del os.sysconf, os.killpg, signal.SIGKILL\n"
+        "import turnwise as tw\n"
+        "print(tw.train(**json.loads(sys.argv[1])).summary['finished'])\n"
+    )
+    settings = {**TINY, "out": str(tmp_path), "engine.name": "native"}
+    done = subprocess.run([sys.executable, "-c", code, json.dumps(settings)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["True"]
+
+
+@pytest.mark.parametrize(("asked", "device", "rests"), [(True, "cuda", True), (False, "cuda", False), (True, "cpu", False)])
+def test_the_engine_rests_during_an_update_where_asked_and_on_a_gpu(asked: bool, device: str, rests: bool) -> None:
+    seen: list[str] = []
+    system = System(Config.load(None, {**TINY, "engine.sleep": asked}))
+    system.__dict__["engine"] = SimpleNamespace(sleep=lambda: seen.append("sleep"), refresh=lambda: seen.append("refresh"))
+    system.__dict__["learner"] = SimpleNamespace(
+        device=SimpleNamespace(type=device), update=lambda *rest, **more: seen.append("update") or {"steps": 1.0}
+    )
+    assert system.update([], None, None, 0, 0.0) == {"steps": 1.0}  # type: ignore[arg-type]
+    assert seen == (["sleep"] if rests else []) + ["update", "refresh"]

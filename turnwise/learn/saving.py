@@ -85,7 +85,13 @@ def _make(folder: Path) -> None:
 
 
 def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
+    folder = path.is_dir()
+    try:
+        handle = os.open(path, os.O_RDONLY if folder else os.O_RDWR)  # Windows flushes only what may be written
+    except PermissionError:
+        if folder:  # and has no handles for folders: there the rename alone has to do
+            return
+        raise
     try:
         os.fsync(handle)
     finally:
