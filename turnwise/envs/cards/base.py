@@ -77,12 +77,13 @@ class TableEnv(ABC):
 
     def _observation(self) -> Observation:
         text = self._words() if self.observe != "image" else "The picture shows the table."
-        images: tuple[Image, ...] = () if self.observe == "text" else (enlarged(self._picture(), self.scale),)
+        picture = None if self.observe == "text" else self._picture()
         anchor: str | bytes | None = None
         if self.anchor == "state":
             anchor = self._state()
-        elif self.observe == "image":
-            anchor = blake2b(images[0].tobytes(), digest_size=16).digest()
+        elif picture is not None and self.observe == "image":
+            anchor = blake2b(picture.tobytes(), digest_size=16).digest()
+        images = () if picture is None else (enlarged(picture, self.scale),)
         return Observation(text, images, self._actions(), anchor)
 
     @abstractmethod

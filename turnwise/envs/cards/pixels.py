@@ -45,11 +45,18 @@ def check_scale(scale: int) -> int:
 
 
 def canvas(height: int, width: int, colour: Colour = TABLE) -> Image:
+    """An empty picture."""
+    return _empty(height, width, colour).copy()
+
+
+@lru_cache(maxsize=16)
+def _empty(height: int, width: int, colour: Colour) -> Image:
     return np.full((height, width, 3), colour, np.uint8)
 
 
 def enlarged(image: Image, scale: int) -> Image:
-    return image if scale == 1 else np.ascontiguousarray(image.repeat(scale, 0).repeat(scale, 1))
+    """Every pixel `scale` times in both directions: first within the lines, then whole lines, which is the faster order."""
+    return image if scale == 1 else image.repeat(scale, 1).repeat(scale, 0)
 
 
 def put(image: Image, shape: NDArray[np.bool_], top: int, left: int, colour: Colour) -> None:

@@ -6,7 +6,6 @@ nothing is evaluated as code, and every deal has a solution.
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import lru_cache
 from itertools import product
 from typing import Any, ClassVar
@@ -45,20 +44,22 @@ class PointsEnv(TableEnv):
         super().__init__(observe, anchor, rewards, scale)
         self.faces_as_ten = bool(faces_as_ten)
         self.cards: tuple[str, ...] = ()
+        self.numbers: list[int] = []
         self.formula: list[str] = []
 
     def _start(self, task: Task, seed: int) -> None:
         self.cards = read_cards(task.data.get("cards"), self.count, f"task {task.id!r}")
+        self.numbers = [points(card, self.faces_as_ten) for card in self.cards]
         self.formula = []
 
     @property
-    def numbers(self) -> list[int]:
-        return [points(card, self.faces_as_ten) for card in self.cards]
-
-    @property
-    def left(self) -> Counter[str]:
-        """The numbers that are not used yet."""
-        return Counter(map(str, self.numbers)) - Counter(self.formula)
+    def left(self) -> list[str]:
+        """The numbers that are not used yet, in the order of the cards."""
+        left = list(map(str, self.numbers))
+        for piece in self.formula:
+            if piece in left:
+                left.remove(piece)
+        return left
 
     def _play(self, word: str) -> Played:
         if word == "=":
@@ -93,7 +94,7 @@ class PointsEnv(TableEnv):
         return " ".join([*map(str, sorted(self.numbers)), "|", *self.formula])
 
     def _actions(self) -> tuple[str, ...]:
-        return (*dict.fromkeys(str(number) for number in self.numbers if str(number) in self.left), *self.signs, *self.brackets, "=")
+        return (*dict.fromkeys(self.left), *self.signs, *self.brackets, "=")
 
     def solutions(self, cards: tuple[str, ...]) -> tuple[Formula, ...]:
         """All formulas that win with these cards, shortest first."""

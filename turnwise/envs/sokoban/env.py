@@ -25,7 +25,7 @@ Anchor = Literal["observation", "state"]
 class SokobanEnv:
     """Plays rooms. `observe`: "text" (a grid of letters), "image" (an RGB array) or "both"; `tile` is the side of a cell in pixels.
 
-    `anchor`: "observation" (the grid, or a hash of the picture where there is no grid) or "state" (16 bytes of where all things stand,
+    `anchor`: "observation" (the grid, or a hash where there is only the picture) or "state" (16 bytes of where all things stand,
     the same for text and pictures). Both tell the same states apart: a room shows all of itself. Every step costs 0.1, also one that
     cannot be done and one that is no move at all; a box brought to a target is worth 1, one pushed off it costs 1, the solved room is worth
     10. There is no chance in it, so `seed` changes nothing.
@@ -78,10 +78,8 @@ class SokobanEnv:
         text = "The picture shows the room." if self.observe == "image" else room.text("_", " ")
         images: tuple[Image, ...] = () if self.observe == "text" else (draw(room, self.tile),)
         anchor: bytes | None = None
-        if self.anchor == "state":
+        if self.anchor == "state" or self.observe == "image":  # equal letters, equal pictures: the letters are fewer to hash
             anchor = blake2b(room.text().encode(), digest_size=16).digest()
-        elif self.observe == "image":
-            anchor = blake2b(images[0].tobytes(), digest_size=16).digest()
         return Observation(text, images, DIRECTIONS, anchor)
 
     def close(self) -> None:
