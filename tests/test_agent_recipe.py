@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from turnwise.config import Agent as AgentSection
 from turnwise.config import Config
 from turnwise.envs import registry
 from turnwise.envs.base import Observation
+from turnwise.envs.locate import load_reference
 from turnwise.recipes import to_toml
 from turnwise.system import System
 
@@ -124,3 +126,12 @@ def test_tools_that_are_none_are_refused_with_a_reason(tools: Any) -> None:
 def test_options_of_the_chat_template_reach_it() -> None:
     template = "{% for message in messages %}{{ message.content }}{% endfor %}{% if loud %}!!!{% endif %}"
     assert first_prompt(system(template_options={"chat_template": template, "loud": True})).endswith("!!!")
+
+
+def test_the_tools_in_the_page_are_those_of_the_counter(tmp_path: Path) -> None:
+    [recipe] = re.findall(
+        r"^```toml\n(\[agent\]\nprompt = .tool.*?)^```$", (ROOT / "docs" / "agent.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    (tmp_path / "tools.toml").write_text(recipe)
+    tools = Config.load(tmp_path / "tools.toml", {"agent.max_prompt_tokens": 500}).agent.tools
+    assert tools == [dict(tool) for tool in load_reference(COUNTER).tools]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import ROOT
 from test_train import TINY, launch, start, wait_for
 
 import turnwise as tw
@@ -199,3 +201,11 @@ def trackio_steps(folder: Path) -> list[int]:
     [path] = folder.glob("turnwise*.db")
     with sqlite3.connect(path) as database:
         return sorted(step for (step,) in database.execute("SELECT step FROM metrics"))
+
+
+def test_the_tracker_in_the_page_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    [code] = re.findall(r'^```python\n(""".*?class Pager.*?)^```$', (ROOT / "docs" / "recipes.md").read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "pager.py").write_text(code)
+    name = f"{tmp_path / 'pager.py'}:Pager"
+    result = start(tmp_path, iterations=1, **{"run.trackers": [name], "run.tracker_options": {name: {"line": 0.0}}})
+    assert "try: " in capsys.readouterr().out and result.summary["finished"]
