@@ -223,6 +223,18 @@ def test_the_expert_wins_from_wherever_the_shopper_is(env: WebShopEnv, lamp: Tas
         env.expert_action()
 
 
+def test_the_scripted_shopper_buys_the_first_result_with_the_named_options(env: WebShopEnv, lamp: Task) -> None:
+    env.reset(lamp)
+    actions, end = [], None
+    while end is None or not end.done:
+        actions.append(env.scripted_action())
+        end = env.step(actions[-1])
+    assert actions[1:] == ["click[B000000001]", "click[red | blue]", "click[large]", "click[buy now]"] and end.success
+    env.reset(lamp)
+    env.step("search[xyzzy]")
+    assert env.scripted_action() == "click[back to search]"
+
+
 def test_goals_that_say_the_same_are_held_out_together() -> None:
     import numpy as np
 

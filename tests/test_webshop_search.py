@@ -10,7 +10,7 @@ from conftest import shared_folder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.envs.webshop.analysis import STOP_WORDS, terms, words
+from turnwise.envs.webshop.analysis import _WORD, STOP_WORDS, terms, words
 from turnwise.envs.webshop.env import WebShopEnv
 from turnwise.envs.webshop.index import LENGTHS, build_index, length_byte
 from turnwise.envs.webshop.stemmer import stem
@@ -34,6 +34,12 @@ TEXT = st.text(st.sampled_from("ab éß'’.:_-3,★\u0301\u200d日カ"), max_si
 )
 def test_words_are_cut_as_lucene_cuts_them(text: str, expected: list[str]) -> None:
     assert words(text) == expected
+
+
+@given(st.text(st.characters(max_codepoint=127)), st.text(st.sampled_from("ab1_.,:;'-")), TEXT, st.text())
+def test_the_short_cut_for_ascii_cuts_the_same_words(*texts: str) -> None:
+    for text in texts:
+        assert words(text) == _WORD.findall(text)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ word, an underscore is part of a word, ideographs and hiragana are words of one 
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 import regex
@@ -56,11 +57,16 @@ def _emoji() -> str:
 
 
 _WORD = _word_pattern()
+# The same for ASCII alone, as most text is, in a fraction of the time.
+_RUN = r"(?:[A-Za-z]+(?:[.':][A-Za-z]+)*|[0-9]+(?:[.,;'][0-9]+)*)+"
+_ASCII_WORD = re.compile(rf"_*{_RUN}(?:_+{_RUN})*_*")
 
 
 def words(text: str) -> list[str]:
     """The words of a text, as the tokenizer cuts them."""
-    found: list[str] = _WORD.findall(text)
+    found: list[str] = []
+    for piece in (text,) if text.isascii() else text.split():  # no word goes across white space
+        found += (_ASCII_WORD if piece.isascii() else _WORD).findall(piece)
     if not any(len(word) > LONGEST_WORD for word in found):
         return found
     return [word[start : start + LONGEST_WORD] for word in found for start in range(0, len(word), LONGEST_WORD)]

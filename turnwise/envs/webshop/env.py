@@ -8,7 +8,7 @@ from typing import Literal
 
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.webshop.catalogue import Catalogue
-from turnwise.envs.webshop.expert import Expert
+from turnwise.envs.webshop.expert import Expert, by_rule
 from turnwise.envs.webshop.files import SMALL, Files, choose_files, find_data
 from turnwise.envs.webshop.goals import Goal, GoalBook, Kind
 from turnwise.envs.webshop.pages import Page, Shop
@@ -136,6 +136,12 @@ class WebShopEnv:
         if advice is None:
             raise EpisodeOver("the purchase is made: there is nothing left for the expert to do")
         return advice
+
+    def scripted_action(self) -> str:
+        """A plain rule that sees no more than an agent: search for the instruction, open the first result, choose what it names, buy."""
+        if self._goal is None or self._over:
+            raise EpisodeOver(self._over)
+        return by_rule(self.shop, self.page, self._goal.instruction)
 
 
 def _info(result: Score) -> dict[str, float | bool]:

@@ -1,7 +1,7 @@
-"""A shopper that knows the goal: finds the product by a search, chooses the wanted options, buys.
+"""Two shoppers. The expert knows the goal: it finds the product by a search, chooses the wanted options, buys. `by_rule` does not.
 
-It sees the whole catalogue, so it tries a few queries in its head and types the one that ranks the product best. From anywhere in the shop
-it knows the next click. The score of its purchase is 1 wherever the goal can be met; it says None once nothing is left to do.
+The expert sees the whole catalogue, so it tries a few queries in its head and types the one that ranks the product best. From anywhere in
+the shop it knows the next click. The score of its purchase is 1 wherever the goal can be met; it says None once nothing is left to do.
 """
 
 from __future__ import annotations
@@ -14,6 +14,24 @@ from turnwise.envs.webshop.score import Colours, option_matches
 from turnwise.errors import TurnwiseError
 
 LONGEST_PLAN = 50
+
+
+def by_rule(shop: Shop, page: Page, instruction: str) -> str:
+    """What a shopper does who does not know the goal's product: the instruction is the query, the first result is the one, the options are
+    those values that the instruction names."""
+    if page.kind == "search":
+        return ASK.replace("<your query>", instruction.replace("[", " ").replace("]", " "))
+    if page.kind == "results":
+        listed = shop.listed(page)
+        return f"click[{listed[0]}]" if listed else f"click[{BACK}]"
+    if page.kind == "detail":
+        return f"click[{PREVIOUS}]"
+    chosen = dict(page.options)
+    for name, values in shop.catalogue.find(page.product).options.items():
+        named = [value for value in values if f"{name}: {value}," in f"{instruction},"]
+        if named and name not in chosen:
+            return f"click[{named[0]}]"
+    return f"click[{BUY}]"
 
 
 class Expert:

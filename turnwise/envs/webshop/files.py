@@ -94,11 +94,11 @@ def read_at(file: BinaryIO, start: int, length: int) -> Any:
 
 
 class _Walk:
-    """A window of text that moves over the file; `place` is where the window begins, in bytes."""
+    """A window of text that moves over the file; its character number `known` is the file's byte number `place`."""
 
     def __init__(self, path: Path, file: BinaryIO):
         self.path, self.file = path, file
-        self.text, self.at, self.place, self.ended = "", 0, 0, False
+        self.text, self.at, self.known, self.place, self.ended = "", 0, 0, 0, False
         self.decoder = json.JSONDecoder()
         self.utf8 = codecs.getincrementaldecoder("utf-8")()
 
@@ -116,7 +116,7 @@ class _Walk:
             begin = self.at
             value = self._value()
             start = self._bytes(begin)
-            yield Entry(key, value, start, len(self.text[begin : self.at].encode()))
+            yield Entry(key, value, start, self._bytes(self.at) - start)
             sign = self._sign()
             self.at += 1
             if sign == closing:
@@ -166,12 +166,16 @@ class _Walk:
         return not self.ended
 
     def _bytes(self, at: int) -> int:
-        return self.place + len(self.text[:at].encode())
+        """The byte number of a character; asked for in order, so that each part of the text is measured once."""
+        self.place += len(self.text[self.known : at].encode())
+        self.known = at
+        return self.place
 
     def _drop(self) -> None:
         """Forget what was read, now and then."""
         if self.at > BLOCK // 2 or self.at == len(self.text):
-            self.place, self.text, self.at = self._bytes(self.at), self.text[self.at :], 0
+            self._bytes(self.at)
+            self.text, self.at, self.known = self.text[self.at :], 0, 0
 
     def _broken(self, what: str) -> TurnwiseError:
         return TurnwiseError(
