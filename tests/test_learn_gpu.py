@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from learn_cases import VOCABULARY, rollouts_of, tiny, trajectories
@@ -12,6 +13,7 @@ from learn_cases import VOCABULARY, rollouts_of, tiny, trajectories
 from turnwise import credit
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, pack
 from turnwise.learn.forward import PackedModel
+from turnwise.learn.fused.attention import Frame, attend, attend_backward
 from turnwise.learn.fused.stack import Kept
 from turnwise.learn.logprobs import Head, token_logprobs
 from turnwise.objectives import Loss
@@ -78,6 +80,24 @@ def test_logprobs_and_their_gradient_are_those_of_float64(words: int, temperatur
         near(one.grad, other.grad, 1e-2)
 
 
+@pytest.mark.parametrize("lengths", [[2500, 100, 30, 3000, 2048, 5], [7, 4096, 1], [300, 40], [2600]])
+@pytest.mark.parametrize(("heads", "kv_heads", "size"), [(12, 2, 128), (4, 4, 64)])
+def test_attention_over_short_and_long_sequences_is_that_of_float64(lengths: list[int], heads: int, kv_heads: int, size: int) -> None:
+    tokens, generator = sum(lengths), torch.Generator("cuda").manual_seed(0)
+    qkv = torch.randn(tokens, (heads + 2 * kv_heads) * size, generator=generator, device="cuda").bfloat16()
+    grad = torch.randn(tokens, heads * size, generator=generator, device="cuda").bfloat16()
+    offsets = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32, device="cuda")
+    nothing = torch.empty(0)
+    frame = Frame(lengths, offsets, nothing, nothing, nothing, heads, kv_heads, size, 1e-6)
+    out, state = attend(qkv, frame)
+    found = attend_backward(grad, qkv, out, state, frame)
+    plain = Frame(lengths, nothing, nothing, nothing, nothing, heads, kv_heads, size, 1e-6)
+    exact, slope = qkv.double().cpu(), grad.double().cpu()
+    wanted, _ = attend(exact, plain)
+    near(out.cpu(), wanted, 1e-2)
+    near(tuple(x.cpu() for x in found), attend_backward(slope, exact, wanted, (), plain), 1e-2)
+
+
 def model(kind: str, dtype: torch.dtype, **more: Any) -> Any:
     sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3, "spread": 0.05}
     return tiny(kind=kind, **(sizes | more)).to("cuda", dtype)
@@ -130,7 +150,7 @@ def test_a_bfloat16_learner_on_a_gpu_learns_what_a_float32_one_on_a_cpu_learns()
     moved = []
     for device, dtype in (("cpu", "float32"), ("cuda", "bfloat16")):
         settings = LearnerSettings(
-            loss=Loss(kl_coef=0.01), dtype=dtype, optimiser=OptimiserSettings(lr=1e-3, eps=1e-3), minibatches=2, epochs=2
+            loss=Loss(kl_coef=0.01), dtype=dtype, optimiser=OptimiserSettings(lr=0.1, eps=1.0), minibatches=2, epochs=2
         )
         learner = Learner(model("qwen2", torch.float32), settings, device)
         assert (learner.policy.fused is not None) == (device == "cuda")

@@ -114,6 +114,7 @@ class Learner:
         try:
             return work()
         except torch.OutOfMemoryError as error:
+            self.weights.zero_grad()
             raise TurnwiseError(
                 f"out of memory with {half} tokens at once as well ({error}). Set learner.tokens_per_batch lower or "
                 "learner.gradient_checkpointing = true, give the engine less (engine.options.cache_memory), or use adapters"

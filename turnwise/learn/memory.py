@@ -67,7 +67,7 @@ class Memory:
             return self.keep is False
         sizes = self._config
         kept = sizes.num_hidden_layers * (36 * sizes.hidden_size + 10 * sizes.intermediate_size)  # several float32 copies of a norm's input
-        return tokens * kept > self.room
+        return bool(tokens * kept > self.room)
 
     @property
     def _config(self) -> Any:
@@ -83,18 +83,18 @@ class Memory:
         working = 8 * middle + 16 * hidden
         residuals = layers * (4 * hidden + 8)
         inside = min(kept.attention, layers) * attention + min(kept.mlp, layers) * 4 * middle
-        return tokens * (working + residuals + inside)
+        return float(tokens * (working + residuals + inside))
 
     def _to_come(self, optimiser: Optimiser | None) -> int:
         """Bytes of gradients and moments that are not there yet."""
-        count = sum(master.numel() for master in self.weights.masters.values())
+        count: int = sum(master.numel() for master in self.weights.masters.values())
         gradients = 0 if any(master.grad is not None for master in self.weights.masters.values()) else 4 * count
         return gradients + (0 if optimiser is not None and optimiser.has_moments else 8 * count)
 
     def _head_bytes(self) -> int:
         """A chunk of logits with its gradient, and the output layer's gradient in float32 and as it is handed on."""
         weight = self.policy.head.weight
-        trained = weight.numel() * (8 if weight.requires_grad else 0)
+        trained: int = weight.numel() * (8 if weight.requires_grad else 0)
         return 8 * CHUNK_ELEMENTS["cuda"] + trained
 
 
@@ -103,4 +103,5 @@ def free_bytes(device: torch.device) -> int:
     free, total = torch.cuda.mem_get_info(device)
     used, held = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
     share = int(torch.cuda.get_per_process_memory_fraction(device) * total)
-    return min(free + held - used, share - used)
+    left: int = min(free + held - used, share - used)
+    return left

@@ -1,16 +1,35 @@
 """Causal attention inside each sequence of a packed row, and its gradient.
 
-On a GPU torch's own variable-length kernel, called so that several query heads read one key head as it lies, and reads queries, keys and
-values where the matrix product put them. Elsewhere one sequence after another.
+On a GPU queries, keys and values are read where the matrix product put them, and several query heads read one key head as it lies. Short
+sequences are one call of torch's variable-length flash kernel. For long ones cuDNN's kernel is twice as fast, but it takes a single length
+and builds a plan for each new one: so each is a call of its own, at its length rounded up. The rows beyond its end are its neighbour's;
+causality keeps them out of what it reads, and a gradient of zeros keeps them out of what it learns. Elsewhere than on a GPU: one sequence
+after another.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
+
+LONG = 2048  # tokens from which a sequence alone fills a GPU
+GRAIN = 256  # lengths of long sequences are rounded up to this
+
+
+@dataclass(frozen=True)
+class Run:
+    """Neighbours that are one call: a long sequence, or short ones with their offsets in the run."""
+
+    start: int
+    end: int
+    offsets: Tensor | None  # None: a long one
+    longest: int
 
 
 @dataclass(frozen=True)
@@ -26,6 +45,11 @@ class Frame:
     kv_heads: int
     size: int
     eps: float
+    runs: list[Run] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.offsets.is_cuda:
+            self.runs.extend(_runs(self))
 
     @property
     def scale(self) -> float:
@@ -39,49 +63,152 @@ class Frame:
         return queries, keys, values
 
 
-def attend(qkv: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
+def _runs(frame: Frame) -> list[Run]:
+    fast = max(frame.lengths) >= LONG and cudnn_is_right(frame.heads, frame.kv_heads, frame.size)
+    found: list[Run] = []
+    start = first = 0  # the token and the sequence that the present run of short ones begins with
+    place = 0
+
+    def close(last: int) -> None:
+        if last > first:
+            longest = max(frame.lengths[first:last])
+            whole = first == 0 and last == len(frame.lengths)
+            found.append(Run(start, place, frame.offsets if whole else frame.offsets[first : last + 1] - start, longest))
+
+    for number, length in enumerate(frame.lengths):
+        if fast and length >= LONG:
+            close(number)
+            found.append(Run(place, place + length, None, length))
+            first, start = number + 1, place + length
+        place += length
+    close(len(frame.lengths))
+    return found
+
+
+def attend(qkv: Tensor, frame: Frame) -> tuple[Tensor, tuple[Tensor, ...]]:
     """What every token reads, [tokens, heads × size], and what the way back needs beside it."""
-    q, k, v = frame.cut(qkv)
     if not qkv.is_cuda:
-        return torch.cat([_one(*part, frame) for part in _parts(q, k, v, frame)]).flatten(1), qkv.new_empty(0)
-    longest = max(frame.lengths)
-    out, normaliser, *_ = torch.ops.aten._flash_attention_forward(
-        q, k, v, frame.offsets, frame.offsets, longest, longest, 0.0, True, False, scale=frame.scale
-    )
-    return out.flatten(1), normaliser
+        return torch.cat([_one(part, frame) for part in _parts(frame.cut(qkv), frame)]).flatten(1), ()
+    outputs, state = [], []
+    for run in frame.runs:
+        out, *more = _long(qkv, run, frame) if run.offsets is None else _short(qkv, run, frame)
+        outputs.append(out)
+        state += more
+    return (outputs[0] if len(outputs) == 1 else torch.cat(outputs)).flatten(1), tuple(state)
 
 
-def attend_backward(grad: Tensor, qkv: Tensor, out: Tensor, normaliser: Tensor, frame: Frame) -> tuple[Tensor, Tensor, Tensor]:
+def attend_backward(grad: Tensor, qkv: Tensor, out: Tensor, state: Sequence[Tensor], frame: Frame) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries, keys and values."""
-    q, k, v = frame.cut(qkv)
     grad, out = (x.view(len(qkv), frame.heads, frame.size) for x in (grad, out))
+    left, found = list(state), []
     if not qkv.is_cuda:
-        return _one_by_one_backward(grad, q, k, v, frame)
-    longest = max(frame.lengths)
-    no_chance = torch.zeros(2, dtype=torch.uint64, device=qkv.device)  # there is no dropout to repeat
-    nothing = torch.empty(0, device=qkv.device)
-    d_q, d_k, d_v = torch.ops.aten._flash_attention_backward(
-        grad, q, k, v, out, normaliser, frame.offsets, frame.offsets, longest, longest, 0.0, True, no_chance, nothing, scale=frame.scale
-    )
+        found = [_one_backward(slope, part, frame) for slope, part in _with(grad, _parts(frame.cut(qkv), frame), frame)]
+    for run in frame.runs:
+        rows = slice(run.start, run.end)
+        if run.offsets is None:
+            found.append(_long_backward(grad[rows], qkv, out[rows], left[:3], run, frame))
+            left = left[3:]
+        else:
+            found.append(_short_backward(grad[rows], qkv, out[rows], left.pop(0), run, frame))
+    d_q, d_k, d_v = found[0] if len(found) == 1 else (torch.cat(column) for column in zip(*found, strict=True))
     return d_q, d_k, d_v
 
 
-def _parts(q: Tensor, k: Tensor, v: Tensor, frame: Frame) -> zip[tuple[Tensor, ...]]:
-    return zip(*(x.split(frame.lengths) for x in (q, k, v)), strict=True)
+# Short sequences: one call for all of a run.
 
 
-def _one(q: Tensor, k: Tensor, v: Tensor, frame: Frame) -> Tensor:
-    rows = (x.transpose(0, 1)[None] for x in (q, k, v))
-    out: Tensor = scaled_dot_product_attention(*rows, is_causal=True, scale=frame.scale, enable_gqa=frame.heads != frame.kv_heads)
+def _short(qkv: Tensor, run: Run, frame: Frame) -> tuple[Tensor, Tensor]:
+    q, k, v = frame.cut(qkv[run.start : run.end])
+    out, normaliser, *_ = torch.ops.aten._flash_attention_forward(
+        q, k, v, run.offsets, run.offsets, run.longest, run.longest, 0.0, True, False, scale=frame.scale
+    )
+    return out, normaliser
+
+
+def _short_backward(grad: Tensor, qkv: Tensor, out: Tensor, normaliser: Tensor, run: Run, frame: Frame) -> Any:
+    q, k, v = frame.cut(qkv[run.start : run.end])
+    no_chance = torch.zeros(2, dtype=torch.uint64, device=qkv.device)  # there is no dropout to repeat
+    nothing = torch.empty(0, device=qkv.device)
+    seams = run.offsets, run.offsets, run.longest, run.longest
+    return torch.ops.aten._flash_attention_backward(
+        grad, q, k, v, out, normaliser, *seams, 0.0, True, no_chance, nothing, scale=frame.scale
+    )
+
+
+# Long sequences: a call each.
+
+
+def _long(qkv: Tensor, run: Run, frame: Frame) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    rows = _padded_rows(qkv, run, frame)
+    out, normaliser, *_, seed, offset, _ = torch.ops.aten._scaled_dot_product_cudnn_attention(
+        *rows, None, True, 0.0, True, False, scale=frame.scale
+    )
+    return out[0].transpose(0, 1)[: run.longest], normaliser, seed, offset
+
+
+def _long_backward(grad: Tensor, qkv: Tensor, out: Tensor, state: Sequence[Tensor], run: Run, frame: Frame) -> Any:
+    rows, (normaliser, seed, offset) = _padded_rows(qkv, run, frame), state
+    length = rows[0].shape[2]
+    wide, slope = (x.new_zeros(length, *x.shape[1:]) for x in (out, grad))
+    wide[: run.longest], slope[: run.longest] = out, grad
+    wide, slope = (x.transpose(0, 1)[None] for x in (wide, slope))
+    found = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
+        slope, *rows, wide, normaliser, seed, offset, None, None, None, length, length, 0.0, True, scale=frame.scale
+    )
+    return tuple(x[0].transpose(0, 1)[: run.longest] for x in found)
+
+
+def _padded_rows(qkv: Tensor, run: Run, frame: Frame) -> list[Tensor]:
+    """Queries, keys and values of a long sequence and what lies behind it, [1, heads, rounded length, size] each."""
+    end = run.start + -(-run.longest // GRAIN) * GRAIN
+    part = qkv[run.start : end]
+    if end > len(qkv):
+        part = torch.cat([part, part.new_zeros(end - len(qkv), part.shape[1])])
+    return [x.transpose(0, 1)[None] for x in frame.cut(part)]
+
+
+@lru_cache
+def cudnn_is_right(heads: int, kv_heads: int, size: int) -> bool:
+    """Whether cuDNN's kernel runs here for such heads and gives what the flash kernel gives, forwards and backwards."""
+    frame = Frame([300], torch.empty(0), torch.empty(0), torch.empty(0), torch.empty(0), heads, kv_heads, size, 1e-6)
+    generator = torch.Generator("cuda").manual_seed(0)
+    qkv, grad = (torch.randn(300, n * size, generator=generator, device="cuda").bfloat16() for n in (heads + 2 * kv_heads, heads))
+    offsets = torch.tensor([0, 300], dtype=torch.int32, device="cuda")
+    short, alone = Run(0, 300, offsets, 300), Run(0, 300, None, 300)
+    slope = grad.view(300, heads, size)
+    try:
+        out, normaliser = _short(qkv, short, frame)
+        other, *state = _long(qkv, alone, frame)
+        wanted = [out, *_short_backward(slope, qkv, out, normaliser, short, frame)]
+        found = [other, *_long_backward(slope, qkv, out, state, alone, frame)]
+        return all(bool((one - two).norm() <= 0.02 * two.norm()) for one, two in zip(found, wanted, strict=True))
+    except RuntimeError:  # no plan for such heads, or no cuDNN
+        return False
+
+
+# Anywhere: one sequence after another.
+
+Part = tuple[Tensor, Tensor, Tensor]
+
+
+def _parts(qkv: Part, frame: Frame) -> list[Part]:
+    q, k, v = (x.split(frame.lengths) for x in qkv)
+    return list(zip(q, k, v, strict=True))
+
+
+def _with(grad: Tensor, parts: list[Part], frame: Frame) -> list[tuple[Tensor, Part]]:
+    return list(zip(grad.split(frame.lengths), parts, strict=True))
+
+
+def _one(part: Part, frame: Frame) -> Tensor:
+    q, k, v = (x.transpose(0, 1)[None] for x in part)
+    out: Tensor = scaled_dot_product_attention(q, k, v, is_causal=True, scale=frame.scale, enable_gqa=frame.heads != frame.kv_heads)
     return out[0].transpose(0, 1)
 
 
-def _one_by_one_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, frame: Frame) -> tuple[Tensor, Tensor, Tensor]:
-    found = []
-    for slope, *part in zip(grad.split(frame.lengths), *(x.split(frame.lengths) for x in (q, k, v)), strict=True):
-        with torch.enable_grad():
-            leaves = [x.detach().requires_grad_() for x in part]
-            out = _one(leaves[0], leaves[1], leaves[2], frame)
-        found.append(torch.autograd.grad(out, leaves, slope))
-    d_q, d_k, d_v = (torch.cat(column) for column in zip(*found, strict=True))
+def _one_backward(grad: Tensor, part: Part, frame: Frame) -> Part:
+    with torch.enable_grad():
+        q, k, v = (x.detach().requires_grad_() for x in part)
+        out = _one((q, k, v), frame)
+    d_q, d_k, d_v = torch.autograd.grad(out, (q, k, v), grad)
     return d_q, d_k, d_v

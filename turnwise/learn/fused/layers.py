@@ -39,8 +39,8 @@ class AttentionHalf(torch.autograd.Function):  # type: ignore[misc]
     ) -> tuple[Tensor, Tensor]:
         ops = operations(x.device)
         total, normed, scales = ops.add_norm(x, delta, layer.before_attention, frame.eps)
-        qkv, mixed, normaliser = _read(normed, layer, frame)
-        ctx.save_for_backward(total, scales, *((qkv, mixed, normaliser) if keep else ()))
+        qkv, mixed, state = _read(normed, layer, frame)
+        ctx.save_for_backward(total, scales, *((qkv, mixed, *state) if keep else ()))
         ctx.rest = layer, frame, places, delta is not None
         ctx.sizes = [len(weight) for weight in weights[2:5]]
         if places is None:
@@ -53,15 +53,15 @@ class AttentionHalf(torch.autograd.Function):  # type: ignore[misc]
         total, scales, *kept = ctx.saved_tensors
         ops = operations(total.device)
         normed = ops.add_norm(total, None, layer.before_attention, frame.eps)[1]
-        qkv, mixed, normaliser = kept or _read(normed, layer, frame)
+        qkv, mixed, state = (kept[0], kept[1], kept[2:]) if kept else _read(normed, layer, frame)
         wanted = ctx.needs_input_grad[6:]
         out_weight = out_grad.t() @ (mixed if places is None else mixed[places]) if wanted[1] else None
         mixed_grad = out_grad @ layer.out.weight
         if places is not None:
             total_grad, mixed_grad = _spread(total_grad, places, len(total)), _spread(mixed_grad, places, len(total))
-        parts = attend_backward(mixed_grad, qkv, mixed, normaliser, frame)
-        del mixed, mixed_grad, qkv, kept
-        qkv_grad = ops.rotate_back(*parts, frame.cos, frame.sin, frame.positions)
+        parts = attend_backward(mixed_grad, qkv, mixed, state, frame)
+        del mixed, mixed_grad, qkv, state, kept
+        qkv_grad = ops.rotate_back(*(part.contiguous() for part in parts), frame.cos, frame.sin, frame.positions)
         del parts
         joined = (qkv_grad.t() @ normed).split(ctx.sizes) if any(wanted[2:5]) else (None,) * 3
         biases = qkv_grad.sum(0).split(ctx.sizes) if len(wanted) > 5 else ()
@@ -70,8 +70,8 @@ class AttentionHalf(torch.autograd.Function):  # type: ignore[misc]
         return x_grad, x_grad if has_delta else None, None, None, None, None, norm, out_weight, *joined, *biases
 
 
-def _read(normed: Tensor, layer: Layer, frame: Frame) -> tuple[Tensor, Tensor, Tensor]:
-    """Turned queries and keys with values, what was read with them, and what the way back needs."""
+def _read(normed: Tensor, layer: Layer, frame: Frame) -> tuple[Tensor, Tensor, Any]:
+    """Turned queries and keys with values, what was read with them, and what the way back of attention needs."""
     qkv = linear(normed, layer.qkv.weight, layer.qkv.bias)
     operations(normed.device).rotate(qkv, frame.cos, frame.sin, frame.positions, frame.heads, frame.kv_heads, frame.size)
     return qkv, *attend(qkv, frame)

@@ -1,0 +1,323 @@
+"""One whole GiGPO iteration of the paper's shape on one GPU: rollout, credit, log-probs, update; seconds of each, and share of the floor.
+
+    python benchmarks/iteration.py --context window
+    python benchmarks/iteration.py --context full
+    python benchmarks/iteration.py --context full --size tiny         seconds, on a CPU
+
+16 groups × 8 trajectories × 50 turns, none ends early, 100 sampled tokens a turn. `window`: every turn has a prompt of 700 tokens, of which
+the first 150 are the group's. `full`: the dialogue begins with 500 tokens (150 the group's) and grows by 60 a turn and the response, to
+8,440. Everything is the real path: collector, pool, policy and native engine with the learner's own weights, GiGPO's credit, the learner
+with KL reference, old log-probs and 256 turns a step. Only the environment is scripted: it answers at once, and its observations are
+tokens by chance. Weights are random (the 1.5B shape, bfloat16).
+
+The floor of a phase is what matrix products and memory allow at the rates measured in the same run. The result is printed, and written
+beside this file as iteration-CONTEXT.json unless --out names another place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from turnwise import credit
+from turnwise.agent.base import Parsed, Prompt
+from turnwise.collect.collector import Collector, summarise
+from turnwise.collect.model_policy import ModelPolicy
+from turnwise.collect.plan import Plan, plain
+from turnwise.engines.base import Sampling
+from turnwise.engines.native import NativeEngine
+from turnwise.envs.base import Observation, Transition
+from turnwise.envs.pool import Pool
+from turnwise.learn import Learner, LearnerSettings, OptimiserSettings
+from turnwise.objectives import Loss
+from turnwise.rollouts import Rollouts, Trajectory
+from turnwise.seeds import derive
+from turnwise.tasks import Task, TaskSet
+
+SIZES = {  # hidden, MLP, layers, heads, key heads, words
+    "tiny": (64, 128, 2, 4, 2, 500),
+    "1.5b": (1536, 8960, 28, 12, 2, 151936),
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The iteration that is measured."""
+
+    context: str = "window"
+    size: str = "1.5b"
+    groups: int = 16
+    members: int = 8
+    turns: int = 50
+    shared: int = 150
+    prompt: int = 700
+    opening: int = 500
+    observation: int = 60
+    response: int = 100
+    turns_a_step: int = 256
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt with its response."""
+        if self.context == "window":
+            return self.prompt + self.response
+        return self.opening + (self.turns - 1) * self.observation + self.turns * self.response
+
+    @property
+    def model(self) -> dict[str, int]:
+        names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
+        return dict(zip(names, SIZES[self.size], strict=True))
+
+
+TINY = Shape(size="tiny", groups=2, members=4, turns=4, shared=8, prompt=40, opening=30, observation=6, response=5, turns_a_step=8)
+
+
+ATTEMPTS = count()  # every attempt meets chance of its own
+
+
+class Script:
+    """An environment that answers at once, never ends, and gives chance rewards. Every third state is one that others of a group are in."""
+
+    def reset(self, task: Task, seed: int = 0) -> Observation:
+        self.place, self.chance = 0, np.random.default_rng(next(ATTEMPTS))
+        return Observation("start", anchor="start")
+
+    def step(self, action: str) -> Transition:
+        self.place += 1
+        anchor = self.place if self.place % 3 == 0 else int(self.chance.integers(2**40))
+        return Transition(Observation("on", anchor=anchor), reward=float(self.chance.random() < 0.05))
+
+
+class Dialogue:
+    """A context whose prompts have exact lengths: tokens by chance instead of words."""
+
+    def __init__(self, shape: Shape, numbers: Callable[[], int]):
+        self.shape, self.seed = shape, numbers()
+
+    def start(self, task: Task, observation: Observation) -> None:
+        self.common = self._tokens(derive(0, task.id), self.shape.shared)
+        self.turn, self.ids = 0, [*self.common, *self._tokens(self.seed, self.shape.opening - self.shape.shared)]
+
+    def prompt(self) -> Prompt:
+        if self.shape.context == "full":
+            return Prompt(self.ids)
+        return Prompt([*self.common, *self._tokens(derive(self.seed, self.turn), self.shape.prompt - self.shape.shared)])
+
+    def record(self, response_ids: Sequence[int], parsed: Parsed, observation: Observation) -> None:
+        self.turn += 1
+        if self.shape.context == "full":
+            self.ids = [*self.ids, *response_ids, *self._tokens(derive(self.seed, self.turn), self.shape.observation)]
+
+    def _tokens(self, seed: int, number: int) -> list[int]:
+        found: list[int] = np.random.default_rng(seed).integers(0, self.shape.model["vocab_size"], number).tolist()
+        return found
+
+
+class Bench:
+    """The parts of a run, and the clock."""
+
+    def __init__(self, shape: Shape):
+        self.shape = shape
+        self.device = "cuda" if shape.size != "tiny" else "cpu"
+        self.rates = ceilings() if self.device == "cuda" else {"matmul_flop_per_s": 5e10, "copy_bytes_per_s": 1e10}
+        settings = LearnerSettings(
+            loss=Loss(kl_coef=0.01),
+            dtype="bfloat16" if self.device == "cuda" else "float32",
+            minibatch_size=shape.turns_a_step,
+            minibatch_unit="turn",
+            optimiser=OptimiserSettings(lr=1e-6),
+        )
+        self.learner = Learner(make_model(shape, self.device), settings)
+        release()
+        rows = shape.groups * shape.members
+        self.engine = NativeEngine(self.learner.model, max_batch=rows, max_length=shape.longest + 1, cache_memory=self._cache(rows))
+        self.pool = Pool(Script, rows)
+        self.sampling = Sampling(temperature=1.0, max_tokens=shape.response)
+        self.dialogues = 0
+
+    def _cache(self, rows: int) -> float:
+        """Bytes for the keys and values of all trajectories, and a little more."""
+        sizes = self.shape.model
+        width = sizes["hidden_size"] // sizes["num_attention_heads"] * sizes["num_key_value_heads"]
+        token = 4 * sizes["num_hidden_layers"] * width * (1 if self.device == "cuda" else 2)
+        return 1.15 * rows * (self.shape.longest + 64) * token
+
+    def collect(self, turns: int, groups: int, place: int) -> list[Trajectory]:
+        tasks = TaskSet([Task(str(n), "train") for n in range(2 * self.shape.groups)])
+        policy = ModelPolicy(self.engine, self._context, lambda ids, observation: ("", Parsed("go")), self.sampling)
+        collector = Collector(self.pool, policy, turns)
+        return plain(collector.run, Plan(tasks, 0, self.shape.members, shuffle=False), place, groups).trajectories
+
+    def _context(self) -> Dialogue:
+        return Dialogue(self.shape, self._next)
+
+    def _next(self) -> int:
+        self.dialogues += 1
+        return self.dialogues
+
+    def warm_up(self) -> None:
+        """Compile kernels and record steps: two turns, and an update on a few of them."""
+        found = self.collect(2, self.shape.groups, 0)[: 2 * self.shape.members]
+        rollouts = Rollouts.from_trajectories(found)
+        self.learner.update(found, rollouts, np.random.default_rng(0).normal(size=len(rollouts)))
+        self.engine.refresh()
+
+    def iteration(self) -> dict[str, Any]:
+        """The iteration, phase by phase, as the training loop goes through them."""
+        seconds: dict[str, float] = {}
+        with Phase(seconds, "rollout", self.device):
+            found = self.collect(self.shape.turns, self.shape.groups, self.shape.groups)
+        with Phase(seconds, "credit", self.device):
+            rollouts = Rollouts.from_trajectories(found)
+            values = credit.compute("gigpo", rollouts, gamma=0.95, omega=1.0, norm="std")
+            credit.diagnose(rollouts)
+        if self.device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        with Phase(seconds, "learner", self.device):
+            metrics = self.learner.update(found, rollouts, values, seed=1)
+            self.engine.refresh()
+        whole = seconds.pop("learner")
+        parts = {name: metrics.get(f"seconds_{name}", 0.0) for name in ("pack", "old_logprobs", "reference")}
+        seconds |= parts | {"update": whole - sum(parts.values())}
+        return {"seconds": seconds, "metrics": metrics, "summary": summarise(found), "found": found}
+
+    @cached_property
+    def floors(self) -> dict[str, float]:
+        """Seconds that the phases take at least: operations at the rate of matrix products, or bytes at the rate of copies."""
+        shape, rates = self.shape, self.rates
+        hidden, middle, layers, heads, kv_heads, words = SIZES[shape.size]
+        matrices = layers * (2 * hidden**2 + 2 * hidden**2 * kv_heads // heads + 3 * hidden * middle)
+        rows, sampled = shape.groups * shape.members, shape.groups * shape.members * shape.turns * shape.response
+        lengths = [shape.longest] * rows if shape.context == "full" else [shape.longest] * rows * shape.turns
+        attention = 2.0 * layers * hidden * sum(length**2 for length in lengths)
+        forward = (2.0 * matrices * sum(lengths) + 2.0 * hidden * words * sampled + attention) / rates["matmul_flop_per_s"]
+        return {"rollout": self._rollout_floor(matrices, rows), "old_logprobs": forward, "reference": forward, "update": 3 * forward}
+
+    def _rollout_floor(self, matrices: int, rows: int) -> float:
+        shape, (hidden, _, layers, heads, kv_heads, words) = self.shape, SIZES[self.shape.size]
+        key_bytes = 4 * layers * hidden // heads * kv_heads
+        bytes_read = operations = 0.0
+        for turn in range(shape.turns):
+            past = shape.opening + turn * (shape.observation + shape.response) if shape.context == "full" else shape.prompt
+            new = past if turn == 0 else shape.observation
+            if shape.context == "window":
+                new = shape.prompt - shape.shared * (shape.members - 1) // shape.members
+            operations += rows * new * (2.0 * matrices + 4.0 * layers * hidden * (past - new / 2))
+            steps = shape.response - 1
+            bytes_read += steps * (2.0 * (matrices + hidden * words) + rows * key_bytes * (past + shape.response / 2))
+        return operations / self.rates["matmul_flop_per_s"] + bytes_read / self.rates["copy_bytes_per_s"]
+
+
+class Phase:
+    """Adds the seconds of what happens inside, with all that it started on the GPU."""
+
+    def __init__(self, seconds: dict[str, float], name: str, device: str):
+        self.seconds, self.name, self.device = seconds, name, device
+
+    def __enter__(self) -> None:
+        self.start = self._now()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds[self.name] = self._now() - self.start
+
+    def _now(self) -> float:
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+
+def make_model(shape: Shape, device: str) -> Any:
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        **shape.model, max_position_embeddings=32768, tie_word_embeddings=True, bos_token_id=None, eos_token_id=None, pad_token_id=None
+    )
+    with torch.device(device):
+        return Qwen2ForCausalLM(config)
+
+
+def ceilings() -> dict[str, float]:
+    """Bytes and operations a second that this GPU reaches at its best."""
+    source, target = (torch.randn(2**30, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    left, right = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    best = {}
+    for name, work, amount in (
+        ("copy_bytes_per_s", lambda: target.copy_(source), 2 * source.nbytes),
+        ("matmul_flop_per_s", lambda: left @ right, 2 * 8192**3),
+    ):
+        work()
+        times: dict[str, float] = {}
+        fastest = float("inf")
+        for _ in range(3):
+            with Phase(times, name, "cuda"):
+                for _ in range(10):
+                    work()
+            fastest = min(fastest, times[name] / 10)
+        best[name] = amount / fastest
+    return best
+
+
+def release() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def measure(shape: Shape) -> dict[str, Any]:
+    """All that is reported of one iteration of this shape."""
+    bench = Bench(shape)
+    bench.warm_up()
+    done = bench.iteration()
+    seconds, metrics, summary = done["seconds"], done["metrics"], done["summary"]
+    total, floors = sum(seconds.values()), bench.floors
+    on_gpu = bench.device == "cuda"
+    return {
+        "shape": shape.__dict__,
+        "machine": torch.cuda.get_device_name() if on_gpu else "CPU",
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        "rates": {name: round(rate / 1e12, 3) for name, rate in bench.rates.items()},
+        "turns": summary["turns"],
+        "prompt_tokens": summary["prompt_tokens"],
+        "response_tokens": summary["response_tokens"],
+        "tokens_forward": metrics["tokens_forward"],
+        "steps": metrics["steps"],
+        "tokens_per_batch": bench.learner.settings.tokens_per_batch,
+        "seconds": {name: round(value, 2) for name, value in seconds.items()} | {"total": round(total, 2)},
+        "floor_seconds": {name: round(value, 2) for name, value in floors.items()} | {"total": round(sum(floors.values()), 2)},
+        "share_of_floor": {name: round(floors[name] / seconds[name], 3) for name in floors if seconds[name] > 0}
+        | {"total": round(sum(floors.values()) / total, 3)},
+        "engine_gap": {"mean": metrics["engine_gap"], "max": metrics["engine_gap_max"]},
+        "peak_gb": round(torch.cuda.max_memory_allocated() / 1e9, 1) if on_gpu else None,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--context", choices=("window", "full"), default="window")
+    parser.add_argument("--size", choices=sorted(SIZES), default="1.5b")
+    parser.add_argument("--turns", type=int, help="fewer turns, for a trial")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    values = (TINY if options.size == "tiny" else Shape()).__dict__ | {"context": options.context}
+    result = measure(Shape(**(values | ({"turns": options.turns} if options.turns else {}))))
+    text = json.dumps(result, indent=1)
+    print(text)
+    beside = Path(__file__).with_name(f"iteration-{options.context}.json")
+    if options.out or (options.size != "tiny" and not options.turns):
+        (options.out or beside).write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

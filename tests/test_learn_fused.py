@@ -1,0 +1,104 @@
+"""Layers with a backward pass of their own, in plain torch on a CPU: the same values and gradients as the model's own layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from learn_cases import gradients, rollouts_of, tiny, trajectories
+from test_learn_gradient import GradientOf, assert_same
+
+from turnwise import credit
+from turnwise.errors import TurnwiseError
+from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, add_lora, gae_targets, pack
+from turnwise.learn.forward import PackedModel
+from turnwise.learn.fused import reason_against
+from turnwise.learn.fused.stack import Kept
+from turnwise.objectives import Loss
+
+
+def run(policy: PackedModel, packed: Any, places: Any = None) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Hidden states, and the gradients of a fixed weighting of them."""
+    policy.causal.zero_grad()
+    with policy.attention():
+        hidden = policy.hidden(packed, places)
+        weighting = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(1))
+        (hidden * weighting).sum().backward()
+    return hidden.detach(), gradients(policy.causal)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "llama"])
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("kept", [Kept(), Kept(2, 1), Kept(1, 0), Kept(0, 0)])
+@pytest.mark.parametrize("narrow", [False, True])
+def test_values_and_gradients_are_those_of_the_models_own_layers(kind: str, tied: bool, kept: Kept, narrow: bool) -> None:
+    packed = pack(trajectories(3, context="full"))
+    places = packed.source if narrow else None
+    own = PackedModel(tiny(kind=kind, tie_word_embeddings=tied))
+    fused = PackedModel(tiny(kind=kind, tie_word_embeddings=tied), fused=True)
+    assert own.fused is None and fused.fused is not None
+    fused.fused.kept = kept
+    (wanted, slopes), (found, found_slopes) = run(own, packed, places), run(fused, packed, places)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    assert_same(found_slopes, slopes, 1e-4)
+
+
+def test_one_sequence_or_a_hundred_and_a_single_token_are_fine() -> None:
+    model = tiny()
+    for lengths in ([1], [1, 1, 1], [40], [1] * 100):
+        packed = _packed(lengths)
+        wanted, found = run(PackedModel(model), packed)[0], run(PackedModel(model, fused=True), packed)[0]
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def _packed(lengths: list[int]) -> Any:
+    from turnwise.rollouts import Trajectory, Turn
+
+    rng = np.random.default_rng(0)
+    return pack([Trajectory(0, n, turns=[Turn("x", prompt_ids=rng.integers(0, 48, k).tolist())]) for n, k in enumerate(lengths)])
+
+
+def test_weights_that_are_not_trained_get_no_gradient() -> None:
+    model = tiny()
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("layers.1" in name and "bias" not in name)
+    packed = pack(trajectories(3))
+    slopes = run(PackedModel(model, fused=True), packed)[1]
+    assert slopes and all("layers.1" in name and "bias" not in name for name in slopes)
+    assert_same(slopes, run(PackedModel(model), packed)[1], 1e-4)
+
+
+def test_models_that_fused_layers_do_not_know_are_named_with_the_reason() -> None:
+    reasons = {
+        "adapters": add_lora(tiny(), rank=2),
+        "dropout": tiny(attention_dropout=0.1),
+        "biases": tiny(kind="llama", attention_bias=True),
+    }
+    for word, model in reasons.items():
+        assert word in str(reason_against(model))
+        assert PackedModel(model).fused is None
+        with pytest.raises(TurnwiseError, match=word):
+            PackedModel(model, fused=True)
+    assert reason_against(tiny()) is None
+
+
+def fused_learner(settings: LearnerSettings) -> Learner:
+    learner = Learner(tiny(), settings, reference=tiny(1))
+    learner.policy = PackedModel(learner.model, fused=True)
+    learner.memory.policy = learner.policy
+    return learner
+
+
+@pytest.mark.parametrize("value", [None, ValueSettings(level="turn")])
+def test_an_update_has_the_same_gradient_through_fused_layers(value: ValueSettings | None) -> None:
+    found = trajectories(8, context="full")
+    loss = Loss(kl_coef=0.1, entropy_coef=0.01)
+    settings = LearnerSettings(loss=loss, value=value, tokens_per_batch=60, optimiser=OptimiserSettings(lr=0.0))
+    results = []
+    for learner in (Learner(tiny(), settings, reference=tiny(1)), fused_learner(settings)):
+        rollouts = learner.annotate(found, rollouts_of(found))
+        targets = None if value is None else gae_targets(rollouts)
+        results.append(GradientOf(learner)(found, rollouts, credit.compute("gigpo", rollouts), targets=targets))
+    assert_same(results[1], results[0], 1e-4)
