@@ -36,10 +36,9 @@ def test_words_are_cut_as_lucene_cuts_them(text: str, expected: list[str]) -> No
     assert words(text) == expected
 
 
-@given(st.text(st.characters(max_codepoint=127)), st.text(st.sampled_from("ab1_.,:;'-")), TEXT, st.text())
-def test_the_short_cut_for_ascii_cuts_the_same_words(*texts: str) -> None:
-    for text in texts:
-        assert words(text) == _WORD.findall(text)
+@given(st.text(st.characters(max_codepoint=127)) | st.text(st.sampled_from("ab1_.,:;'-")) | TEXT | st.text())
+def test_the_short_cut_for_ascii_cuts_the_same_words(text: str) -> None:
+    assert words(text) == _WORD.findall(text)
 
 
 @pytest.mark.parametrize(
