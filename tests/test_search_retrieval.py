@@ -297,3 +297,17 @@ def test_a_retriever_is_made_once_and_options_are_checked(tmp_path: Path) -> Non
             make_retriever(wrong, path)  # type: ignore[arg-type]
     with pytest.raises(TurnwiseError, match="needs a corpus"):
         make_retriever("bm25")
+
+
+@pytest.mark.parametrize(
+    "modules", [("Transformer", "Pooling"), ("Transformer", "Pooling", "Normalize"), ("Transformer", "Pooling", "Dense", "Normalize")]
+)
+def test_vectors_are_those_of_sentence_transformers(tmp_path: Path, modules: tuple[str, ...]) -> None:
+    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    from turnwise.retrieval.encoder import Encoder
+
+    texts = [*(f"{title} {text}" for title, text in PASSAGES), "a", "cut " * 300]
+    for pooling in ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken"):
+        model = str(write_encoder(tmp_path / pooling, modules, pooling))
+        theirs = library.SentenceTransformer(model, device="cpu").encode(texts)
+        assert np.allclose(Encoder(model).encode(texts), theirs, atol=1e-6)

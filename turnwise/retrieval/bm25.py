@@ -37,6 +37,8 @@ class Bm25:
         folder = build_once(cache_folder() / "bm25" / key, self._build)
         self._index: Any = bm25s.BM25.load(str(folder), mmap=True, load_corpus=False, show_progress=False)
         self._index.backend = "numpy"  # one way of adding up, whatever else is installed
+        for name in ("data", "indices", "indptr"):  # still mapped, without the cost of the memmap class at every slice
+            self._index.scores[name] = np.asarray(self._index.scores[name])
 
     def _build(self, folder: Path) -> None:
         vocabulary: dict[str, int] = {}
@@ -56,7 +58,9 @@ class Bm25:
         if not known or topk < 1:
             return []
         scores = self._index.get_scores_from_ids(known)
-        return [Hit(self.corpus[place], float(scores[place])) for place in best(scores, topk) if scores[place] > 0]
+        touched = np.flatnonzero(scores > 0)  # most passages share no word with a query
+        places = touched[best(scores[touched], topk)]
+        return [Hit(self.corpus[place], float(scores[place])) for place in places.tolist()]
 
     def close(self) -> None:
         """The index is shared with other environments: nothing to do."""

@@ -40,7 +40,7 @@ class Corpus:
         self.form = form_of(self.path)
         self.key = file_key(self.path)
         folder = build_once(cache_folder() / "corpora" / self.key, self._look)
-        self._offsets = np.load(folder / OFFSETS, mmap_mode="r")
+        self._offsets = np.asarray(np.load(folder / OFFSETS, mmap_mode="r"))
         lines = folder / LINES if (folder / LINES).exists() else self.path
         with lines.open("rb") as file:
             self._lines = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
