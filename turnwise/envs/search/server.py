@@ -138,8 +138,8 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def setup(self) -> None:
-        self.timeout = self.server.limits.seconds
         super().setup()
+        self.connection.settimeout(self.server.limits.seconds)
 
     def do_POST(self) -> None:
         try:
