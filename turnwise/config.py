@@ -80,7 +80,7 @@ class Agent(Section):
     """What is said about the environment where a sequence starts; none: the environment's own words, empty: nothing."""
     tools: list[dict[str, Any]] | str | None = None
     """With prompt=tool: JSON schemas of tools, or the path of a JSON file with a list of them; none: the environment's own `tools`, and
-    where it has none, one tool `act` that takes the action as text. A call of a tool other than that `act` reaches the environment as JSON."""
+    where it has none, one tool `act` that takes the action as text. Calls of tools other than that `act` reach the environment as JSON."""
     max_prompt_tokens: int = Field(2048, ge=8)
     """Longer prompts lose their oldest history; if even the shortest form is longer, the attempt ends."""
     template_options: dict[str, Any] = {}

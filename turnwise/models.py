@@ -74,12 +74,15 @@ def load_folder(path: str | Path) -> tuple[Any, Any]:
     import torch
     from transformers import AutoModelForCausalLM
 
+    from turnwise.learn.saving import no_progress_bar
+
     folder = Path(path)
     if folder.exists() and not (folder / "config.json").is_file():
         raise TurnwiseError(f"{folder} is not a model folder: it has no config.json")
     tokenizer = tokenizer_of(path)
     try:
-        model = AutoModelForCausalLM.from_pretrained(str(path), dtype=torch.float32)
+        with no_progress_bar():
+            model = AutoModelForCausalLM.from_pretrained(str(path), dtype=torch.float32)
     except Exception as error:
         raise TurnwiseError(f"model {path} cannot be loaded: {_line(error)}") from error
     return model.eval(), tokenizer

@@ -105,7 +105,8 @@ def _umask() -> int:
 
 
 @contextmanager
-def _no_progress_bar() -> Iterator[None]:
+def no_progress_bar() -> Iterator[None]:
+    """Inside, transformers shows no bar of its own."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
@@ -123,7 +124,7 @@ def write_model(model: nn.Module, folder: Path, merged: bool, tokenizer: Any = N
     whole: Any = copy.deepcopy(model).merge_and_unload() if adapted and merged else model
 
     def fill(temporary: Path) -> None:
-        with _no_progress_bar():  # one file in a moment: nothing to watch, and it would break the run's own display
+        with no_progress_bar():  # one file in a moment: nothing to watch, and it would break the run's own display
             whole.save_pretrained(temporary)
         if tokenizer is not None:
             tokenizer.save_pretrained(temporary)
