@@ -33,7 +33,10 @@ PICTOGRAPHS = (
 
 
 def _word_pattern() -> regex.Pattern[str]:
-    """One match a word. Every character may be followed by marks and invisible ones, which belong to it (rule WB4)."""
+    """One match a word, its group the word. Every character may be followed by marks and invisible ones, which belong to it (rule WB4).
+
+    A row of low lines without a word is matched too, with an empty group: otherwise it would be tried again from each of them.
+    """
     marks = r"[\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}]*+"
     letter = rf"(?:[\p{{WB=ALetter}}\p{{WB=Hebrew_Letter}}--\p{{LB=SA}}]{marks})"
     digit = rf"(?:[\p{{WB=Numeric}}\uff10-\uff19]{marks})"
@@ -45,9 +48,9 @@ def _word_pattern() -> regex.Pattern[str]:
     quoted = rf'{hebrew}"{marks}{hebrew}))|{hebrew}\'{marks})'
     run = rf"(?:{letter}(?:(?:{low_line}*|{in_word}){letter})*|{digit}(?:(?:{low_line}*|{in_number}){digit})*|{quoted})+"
     katakana = rf"{kana}(?:{low_line}*{kana})*"
-    word = rf"{low_line}*(?:{katakana}|{run})(?:{low_line}+(?:{katakana}|{run}))*{low_line}*"
+    word = rf"{low_line}*+(?:{katakana}|{run})(?:{low_line}++(?:{katakana}|{run}))*{low_line}*"
     asian = rf"(?:\p{{LB=SA}}{marks})+|\p{{Script=Han}}{marks}|\p{{Script=Hiragana}}{marks}"
-    return regex.compile(rf"{word}|{asian}|{_emoji()}", regex.V1)
+    return regex.compile(rf"({word}|{asian}|{_emoji()})|{low_line}++", regex.V1)
 
 
 def _emoji() -> str:
@@ -59,14 +62,14 @@ def _emoji() -> str:
 _WORD = _word_pattern()
 # The same for ASCII alone, as most text is, in a fraction of the time.
 _RUN = r"(?:[A-Za-z]+(?:[.':][A-Za-z]+)*|[0-9]+(?:[.,;'][0-9]+)*)+"
-_ASCII_WORD = re.compile(rf"_*{_RUN}(?:_+{_RUN})*_*")
+_ASCII_WORD = re.compile(rf"(_*+{_RUN}(?:_++{_RUN})*_*)|_++")
 
 
 def words(text: str) -> list[str]:
     """The words of a text, as the tokenizer cuts them."""
     found: list[str] = []
     for piece in (text,) if text.isascii() else text.split():  # no word goes across white space
-        found += (_ASCII_WORD if piece.isascii() else _WORD).findall(piece)
+        found += filter(None, (_ASCII_WORD if piece.isascii() else _WORD).findall(piece))
     if not any(len(word) > LONGEST_WORD for word in found):
         return found
     return [word[start : start + LONGEST_WORD] for word in found for start in range(0, len(word), LONGEST_WORD)]

@@ -23,6 +23,7 @@ from turnwise.errors import TurnwiseError
 NO_PRICE = 100.0
 KEPT_PRODUCTS = 4096
 KEPT_SEARCHES = 4096
+LONGEST_KEPT_QUERY = 1000
 SEARCH_LIMIT = 50
 LONGEST_ID = 10
 
@@ -134,7 +135,7 @@ class Catalogue:
         self.index = self._read(limit)
         self._open: dict[Path, Any] = {}
         self.product = lru_cache(KEPT_PRODUCTS)(self._product)
-        self.search = lru_cache(KEPT_SEARCHES)(self._search)
+        self._known_search = lru_cache(KEPT_SEARCHES)(self._search)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -188,6 +189,10 @@ class Catalogue:
                 f"{self.files.products}: there is no product {identity!r} among its {len(self)} products: use the data of the task"
             )
         return self.product(number)
+
+    def search(self, query: str) -> tuple[str, ...]:
+        """The ids of the products that a query finds, best first. Answers are kept, but not those to queries of absurd length."""
+        return self._known_search(query) if len(query) <= LONGEST_KEPT_QUERY else self._search(query)
 
     def _search(self, query: str) -> tuple[str, ...]:
         return tuple(self.ids[number] for number, _ in self.index.search(query, SEARCH_LIMIT))
