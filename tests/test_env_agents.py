@@ -8,6 +8,7 @@ import pytest
 from conftest import ROOT
 from typer.testing import CliRunner
 
+import turnwise as tw
 from turnwise.cli import app
 from turnwise.envs import agents, registry
 from turnwise.envs.agents import compare, compare_all
@@ -76,3 +77,15 @@ def test_the_committed_scores_of_a_quick_one_are_what_is_measured_now() -> None:
     rows = {row["name"]: row for row in json.loads((ROOT / "benchmarks" / "agents.json").read_text())}
     assert compare("ezpoints") == rows["ezpoints"]
     assert rows["sokoban"]["tasks"] == agents.PANEL
+
+
+def test_a_warm_start_ends_an_example_where_chance_has_spoiled_the_task() -> None:
+    from turnwise.agent import Agent, AgentSettings
+    from turnwise.learn.tiny import build_tiny_for
+    from turnwise.warmstart import expert_trajectories
+
+    options = {"size": 5, "least": 1}
+    _, tokenizer = build_tiny_for("sokoban", options=options, sample=5, layers=1, hidden=16, heads=2)
+    agent = Agent(tokenizer, AgentSettings(prompt="action"))
+    found = expert_trajectories("sokoban", options, tw.tasks("sokoban", "train", n=40, **options), agent, max_turns=15, noise=0.5)
+    assert any(trajectory.success for trajectory in found) and any(not trajectory.success for trajectory in found)

@@ -11,7 +11,7 @@ from typing import Any
 
 from turnwise.agent import Agent
 from turnwise.agent.base import Parsed
-from turnwise.collect.players import ASK_EXPERT, AdvisedEnv, ExpertPlayer, Place
+from turnwise.collect.players import ASK_EXPERT, AdvisedEnv, ExpertPlayer, NoAdvice, Place
 from turnwise.envs import registry
 from turnwise.rollouts import Trajectory, Turn
 from turnwise.seeds import derive
@@ -60,7 +60,10 @@ def _play(env: AdvisedEnv, task: Task, number: int, agent: Agent, max_turns: int
         if not prompt.fits:
             break
         asked = player.act(observation, Place(task, seed, t))
-        transition = env.step(asked or ASK_EXPERT)
+        try:
+            transition = env.step(asked or ASK_EXPERT)
+        except NoAdvice:  # chance has spoiled the task: there is nothing to learn from here on
+            break
         action = str(transition.info["action"])
         response = agent.write(action)
         if asked == ASK_EXPERT:

@@ -23,6 +23,10 @@ from turnwise.tasks import Task
 ASK_EXPERT = "\x00expert"  # no environment has such an action
 
 
+class NoAdvice(TurnwiseError):
+    """The expert was asked where nothing can be won any more, or where it does not know its way."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where in a run an action is wanted: the task, the seed of the attempt's own chance, and the turn, counted from 0."""
@@ -121,5 +125,5 @@ class AdvisedEnv:
             turn = len(self._played)
             advice = self._plan[turn] if self._plan[:turn] == self._played and turn < len(self._plan) else None
         if advice is None:
-            raise TurnwiseError(f"the expert has no advice after {len(self._played)} turns of this task")
+            raise NoAdvice(f"the expert has no advice after {len(self._played)} turns of this task")
         return str(advice)
