@@ -330,3 +330,80 @@ def test_a_house_written_by_hand_can_be_played() -> None:
         HouseholdEnv().reset(Task("strange", data={**data, "objects": {"unicorn 1": "desk 1"}}))
     with pytest.raises(TurnwiseError, match="attic 1"):
         HouseholdEnv().reset(Task("nowhere", data={**data, "objects": {"mug 1": "attic 1"}}))
+
+
+FURNITURE = ["toilet", "cabinet", "countertop", "shelf"]
+
+
+def test_every_house_has_the_furniture_that_was_asked_for() -> None:
+    knobs: dict[str, Any] = {"size": "tiny", "rooms": "bathroom", "task_types": "pick_and_place_simple", "furniture": FURNITURE}
+    env = HouseholdEnv(**knobs)
+    for split in ("train", "valid"):
+        for task in env.tasks(split, 200):
+            assert list(task.data["receptacles"]) == [f"{piece} 1" for piece in sorted(FURNITURE)]
+            win(env, task)
+    assert not {core(task) for task in env.tasks("train", 500)} & {core(task) for task in env.tasks("valid", 500)}
+    some = [tuple(task.data["receptacles"]) for task in HouseholdEnv(**knobs, receptacles=3).tasks("train", 200)]
+    assert {len(set(names) & {f"{piece} 1" for piece in FURNITURE}) for names in some} == {3}
+    assert len(set(some)) == 4
+    lit = HouseholdEnv("tiny", task_types="look_at_obj_in_light", rooms="bedroom", furniture=["bed", "desk", "drawer"])
+    assert all(win(lit, task) for task in lit.tasks("train", 20))
+
+
+@pytest.mark.parametrize(
+    ("knobs", "said"),
+    [
+        ({"furniture": ["desk", "throne"]}, "throne"),
+        ({"furniture": ["desk", "drawer"]}, "at least 3"),
+        ({"furniture": ["desk", "drawer", "bed"], "receptacles": 4}, "3 to 3"),
+        ({"furniture": ["toilet", "fridge", "bed"]}, "toilet"),
+    ],
+)
+def test_furniture_that_makes_no_house_is_refused(knobs: dict[str, Any], said: str) -> None:
+    with pytest.raises(TurnwiseError, match=said):
+        HouseholdEnv("tiny", **knobs)
+
+
+def test_furniture_without_a_task_is_refused_when_a_house_is_asked_for() -> None:
+    env = HouseholdEnv("tiny", rooms="kitchen", task_types="pick_heat_then_place_in_recep", furniture=["cabinet", "drawer", "shelf"])
+    with pytest.raises(TurnwiseError, match="add furniture"):
+        env.tasks("train", 1)[0]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_an_expert_that_knows_what_it_has_seen_searches_and_wins(size: str) -> None:
+    env, knowing = HouseholdEnv(size, expert_knows="seen"), HouseholdEnv(size)
+    longer = 0
+    for task in env.tasks("valid", 40):
+        plan = win(env, task)
+        longer += len(plan) - len(knowing.expert(task))
+        assert plan == env.expert(task)
+    assert longer > 0
+
+
+def test_a_searching_expert_looks_first_where_chance_says() -> None:
+    """With four receptacles, the first one it looks into is the right one in a quarter of the houses: it does not know more."""
+    env = HouseholdEnv("tiny", expert_knows="seen", task_types="pick_and_place_simple", rooms="bathroom", closed=0, furniture=FURNITURE)
+    houses = list(env.tasks("train", 400))
+    hits = sum(f"go to {place}" == env.expert(task)[0] for task in houses for place in [task.data["objects"][f"{task.data['object']} 1"]])
+    assert 60 <= hits <= 140
+
+
+def test_advice_after_a_detour_goes_on_from_what_was_seen() -> None:
+    env = HouseholdEnv("tiny", expert_knows="seen", task_types="pick_and_place_simple")
+    for task in env.tasks("train", 20):
+        first = env.reset(task)
+        assert first.actions is not None
+        places = [action for action in first.actions if action.startswith("go to")]
+        for action in places:
+            end = env.step(action)
+        for _ in range(20):  # all is seen, apart from what is closed
+            if end.done:
+                break
+            end = env.step(env.expert_action())
+        assert end.success
+
+
+def test_an_unknown_kind_of_expert_is_refused() -> None:
+    with pytest.raises(TurnwiseError, match="expert_knows"):
+        HouseholdEnv("tiny", expert_knows="nothing")  # type: ignore[arg-type]

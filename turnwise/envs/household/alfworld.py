@@ -6,7 +6,7 @@ import os
 from collections import OrderedDict
 from pathlib import Path
 
-from turnwise.envs.household.env import Anchor, WorldEnv
+from turnwise.envs.household.env import Anchor, Sight, WorldEnv
 from turnwise.envs.household.games import GAME, SHARED, TREE, Entry, Library, TreeLibrary
 from turnwise.envs.household.packed import PackedLibrary
 from turnwise.envs.household.world import World
@@ -21,13 +21,13 @@ _worlds: OrderedDict[str, World] = OrderedDict()
 
 class AlfworldEnv(WorldEnv):
     """ALFWorld's games. `data`: the folder that has them (the official `json_2.1.1`, its parent, or a packed folder); by default it is
-    looked for in `$TURNWISE_DATA/alfworld`, `$ALFWORLD_DATA` and `~/.cache/alfworld`. `anchor`: see `WorldEnv`.
+    looked for in `$TURNWISE_DATA/alfworld`, `$ALFWORLD_DATA` and `~/.cache/alfworld`. `anchor`, `expert_knows`: see `WorldEnv`.
 
     Task ids are `<split>/<task>/<trial>`; `task.data["task_type"]` is one of ALFWorld's six types.
     """
 
-    def __init__(self, data: str | os.PathLike[str] | None = None, anchor: Anchor = "observation"):
-        super().__init__(anchor)
+    def __init__(self, data: str | os.PathLike[str] | None = None, anchor: Anchor = "observation", expert_knows: Sight = "all"):
+        super().__init__(anchor, expert_knows)
         self.library = open_library(data)
 
     def splits(self) -> list[str]:

@@ -12,6 +12,7 @@ from turnwise.errors import TurnwiseError, unknown_name
 from turnwise.tasks import Task
 
 Anchor = Literal["observation", "state"]
+Sight = Literal["all", "seen"]
 
 
 class WorldEnv(ABC):
@@ -20,12 +21,18 @@ class WorldEnv(ABC):
     `anchor` is what counts as "the same state" when turns are compared: "observation" (the text; Observation.anchor stays None) or "state"
     (16 bytes of everything that can be noticed). The reward is the change of the score: 1 on winning, else 0. There is no limit on steps:
     that belongs to the recipe. A household has no chance in it, so `seed` changes nothing.
+
+    `expert_knows` is what the expert acts on: "all" (the true state: the shortest way), or what has been "seen" in this episode, so that
+    it first searches, one receptacle after the other, and what it does can be learned by somebody who sees no more.
     """
 
-    def __init__(self, anchor: Anchor = "observation"):
+    def __init__(self, anchor: Anchor = "observation", expert_knows: Sight = "all"):
         if anchor not in ("observation", "state"):
             raise unknown_name("anchor", str(anchor), ("observation", "state"))
-        self.anchor = anchor
+        if expert_knows not in ("all", "seen"):
+            raise unknown_name("expert_knows", str(expert_knows), ("all", "seen"))
+        self.anchor, self.expert_knows = anchor, expert_knows
+        self._seen: set[int] = set()
         self._play: Play | None = None
         self._over = "step() was called before reset(): call reset(task) first"
         self._experts: tuple[World, Expert] | None = None
@@ -36,7 +43,7 @@ class WorldEnv(ABC):
 
     def reset(self, task: Task, seed: int = 0) -> Observation:
         self._play = Play(self.world(task))
-        self._over = ""
+        self._over, self._seen = "", set()
         return self._observation(self._play)
 
     def step(self, action: str) -> Transition:
@@ -46,6 +53,8 @@ class WorldEnv(ABC):
         if not isinstance(action, str):
             raise TurnwiseError(f"an action is a text, not {type(action).__name__}: {action!r}")
         play.step(action)
+        if self.expert_knows == "seen":
+            self._seen |= self._expert(play.world).in_sight(play.state)
         if play.won:
             self._over = "the episode is over (the task was solved): call reset(task) before the next step"
         return Transition(self._observation(play), float(play.won), play.won, play.won, {"won": play.won})
@@ -66,12 +75,23 @@ class WorldEnv(ABC):
 
     def expert(self, task: Task) -> list[str]:
         """The expert's commands from the task's start; the last one wins. The episode being played is left alone."""
-        play = Play(self.world(task))
-        return self._expert(play.world).plan(play.state)
+        play, seen, said = Play(self.world(task)), set[int](), list[str]()
+        while plan := self._plan(play, seen):
+            said += plan
+            for command in plan:
+                play.step(command)
+                seen |= self._expert(play.world).in_sight(play.state)
+        return said
 
     def expert_plan(self) -> list[str]:
-        """The expert's commands from the present state on; empty once the task is solved."""
-        return self._expert(self.play.world).plan(self.play.state)
+        """The expert's next commands from the present state: to the end, or as far as its knowledge goes; empty once the task is solved."""
+        return self._plan(self.play, self._seen)
+
+    def _plan(self, play: Play, seen: set[int]) -> list[str]:
+        expert = self._expert(play.world)
+        if self.expert_knows == "all" or play.won:
+            return expert.plan(play.state)
+        return expert.plan_with(play.state, seen) or expert.search(play.state, seen) or expert.plan(play.state)
 
     def expert_action(self) -> str:
         """The expert's next command in the present state."""
@@ -81,8 +101,8 @@ class WorldEnv(ABC):
         return plan[0]
 
     def expert_distance(self) -> int:
-        """How many commands the expert still needs from the present state."""
-        return len(self.expert_plan())
+        """How many commands an expert that knows all still needs from the present state."""
+        return len(self._expert(self.play.world).plan(self.play.state))
 
     def _expert(self, world: World) -> Expert:
         if self._experts is None or self._experts[0] is not world:

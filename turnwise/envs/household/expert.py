@@ -4,17 +4,21 @@ ALFWorld's goals are of two forms: so many objects of a kind, each treated so, i
 the light of a lamp. A plan for either is a chain of errands (fetch, treat, deliver), so instead of searching the expert writes down the
 candidate chains and takes the shortest. Receptacles and objects between which no chain could tell a difference are tried once. Whatever is
 in the hands and of no use is first put down, wherever that costs least.
+
+The same expert can play with a player's knowledge (`search`): it looks into one receptacle after the other until what it has seen is enough
+for a plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import permutations
 
 from turnwise.envs.household.pddl import And, Atom, Condition, Exists, Not, atoms_of
 from turnwise.envs.household.world import Command, State, World
 from turnwise.errors import TurnwiseError
+from turnwise.seeds import derive
 
 # What makes a state true of an object: the action, and the trait that the object needs for it.
 TREATMENTS = {"isclean": ("cleanobject", "cleanable"), "ishot": ("heatobject", "heatable"), "iscool": ("coolobject", "coolable")}
@@ -127,14 +131,15 @@ class Chain:
 class Scene:
     """What the expert reads off a state: where things are, what is held, what has been done to what."""
 
-    def __init__(self, expert: Expert, state: State):
+    def __init__(self, expert: Expert, state: State, known: Collection[int] | None = None):
+        """`known`, where given, are the receptacles whose contents may be used."""
         self.state = state
         self.place = next(iter(state.facts("atlocation")))[1]
         self.opened = {fact[0] for fact in state.facts("opened")}
         self.held = next((fact[1] for fact in state.facts("holds")), None)
         self.homes: dict[int, list[int]] = {}
         for item, receptacle in sorted(state.facts("inreceptacle")):
-            if receptacle in expert.place_of:
+            if receptacle in expert.place_of and (known is None or receptacle in known):
                 self.homes.setdefault(item, []).append(receptacle)
 
     def has(self, item: int, predicate: str) -> bool:
@@ -181,9 +186,17 @@ class Expert:
 
     def plan(self, state: State) -> list[str]:
         """Commands that win from `state`; empty where it is won. An error where the expert sees no way."""
+        if plan := self.plan_with(state, None):
+            return plan
         if state.won():
             return []
-        scene = Scene(self, state)
+        raise TurnwiseError("the expert sees no way to win from here: what the goal needs is not there, or cannot be put down")
+
+    def plan_with(self, state: State, known: Collection[int] | None) -> list[str]:
+        """As `plan`, with what lies in the `known` receptacles alone (none: all of them); empty where that is not enough."""
+        if state.won():
+            return []
+        scene = Scene(self, state, known)
         start = Chain(self, scene.place, set(scene.opened), [])
         chains = list(self._chains(scene, start))
         if scene.held is not None:
@@ -192,17 +205,40 @@ class Expert:
         for chain in sorted(chains, key=lambda chain: len(chain.steps)):
             if plan := self._commands(state.copy(), chain.steps):
                 return plan
-        raise TurnwiseError("the expert sees no way to win from here: what the goal needs is not there, or cannot be put down")
+        return []
+
+    def in_sight(self, state: State) -> set[int]:
+        """The receptacles whose contents are seen from where the agent stands."""
+        scene = Scene(self, state)
+        here = (receptacle for receptacle, place in self.place_of.items() if place == scene.place)
+        return {receptacle for receptacle in here if receptacle not in self.openable or receptacle in scene.opened}
+
+    def search(self, state: State, known: Collection[int]) -> list[str]:
+        """Commands that show what lies in a receptacle that is not `known`: the one where the agent stands, else any of them, by a chance
+        that the house and what is known decide."""
+        scene = Scene(self, state)
+        unknown = sorted(receptacle for receptacle in self.place_of if receptacle not in known)
+        if not unknown:
+            return []
+        here = next((receptacle for receptacle in unknown if self.place_of[receptacle] == scene.place), None)
+        chance = derive(self.world.base, "search", *sorted(known)) % len(unknown)
+        chain = Chain(self, scene.place, set(scene.opened), []).reach_into(unknown[chance] if here is None else here)
+        return list(self._words(state.copy(), chain.steps))
+
+    def _words(self, state: State, steps: list[Command]) -> Iterator[str]:
+        """The steps in words; each is done in `state` before the next is said."""
+        for number, things in steps:
+            yield self.world.rules.actions[number].command(state.slots, self.world.constants, self.world, things)
+            state.apply((number, things))
 
     def _commands(self, state: State, steps: list[Command]) -> list[str]:
         """The steps in words, up to the first that wins; none where they do not win after all."""
-        words = []
-        for number, things in steps:
-            words.append(self.world.rules.actions[number].command(state.slots, self.world.constants, self.world, things))
-            state.apply((number, things))
-            if state.won():
-                return words
-        return []
+        said: list[str] = []
+        for words in self._words(state, steps):
+            if said and state.won():
+                return said
+            said.append(words)
+        return said if state.won() else []
 
     def _takers(self, item: int) -> list[int]:
         kind = self.item_type.get(item)

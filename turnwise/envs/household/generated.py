@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from turnwise.envs.household.env import Anchor, WorldEnv
+from turnwise.envs.household.env import Anchor, Sight, WorldEnv
 from turnwise.envs.household.generator import house, task_set
 from turnwise.envs.household.knobs import turn_knobs
 from turnwise.envs.household.world import World
@@ -18,7 +18,8 @@ class HouseholdEnv(WorldEnv):
     """Generated households with ALFWorld's six tasks.
 
     `size` is "tiny" (a room of five receptacles), "small" or "full" (as large as ALFWorld's); single knobs change it: `receptacles`,
-    `objects` in total or `copies` of the wanted kind and `distractors` of others, `closed` receptacles, `task_types`, `rooms`. They say
+    `objects` in total or `copies` of the wanted kind and `distractors` of others, `closed` receptacles, `task_types`, `rooms`, and
+    the kinds of `furniture` that a house may have, at most one of each. They say
     which tasks `tasks` makes. A task holds its whole house, so any of these environments plays any household task.
     """
 
@@ -33,11 +34,13 @@ class HouseholdEnv(WorldEnv):
         closed: Number | None = None,
         task_types: Sequence[str] | str | None = None,
         rooms: Sequence[str] | str | None = None,
+        furniture: Sequence[str] | None = None,
         anchor: Anchor = "observation",
+        expert_knows: Sight = "all",
     ):
-        super().__init__(anchor)
+        super().__init__(anchor, expert_knows)
         self.size = size
-        self.knobs = turn_knobs(size, receptacles, objects, distractors, copies, closed, task_types, rooms)
+        self.knobs = turn_knobs(size, receptacles, objects, distractors, copies, closed, task_types, rooms, furniture)
         self.max_turns = self.knobs.max_turns
 
     def world(self, task: Task) -> World:

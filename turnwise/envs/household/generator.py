@@ -87,7 +87,7 @@ class _Draft:
         self.knobs, self.dice, self.task_type = knobs, dice, task_type
         self.room_name = dice.weighted(knobs.rooms_for[task_type])
         self.room = tables().rooms[self.room_name]
-        self.object, self.target = dice.weighted(goals(self.room_name, self.task_type))
+        self.object, self.target = dice.weighted(goals(self.room_name, self.task_type, knobs.furniture))
         self.places = {kind: weight for kind, weight in self.room.objects[self.object][1].items() if kind != self.target}
         self.counts = self._furniture()
         self.rooms_of_kind = {kind: [f"{kind} {i + 1}" for i in range(count)] for kind, count in self.counts.items()}
@@ -103,17 +103,21 @@ class _Draft:
         """How many receptacles of each kind: what the task needs, then what such a room is likely to have."""
         needed = [kind for kind in (APPLIANCES.get(self.task_type), self.target) if kind is not None and kind != LAMP]
         counts = Counter(dict.fromkeys(needed, 1))
+        allowed, likely = self.knobs.furniture, self.room.receptacles
+        if allowed is not None:
+            likely = {kind: (chance, 1) for kind, (chance, _) in likely.items() if kind in allowed}
+            self.places = {kind: weight for kind, weight in self.places.items() if kind in allowed}
         if self.target == LAMP:
-            counts[self.dice.weighted(self.room.objects[LAMP][1])] += 1
+            counts[self.dice.weighted({kind: weight for kind, weight in self.room.objects[LAMP][1].items() if kind in likely})] += 1
         if not any(kind in counts for kind in self.places):
             counts[self.dice.weighted(self.places)] += 1
         low, high = self.knobs.receptacles or self.room.size
         wanted = self.dice.between((low, max(low, min(high, capacity(self.room)))))
-        weights = {kind: _appeal(chance, most, counts[kind]) for kind, (chance, most) in self.room.receptacles.items()}
+        weights = {kind: _appeal(chance, most, counts[kind]) for kind, (chance, most) in likely.items()}
         for _ in range(wanted - sum(counts.values())):
             kind = self.dice.weighted(weights)
             counts[kind] += 1
-            weights[kind] = _appeal(*self.room.receptacles[kind], counts[kind])
+            weights[kind] = _appeal(*likely[kind], counts[kind])
         return counts
 
     def _lay(self, kind: str, places: Mapping[str, int]) -> bool:
@@ -189,8 +193,25 @@ def _kind(name: str) -> str:
 
 
 @lru_cache(maxsize=64)
-def goals(room_name: str, task_type: str) -> dict[tuple[str, str], int]:
-    """What can be asked for in a room: (object, target) by weight. The object must have somewhere else to lie."""
+def goals(room_name: str, task_type: str, furniture: tuple[str, ...] | None = None) -> dict[tuple[str, str], int]:
+    """What can be asked for in a room, with this furniture or any: (object, target) by weight. The object has somewhere else to lie."""
+    found, places = _goals(room_name, task_type), tables().rooms[room_name].objects
+    if furniture is None:
+        return found
+    possible = {
+        (kind, target): weight
+        for (kind, target), weight in found.items()
+        if (target in furniture or (target == LAMP and any(place in furniture for place in places[LAMP][1])))
+        and any(place in furniture and place != target for place in places[kind][1])
+        and APPLIANCES.get(task_type, target) in (*furniture, LAMP)
+    }
+    if not possible:
+        raise TurnwiseError(f"household: {task_type} cannot be set in a {room_name} with only {', '.join(furniture)}: add furniture")
+    return possible
+
+
+@lru_cache(maxsize=64)
+def _goals(room_name: str, task_type: str) -> dict[tuple[str, str], int]:
     room, traits = tables().rooms[room_name], tables().traits
     if task_type == "look_at_obj_in_light":
         return {(kind, LAMP): chance for kind, (chance, _) in room.objects.items() if kind != LAMP}

@@ -29,7 +29,8 @@ TASK_ROOMS: dict[str, dict[str, int]] = {
 @dataclass(frozen=True)
 class Knobs:
     """Each number is a range, from and to. `receptacles` None: as many as such a room has in ALFWorld; `closed` None: all that can be
-    closed; `distractors` None: so many that there are `objects` in total, or where that is None too, as many as in ALFWorld."""
+    closed; `distractors` None: so many that there are `objects` in total, or where that is None too, as many as in ALFWorld. `furniture`,
+    where given, names the kinds of receptacles that a house may have, and then it has at most one of each."""
 
     receptacles: Range | None
     copies: Range
@@ -39,12 +40,14 @@ class Knobs:
     objects: Range | None = None
     task_types: tuple[str, ...] = TASK_TYPES
     rooms: tuple[str, ...] = ("kitchen", "bedroom", "livingroom", "bathroom")
+    furniture: tuple[str, ...] | None = None
 
     @cached_property
     def rooms_for(self) -> dict[str, dict[str, int]]:
         """The rooms in which each task can be set, by weight, among those that are wanted and large enough."""
         least = self.receptacles[0] if self.receptacles else SMALLEST_HOUSE
-        fit = {room for room in self.rooms if capacity(tables().rooms[room]) >= least}
+        wanted = set(self.furniture or ())
+        fit = {room for room in self.rooms if capacity(tables().rooms[room]) >= least and wanted <= tables().rooms[room].receptacles.keys()}
         rooms = {task_type: TASK_ROOMS[task_type].items() for task_type in self.task_types}
         return {task_type: {room: weight for room, weight in known if room in fit} for task_type, known in rooms.items()}
 
@@ -52,7 +55,7 @@ class Knobs:
     def key(self) -> str:
         """All that decides which houses are made, as text: the seed of their chance."""
         numbers = [self.receptacles, self.copies, self.distractors, self.objects, self.closed]
-        return json.dumps([*numbers, self.task_types, self.rooms])
+        return json.dumps([*numbers, self.task_types, self.rooms, *([self.furniture] if self.furniture else [])])
 
 
 SIZES: dict[str, Knobs] = {
@@ -76,18 +79,22 @@ def turn_knobs(
     closed: Any = None,
     task_types: Any = None,
     rooms: Any = None,
+    furniture: Any = None,
 ) -> Knobs:
     """A named size with single knobs changed. A number may be given as one number or as a pair (from, to)."""
     if size not in SIZES:
         raise unknown_name("size of a household:", str(size), SIZES)
     base = SIZES[size]
-    most = max(capacity(room) for room in tables().rooms.values())
+    pieces = None if furniture is None else _furniture(furniture)
+    most = max(capacity(room) for room in tables().rooms.values()) if pieces is None else len(pieces)
+    receptacles = most if pieces is not None and receptacles is None else receptacles
     knobs = replace(
         _with_objects(base, objects, distractors, copies),
         receptacles=base.receptacles if receptacles is None else _range("receptacles", receptacles, SMALLEST_HOUSE, most),
         closed=base.closed if closed is None else _range("closed", closed, 0),
         task_types=base.task_types if task_types is None else _names("task type", task_types, TASK_TYPES),
         rooms=base.rooms if rooms is None else _names("room", rooms, tables().rooms),
+        furniture=pieces,
     )
     possible = tuple(task_type for task_type in knobs.task_types if knobs.rooms_for[task_type])
     if possible == knobs.task_types:
@@ -96,10 +103,18 @@ def turn_knobs(
         return replace(knobs, task_types=possible)
     task_type = next(task_type for task_type in knobs.task_types if task_type not in possible)
     large = "" if knobs.receptacles is None else f" with {knobs.receptacles[0]} receptacles"
+    large = f" with {', '.join(knobs.furniture)}" if knobs.furniture else large
     raise TurnwiseError(
         f"household: {task_type} needs a {' or '.join(TASK_ROOMS[task_type])}; none of rooms={list(knobs.rooms)}{large} will do. "
         "Leave the task type out, add a room, or ask for fewer receptacles"
     )
+
+
+def _furniture(furniture: Any) -> tuple[str, ...]:
+    pieces = _names("piece of furniture", furniture, sorted({kind for room in tables().rooms.values() for kind in room.receptacles}))
+    if len(pieces) < SMALLEST_HOUSE:
+        raise TurnwiseError(f"household: a house has at least {SMALLEST_HOUSE} receptacles, got furniture={list(pieces)}")
+    return pieces
 
 
 def _with_objects(base: Knobs, objects: Any, distractors: Any, copies: Any) -> Knobs:
