@@ -271,12 +271,17 @@ class Learner(Section):
     """Instead: about so many units (see minibatch_unit) in each optimiser step."""
     minibatch_unit: Literal["trajectory", "turn"] = "trajectory"
     """What a mini-batch is made of: whole trajectories, or turns."""
-    tokens_per_batch: int = Field(8192, ge=16)
-    """Tokens that are computed at once; a matter of memory, never of the result."""
-    gradient_checkpointing: bool = False
-    """Save memory by computing activations twice."""
-    old_logprobs: Literal["learner", "engine"] = "learner"
-    """Whose log-probs the ratio is anchored on: computed again by the learner, or those that the engine reported."""
+    tokens_per_batch: int = Field(0, ge=0)
+    """Tokens that are computed at once; a matter of memory, never of the result. 0: what a GPU's memory allows, 8,192 on a CPU."""
+    gradient_checkpointing: bool | None = None
+    """Save memory by computing activations twice; none: as far as a GPU's memory asks for it, never on a CPU."""
+    skip_zero_credit: bool | None = None
+    """Leave turns out of the computation whose credit is exactly 0, where nothing else needs them; none: on a GPU."""
+    old_logprobs: Literal["learner", "engine", "auto"] = "learner"
+    """Whose log-probs the ratio is anchored on: computed again by the learner, those that the engine reported, or (auto) the engine's
+    where they are near enough to the learner's."""
+    engine_gap: float = Field(0.03, ge=0)
+    """With old_logprobs = auto: the largest mean distance between the engine's and the learner's log-probs that is near enough."""
     kl_stop: float | None = Field(None, gt=0)
     """End an iteration's update when the KL from the old policy exceeds this; none: never."""
     value: Value | None = None
