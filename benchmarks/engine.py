@@ -1,10 +1,11 @@
-"""How fast the native engine generates on a GPU, beside transformers' own generate and the floor that memory and arithmetic set.
+"""How fast the native engine generates on a GPU, beside transformers' own generate, vLLM and the floor that memory and arithmetic set.
 
     python benchmarks/engine.py --out benchmarks/engine.json            # 1.5B shape; also --shape 0.5b, 7b
     python benchmarks/engine.py --parts decode128 prefill               # some parts alone
 
 Models have random weights made on the device, bf16. Sampling has temperature 1 and top-p 0.95, and log-probs are returned. Everything is
 run once to compile and record, then timed. Floors come from two ceilings measured in the same run: a large copy and a large matrix product.
+Each run has new random prompts. vLLM, where it is installed, runs last and as a process of its own (engine_vllm.py).
 """
 
 from __future__ import annotations
@@ -12,24 +13,23 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import subprocess
+import sys
 import time
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from engine_shapes import SHAPES, WORDS
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from turnwise.engines.base import Request, Response, Sampling
 from turnwise.engines.native import NativeEngine
 
-SHAPES = {
-    "0.5b": {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2},
-    "1.5b": {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2},
-    "7b": {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4},
-}
-WORDS = 151936
-PARTS = ("decode128", "decode512", "prefill", "end_to_end", "groups", "turns", "transformers", "agreement")
+PARTS = ("decode128", "decode512", "prefill", "end_to_end", "groups", "turns", "transformers", "agreement", "profile", "vllm")
 
 
 def make_model(shape: str) -> Any:
@@ -78,9 +78,11 @@ class Bench:
         self.kv_bytes = 2 * 2 * config.num_hidden_layers * config.num_key_value_heads * config.hidden_size // config.num_attention_heads
         self.matrix = sum(p.numel() for n, p in self.model.named_parameters() if p.dim() == 2 and "embed" not in n and "lm_head" not in n)
         self.head = WORDS * config.hidden_size
+        self.seed = 0
 
-    def prompts(self, count: int, length: int, copies: int = 1, seed: int = 0) -> list[list[int]]:
-        rng = random.Random(seed)
+    def prompts(self, count: int, length: int, copies: int = 1, seed: int | None = None) -> list[list[int]]:
+        self.seed += 1
+        rng = random.Random(self.seed if seed is None else -seed)
         return [ids for _ in range(count // copies) for ids in [[rng.randrange(WORDS) for _ in range(length)]] * copies]
 
     def submit(self, prompts: list[list[int]], max_tokens: int) -> None:
@@ -98,14 +100,33 @@ class Bench:
         self.submit(prompts, max_tokens)
         return self.drain()
 
+    def start(self, lanes: int, length: int, tokens: int) -> None:
+        """Bring so many rows to where all of them decode."""
+        self.submit(self.prompts(lanes, length), tokens)
+        while len(self.engine._rows) < lanes or any(row.todo > 1 for row in self.engine._rows):
+            self.engine._advance()
+        self.engine._advance()
+
+    def profile(self, steps: int = 8) -> dict[str, Any]:
+        """Microseconds of a decode step by kernel, the largest first, and the time between kernels."""
+        found: dict[str, Any] = {}
+        for lanes in sorted({128, self.engine.max_batch}):
+            self.engine.refresh()
+            self.start(lanes, 1152 - steps, steps + 12)
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+                took = seconds(lambda: [self.engine._advance() for _ in range(steps)])
+            self.drain()
+            times: Counter[str] = Counter()
+            for event in profiler.events() or ():
+                times[event.name[:60]] += event.device_time_total / steps
+            found[str(lanes)] = {"step": took / steps * 1e6, "kernels": sum(times.values()), **dict(times.most_common(14))}
+        return found
+
     def decode(self, lanes: int, context: int = 1152, steps: int = 64) -> dict[str, Any]:
         """Steps of the engine with all rows decoding, on average at the given context."""
         self.all_of(self.prompts(lanes, 64), 4)
         self.engine.refresh()
-        self.submit(self.prompts(lanes, context - steps // 2 - 2), steps + 8)
-        while len(self.engine._rows) < lanes or any(row.todo > 1 for row in self.engine._rows):
-            self.engine._advance()
-        self.engine._advance()
+        self.start(lanes, context - steps // 2 - 2, steps + 8)
         took = seconds(lambda: [self.engine._advance() for _ in range(steps)]) / steps
         self.drain()
         read = 2 * (self.matrix + self.head) + lanes * context * self.kv_bytes
@@ -115,14 +136,19 @@ class Bench:
             "floor_ms": floor * 1e3, "share_of_floor": floor / took,
         }  # fmt: skip
 
+    def close(self) -> None:
+        """Give the GPU's memory back."""
+        self.engine.close()
+        del self.engine, self.model
+        torch.cuda.empty_cache()
+
     def flop(self, tokens: int, length: int) -> float:
         config = self.model.config
         return tokens * (2 * self.matrix + 2 * length * config.hidden_size * config.num_hidden_layers)
 
     def prefill(self) -> dict[str, Any]:
-        prompts = self.prompts(128, 1024)
-        self.all_of(prompts, 1)
-        took = min(seconds(lambda: self.all_of(prompts, 1)) for _ in range(3))
+        runs = [self.prompts(128, 1024) for _ in range(4)]
+        took = min([seconds(partial(self.all_of, prompts, 1)) for prompts in runs][1:])
         rate = self.flop(128 * 1024, 1024) / took
         return {
             "tokens": 131072,
@@ -132,9 +158,8 @@ class Bench:
         }
 
     def end_to_end(self, copies: int = 1) -> dict[str, Any]:
-        prompts = self.prompts(128, 1024, copies)
-        self.all_of(prompts, 128)
-        took = [seconds(lambda: self.all_of(prompts, 128)) for _ in range(3)]
+        runs = [self.prompts(128, 1024, copies) for _ in range(4)]
+        took = [seconds(partial(self.all_of, prompts, 128)) for prompts in runs][1:]
         decode = 127 * (2 * (self.matrix + self.head) + 128 * 1088 * self.kv_bytes) / self.ceiling["copy_bytes_per_s"]
         floor = self.flop(131072 // copies, 1024) / self.ceiling["matmul_flop_per_s"] + decode
         return {"requests": 128, "prompt": 1024, "response": 128, "same_prompt": copies, "s": min(took), "runs_s": took, "floor_s": floor,
@@ -198,6 +223,19 @@ def as_float(model: Any) -> Any:
     return other
 
 
+def vllm(shape: str, parts: list[str]) -> dict[str, Any]:
+    """What engine_vllm.py measures; why not, where it cannot."""
+    wanted = [part for part in ("end_to_end", "groups", "prefill", "decode128", "decode512") if part in parts]
+    command = [sys.executable, str(Path(__file__).with_name("engine_vllm.py")), "--shape", shape, "--parts", *wanted]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("VLLM ")]
+    found: dict[str, Any] = json.loads(lines[-1].removeprefix("VLLM ")) if lines else {}
+    if done.returncode:
+        print(done.stdout[-3000:], done.stderr[-6000:], file=sys.stderr)
+        found["stopped"] = (done.stderr.strip().splitlines() or [""])[-1]
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="1.5b")
@@ -217,14 +255,19 @@ def main() -> None:
         "turns": bench.turns,
         "transformers": bench.transformers,
         "agreement": bench.agreement,
+        "profile": bench.profile,
     }
-    for part in options.parts:
-        result[part] = work[part]()
+    for part in PARTS:
+        if part not in options.parts:
+            continue
+        if part == "vllm":
+            bench.close()
+            result[part] = vllm(options.shape, options.parts)
+        else:
+            result[part] = work[part]()
         print(part, json.dumps(result[part]), flush=True)
-    text = json.dumps(result, indent=1)
-    print(text)
-    if options.out:
-        options.out.write_text(text + "\n")
+        if options.out:  # after each part: a run that is cut keeps what it has
+            options.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -236,3 +236,22 @@ def test_models_that_cannot_run_here_say_why() -> None:
     assert "dtypes" in (supports(mixed) or "")
     with pytest.raises(TurnwiseError, match="GPT2"):
         NativeEngine(gpt)
+
+
+def test_a_model_of_another_family_is_served_by_transformers_with_one_notice() -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from turnwise.build import build_engine
+    from turnwise.config import Config
+    from turnwise.engines.transformers import TransformersEngine
+
+    torch.manual_seed(0)
+    gpt = GPT2LMHeadModel(GPT2Config(vocab_size=WORDS, n_embd=32, n_layer=1, n_head=2, eos_token_id=WORDS - 1, bos_token_id=0)).eval()
+    said: list[str] = []
+    settings = {"engine.name": "native", "engine.max_tokens": 6, "engine.options": {"prefill_tokens": 64}, "agent.max_prompt_tokens": 100}
+    config = Config.load(None, settings)
+    engine = build_engine(config, gpt, None, [], said.append)
+    assert isinstance(engine, TransformersEngine)
+    assert len(said) == 1 and "\n" not in said[0] and "GPT2LMHeadModel" in said[0] and "transformers" in said[0]
+    engine.submit([Request(0, prompt(9), replace(GREEDY, max_tokens=6))])
+    assert len(drain(engine)[0].token_ids) == 6

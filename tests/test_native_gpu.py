@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from native_models import WORDS, ask, drain, make, prompt
+from test_native_cache import run_randomly
 
 from turnwise.engines.base import Finish, Request, Response, Sampling
 from turnwise.engines.native import NativeEngine
@@ -129,3 +130,53 @@ def test_new_weights_count_after_refresh_in_recorded_steps_too() -> None:
     assert gap(model, prompts, ask(engine, prompts, GREEDY)) < 1e-4
     engine.submit([Request(0, [WORDS], GREEDY)])
     assert drain(engine)[0].finish is Finish.REFUSED
+
+
+def adapted(dtype: torch.dtype) -> Any:
+    """A model with adapters that matter, as the learner holds it: the base in `dtype`, the adapters in float32."""
+    peft = pytest.importorskip("peft", reason="needs the lora extra")
+    targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    model = peft.get_peft_model(make().cuda().to(dtype), peft.LoraConfig(r=4, lora_alpha=8, target_modules=targets)).eval()
+    torch.manual_seed(3)
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            parameter.data = torch.randn_like(parameter, dtype=torch.float32) * 0.2
+    return model
+
+
+def test_adapters_count_in_recorded_steps_and_follow_their_training() -> None:
+    model, prompts = adapted(torch.float32), [prompt(n, n) for n in (3, 30, 64, 100)]
+    engine = NativeEngine(model, max_length=160, cache_memory=1e8)
+    first = ask(engine, prompts, GREEDY)
+    assert gap(model, prompts, first) < 1e-4
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.mul_(-1.0)
+    engine.refresh()
+    second = ask(engine, prompts, GREEDY)
+    assert gap(model, prompts, second) < 1e-4 and first != second
+    with model.disable_adapter():
+        engine.refresh()
+        assert gap(model, prompts, ask(engine, prompts, GREEDY)) < 1e-4
+
+
+def test_float32_adapters_on_a_bf16_base_are_as_near_as_bf16_allows() -> None:
+    model, prompts = adapted(torch.bfloat16), [prompt(n, n) for n in (3, 30, 64, 100)]
+    responses = ask(NativeEngine(model, max_length=160, cache_memory=1e8), prompts, GREEDY)
+    exact = adapted(torch.float32)
+    exact.load_state_dict({name: value.float() for name, value in model.state_dict().items()})
+    assert gap(exact, prompts, responses) < 0.2
+
+
+def test_random_requests_on_a_gpu_leak_no_page_and_no_seat() -> None:
+    model = make(num_hidden_layers=1).cuda()
+    engine = NativeEngine(model, max_batch=8, max_length=192, stop_token_ids=[3, 4, 5], cache_memory=2**20, prefill_tokens=64)
+    engine._pages.count = engine._runner.page_count = 12  # fewer than eight rows need
+    engine._pages.clear()
+    found = run_randomly(engine, 1000, 7)
+    assert engine.pending == 0 and engine._pages.held == 0 and len(engine._seats) == 8 and not engine._copies
+    assert Finish.FAULT not in {response.finish for _, _, response in found.values()}
+    sample = [entry for entry in found.values() if entry[2].token_ids][::10]
+    worst = [gap(model, [ids], {0: response}, request.sampling.temperature or 1.0) for ids, request, response in sample]
+    assert max(worst) < 1e-4

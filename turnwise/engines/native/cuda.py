@@ -8,7 +8,7 @@ before the host has seen the tokens of the last one. Prompts run as they come, o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +21,11 @@ from turnwise.engines.native.draw_kernel import draw_tokens
 from turnwise.engines.native.kernels import add_norm, begin, rotate, silu_mul
 from turnwise.engines.native.paged_attention import attend_prompts, attend_singles
 from turnwise.engines.native.rows import Row, Step
-from turnwise.engines.native.weights import Weights
+from turnwise.engines.native.weights import Layer, Weights
 from turnwise.engines.sampling import signed
 
 SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # lanes of a recorded step; above the last, multiples of it
-Attend = Callable[[Tensor, Tensor], Tensor]
+Attend = Callable[[Tensor, Tensor, Layer], Tensor]
 
 
 @dataclass(slots=True)
@@ -64,6 +64,14 @@ class Landing:
         if self._event is not None:
             self._event.synchronize()
         return self._tokens.tolist(), self._logprobs.tolist()
+
+
+def originals(copies: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]]:
+    """Source and target pages of copies that are all made at once: a copy of a page that is itself a copy is taken from the original."""
+    found: dict[int, int] = {}
+    for source, target, _ in copies:
+        found[target] = found.get(source, source)
+    return [(source, target) for target, source in found.items()]
 
 
 class CudaRunner:
@@ -119,7 +127,7 @@ class CudaRunner:
         with torch.no_grad():
             self._seat(step.seated)
             if step.copies:
-                source, target, _ = (self._upload(column, np.int64) for column in zip(*step.copies, strict=True))
+                source, target = (self._upload(column, np.int64) for column in zip(*originals(step.copies), strict=True))
                 self.cache.index_copy_(2, target, self.cache.index_select(2, source))
             if max(step.counts) == 1 and len(step.drawing) == len(step.rows):
                 return self._singles(step.rows)
@@ -187,9 +195,7 @@ class CudaRunner:
         tokens = begin(control, tables.last, tables.pages, self.page_size)
         x, delta = self._layers(
             embedding(tokens, self.weights.embedding),
-            seats,
-            positions,
-            lambda qkv, cache: attend_singles(qkv, cache, tables.pages, seats, positions, shape),
+            lambda qkv, cache, layer: attend_singles(qkv, cache, layer, tables, seats, positions, shape),
         )
         return self._draw(x, delta, seats, places)
 
@@ -211,14 +217,18 @@ class CudaRunner:
         on_gpu = self._upload(np.concatenate(parts)).split([len(part) for part in parts])
         x, delta = self._layers(
             embedding(on_gpu[0].long(), self.weights.embedding),
-            on_gpu[2],
-            on_gpu[1],
-            lambda qkv, cache: attend_prompts(qkv, cache, self.tables.pages, on_gpu[3].view(-1, 4), block, self.weights.shape),
+            lambda qkv, cache, layer: self._attend_prompts(qkv, cache, layer, on_gpu[2], on_gpu[1], on_gpu[3].view(-1, 4), block),
         )
         if not rows:
             return Landing(x.new_empty(0), x.new_empty(0), 0)
         last = on_gpu[4].long()
         return Landing(*self._draw(x[last], delta[last], on_gpu[5], on_gpu[6]), len(rows))
+
+    def _attend_prompts(
+        self, qkv: Tensor, cache: Tensor, layer: Layer, seats: Tensor, positions: Tensor, blocks: Tensor, size: int
+    ) -> Tensor:
+        rotate(qkv, cache, layer, self.tables, seats, positions, self.weights.shape)
+        return attend_prompts(qkv, cache, self.tables.pages, blocks, size, self.weights.shape)
 
     def _flatten(self, step: Step) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """All tokens one after another: ids, positions, seats; and where each row ends."""
@@ -231,15 +241,14 @@ class CudaRunner:
 
     # What both have in common.
 
-    def _layers(self, x: Tensor, seats: Tensor, positions: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
+    def _layers(self, x: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
         """All layers: the residual, and the last layer's output that is not added yet."""
-        shape, tables = self.weights.shape, self.tables
+        shape = self.weights.shape
         delta: Tensor | None = None
         for number, layer in enumerate(self.weights.layers):
             cache = self.cache[number]
             qkv = layer.qkv(add_norm(x, delta, layer.before_attention, shape.eps))
-            rotate(qkv, cache, layer, tables, seats, positions, shape)
-            delta = layer.out(attend(qkv, cache))
+            delta = layer.out(attend(qkv, cache, layer))
             delta = layer.down(silu_mul(layer.gate_up(add_norm(x, delta, layer.before_mlp, shape.eps))))
         assert delta is not None
         return x, delta

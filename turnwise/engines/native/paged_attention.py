@@ -1,7 +1,8 @@
 """Attention over pages on a GPU, in Triton: one kernel for steps of single tokens, one for prompts.
 
 A step of single tokens is bound by reading keys and values once. The query heads that share a key head are the rows of one small matrix
-product, so each page is read once for all of them, and a long sequence is split among several programs whose parts are then merged.
+product, so each page is read once for all of them, and a long sequence is split among several programs whose parts are then merged. The
+rotation and the write of the new key and value are part of the same kernel: a launch saved in every layer.
 
 A prompt is bound by arithmetic. It attends to what was in the pages before (an earlier turn, another row's common prefix) and to itself,
 both read from the pages, where the step has just written its own keys and values.
@@ -19,17 +20,33 @@ import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
-PROGRAMS = 1056  # enough to keep every multiprocessor of a large GPU reading
+PROGRAMS = 528  # enough to keep every multiprocessor of a large GPU reading; more splits only add to the merging
 WARPS = 2
 MOST_SPLITS = 32
 LOG2_E = 1.4426950408889634
 
 
 @triton.jit
+def _turned(source, norm, cos, sin, row, column, real, eps, SIZE: tl.constexpr, NORM: tl.constexpr):
+    """Heads of one token, normed (Qwen3) and rotated: rows of `source`, each of SIZE numbers. Rounded where transformers rounds."""
+    across = (column + SIZE // 2) % SIZE
+    here = tl.load(source + row[:, None] * SIZE + column[None, :], mask=real[:, None], other=0.0)
+    there = tl.load(source + row[:, None] * SIZE + across[None, :], mask=real[:, None], other=0.0)
+    kind: tl.constexpr = here.dtype
+    a, b = here.to(tl.float32), there.to(tl.float32)
+    if NORM:
+        scale = tl.rsqrt(tl.sum(a * a, 1) / SIZE + eps)[:, None]
+        a = ((a * scale).to(kind).to(tl.float32) * tl.load(norm + column).to(tl.float32)[None, :]).to(kind).to(tl.float32)
+        b = ((b * scale).to(kind).to(tl.float32) * tl.load(norm + across).to(tl.float32)[None, :]).to(kind).to(tl.float32)
+    c, s = tl.load(cos + column).to(tl.float32), tl.load(sin + column).to(tl.float32)  # sin has the rotation's signs
+    return (a * c[None, :] + b * s[None, :]).to(kind)
+
+
+@triton.jit
 def _single(
-    qkv, cache, table, seats, positions, out, parts, sums, row_stride, table_stride, values, scale, splits,
+    qkv, cache, table, seats, positions, cos, sin, q_norm, k_norm, out, parts, sums, row_stride, table_stride, values, scale, eps, splits,
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    NORM: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     lane, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     GROUP: tl.constexpr = HEADS // KV
@@ -42,8 +59,18 @@ def _single(
     column = tl.arange(0, SIZE)
     inside = tl.arange(0, PAGE)
     real = row < GROUP
-    q = tl.load(qkv + lane * row_stride + (kv_head * GROUP + row[:, None]) * SIZE + column[None, :], mask=real[:, None], other=0.0)
+    own = qkv + lane * row_stride
+    turn = (length - 1).to(tl.int64) * SIZE
     chain = table + tl.load(seats + lane).to(tl.int64) * table_stride
+    if (last == pages) & (first < pages):  # this program reads the page of the new token: it puts its key and value there
+        page = tl.load(chain + pages - 1).to(tl.int64)
+        target = cache + ((page * KV + kv_head) * PAGE + (length - 1) % PAGE) * SIZE + column[None, :]
+        one = tl.arange(0, 1)
+        key = own + (HEADS + kv_head) * SIZE
+        tl.store(target, _turned(key, k_norm, cos + turn, sin + turn, one, column, one < 1, eps, SIZE, NORM))
+        tl.store(target + values, tl.load(key + KV * SIZE + column)[None, :])
+    tl.debug_barrier()  # what one thread has written the others read
+    q = _turned(own + kv_head * GROUP * SIZE, q_norm, cos + turn, sin + turn, row, column, real, eps, SIZE, NORM)
     top = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     sum_ = tl.zeros([ROWS, SIZE], tl.float32)
@@ -91,16 +118,18 @@ def splits_for(lanes: int, kv_heads: int) -> int:
     return splits
 
 
-def attend_singles(qkv: Tensor, cache: Tensor, table: Tensor, seats: Tensor, positions: Tensor, shape: Any) -> Tensor:
-    """One token a lane at `positions`; its key and value are in the cache already. [lanes, heads · size]."""
+def attend_singles(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, seats: Tensor, positions: Tensor, shape: Any) -> Tensor:
+    """One token a lane at `positions`. Queries and keys are normed (Qwen3) and rotated on the way, and the new keys and values go into the
+    cache: `qkv` is as the matrix product left it. [lanes, heads · size]."""
     lanes, size = len(qkv), shape.head_dim
     splits = splits_for(lanes, shape.kv_heads)
     out = qkv.new_empty(lanes, shape.heads * size)
     parts = torch.empty(lanes * shape.heads * splits * size if splits > 1 else 1, dtype=torch.float32, device=qkv.device)
     sums = torch.empty(lanes * shape.heads * splits, dtype=torch.float32, device=qkv.device)
     _single[(lanes, shape.kv_heads, splits)](
-        qkv, cache, table, seats, positions, out, parts, sums, qkv.stride(0), table.stride(0), cache.stride(0), size**-0.5 * LOG2_E, splits,
-        HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], SPLIT=splits > 1,
+        qkv, cache, tables.pages, seats, positions, tables.cos, tables.sin, layer.q_norm, layer.k_norm, out, parts, sums,
+        qkv.stride(0), tables.pages.stride(0), cache.stride(0), size**-0.5 * LOG2_E, shape.eps, splits,
+        HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], SPLIT=splits > 1, NORM=layer.q_norm is not None,
         ROWS=max(16, triton.next_power_of_2(shape.group)), PRECISION=_precision(qkv), num_warps=WARPS, num_stages=3,
     )  # fmt: skip
     if splits > 1:

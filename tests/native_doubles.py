@@ -1,0 +1,105 @@
+"""The native engine's GPU kernels in plain torch, so that what surrounds them (pages, copies, seats, steps ahead) runs on a CPU.
+
+They do what the kernels do and nothing else: read and write the same pages of the same cache, in the same order.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import rms_norm, silu
+
+from turnwise.engines.sampling import Columns, draw
+
+PACKAGE = "turnwise.engines.native"
+
+
+def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> Tensor:
+    if delta is not None:
+        x += delta
+    return rms_norm(x, (x.shape[-1],), weight, eps)
+
+
+def silu_mul(both: Tensor) -> Tensor:
+    gate, up = both.chunk(2, -1)
+    return silu(gate) * up
+
+
+def begin(control: Tensor, last: Tensor, table: Tensor, page_size: int) -> Tensor:
+    seats, positions = control[0].long(), control[1].long()
+    table[seats, positions // page_size] = control[2]
+    return last[seats].clone()
+
+
+def rotate(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, seats: Tensor, positions: Tensor, shape: Any) -> None:
+    heads, place, size = qkv.view(len(qkv), -1, shape.head_dim), positions.long(), cache.shape[3]
+    turning = heads[:, : shape.heads + shape.kv_heads]
+    cos, sin = tables.cos[place][:, None], tables.sin[place][:, None]
+    turning.copy_(turning * cos + turning.roll(shape.head_dim // 2, -1) * sin)
+    page = tables.pages[seats.long(), place // size].long()
+    cache[0][page, :, place % size] = turning[:, shape.heads :]
+    cache[1][page, :, place % size] = heads[:, shape.heads + shape.kv_heads :]
+
+
+def _attend(query: Tensor, cache: Tensor, pages: Tensor, first: int, shape: Any) -> Tensor:
+    """Tokens of one sequence from position `first` on: [tokens, heads · size]."""
+    count = len(query)
+    used = pages[: -(-(first + count) // cache.shape[3])].long()
+    keys, values = (x[used].transpose(0, 1).flatten(1, 2)[:, : first + count].repeat_interleave(shape.group, 0) for x in cache)
+    heads = query.view(count, shape.heads, shape.head_dim).transpose(0, 1)
+    hidden = torch.arange(first + count) > torch.arange(first, first + count)[:, None]
+    score = (heads @ keys.transpose(1, 2) * shape.head_dim**-0.5).masked_fill(hidden, -torch.inf)
+    return (score.softmax(-1) @ values).transpose(0, 1).reshape(count, -1)
+
+
+def attend_singles(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, seats: Tensor, positions: Tensor, shape: Any) -> Tensor:
+    rotate(qkv, cache, layer, tables, seats, positions, shape)
+    queries, lanes = qkv[:, : shape.heads * shape.head_dim], zip(seats.tolist(), positions.tolist(), strict=True)
+    rows = [_attend(queries[n : n + 1], cache, tables.pages[seat], place, shape) for n, (seat, place) in enumerate(lanes)]
+    return torch.cat(rows)
+
+
+def attend_prompts(qkv: Tensor, cache: Tensor, table: Tensor, blocks: Tensor, block_size: int, shape: Any) -> Tensor:
+    queries = qkv[:, : shape.heads * shape.head_dim]
+    out = torch.empty_like(queries)
+    for seat, token, first, count in blocks.tolist():
+        out[token : token + count] = _attend(queries[token : token + count], cache, table[seat], first, shape)
+    return out
+
+
+def draw_tokens(
+    logits: Tensor, seats: Tensor, places: Tensor, floats: Tensor, integers: Tensor, last: Tensor, tokens: Tensor, logprobs: Tensor
+) -> None:
+    seat = seats.long()
+    f, i = floats[seat], integers[seat]
+    columns = Columns(f[:, 0], i[:, 0] == 1, i[:, 1], f[:, 1].double(), f[:, 2].double(), i[:, 2], True)
+    drawn = draw(logits, columns, places.long())
+    tokens.copy_(drawn.tokens)
+    logprobs.copy_(drawn.logprobs)
+    last[seat] = drawn.tokens
+
+
+MODULES = {
+    "kernels": (add_norm, begin, rotate, silu_mul),
+    "paged_attention": (attend_singles, attend_prompts),
+    "draw_kernel": (draw_tokens,),
+}
+
+
+def paged_runner(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module of the GPU's runner, with these functions in place of the kernels."""
+    for name, functions in MODULES.items():
+        module = ModuleType(f"{PACKAGE}.{name}")
+        for function in functions:
+            setattr(module, function.__name__, function)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.delitem(sys.modules, f"{PACKAGE}.cuda", raising=False)
+    module = importlib.import_module(f"{PACKAGE}.cuda")
+    monkeypatch.setitem(sys.modules, f"{PACKAGE}.cuda", module)  # removed again after the test
+    return module
