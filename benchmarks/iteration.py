@@ -3,6 +3,7 @@
     python benchmarks/iteration.py --context window
     python benchmarks/iteration.py --context full
     python benchmarks/iteration.py --context full --size tiny         seconds, on a CPU
+    python benchmarks/iteration.py --context full --games DATA        real ALFWorld games, which end early (iteration_games.py)
 
 16 groups × 8 trajectories × 50 turns, none ends early, 100 sampled tokens a turn. `window`: every turn has a prompt of 700 tokens, of which
 the first 150 are the group's. `full`: the dialogue begins with 500 tokens (150 the group's) and grows by 60 a turn and the response, to
@@ -48,7 +49,7 @@ from turnwise.seeds import derive
 from turnwise.tasks import Task, TaskSet
 
 SIZES = {  # hidden, MLP, layers, heads, key heads, words
-    "tiny": (64, 128, 2, 4, 2, 500),
+    "tiny": (64, 128, 2, 4, 2, 1000),
     "1.5b": (1536, 8960, 28, 12, 2, 151936),
 }
 
@@ -143,10 +144,15 @@ class Bench:
         self.learner = Learner(make_model(shape, self.device), settings)
         release()
         rows = shape.groups * shape.members
-        self.engine = NativeEngine(self.learner.model, max_batch=rows, max_length=shape.longest + 1, cache_memory=self._cache(rows))
-        self.pool = Pool(Script, rows)
         self.sampling = Sampling(temperature=1.0, max_tokens=shape.response)
         self.dialogues = 0
+        self.engine, self.pool = self.make_engine(rows), self.make_pool(rows)
+
+    def make_engine(self, rows: int) -> NativeEngine:
+        return NativeEngine(self.learner.model, max_batch=rows, max_length=self.shape.longest + 1, cache_memory=self._cache(rows))
+
+    def make_pool(self, rows: int) -> Pool:
+        return Pool(Script, rows)
 
     def _cache(self, rows: int) -> float:
         """Bytes for the keys and values of all trajectories, and a little more."""
@@ -156,10 +162,15 @@ class Bench:
         return 1.15 * rows * (self.shape.longest + 64) * token
 
     def collect(self, turns: int, groups: int, place: int) -> list[Trajectory]:
-        tasks = TaskSet([Task(str(n), "train") for n in range(2 * self.shape.groups)])
-        policy = ModelPolicy(self.engine, self._context, lambda ids, observation: ("", Parsed("go")), self.sampling)
-        collector = Collector(self.pool, policy, turns)
-        return plain(collector.run, Plan(tasks, 0, self.shape.members, shuffle=False), place, groups).trajectories
+        collector = Collector(self.pool, self.policy(), turns)
+        return plain(collector.run, Plan(self.tasks, 0, self.shape.members, shuffle=False), place, groups).trajectories
+
+    @cached_property
+    def tasks(self) -> TaskSet:
+        return TaskSet([Task(str(n), "train") for n in range(2 * self.shape.groups)])
+
+    def policy(self) -> ModelPolicy:
+        return ModelPolicy(self.engine, self._context, lambda ids, observation: ("", Parsed("go")), self.sampling)
 
     def _context(self) -> Dialogue:
         return Dialogue(self.shape, self._next)
@@ -275,31 +286,37 @@ def release() -> None:
         torch.cuda.empty_cache()
 
 
-def measure(shape: Shape) -> dict[str, Any]:
-    """All that is reported of one iteration of this shape."""
-    bench = Bench(shape)
+def measure(bench: Bench) -> dict[str, Any]:
+    """All that is reported of one iteration."""
     bench.warm_up()
     done = bench.iteration()
     seconds, metrics, summary = done["seconds"], done["metrics"], done["summary"]
-    total, floors = sum(seconds.values()), bench.floors
     on_gpu = bench.device == "cuda"
+    known = ("turns", "length", "success", "prompt_tokens", "response_tokens")
     return {
-        "shape": shape.__dict__,
+        "shape": bench.shape.__dict__,
         "machine": torch.cuda.get_device_name() if on_gpu else "CPU",
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
         "rates": {name: round(rate / 1e12, 3) for name, rate in bench.rates.items()},
-        "turns": summary["turns"],
-        "prompt_tokens": summary["prompt_tokens"],
-        "response_tokens": summary["response_tokens"],
+        **{name: summary[name] for name in known},
         "tokens_forward": metrics["tokens_forward"],
         "steps": metrics["steps"],
         "tokens_per_batch": bench.learner.settings.tokens_per_batch,
-        "seconds": {name: round(value, 2) for name, value in seconds.items()} | {"total": round(total, 2)},
-        "floor_seconds": {name: round(value, 2) for name, value in floors.items()} | {"total": round(sum(floors.values()), 2)},
-        "share_of_floor": {name: round(floors[name] / seconds[name], 3) for name in floors if seconds[name] > 0}
-        | {"total": round(sum(floors.values()) / total, 3)},
+        "seconds": {name: round(value, 2) for name, value in seconds.items()} | {"total": round(sum(seconds.values()), 2)},
+        **shares(seconds, bench.floors),
         "engine_gap": {"mean": metrics["engine_gap"], "max": metrics["engine_gap_max"]},
         "peak_gb": round(torch.cuda.max_memory_allocated() / 1e9, 1) if on_gpu else None,
+    }
+
+
+def shares(seconds: dict[str, float], floors: dict[str, float]) -> dict[str, Any]:
+    """The floors beside what was measured; nothing where there are none."""
+    if not floors:
+        return {}
+    total, least = sum(seconds.values()), sum(floors.values())
+    return {
+        "floor_seconds": {name: round(value, 2) for name, value in floors.items()} | {"total": round(least, 2)},
+        "share_of_floor": {name: round(floors[name] / seconds[name], 3) for name in floors} | {"total": round(least / total, 3)},
     }
 
 
@@ -308,15 +325,22 @@ def main() -> None:
     parser.add_argument("--context", choices=("window", "full"), default="window")
     parser.add_argument("--size", choices=sorted(SIZES), default="1.5b")
     parser.add_argument("--turns", type=int, help="fewer turns, for a trial")
+    parser.add_argument("--games", type=Path, help="the folder of ALFWorld's games: play these instead of the script")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     values = (TINY if options.size == "tiny" else Shape()).__dict__ | {"context": options.context}
-    result = measure(Shape(**(values | ({"turns": options.turns} if options.turns else {}))))
+    shape = Shape(**(values | ({"turns": options.turns} if options.turns else {})))
+    if options.games is not None:
+        from iteration_games import GamesBench
+
+        result = measure(GamesBench(shape, options.games))
+    else:
+        result = measure(Bench(shape))
     text = json.dumps(result, indent=1)
     print(text)
-    beside = Path(__file__).with_name(f"iteration-{options.context}.json")
+    name = f"iteration-{'games-' if options.games else ''}{options.context}.json"
     if options.out or (options.size != "tiny" and not options.turns):
-        (options.out or beside).write_text(text + "\n")
+        (options.out or Path(__file__).with_name(name)).write_text(text + "\n")
 
 
 if __name__ == "__main__":
