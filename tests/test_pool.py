@@ -295,3 +295,21 @@ def test_misuse_of_slots_is_an_error() -> None:
         pool.step(0, "end")
         with pytest.raises(EpisodeOver):
             pool.step(0, "walk")
+
+
+@pytest.mark.parametrize("action", ["eat", "nibble"])
+def test_a_worker_that_exceeds_its_memory_limit_is_a_fault_of_that_slot_alone(action: str) -> None:
+    with Pool(ENV, 2, workers=1, memory_mb=500) as pool:
+        pool.reset_all(starts(2))
+        results = pool.step_all([(0, action), (1, "walk")])
+        assert results[0].fault is Fault.ERROR
+        assert "MemoryError" in results[0].stop_reason
+        assert "the memory limit of a worker is 500 MB" in results[0].stop_reason
+        assert results[1].fault is None
+        assert pool.reset(0, Task("0")).fault is None
+
+
+@pytest.mark.parametrize(("workers", "memory_mb"), [(0, 500), (1, 0)])
+def test_a_memory_limit_that_cannot_hold_is_refused(workers: int, memory_mb: int) -> None:
+    with pytest.raises(TurnwiseError, match="limits worker processes"):
+        Pool(ENV, 1, workers=workers, memory_mb=memory_mb)

@@ -63,5 +63,11 @@ def accident(action: str) -> None:
         raise ZeroDivisionError("the environment's own mistake")
     if action == "sys.exit":
         sys.exit(1)
+    if action == "eat":
+        bytearray(4 * 2**30)
+    if action == "nibble":
+        eaten = []
+        while len(eaten) < 4096:
+            eaten.append(b"x" * 2**20)
     if action == "child":
         subprocess.Popen([sys.executable, "-c", f"import time; time.sleep(1000)  # child of {os.getpid()}"])

@@ -195,7 +195,8 @@ def evaluate_player(
     system, policy = System(config), PlayerPolicy(player(agent))
     panel = system.panel_of(split or config.eval.split, n, seed)
     factory = portable(config.env.name, config.env.options)
-    with Pool(Advised(factory) if agent == "expert" else factory, 32, workers=config.env.workers, timeout=config.env.timeout) as pool:
+    limits: dict[str, Any] = {"workers": config.env.workers, "timeout": config.env.timeout, "memory_mb": config.env.memory_mb}
+    with Pool(Advised(factory) if agent == "expert" else factory, 32, **limits) as pool:
         return run_panel(Collector(pool, policy, system.max_turns, system.rewards), panel, seed, repeats)
 
 

@@ -52,6 +52,8 @@ class Env(Section):
     """Worker processes that play the environments; 0 plays them in this process."""
     timeout: float | None = Field(60.0, gt=0)
     """Seconds that one reset or step may take (with workers); the attempt then ends with that stop reason."""
+    memory_mb: int | None = Field(None, ge=1)
+    """Megabytes that one worker process, and each process that it starts, may allocate (needs workers; Linux); none: no limit."""
     own_seeds: bool = False
     """Give each attempt of a group chance of its own, instead of one seed that the group shares."""
 

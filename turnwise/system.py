@@ -105,7 +105,7 @@ class System:
     @cached_property
     def pool(self) -> Pool:
         env, size = self.config.env, self.config.collect.groups * self.config.collect.group_size
-        return Pool(env.name, max(size, 1), workers=env.workers, timeout=env.timeout, options=env.options)
+        return Pool(env.name, max(size, 1), workers=env.workers, timeout=env.timeout, options=env.options, memory_mb=env.memory_mb)
 
     @cached_property
     def rewards(self) -> Rewards:

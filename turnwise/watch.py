@@ -60,7 +60,8 @@ def watch(
     factory = portable(own.name, own.options)
     trajectories = []
     try:
-        with Pool(Advised(factory) if agent == "expert" else factory, 1, workers=own.workers, timeout=own.timeout) as pool:
+        limits: dict[str, Any] = {"workers": own.workers, "timeout": own.timeout, "memory_mb": own.memory_mb}
+        with Pool(Advised(factory) if agent == "expert" else factory, 1, **limits) as pool:
             collector = Collector(pool, Watched(policy, teller), system.max_turns, system.rewards, system.config.agent.max_invalid)
             for number, chosen in enumerate(_tasks(own.name, task, split, n, seed, dict(own.options))):
                 chance = seed if number == 0 else derive(seed, "watch", number)

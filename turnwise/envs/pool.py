@@ -66,7 +66,8 @@ class Result(NamedTuple):
 
 class Pool:
     """`size` environments in slots 0 … size − 1. `factory` is a registered name, `path/to/my_env.py:MyEnv`, or a function that makes an
-    environment; `options` go to a named one. `workers=0` plays here; `timeout` (seconds a request, None for none) needs workers."""
+    environment; `options` go to a named one. `workers=0` plays here; `timeout` (seconds a request, None for none) needs workers, and so does
+    `memory_mb` (what one worker, and each process that it starts, may allocate)."""
 
     def __init__(
         self,
@@ -76,11 +77,14 @@ class Pool:
         workers: int = 0,
         timeout: float | None = 60.0,
         options: Mapping[str, Any] | None = None,
+        memory_mb: int | None = None,
     ):
         if size < 1 or workers < 0:
             raise TurnwiseError(f"a pool has at least one slot and no negative number of workers, got size={size}, workers={workers}")
         if timeout is not None and not timeout > 0:
             raise TurnwiseError(f"the time limit of a pool is a positive number of seconds or None, got {timeout!r}")
+        if memory_mb is not None and (workers == 0 or memory_mb < 1):
+            raise TurnwiseError(f"memory_mb={memory_mb} limits worker processes: give a positive number, and workers of at least 1")
         if isinstance(factory, str):
             factory = portable(factory, options or {})  # a wrong name or option is an error here, not a fault in every slot
         elif options:
@@ -91,7 +95,7 @@ class Pool:
         if workers == 0:
             self._here = Seats(factory)
         else:
-            self._away = WorkerSeats(factory, min(workers, size), math.inf if timeout is None else timeout)
+            self._away = WorkerSeats(factory, min(workers, size), math.inf if timeout is None else timeout, memory_mb)
         self._playing = [False] * size
         self._waiting: set[int] = set()
         self._done: list[Result] = []

@@ -2,12 +2,16 @@
 
 A thread reads the requests, so the pool can always write; the main thread plays. The same thread ends the process, with all that the
 environments have started in it, when the pool's process is gone: also while an environment hangs.
+
+A limit on memory is the kernel's own (RLIMIT_DATA: what a process has allocated, not what it has merely reserved, so that a Java machine
+or a library that maps large files still starts). It holds for the worker and, each for itself, for every process that it starts.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
+import resource
 import signal
 from collections.abc import Callable
 from multiprocessing import spawn
@@ -16,19 +20,22 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, NamedTuple
 
-from turnwise.envs.seats import Answer, Seats, failure
+from turnwise.envs.seats import Answer, Failure, Seats, failure
 from turnwise.tasks import Task
 
 PARENT_CHECK_SECONDS = 1.0
+MEGABYTE = 2**20
 importing_main = False  # true while the user's script is imported again: a pool made meanwhile would start workers without end
 
 
 class Setup(NamedTuple):
-    """What a worker is told first. `main` is set where the factory lives in the user's script, which is then imported here too."""
+    """What a worker is told first. `main` is set where the factory lives in the user's script, which is then imported here too;
+    `memory_mb` limits what a process may allocate."""
 
     parent: int
     factory: bytes
     main: dict[str, Any] | None
+    memory_mb: int | None = None
 
 
 class Request(NamedTuple):
@@ -47,10 +54,12 @@ def serve(connection: Connection) -> None:
     setup: Setup = pickle.loads(connection.recv_bytes())
     inbox: SimpleQueue[Request | None] = SimpleQueue()
     Thread(target=_read, args=(connection, inbox, setup.parent), daemon=True).start()
+    if setup.memory_mb is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (setup.memory_mb * MEGABYTE, setup.memory_mb * MEGABYTE))
     seats = Seats(_factory(setup))
     connection.send_bytes(b"started")
     while (request := inbox.get()) is not None:
-        connection.send_bytes(_pack(_play(seats, request)))
+        connection.send_bytes(_pack(_explained(_play(seats, request), setup.memory_mb)))
     seats.close()
     connection.close()
 
@@ -76,6 +85,12 @@ def _play(seats: Seats, request: Request) -> Answer:
     if request.task is not None:
         return seats.reset(request.slot, request.task, request.seed)
     return seats.step(request.slot, request.action)
+
+
+def _explained(answer: Answer, memory_mb: int | None) -> Answer:
+    if memory_mb is not None and isinstance(answer, Failure) and answer.message.startswith("MemoryError"):
+        return Failure(f"{answer.message} (the memory limit of a worker is {memory_mb} MB)", answer.traceback)
+    return answer
 
 
 def _pack(answer: Answer) -> bytes:

@@ -135,13 +135,13 @@ class Episode:
 class WorkerSeats:
     """The slots of a pool in `count` worker processes: `submit` a request, `gather` answers as they come."""
 
-    def __init__(self, factory: Callable[[], Any], count: int, limit: float):
+    def __init__(self, factory: Callable[[], Any], count: int, limit: float, memory_mb: int | None = None):
         if child.importing_main:
             raise TurnwiseError(
                 "this script makes a pool while a worker imports it. Put what it does under: if __name__ == '__main__':"
                 " or move the environment to a file of its own"
             )
-        self._setup = _setup(factory)
+        self._setup = _setup(factory, memory_mb)
         self._limit = limit
         self._episodes: dict[int, Episode] = {}
         self._workers = [Worker(self._setup, limit) for _ in range(count)]
@@ -252,7 +252,7 @@ class WorkerSeats:
         self._finalizer()
 
 
-def _setup(factory: Callable[[], Any]) -> bytes:
+def _setup(factory: Callable[[], Any], memory_mb: int | None) -> bytes:
     try:
         packed = pickle.dumps(factory)
     except Exception as error:
@@ -266,7 +266,7 @@ def _setup(factory: Callable[[], Any]) -> bytes:
         main.pop("authkey", None)  # refuses to be pickled, and the worker needs none
         if not main.keys() & {"init_main_from_path", "init_main_from_name"}:
             raise TurnwiseError("worker processes cannot see a class that was typed in: put it into a file and name it my_env.py:MyEnv")
-    return pickle.dumps(Setup(os.getpid(), packed, main))
+    return pickle.dumps(Setup(os.getpid(), packed, main, memory_mb))
 
 
 def _unpack(packed: bytes) -> Answer:
