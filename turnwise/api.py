@@ -73,7 +73,7 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
             state = loop(run, system, reporter, interrupted)
             finished = state.finished(config.iterations)
             if finished:
-                system.learner.save_model(run.model, tokenizer=system.tokenizer)
+                system.learner.save_model(run.model, tokenizer=system.preprocessor)
         finally:
             reporter.end()
             trackers.close()
@@ -167,7 +167,7 @@ def export(run_folder: str | Path, out: str | Path, *, merged: bool = True, best
     if found is None:
         raise TurnwiseError(f"{run.folder} has no checkpoint yet: there is nothing to export")
     system.learner.load_state(found.tensors, found.state["learner"])
-    return system.learner.save_model(Path(out), merged=merged, tokenizer=system.tokenizer)
+    return system.learner.save_model(Path(out), merged=merged, tokenizer=system.preprocessor)
 
 
 # The loop's module is called turnwise.train, and importing it above has put it there; what users call by that name is the function.

@@ -17,6 +17,7 @@ from turnwise.learn.learner import Learner
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
 from turnwise.models import choose_device
 from turnwise.objectives import Loss
+from turnwise.vision import Vision
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 
@@ -37,6 +38,7 @@ def agent_settings(config: Config, environment: Any) -> AgentSettings:
         system=own.system,
         max_prompt_tokens=own.max_prompt_tokens,
         template_options=own.template_options,
+        images=own.images,
         instructions=str(instructions),
         tools=read_tools(tools),
         options=own.options,
@@ -63,14 +65,14 @@ def read_tools(tools: str | Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, A
     return tuple(dict(tool) for tool in tools if isinstance(tool, Mapping))
 
 
-def build_learner(config: Config, model: Any) -> Learner:
+def build_learner(config: Config, model: Any, vision: Vision | None = None) -> Learner:
     """The learner of a run, on the recipe's device, with adapters where the recipe asks for them."""
     if config.model.lora is not None:
         from turnwise.learn.lora import add_lora
 
         lora = config.model.lora
         model = add_lora(model, rank=lora.rank, alpha=lora.alpha, dropout=lora.dropout, targets=lora.targets, seed=config.seed)
-    return Learner(model, learner_settings(config), choose_device(config.device))
+    return Learner(model, learner_settings(config), choose_device(config.device), vision=vision)
 
 
 def learner_settings(config: Config) -> LearnerSettings:
@@ -127,7 +129,9 @@ def build_server(config: Config, tokenizer: Any, agent: Agent) -> Engine:
     return OpenAIEngine(server, tokenizer)
 
 
-def build_engine(config: Config, model: Any, tokenizer: Any, stop_ids: Sequence[int], say: Callable[[str], None]) -> Engine:
+def build_engine(
+    config: Config, model: Any, tokenizer: Any, stop_ids: Sequence[int], say: Callable[[str], None], vision: Vision | None = None
+) -> Engine:
     """The engine that the recipe names; a model that the native engine does not know is served by transformers, with a notice."""
     own = config.engine
     longest = config.agent.max_prompt_tokens + own.max_tokens
@@ -141,4 +145,4 @@ def build_engine(config: Config, model: Any, tokenizer: Any, stop_ids: Sequence[
     from turnwise.engines.transformers import TransformersEngine
 
     options = own.options if own.name == "transformers" else {}  # options of the native engine mean nothing to another
-    return TransformersEngine(model, tokenizer, own.max_batch, longest, stop_token_ids=stop_ids, **options)
+    return TransformersEngine(model, tokenizer, own.max_batch, longest, stop_token_ids=stop_ids, vision=vision, **options)

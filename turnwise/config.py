@@ -85,6 +85,8 @@ class Agent(Section):
     where it has none, one tool `act` that takes the action as text. Calls of tools other than that `act` reach the environment as JSON."""
     max_prompt_tokens: int = Field(2048, ge=8)
     """Longer prompts lose their oldest history; if even the shortest form is longer, the attempt ends."""
+    images: bool = True
+    """Show the environment's images to a model that can see; false: leave them out. A model that cannot see never gets any."""
     template_options: dict[str, Any] = {}
     """Options of the model's chat template, for example enable_thinking = false."""
     options: dict[str, Any] = {}

@@ -1,12 +1,16 @@
-"""Loading the model that a recipe names: a Hugging Face folder, or the tiny one made on the spot."""
+"""Loading the model that a recipe names: a Hugging Face folder, or the tiny one made on the spot. Of a vision-language model also the
+processor that turns images into its inputs."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from turnwise.config import Config
 from turnwise.errors import TurnwiseError
+
+if TYPE_CHECKING:
+    from turnwise.vision import Vision
 
 WORDS_FROM = 20  # tasks whose texts a tokenizer that only counts is made from
 
@@ -70,9 +74,9 @@ def tokenizer_of(path: str | Path) -> Any:
 
 
 def load_folder(path: str | Path) -> tuple[Any, Any]:
-    """A causal language model and its tokenizer from a folder (or a hub's name, where a hub can be reached)."""
+    """A causal language model, seeing or not, and its tokenizer from a folder (or a hub's name, where a hub can be reached)."""
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
     from turnwise.learn.saving import no_progress_bar
 
@@ -81,11 +85,40 @@ def load_folder(path: str | Path) -> tuple[Any, Any]:
         raise TurnwiseError(f"{folder} is not a model folder: it has no config.json")
     tokenizer = tokenizer_of(path)
     try:
+        kind = AutoModelForImageTextToText if sees(path) else AutoModelForCausalLM
         with no_progress_bar():
-            model = AutoModelForCausalLM.from_pretrained(str(path), dtype=torch.float32)
+            model = kind.from_pretrained(str(path), dtype=torch.float32)
     except Exception as error:
         raise TurnwiseError(f"model {path} cannot be loaded: {_line(error)}") from error
     return model.eval(), tokenizer
+
+
+def sees(path: str | Path) -> bool:
+    """Whether the model in a folder is one that takes images besides text."""
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    config = AutoConfig.from_pretrained(str(path))
+    return hasattr(config, "vision_config") and type(config) in AutoModelForImageTextToText._model_mapping
+
+
+def load_vision(path: str | Path | None) -> Vision | None:
+    """The processor of a model that sees; None for one that does not."""
+    from transformers import AutoProcessor
+
+    from turnwise.vision import Vision
+
+    try:
+        if path is None or not sees(path):
+            return None
+        processor = AutoProcessor.from_pretrained(str(path))
+    except Exception as error:
+        raise TurnwiseError(
+            f"model {path}: it takes images, and its processor cannot be loaded ({_line(error)}). "
+            "Most processors need: pip install 'turnwise[images]'"
+        ) from error
+    if not hasattr(processor, "image_processor"):
+        raise TurnwiseError(f"model {path}: it takes images, but its folder has no image processor (preprocessor_config.json)")
+    return Vision(processor)
 
 
 def _line(error: Exception) -> str:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from turnwise.anchors import AnchorTable, Ints, dense, encode
 from turnwise.errors import TurnwiseError
+from turnwise.images import Picture
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -42,7 +43,8 @@ class Stop(StrEnum):
 
 @dataclass(slots=True)
 class Turn:
-    """One prompt, one response, one action, one reward. Token ids are those that the engine sampled, never re-tokenised."""
+    """One prompt, one response, one action, one reward. Token ids are those that the engine sampled, never re-tokenised. `images` are the
+    pictures of the prompt, in the order of their tokens."""
 
     anchor: Any
     reward: float = 0.0
@@ -55,6 +57,7 @@ class Turn:
     response_ids: Sequence[int] = ()
     logprobs: Sequence[float] = ()
     info: Mapping[str, Any] = field(default_factory=dict)
+    images: Sequence[Picture] = ()
 
 
 @dataclass(slots=True)

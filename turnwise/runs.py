@@ -1,7 +1,7 @@
 """A run is a folder: what was asked for, what happened, and what came out.
 
     config.toml      the resolved recipe                    metrics.jsonl   one line an iteration
-    rollouts/        columns and texts of the last batches  checkpoints/    weights, optimiser, progress
+    rollouts/        columns, texts, images of last batches checkpoints/    weights, optimiser, progress
     summary.json     before and after, for people and tools model/          the trained model, a Hugging Face folder
 
 Every write is atomic or append-only. After a crash the last line of metrics.jsonl may be half a line, and lines may be there of
@@ -19,6 +19,7 @@ from typing import Any
 
 from turnwise.errors import TurnwiseError
 from turnwise.files import write_atomically, write_text_atomically
+from turnwise.images import load_pictures, save_pictures
 from turnwise.rollouts import Rollouts, Trajectory
 
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
@@ -104,6 +105,8 @@ class Run:
         lines = "".join(json.dumps(as_json(trajectory)) + "\n" for trajectory in trajectories)
         packed = gzip.compress(lines.encode("utf-8", "surrogatepass"), compresslevel=5, mtime=0)
         write_atomically(folder / f"{iteration:06d}.jsonl.gz", lambda file: file.write(packed))
+        if pictures := {image for trajectory in trajectories for turn in trajectory.turns for image in turn.images}:
+            save_pictures(folder / f"{iteration:06d}.images.npz", sorted(pictures, key=lambda image: image.name))
         if keep is not None:
             for path in self._rollout_files():
                 if int(path.name.split(".")[0]) <= iteration - keep:
@@ -120,6 +123,11 @@ class Run:
             raise TurnwiseError(f"{self.folder} keeps no rollouts of iteration {iteration}; it keeps {known or 'none'}")
         with gzip.open(path, "rt", encoding="utf-8", errors="surrogatepass") as file:
             return [json.loads(line) for line in file]
+
+    def images(self, iteration: int) -> Mapping[str, Any]:
+        """The pictures of one iteration by the names that its turns list; empty where none was shown."""
+        path = self.folder / "rollouts" / f"{iteration:06d}.images.npz"
+        return load_pictures(path) if path.exists() else {}
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         write_text_atomically(self.folder / SUMMARY, json.dumps(summary, indent=2, allow_nan=False, default=float) + "\n")
@@ -147,6 +155,7 @@ def as_json(trajectory: Trajectory) -> dict[str, Any]:
                 "tokens": len(turn.response_ids),
                 "info": _plain(turn.info),
             }
+            | ({"images": [image.name for image in turn.images]} if turn.images else {})
             for turn in trajectory.turns
         ],
     }

@@ -32,6 +32,7 @@ from turnwise.learn.values import gae_targets
 from turnwise.rollouts import Rollouts, Trajectory
 from turnwise.seeds import derive
 from turnwise.tasks import TaskSet
+from turnwise.vision import Vision
 from turnwise.warmstart import expert_trajectories, has_expert
 
 DEFAULT_MAX_TURNS = 50
@@ -87,20 +88,30 @@ class System:
         return models.load_tokenizer(self.config, self.model_folder) if self.config.engine.name == "openai" else self._loaded[1]
 
     @cached_property
+    def vision(self) -> Vision | None:
+        """The processor of a model that sees; None for other models and for a server's."""
+        return None if self.config.engine.name == "openai" else models.load_vision(self.model_folder or self.config.model.path)
+
+    @property
+    def preprocessor(self) -> Any:
+        """What belongs beside the weights in a model's folder: the tokenizer, or the processor that holds it."""
+        return self.tokenizer if self.vision is None else self.vision.processor
+
+    @cached_property
     def agent(self) -> Agent:
         factory = registry.spec(self.config.env.name).load()
-        return Agent(self.tokenizer, agent_settings(self.config, factory))
+        return Agent(self.tokenizer, agent_settings(self.config, factory), self.vision, self.say)
 
     @cached_property
     def learner(self) -> Learner:
-        return build_learner(self.config, self._loaded[0])
+        return build_learner(self.config, self._loaded[0], self.vision)
 
     @cached_property
     def engine(self) -> Engine:
         """The engine on the learner's own weights, or a server with weights of its own."""
         if self.config.engine.name == "openai":
             return build_server(self.config, self.tokenizer, self.agent)
-        return build_engine(self.config, self.learner.model, self.tokenizer, self.agent.stop_ids, self.say)
+        return build_engine(self.config, self.learner.model, self.tokenizer, self.agent.stop_ids, self.say, self.vision)
 
     @cached_property
     def pool(self) -> Pool:

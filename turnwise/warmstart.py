@@ -68,6 +68,7 @@ def _play(env: AdvisedEnv, task: Task, number: int, agent: Agent, max_turns: int
         response = agent.write(action)
         if asked == ASK_EXPERT:
             turn = Turn(observation.key, float(transition.reward), True, observation.text, "", action, action, prompt.ids, response)
+            turn.images = prompt.images
             trajectory.turns.append(turn)
         observation, trajectory.success = transition.observation, bool(transition.success)
         if transition.done:

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from turnwise.agent.base import Context, Parsed
-from turnwise.agent.chat import Chat
+from turnwise.agent.chat import Chat, log
 from turnwise.agent.context import PromptMaker, make_context
 from turnwise.agent.parse import Parser
 from turnwise.agent.settings import ACT_TOOL, AgentSettings
 from turnwise.envs.base import Observation
 
+if TYPE_CHECKING:
+    from turnwise.vision import Vision
+
 
 class Agent:
-    """Made once a run. Errors in templates, names and options show here, before anything is played."""
+    """Made once a run. Errors in templates, names and options show here, before anything is played. `vision` is the processor of a model
+    that sees; `say` takes one-line notices."""
 
-    def __init__(self, tokenizer: Any, settings: AgentSettings | None = None):
+    def __init__(
+        self,
+        tokenizer: Any,
+        settings: AgentSettings | None = None,
+        vision: Vision | None = None,
+        say: Callable[[str], None] = log.warning,
+    ):
         self.settings = settings or AgentSettings()
-        self.maker = PromptMaker(tokenizer, self.settings)
+        self.maker = PromptMaker(tokenizer, self.settings, vision, say)
         self.parser = Parser(self.settings.style, self.settings.valid, self.settings.tools)
         self.context()
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from turnwise.envs.base import Observation
+from turnwise.images import Picture
 from turnwise.tasks import Task
 
 
@@ -29,12 +30,14 @@ class Parsed:
 class Prompt:
     """Token ids to complete. `dropped` counts history entries that were left out because the prompt would have been too long; `fits` is
     false where even the shortest form is longer than the limit (the trajectory then ends with the stop reason "context limit").
-    `messages` is the same prompt as role and content, for servers that take no token ids; a context of your own may leave it out."""
+    `messages` is the same prompt as role and content, for servers that take no token ids; a context of your own may leave it out.
+    `images` are the pictures whose tokens stand in `ids`, in their order."""
 
     ids: Sequence[int]
     dropped: int = 0
     fits: bool = True
     messages: tuple[Mapping[str, str], ...] = ()
+    images: tuple[Picture, ...] = ()
 
 
 class Context(Protocol):

@@ -7,21 +7,30 @@ history (they drop old thoughts). So the text between is taken once from a rende
 history is never rendered again: what is trained on is what was sampled, also where the template would have rewritten it.
 
 A message that happens to contain the text of a special token is tokenised apart, as plain text: no observation can forge a role border.
+
+Of a model that sees, a message may show pictures: marks in its text become image parts, the chat template leaves a place for each, and the
+model's processor writes their tokens. There the text of a special token gets an invisible space inside it instead.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from jinja2 import TemplateError
 
 from turnwise.agent.text import well_formed
 from turnwise.errors import TurnwiseError
+from turnwise.images import CLOSE, MARK, OPEN, Picture, split
+
+if TYPE_CHECKING:
+    from turnwise.vision import Vision
 
 log = logging.getLogger("turnwise.agent")
 Message = dict[str, str]
@@ -37,6 +46,9 @@ PLAIN_TEMPLATE = (
     "{% if add_generation_prompt %}Agent:{% endif %}"
 )
 ASKED, ANSWER, NEXT, THOUGHT = (f"TURNWISE{word}MARKER" for word in ("ASKED", "ANSWER", "NEXT", "THOUGHT"))
+KEPT_PICTURES = 64
+ANY_MARK = OPEN + "0" * 32 + CLOSE
+STARTS: tuple[list[Message], ...] = ([], [{"role": "system", "content": "."}])  # some templates want a system message
 PROBE = f'{NEXT} says "one"\nand <two>'  # a template that quotes or escapes a message cannot be cut around one
 
 
@@ -58,10 +70,16 @@ class Chat:
         system: str = "",
         template_options: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
+        vision: Vision | None = None,
     ):
         self.tokenizer = tokenizer
+        self.vision = vision
+        self.pictures: WeakValueDictionary[str, Picture] = WeakValueDictionary()  # those that somebody still has
+        self._recent: deque[Picture] = deque(maxlen=KEPT_PICTURES)  # for a context that keeps none itself
         self.system = well_formed(system.strip())
         self._kwargs = dict(template_options or {})
+        if vision is not None and vision.chat_template:
+            self._kwargs.setdefault("chat_template", vision.chat_template)
         template = self._kwargs.get("chat_template") or getattr(tokenizer, "chat_template", None)
         self.is_plain = not template
         self._tools: list[dict[str, Any]] | None = None
@@ -78,6 +96,11 @@ class Chat:
                 self._tools = None
         self.folds_system = bool(self.system) and not self._takes_system()
         self._frames: dict[str, Frame | None] = {}
+        if vision is not None and vision.slot not in self.render([_user(f"{ASKED}{ANY_MARK}")]):
+            raise TurnwiseError(
+                "the model's chat template leaves no place for images. Give one that does (agent.template_options.chat_template), or set "
+                "agent.images = false"
+            )
 
     @property
     def native_tools(self) -> bool:
@@ -88,12 +111,45 @@ class Chat:
         """The text of a conversation, up to where the agent speaks."""
         try:
             text = self.tokenizer.apply_chat_template(
-                [dict(message) for message in messages], tools=self._tools, tokenize=False, add_generation_prompt=True, **self._kwargs
+                [self._parts(message) for message in messages],
+                tools=self._tools,
+                tokenize=False,
+                add_generation_prompt=True,
+                **self._kwargs,
             )
         except (TemplateError, TypeError, ValueError, LookupError) as error:
             roles = ", ".join(message["role"] for message in messages)
             raise TurnwiseError(f"the tokenizer's chat template fails on messages of the roles {roles}: {error}") from error
         return str(text)
+
+    def _parts(self, message: Mapping[str, str]) -> dict[str, Any]:
+        """A message as the template wants it: of a model that sees, a list of texts and images."""
+        if self.vision is None:
+            return dict(message)
+        pieces = split(message["content"])
+        if self.is_plain:
+            return {**message, "content": self.vision.slot.join(pieces[::2])}
+        parts: list[dict[str, str]] = []
+        for number, piece in enumerate(pieces):
+            if number % 2:
+                parts.append({"type": "image"})
+            elif piece or len(pieces) == 1:
+                parts.append({"type": "text", "text": piece})
+        return {**message, "content": parts}
+
+    def keep(self, picture: Picture) -> Picture:
+        """The picture with this content that is known already, or this one. Its mark can be written for as long as somebody has it."""
+        known = self.pictures.setdefault(picture.name, picture)
+        self._recent.append(known)
+        return known
+
+    def shown(self, text: str) -> tuple[Picture, ...]:
+        """The pictures in a text, in their order."""
+        return tuple(self.pictures[name] for name in MARK.findall(text)) if self.vision is not None else ()
+
+    def known_marks(self, text: str) -> str:
+        """The text without marks of pictures that nobody showed: words that an environment or a model made up."""
+        return MARK.sub(lambda found: found[0] if found[1] in self.pictures else "", text)
 
     def _takes_system(self) -> bool:
         try:
@@ -117,6 +173,8 @@ class Chat:
         """The prompt that opens a sequence."""
         messages = self.opening(text)
         content = messages[-1]["content"]
+        if self.vision is not None and (pictures := self.shown(content)):
+            return self.vision.encode(self.render([*messages[:-1], _user(self._defused(content))]), pictures)
         if not self._forges(content):
             return self.encode(self.render(messages))
         before, _, after = self.render([*messages[:-1], _user(ASKED)]).partition(ASKED)
@@ -129,13 +187,31 @@ class Chat:
         """
         frame = self.frame(role)
         content = well_formed(text.strip())
-        if self._forges(content):
+        if self.vision is not None and (pictures := self.shown(content)):
+            ids = self.vision.encode(self._after_answer(role, self._defused(content)), pictures)
+        elif self._forges(content):
             ids = self._encode_framed(frame.before, content, frame.after)
         else:
             ids = self.encode(frame.before + content + frame.after)
         if len(response_ids) and self.end_id is not None and response_ids[-1] == self.end_id:
             return ids[ids.index(self.end_id) + 1 :]
         return ids
+
+    def _after_answer(self, role: str, content: str) -> str:
+        """The text from the end of the agent's answer on, with this message: rendered, for a template may write images its own way."""
+        role = role if self.frame(role) is self._frames.get(role) else "user"
+        for start in STARTS:
+            talk = [*start, _user(ASKED), {"role": "assistant", "content": ANSWER}, {"role": role, "content": content}]
+            try:
+                return self.render(talk).partition(ANSWER)[2]
+            except TurnwiseError:
+                continue
+        raise TurnwiseError("the chat template fails on a later message with images. Use context = 'window'")
+
+    def _defused(self, content: str) -> str:
+        if self._special is None:
+            return content
+        return self._special.sub(lambda found: f"{found[0][0]}\u200b{found[0][1:]}", content)
 
     def frame(self, role: str = "user") -> Frame:
         """The fixed text around a later message of this role."""
@@ -153,7 +229,7 @@ class Chat:
 
     def _find_frame(self, role: str) -> Frame | None:
         # without the system message: some templates move it to the last message, where it would come back with every turn
-        for start in ([], [{"role": "system", "content": "."}]):
+        for start in STARTS:
             talk = [*start, _user(ASKED), {"role": "assistant", "content": ANSWER}]
             try:
                 text = self.render([*talk, {"role": role, "content": NEXT}])

@@ -16,8 +16,8 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from turnwise.agent.base import Context, Parsed, Prompt
 from turnwise.agent.chat import Chat, Message, log
@@ -27,7 +27,11 @@ from turnwise.agent.text import goal_of, well_formed
 from turnwise.envs.base import Observation
 from turnwise.envs.locate import is_reference, load_reference
 from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.images import Picture, picture, without_marks
 from turnwise.tasks import Task
+
+if TYPE_CHECKING:
+    from turnwise.vision import Vision
 
 FREE_AFTER_CUT = 0.25
 C = TypeVar("C", bound=Callable[..., Any])
@@ -48,12 +52,20 @@ def register_context(name: str) -> Callable[[C], C]:
 
 
 class PromptMaker:
-    """What all contexts of a run share: the chat, the compiled template and the settings."""
+    """What all contexts of a run share: the chat, the compiled template and the settings; `vision` where the model sees."""
 
-    def __init__(self, tokenizer: Any, settings: AgentSettings):
+    def __init__(self, tokenizer: Any, settings: AgentSettings, vision: Vision | None = None, say: Callable[[str], None] = log.warning):
         self.settings = settings
+        self.vision = vision if settings.images else None
+        self._say: Callable[[str], None] | None = say if settings.images else None
         self.template = load_template(settings.prompt)
-        self.chat = Chat(tokenizer, system=settings.system, template_options=settings.template_options, tools=settings.offered_tools)
+        self.chat = Chat(
+            tokenizer,
+            system=settings.system,
+            template_options=settings.template_options,
+            tools=settings.offered_tools,
+            vision=self.vision,
+        )
         self.limit = settings.max_prompt_tokens
         self._checked = False
         self._tools = tuple(json.dumps(tool, ensure_ascii=False) for tool in settings.offered_tools)
@@ -61,7 +73,7 @@ class PromptMaker:
     def write(self, observation: Observation, *, goal: str, turn: int = 1, opening: bool = True, history: Sequence[Past] = ()) -> str:
         """The text of one message to the agent."""
         view = View(
-            observation=well_formed(observation.text.strip()),
+            observation=self.text_of(observation),
             goal=goal,
             turn=turn,
             opening=opening,
@@ -71,7 +83,29 @@ class PromptMaker:
             native_tools=self.chat.native_tools,
             tools=self._tools,
         )
-        return self.template.render(view)
+        text = self.template.render(view)
+        return self.chat.known_marks(text) if self.vision is not None else text
+
+    def see(self, observation: Observation) -> Observation:
+        """The observation with its images looked at once, for as long as it is kept."""
+        return replace(observation, images=self.pictures(observation)) if observation.images else observation
+
+    def text_of(self, observation: Observation) -> str:
+        """What the agent sees as text: marks of its pictures, where the model sees, then the words."""
+        text = well_formed(observation.text.strip())
+        marks = "".join(picture.mark for picture in self.pictures(observation))
+        return "\n".join(filter(None, (marks, text)))
+
+    def pictures(self, observation: Observation) -> tuple[Picture, ...]:
+        """The pictures of an observation that the model will see; none where it cannot, which is said once."""
+        if not observation.images:
+            return ()
+        if self.vision is None:
+            if self._say is not None:
+                self._say("the environment gives images and the model takes none: they are left out of its prompts")
+                self._say = None
+            return ()
+        return tuple(self.chat.keep(picture(image)) for image in observation.images)
 
     def shown(self, observation: Observation) -> tuple[str, ...]:
         """The admissible actions that a prompt lists."""
@@ -88,7 +122,13 @@ class PromptMaker:
     def prompt(self, text: str, dropped: int = 0) -> Prompt:
         """A prompt that opens a sequence with this message."""
         ids = self.chat.opening_ids(text)
-        return Prompt(ids, dropped, len(ids) <= self.limit, tuple(self.chat.opening(text)))
+        return Prompt(ids, dropped, len(ids) <= self.limit, self.messages(self.chat.opening(text)), self.chat.shown(text))
+
+    def messages(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """Messages in words alone, for the record and for servers."""
+        if self.vision is None:
+            return tuple(messages)
+        return tuple({**message, "content": without_marks(message["content"], "[image]")} for message in messages)
 
 
 @register_context("window")
@@ -102,13 +142,13 @@ class Window:
 
     def start(self, task: Task, observation: Observation) -> None:
         self.goal = goal_of(task, observation)
-        self.observation = observation
+        self.observation = self.maker.see(observation)
         self.turns = []
 
     def record(self, response_ids: Sequence[int], parsed: Parsed, observation: Observation) -> None:
-        text = well_formed(self.observation.text.strip())
-        self.turns.append(Past(len(self.turns) + 1, text, well_formed(parsed.action)))
-        self.observation = observation
+        seen = self.observation
+        self.turns.append(Past(len(self.turns) + 1, self.maker.text_of(seen), well_formed(parsed.action), seen.images))
+        self.observation = self.maker.see(observation)
 
     def past(self) -> Sequence[Past]:
         """The turns to show, oldest first."""
@@ -155,7 +195,7 @@ class Full:
 
     def start(self, task: Task, observation: Observation) -> None:
         self.goal = goal_of(task, observation)
-        self.observation = observation
+        self.observation = self.maker.see(observation)
         self.turns = []
         self.first = 0  # the turn that opens the present sequence
         self.ids = self._opening_ids(0)
@@ -163,6 +203,7 @@ class Full:
     def record(self, response_ids: Sequence[int], parsed: Parsed, observation: Observation) -> None:
         chat = self.maker.chat
         response = tuple(response_ids)
+        observation = self.maker.see(observation)
         role = "tool" if self.maker.settings.style == "tool" and parsed.valid else "user"
         text = self.maker.write(observation, goal=self.goal, turn=len(self.turns) + 2, opening=False)
         bridge = chat.bridge(response, text, role)
@@ -173,7 +214,12 @@ class Full:
     def prompt(self) -> Prompt:
         if len(self.ids) > self.maker.limit:
             self._cut()
-        return Prompt(self.ids, self.first, len(self.ids) <= self.maker.limit, tuple(self._messages()))
+        messages = self._messages()
+        images = tuple(image for message in messages for image in self._shown(message))
+        return Prompt(self.ids, self.first, len(self.ids) <= self.maker.limit, self.maker.messages(messages), images)
+
+    def _shown(self, message: Message) -> tuple[Picture, ...]:
+        return () if message["role"] == "assistant" else self.maker.chat.shown(message["content"])
 
     def _cut(self) -> None:
         """Start a new sequence at the earliest later turn that leaves some room; failing that, at the earliest that fits."""

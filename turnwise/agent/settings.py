@@ -34,6 +34,7 @@ class AgentSettings:
     valid: what a valid response needs: `parsed`, `thought` (also a closed <think> before the action), or `admissible`.
     show_actions: list the admissible actions in the prompt, less `hide_actions`. system: a system message, none where empty.
     max_prompt_tokens: the longest prompt. template_options: for the model's chat template, e.g. {"enable_thinking": False}.
+    images: show the environment's images to a model that can see them.
     instructions: of the environment, shown at the start. tools: JSON schemas of the environment's own tools (prompt `tool`); none means
     one tool `act` that takes the action as text. options: for a context of your own."""
 
@@ -47,6 +48,7 @@ class AgentSettings:
     system: str = ""
     max_prompt_tokens: int = 2048
     template_options: Mapping[str, Any] = field(default_factory=dict)
+    images: bool = True
     instructions: str = ""
     tools: tuple[Mapping[str, Any], ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)

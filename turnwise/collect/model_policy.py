@@ -11,6 +11,7 @@ from turnwise.agent.base import Context, Parsed
 from turnwise.collect.collector import Answer, Start
 from turnwise.engines.base import Engine, Finish, Request, Response, Sampling
 from turnwise.envs.base import Observation, Transition
+from turnwise.images import Picture
 from turnwise.rollouts import Stop, Turn
 from turnwise.seeds import derive
 
@@ -24,6 +25,7 @@ class Seat:
     context: Context
     observation: Observation
     prompt_ids: Sequence[int] = ()
+    images: tuple[Picture, ...] = ()
     turn: int = 0
     parsed: Parsed | None = None
 
@@ -61,9 +63,9 @@ class ModelPolicy:
         if not prompt.fits:
             self._ready.append(Answer(slot, None, Stop.CONTEXT_LIMIT, f"the shortest prompt has {len(prompt.ids)} tokens"))
             return
-        seat.prompt_ids = prompt.ids
+        seat.prompt_ids, seat.images = prompt.ids, prompt.images
         seed = derive(seat.start.policy_seed, seat.turn)
-        request = Request(slot, prompt.ids, self.sampling, seed, seat.sequence, prompt.messages or None)
+        request = Request(slot, prompt.ids, self.sampling, seed, seat.sequence, prompt.messages or None, prompt.images)
         self.counts["generations"] += 1
         self.engine.submit([request])
 
@@ -97,6 +99,7 @@ class ModelPolicy:
             response_ids=response.token_ids,
             logprobs=response.logprobs,
             info={"problem": parsed.problem} if parsed.problem else {},
+            images=seat.images,
         )
         return Answer(response.key, turn)
 

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from turnwise.errors import TurnwiseError
+from turnwise.images import Picture
 
 COLDEST = 0.001  # below this the scaled logits of a peaked model leave float32; whoever wants colder wants greedy
 
@@ -58,7 +59,8 @@ class Sampling:
 @dataclass(frozen=True, slots=True)
 class Request:
     """One prompt. `key` comes back with the response; `sequence` is the trajectory it belongs to; `seed` fixes the draw. `messages` is
-    the same prompt as a chat ({"role": …, "content": …}), for servers whose tokenizer is not at hand; other engines do not look at it."""
+    the same prompt as a chat ({"role": …, "content": …}), for servers whose tokenizer is not at hand; other engines do not look at it.
+    `images` are the pictures whose tokens stand in the prompt; the transformers engine alone takes them, with a model that sees."""
 
     key: int
     prompt_ids: Sequence[int]
@@ -66,6 +68,7 @@ class Request:
     seed: int = 0
     sequence: int = 0
     messages: tuple[Mapping[str, str], ...] | None = None
+    images: tuple[Picture, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

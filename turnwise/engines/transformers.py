@@ -6,6 +6,8 @@ weights. A trajectory's keys and values stay until `release`, so a prompt that c
 
 A row holds all that is needed to go on (its tokens; the draw is a function of seed and place), so the cache can be thrown away at any
 time: after `refresh`, and when a forward fails. A failed forward is tried again with half the rows; what fails alone is a fault.
+A vision-language model reads a prompt with pictures alone, through its own forward with their pixels, and then joins the others. What it
+computed for such a prompt is not reused by the next one: equal tokens can stand for other pictures.
 Left out: CUDA graphs, paged memory and fused kernels, which the native engine has.
 """
 
@@ -27,6 +29,7 @@ from turnwise.engines.rowcache import Prefix, RowCache, from_prefixes
 from turnwise.engines.sampling import Columns, draw
 from turnwise.engines.stopping import StopStrings, stop_tokens
 from turnwise.errors import TurnwiseError
+from turnwise.vision import Vision
 
 SHORTEST_PREFIX = 8  # reusing fewer tokens saves less than the copying costs
 GROW_AFTER = 16  # steps without a failure until the batch may double again
@@ -35,7 +38,8 @@ NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 @dataclass(slots=True)
 class Row:
-    """A request on its way. `ids` are the prompt and what was sampled; `end` is how many there may be at most."""
+    """A request on its way. `ids` are the prompt and what was sampled; `end` is how many there may be at most; `shift` is how far the
+    positions after its pictures are from the count of its tokens."""
 
     request: Request
     ids: list[int]
@@ -43,12 +47,14 @@ class Row:
     stop: StopStrings | None
     logprobs: list[float] = field(default_factory=list)
     finished: bool = False
+    shift: int = 0
 
 
 class TransformersEngine:
     """`max_length` bounds prompt and response together (default: what the model was made for). `prefill_tokens` bounds how many prompt
     tokens, padding included, one forward takes. `autocast` computes in another dtype than the weights have. The tokenizer is needed for
-    stop strings, and names the end token; `stop_token_ids` replaces the end tokens that tokenizer and model name. One thread alone."""
+    stop strings, and names the end token; `stop_token_ids` replaces the end tokens that tokenizer and model name. `vision` is the
+    processor of a model that sees. One thread alone."""
 
     def __init__(
         self,
@@ -61,6 +67,7 @@ class TransformersEngine:
         reuse_prefixes: bool = True,
         stop_token_ids: Sequence[int] | None = None,
         autocast: torch.dtype | None = None,
+        vision: Vision | None = None,
     ):
         self.model, self.tokenizer = model, tokenizer
         self.max_batch, self.prefill_tokens = max_batch, prefill_tokens
@@ -69,6 +76,7 @@ class TransformersEngine:
             raise TurnwiseError(f"engine: {max_batch=}, {prefill_tokens=} and max_length={self.max_length} must be positive")
         named = stop_tokens(tokenizer, getattr(model, "generation_config", None), model.config)
         self.stop_token_ids = named if stop_token_ids is None else frozenset(stop_token_ids)
+        self.vision = vision
         self._takes = _forward_parameters(model)
         self._reuse, self._autocast = reuse_prefixes, autocast
         self._queue: deque[Row] = deque()
@@ -91,6 +99,8 @@ class TransformersEngine:
         for request in requests:
             if request.sampling.stop and self.tokenizer is None:
                 raise TurnwiseError("engine: stop strings need a tokenizer: give one to TransformersEngine")
+            if request.images and self.vision is None:
+                raise TurnwiseError("engine: this prompt shows images, and the engine has no processor: TransformersEngine(…, vision=…)")
             if problem := self._problem(request.prompt_ids):
                 self._done.append(Response(request.key, finish=Finish.REFUSED, message=problem))
                 continue
@@ -158,17 +168,21 @@ class TransformersEngine:
         longest, continues = 0, False
         while self._queue and len(joining) + len(self._rows) < self._limit:
             row = self._queue[0]
+            if row.request.images and joining:
+                break
             common = self._common(row)
             longest = max(longest, len(row.ids) - common)
             if joining and (continues != (common > 0) or longest * (len(joining) + 1) > self.prefill_tokens):
                 break
             continues = common > 0
             joining.append(self._queue.popleft())
+            if row.request.images:
+                break
         return joining
 
     def _common(self, row: Row) -> int:
         """How many tokens of this row are computed already."""
-        kept = self._kept.get(row.request.sequence)
+        kept = self._kept.get(row.request.sequence) if not row.request.images else None
         common = kept.common(row.ids) if kept is not None else 0
         return common if common >= SHORTEST_PREFIX else 0
 
@@ -218,11 +232,12 @@ class TransformersEngine:
         return rows
 
     def _prefill(self, rows: list[Row]) -> None:
-        past = None
-        known = [self._common(row) for row in rows]
-        if known[0]:
-            past = from_prefixes([self._kept[row.request.sequence] for row in rows], known)
-        logits, cache = self._forward([row.ids[n:] for row, n in zip(rows, known, strict=True)], past)
+        if rows[0].request.images:
+            logits, cache = self._look(rows[0])
+        else:
+            known = [self._common(row) for row in rows]
+            past = from_prefixes([self._kept[row.request.sequence] for row in rows], known) if known[0] else None
+            logits, cache = self._forward([row.ids[n:] for row, n in zip(rows, known, strict=True)], past)
         columns = Columns.of([row.request.sampling for row in rows], [row.request.seed for row in rows], logits.device)
         staying = self._draw(rows, logits, columns, cache)
         if not self._narrow(cache, rows, staying):
@@ -236,7 +251,7 @@ class TransformersEngine:
 
     def _decode(self) -> None:
         rows = self._rows
-        logits, cache = self._forward([row.ids[-1:] for row in rows], self._cache)
+        logits, cache = self._forward([row.ids[-1:] for row in rows], self._cache, [row.shift for row in rows])
         if self._columns is None:
             self._columns = Columns.of([row.request.sampling for row in rows], [row.request.seed for row in rows], logits.device)
         staying = self._draw(rows, logits, self._columns, cache)
@@ -254,7 +269,17 @@ class TransformersEngine:
         cache.select(staying)
         return bool(staying)
 
-    def _forward(self, ids: list[list[int]], past: RowCache | None) -> tuple[Tensor, RowCache]:
+    def _look(self, row: Row) -> tuple[Tensor, RowCache]:
+        """The same as `_forward` for one row with pictures."""
+        assert self.vision is not None
+        inner = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        inputs, row.shift = self.vision.inputs(inner, row.ids, row.request.images)
+        output = self.model(**inputs, use_cache=True, **({"logits_to_keep": 1} if "logits_to_keep" in self._takes else {}))
+        cache = RowCache(output.past_key_values, [0], 0)
+        cache.grow([len(row.ids)])
+        return self.vision.silence(output.logits[:, -1]), cache
+
+    def _forward(self, ids: list[list[int]], past: RowCache | None, shifts: Sequence[int] = ()) -> tuple[Tensor, RowCache]:
         """The logits after the last token of every row, and the cache with the tokens in it. Shorter rows are padded on the left."""
         device = self._device
         added = [len(row) for row in ids]
@@ -270,7 +295,8 @@ class TransformersEngine:
             "use_cache": True,
         }
         if "position_ids" in self._takes:
-            inputs["position_ids"] = (had + new_column - padding).clamp(min=0)
+            shift = torch.tensor(shifts, device=device)[:, None] if any(shifts) else 0
+            inputs["position_ids"] = (had + new_column - padding).clamp(min=0) + shift
         if "logits_to_keep" in self._takes:
             inputs["logits_to_keep"] = 1
         output = self.model(**inputs)
@@ -278,7 +304,8 @@ class TransformersEngine:
             past = RowCache(output.past_key_values, [0] * len(ids), 0)
         past.cache = output.past_key_values
         past.grow(added)
-        return output.logits[:, -1], past
+        logits = output.logits[:, -1]
+        return logits if self.vision is None else self.vision.silence(logits), past
 
     def _draw(self, rows: list[Row], logits: Tensor, columns: Columns, cache: RowCache) -> list[int]:
         """One more token for every row; hands out those that are finished and says which stay."""
@@ -295,7 +322,9 @@ class TransformersEngine:
                 self._hand_out(row, finish)
         if self._reuse and cache.plain:
             for place, row in enumerate(rows):
-                if row.finished and len(row.ids) > cache.lengths[place]:  # not a row whose logits were no numbers
+                if (
+                    row.finished and not row.request.images and len(row.ids) > cache.lengths[place]
+                ):  # not a row whose logits were no numbers
                     self._keep(row, cache.prefix(place, row.ids))
         return [place for place, row in enumerate(rows) if not row.finished]
 

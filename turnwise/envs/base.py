@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from turnwise.errors import TurnwiseError
+from turnwise.images import content_hash
 from turnwise.tasks import Task
 
 
@@ -22,7 +23,8 @@ class EpisodeOver(TurnwiseError):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the agent sees. `anchor` is a key of the state it is in (text, bytes, integer or image); None means: the text itself."""
+    """What the agent sees. `images` are RGB arrays (uint8, height × width × 3). `anchor` is a key of the state it is in (text, bytes,
+    integer or image); None means: the text itself, or, where there are images, a hash of text and images."""
 
     text: str
     images: tuple[Any, ...] = ()
@@ -31,8 +33,10 @@ class Observation:
 
     @property
     def key(self) -> Any:
-        """The anchor, or the text where no anchor was given."""
-        return self.text if self.anchor is None else self.anchor
+        """The anchor; where none was given the text, or the content of text and images."""
+        if self.anchor is not None:
+            return self.anchor
+        return content_hash(self.images, self.text) if self.images else self.text
 
 
 @dataclass(frozen=True, slots=True)

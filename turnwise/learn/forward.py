@@ -113,6 +113,8 @@ def _varlen_attention() -> Any:
 class PackedModel:
     """A causal language model that takes packed sequences. `model` may be wrapped by peft; weights are shared with it, not copied."""
 
+    never_said: tuple[int, ...] = ()  # tokens that no response can hold
+
     def __init__(self, model: nn.Module, fused: bool | None = None):
         """`fused` asks for layers of our own, or forbids them; None: where they are faster, that is, on a GPU in half precision."""
         self.outer = model
@@ -155,15 +157,25 @@ class PackedModel:
         device: torch.device = next(self.causal.parameters()).device
         return device
 
+    def like(self, model: nn.Module) -> PackedModel:
+        """Another model, run as this one is."""
+        return PackedModel(model)
+
     def hidden(self, packed: Packed, places: Any = None) -> Tensor:
         """The last hidden state of every token, [tokens, size], or of the tokens at `places` (increasing indices, each once). Keep
         `attention()` open until the backward pass is over."""
+        if packed.images is not None:
+            raise TurnwiseError("these trajectories show images, and the learner has no processor for them: Learner(…, vision=Vision(…))")
+        self.check_words(packed)
+        return self._hidden(packed.ids, packed.position, packed.lengths.tolist(), places)
+
+    def check_words(self, packed: Packed) -> None:
+        """Raises where a token is unknown to the model."""
         words = self.causal.get_input_embeddings().weight.shape[0]
         if len(packed.ids) and packed.ids.max() >= words:
             raise TurnwiseError(
                 f"token id {packed.ids.max()} is unknown to the model, which knows 0 to {words - 1}: was another tokenizer used?"
             )
-        return self._hidden(packed.ids, packed.position, packed.lengths.tolist(), places)
 
     @contextmanager
     def attention(self) -> Iterator[None]:
@@ -249,7 +261,7 @@ class PackedModel:
         theirs = self.causal(input_ids=row, use_cache=False).logits[0].float().log_softmax(-1)
         hidden = self.backbone(input_ids=row, use_cache=False).last_hidden_state[0]
         target = theirs.argmax(-1)
-        ours, _ = token_logprobs(hidden, self.head, target)
+        ours, _ = token_logprobs(hidden, Head.of(self.causal), target)
         gap = (ours - theirs.gather(-1, target[:, None])[:, 0]).abs().max().item()
         allowed = 1e-3 if hidden.dtype in (torch.float32, torch.float64) else 0.1
         if not gap <= allowed:

@@ -35,12 +35,14 @@ from turnwise.learn.packing import Packed, microbatches, minibatches, pack
 from turnwise.learn.prepare import Mask, may_skip, needed_sequences, only_needed, sample
 from turnwise.learn.reference import Reference
 from turnwise.learn.saving import fingerprint, write_model
+from turnwise.learn.seeing import SeeingModel
 from turnwise.learn.settings import LearnerSettings
 from turnwise.learn.values import Critic, with_value_targets
 from turnwise.objectives.kl import reward_penalty
 from turnwise.objectives.loss import combine
 from turnwise.objectives.tokens import Tokens, check_split, token_weights
 from turnwise.rollouts import Rollouts, Trajectory
+from turnwise.vision import Vision
 
 Column = NDArray[np.float32]
 T = TypeVar("T")
@@ -56,7 +58,8 @@ class Scores:
 
 
 class Learner:
-    """Weights, optimiser, reference and critic of one policy. `model` is a causal LM of transformers, plain or wrapped by peft."""
+    """Weights, optimiser, reference and critic of one policy. `model` is a causal LM of transformers, plain or wrapped by peft; with
+    `vision`, its processor, a vision-language model."""
 
     def __init__(
         self,
@@ -64,6 +67,7 @@ class Learner:
         settings: LearnerSettings | None = None,
         device: str | torch.device | None = None,
         reference: nn.Module | None = None,
+        vision: Vision | None = None,
     ):
         self.settings = settings or LearnerSettings()
         self.device = torch.device(device) if device is not None else next(model.parameters()).device
@@ -80,7 +84,7 @@ class Learner:
             own = {f"critic.{name}": parameter for name, parameter in self.critic.named_parameters()}
             trained, exact = trained | own, exact | set(own)
         self.weights = Weights(trained.items(), dtype, exact)
-        self.policy = PackedModel(model)
+        self.policy = PackedModel(model) if vision is None else SeeingModel(model, vision)
         self.reference = Reference(self.policy, reference) if self.settings.needs_reference else None
         self.optimiser = self._make_optimiser()
         self._skips = may_skip(self.settings) if self.settings.skip_zero_credit is not False else False

@@ -8,6 +8,8 @@ Everything is flat. `ids` are all tokens of all sequences, one sequence after an
 columns of their own, in the same order: where each is predicted from, its turn, its place in the rollouts' per-token columns. A part of
 the batch is `take(sequences)`: a gather, linear in what is taken.
 
+Pictures belong to the sequence whose prompts show them: a turn continues a sequence only where its pictures do too.
+
 A sequence is never cut: a single one that is longer than the token budget makes a batch of its own.
 """
 
@@ -21,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnwise.errors import TurnwiseError
+from turnwise.images import Picture, starts_with
 from turnwise.rollouts import Floats, Ints, Rollouts, Trajectory, Turn, ragged
 
 Unit = Literal["trajectory", "turn"]
@@ -40,6 +43,7 @@ class Packed:
     turn_row, turn_source         every turn: its row in the rollouts, the index in `ids` of its last prompt token
     turn_offsets                  where each sequence's turns start in them
     columns, turn_columns         further columns by name, one entry a response token or one a turn
+    images                        every sequence: its pictures; None where no sequence has any
     """
 
     ids: Ints
@@ -57,6 +61,7 @@ class Packed:
     turn_offsets: Ints
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     turn_columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    images: tuple[tuple[Picture, ...], ...] | None = None
 
     def __len__(self) -> int:
         """The number of sequences."""
@@ -105,6 +110,7 @@ class Packed:
             turn_offsets=starts_of(turns),
             columns={name: column[token] for name, column in self.columns.items()},
             turn_columns={name: column[turn] for name, column in self.turn_columns.items()},
+            images=None if self.images is None else tuple(self.images[number] for number in which.tolist()),
         )
 
     def per_token(self, credit: Any, rollouts: Rollouts) -> NDArray[Any]:
@@ -147,6 +153,7 @@ class _Builder:
         self.size = 0
         self.sequence_starts: list[int] = []
         self.sequence_trajectory: list[int] = []
+        self.images: list[tuple[Picture, ...]] = []
         self.turns: list[
             tuple[int, int, int, int, int, int]
         ] = []  # row, last prompt token, response tokens, first flat index, sequence, traj.
@@ -167,12 +174,15 @@ class _Builder:
             self.past = None
             return
         held = 0 if self.past is None else len(self.past)
-        if self.past is not None and len(prompt) >= held and np.array_equal(prompt[:held], self.past):
+        goes_on = self.past is not None and len(prompt) >= held and np.array_equal(prompt[:held], self.past)
+        if goes_on and starts_with(turn.images, self.images[-1]):
             fresh = prompt[held:]
+            self.images[-1] = tuple(turn.images)
         else:
             fresh = prompt
             self.sequence_starts.append(self.size)
             self.sequence_trajectory.append(self.trajectory)
+            self.images.append(tuple(turn.images))
         self.pieces += [fresh, response]
         self.size += len(fresh)
         entry = (row, self.size - 1, len(response), first_index, len(self.sequence_starts) - 1, self.trajectory)
@@ -209,6 +219,7 @@ class _Builder:
             turn_row=row.copy(),
             turn_source=source.copy(),
             turn_offsets=starts_of(np.bincount(sequence, minlength=sequences)),
+            images=tuple(self.images) if any(self.images) else None,
         )
 
 

@@ -27,7 +27,7 @@ class Reference:
         frozen = frozen.to(parameter.device).requires_grad_(False).eval()
         for own in frozen.parameters():
             own.data = own.data.to(parameter.dtype)
-        self.policy = PackedModel(frozen)
+        self.policy = policy.like(frozen)
 
     @contextmanager
     def active(self) -> Iterator[None]:

@@ -102,7 +102,8 @@ def _backward(learner: Learner, batch: Packed, prompt_weight: float) -> Tensor:
     """Gradients of the mean −log p of a batch's responses, plus `prompt_weight` × that of its prompts, in parts that fit the learner's
     token budget. Returns the loss of the responses."""
     total = torch.zeros((), device=learner.device)
-    prompt_tokens = len(batch.ids) - len(batch) - len(batch.source)
+    never = learner.policy.never_said
+    prompt_tokens = len(batch.ids) - len(batch) - len(batch.source) - (np.isin(batch.ids, never).sum() if never else 0)
     for part in microbatches(batch, np.arange(len(batch)), learner.settings.tokens_per_batch):
         piece = batch.take(part)
         hidden = learner.policy.hidden(piece)
@@ -112,6 +113,8 @@ def _backward(learner: Learner, batch: Packed, prompt_weight: float) -> Tensor:
             inside = np.ones(len(piece.ids), np.bool_)
             inside[piece.offsets[1:] - 1] = False  # nothing follows the last token of a sequence
             inside[piece.source] = False
+            if never:  # a picture's tokens stand for pixels, not for words to learn
+                inside[:-1] &= ~np.isin(piece.ids[1:], never)
             loss = loss + prompt_weight * _mean_loss(learner, hidden, piece, np.flatnonzero(inside), prompt_tokens)
         loss.backward()
     return total

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from jinja2 import StrictUndefined, Template, TemplateError, TemplateSyntaxError, UndefinedError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -34,11 +35,12 @@ NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.jinja")))
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A past turn: what the agent saw, and what it did."""
+    """A past turn: what the agent saw, and what it did. `images` are the pictures whose marks stand in the observation."""
 
     turn: int
     observation: str
     action: str
+    images: Sequence[Any] = ()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,52 @@
+"""A vision-language model as the learner uses it: each sequence through the model's own forward, with the pixels of its pictures.
+
+Sequences run one at a time. Packing several into one row would need every model's own way of placing pictures, and a mistake there would be
+silent; one sequence with its pictures is what the model was made for. Pixels are prepared once for each list of pictures and kept, so the
+members of a group and the epochs of an update share them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from turnwise.learn.forward import PackedModel
+from turnwise.learn.logprobs import Head
+from turnwise.learn.packing import Packed
+from turnwise.vision import NEVER, Vision
+
+
+class SeeingModel(PackedModel):
+    """`vision` is the model's processor, the one that made the prompts."""
+
+    def __init__(self, model: nn.Module, vision: Vision):
+        self.vision = vision
+        super().__init__(model, fused=False)
+        self.never_said = vision.never_said
+
+    def like(self, model: nn.Module) -> PackedModel:
+        return SeeingModel(model, self.vision)
+
+    @property
+    def head(self) -> Head:
+        """The output layer, in which picture tokens have no probability, as in the engine."""
+        own = Head.of(self.causal)
+        silent = torch.zeros(len(own.weight), device=own.weight.device)
+        silent[list(self.vision.never_said)] = NEVER
+        return Head(own.weight, silent if own.bias is None else own.bias + silent, own.scale, own.softcap)
+
+    def hidden(self, packed: Packed, places: Any = None) -> Tensor:
+        self.check_words(packed)
+        states = []
+        for number in range(len(packed)):
+            ids = packed.ids[packed.offsets[number] : packed.offsets[number + 1]]
+            pictures = packed.images[number] if packed.images is not None else ()
+            inputs, _ = self.vision.inputs(self.causal, ids, pictures)
+            states.append(self.backbone(**inputs, use_cache=False).last_hidden_state[0])
+        out = torch.cat(states)
+        return out if places is None else out[torch.as_tensor(places, device=out.device)]
+
+    def _isolates(self) -> bool:
+        return False  # nothing is packed, so nothing can leak
