@@ -47,6 +47,20 @@ def test_steps_bound_the_training_and_the_seed_decides_it() -> None:
     assert steps == 7 and torch.equal(one, same) and not torch.equal(one, other)
 
 
+def test_imitation_stops_when_it_is_told_that_this_is_enough() -> None:
+    answers = iter([False, False, True])
+    settings = replace(FAST, look_every=4)
+    learner, whole = Learner(tiny()), Learner(tiny())
+    assert warm_start(learner, trajectories(2), settings, enough=lambda: next(answers))["steps"] == 12
+    assert warm_start(whole, trajectories(2), replace(settings, epochs=1), enough=lambda: False)["steps"] > 0
+    same = Learner(tiny())
+    asked: list[int] = []
+    warm_start(same, trajectories(2), settings, enough=lambda: bool(asked.append(1)) or len(asked) == 3)
+    assert torch.equal(same.model.lm_head.weight, learner.model.lm_head.weight)
+    with pytest.raises(TurnwiseError, match="look_every"):
+        replace(FAST, look_every=0)
+
+
 def test_what_follows_starts_with_a_fresh_optimiser_and_the_learnt_masters() -> None:
     learner = Learner(tiny(), LearnerSettings(loss=Loss(kl_coef=0.1), dtype="bfloat16"))
     found = trajectories(3)

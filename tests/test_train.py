@@ -55,6 +55,26 @@ def start(out: Path, **changes: Any) -> tw.api.Result:  # type: ignore[name-defi
     return tw.train(**{**TINY, "out": str(out), "name": "try", **changes})
 
 
+def test_a_warm_start_ends_when_enough_tasks_are_won(tmp_path: Path) -> None:
+    changes = {
+        "env.name": "numberline",
+        "env.tasks": 18,
+        "env.max_turns": 4,
+        "agent.max_prompt_tokens": 400,
+        "model.tiny.max_length": 512,
+        "iterations": 1,
+        "sft.tasks": 18,
+        "sft.epochs": 3,
+        "sft.batch_tokens": 64,
+        "sft.look_every": 3,
+        "sft.look_tasks": 4,
+    }
+    easy = start(tmp_path / "easy", **changes, **{"sft.until": 1e-9})  # reached at once: no task need be won
+    hard = start(tmp_path / "hard", **changes, **{"sft.until": 1.0})
+    assert easy.metrics[0]["sft/steps"] > 0
+    assert easy.metrics[0]["sft/steps"] <= hard.metrics[0]["sft/steps"]
+
+
 def weights(folder: Path) -> dict[str, Any]:
     return load_file(folder / "model" / "model.safetensors")
 

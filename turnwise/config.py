@@ -305,6 +305,13 @@ class Sft(Section):
     """Passes over the expert's turns."""
     steps: int | None = Field(None, ge=1)
     """Instead: so many optimiser steps."""
+    until: float | None = Field(None, gt=0, le=1)
+    """Stop earlier, once this share of `look_tasks` training tasks is won, one attempt at each as in training: what is left to learn is
+    then left to reinforcement, whatever the seed. None: no look."""
+    look_every: int = Field(10, ge=1)
+    """With until: optimiser steps between two looks."""
+    look_tasks: int = Field(48, ge=1)
+    """With until: how many tasks a look plays."""
     lr: float = Field(1e-3, gt=0)
     """Learning rate."""
     prompt_weight: float = Field(0.0, ge=0)

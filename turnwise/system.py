@@ -223,11 +223,22 @@ class System:
             on_task=on_task,
         )
         optimiser = OptimiserSettings(own.lr, own.schedule, own.warmup, weight_decay=self.config.learner.weight_decay)
-        settings = SftSettings(own.epochs, own.steps, own.batch_tokens, own.prompt_weight, optimiser)
-        metrics = warm_start(self.learner, examples, settings, derive(self.config.seed, "warm start order"))
+        settings = SftSettings(own.epochs, own.steps, own.batch_tokens, own.prompt_weight, optimiser, own.look_every)
+        order, enough = derive(self.config.seed, "warm start order"), None if own.until is None else self._wins(own.until, own.look_tasks)
+        metrics = warm_start(self.learner, examples, settings, order, enough)
         self.learner.reset_reference()
         self.engine.refresh()
         return metrics | {"turns": float(sum(len(example.turns) for example in examples))}
+
+    def _wins(self, share: float, count: int) -> Callable[[], bool]:
+        """Whether the model, as it is, wins that share of `count` training tasks: always the same ones, with the same chance."""
+        starts = Plan(self.tasks, derive(self.config.seed, "look"), 1).starts(0, count)
+
+        def wins() -> bool:
+            self.engine.refresh()
+            return sum(trajectory.success for trajectory in self.collector().run(starts)) >= share * count
+
+        return wins
 
     def evaluate(self) -> Evaluation:
         """The recipe's evaluation with the weights as they are."""

@@ -6,7 +6,7 @@ temperature 1. It has an optimiser of its own, so the moments of imitation do no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from turnwise.learn.optimiser import Optimiser
 from turnwise.learn.packing import Packed, microbatches, pack
 from turnwise.learn.settings import OptimiserSettings
 from turnwise.rollouts import Trajectory, Turn
+from turnwise.seeds import derive
 
 if TYPE_CHECKING:
     from turnwise.learn.learner import Learner
@@ -30,17 +31,18 @@ if TYPE_CHECKING:
 class SftSettings:
     """batch_tokens: tokens (prompts included) of an optimiser step. steps, where given, counts; otherwise `epochs` passes are made.
     prompt_weight: how much the prompts' tokens are learned too, as a language model learns: it teaches a model that starts from nothing the
-    environment's language; a pretrained one needs 0."""
+    environment's language; a pretrained one needs 0. look_every: after how many steps it is asked whether that is enough."""
 
     epochs: int = 1
     steps: int | None = None
     batch_tokens: int = 8192
     prompt_weight: float = 0.0
     optimiser: OptimiserSettings = field(default_factory=lambda: OptimiserSettings(lr=1e-5))
+    look_every: int = 10
 
     def __post_init__(self) -> None:
-        if self.epochs < 1 or self.batch_tokens < 1 or (self.steps is not None and self.steps < 1) or not self.prompt_weight >= 0:
-            raise TurnwiseError(f"sft: epochs, batch_tokens and steps are at least 1 and prompt_weight at least 0, not {self}")
+        if min(self.epochs, self.batch_tokens, self.look_every, 1 if self.steps is None else self.steps) < 1 or not self.prompt_weight >= 0:
+            raise TurnwiseError(f"sft: epochs, batch_tokens, look_every and steps are at least 1 and prompt_weight at least 0, not {self}")
 
 
 def as_trajectories(pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> list[Trajectory]:
@@ -52,9 +54,14 @@ def as_trajectories(pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> lis
 
 
 def warm_start(
-    learner: Learner, trajectories: Sequence[Trajectory], settings: SftSettings | None = None, seed: int = 0
+    learner: Learner,
+    trajectories: Sequence[Trajectory],
+    settings: SftSettings | None = None,
+    seed: int = 0,
+    enough: Callable[[], bool] | None = None,
 ) -> dict[str, float]:
     """Train the learner's model on the responses in `trajectories`. Metrics: the loss of the first and the last pass, and the cost.
+    `enough`, where given, is asked after every `look_every` steps whether to stop here.
 
     The learner's reference, where it has one, is the model from before; `learner.reset_reference()` moves it.
     """
@@ -66,36 +73,31 @@ def warm_start(
     if len(packed) == 0:
         raise TurnwiseError("sft: the trajectories hold no response token to learn from")
     optimiser = Optimiser(learner.weights, settings.optimiser)
-    losses: list[list[tuple[float, int]]] = []
-    with log.phase("update"), learner.training(seed):
-        for epoch, batches in enumerate(_schedule(packed, settings, seed)):
-            losses.append([])
-            for number, sequences in enumerate(batches):
-                batch = packed.take(sequences)
+    losses: dict[int, list[tuple[float, int]]] = {}
+    with log.phase("update"):
+        for epoch, progress, sequences in _schedule(packed, settings, seed):
+            batch = packed.take(sequences)
+            with learner.training(derive(seed, optimiser.steps_taken)):
                 loss = float(_backward(learner, batch, settings.prompt_weight))
-                progress = _progress(settings, optimiser.steps_taken, epoch, number, len(batches))
                 log.step({"loss": loss}, optimiser.step(loss, progress))
-                losses[-1].append((loss, len(batch.source)))
+            losses.setdefault(epoch, []).append((loss, len(batch.source)))
+            if enough is not None and optimiser.steps_taken % settings.look_every == 0 and enough():
+                break
     log.add(tokens=len(packed.source), tokens_forward=len(packed.ids), sequences=len(packed), epochs=len(losses))
-    log.add(loss_first=_mean(losses[0]), loss_last=_mean(losses[-1]))
+    log.add(loss_first=_mean(losses[0]), loss_last=_mean(losses[max(losses)]))
     return log.summary(settings.optimiser.lr)
 
 
-def _schedule(packed: Packed, settings: SftSettings, seed: int) -> Iterable[list[Any]]:
-    """The batches of each pass, shuffled anew; the last pass is cut where `steps` are reached."""
-    left = settings.steps
-    epoch = 0
-    while (left is None and epoch < settings.epochs) or (left is not None and left > 0):
+def _schedule(packed: Packed, settings: SftSettings, seed: int) -> Iterator[tuple[int, float, Any]]:
+    """The batches as (pass, progress of the whole, sequences), each pass shuffled anew; the last one is cut where `steps` are reached."""
+    taken = epoch = 0
+    while taken < settings.steps if settings.steps is not None else epoch < settings.epochs:
         order = np.random.default_rng((seed % 2**63, epoch)).permutation(len(packed))
         batches = microbatches(packed, order, settings.batch_tokens)
-        batches = batches if left is None else batches[:left]
-        left = None if left is None else left - len(batches)
+        for number, sequences in enumerate(batches if settings.steps is None else batches[: settings.steps - taken]):
+            yield epoch, (epoch + number / len(batches)) / settings.epochs if settings.steps is None else taken / settings.steps, sequences
+            taken += 1
         epoch += 1
-        yield batches
-
-
-def _progress(settings: SftSettings, taken: int, epoch: int, number: int, batches: int) -> float:
-    return taken / settings.steps if settings.steps is not None else (epoch + number / batches) / settings.epochs
 
 
 def _backward(learner: Learner, batch: Packed, prompt_weight: float) -> Tensor:

@@ -15,7 +15,8 @@ def wilson(successes: int, n: int, z: float = Z95) -> tuple[float, float]:
     share = successes / n
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    # At 0 and 1 the interval ends there; in floats it would end 1e-17 beside it.
+    return (0.0 if successes <= 0 else max(0.0, centre - half)), (1.0 if successes >= n else min(1.0, centre + half))
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
