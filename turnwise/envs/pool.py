@@ -66,7 +66,7 @@ class Result(NamedTuple):
 
 class Pool:
     """`size` environments in slots 0 … size − 1. `factory` is a registered name, `path/to/my_env.py:MyEnv`, or a function that makes an
-    environment; `options` go to a named one. `workers=0` plays here; `timeout` (seconds a request, None for none) needs workers, and so does
+    environment; `options` go to a named one. `workers=0` plays here; `timeout` (seconds a request, or None) needs workers, and so does
     `memory_mb` (what one worker, and each process that it starts, may allocate)."""
 
     def __init__(

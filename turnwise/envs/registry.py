@@ -1,7 +1,8 @@
 """The registry: environments by name, their tasks, and what each of them needs.
 
 A new environment is one new folder here: its `__init__.py` calls `register`, with the factory given as text (`"module:Class"`) so
-that listing the environments imports none of their code. Other packages announce theirs under the entry point group `turnwise.envs`.
+that listing the environments imports none of their code. The adapters to other people's environments register in the same way, from a room
+of their own. Other packages announce theirs under the entry point group `turnwise.envs`.
 A user's own file needs neither: `"path/to/my_env.py:MyEnv"` is a name everywhere a name is asked for.
 
 A folder or a package that cannot be imported never takes the others down: its error is kept, listed, and raised when it is asked for.
@@ -27,6 +28,7 @@ from turnwise.errors import TurnwiseError, unknown_name
 from turnwise.tasks import Task, TaskSet
 
 ENTRY_POINTS = "turnwise.envs"
+ADAPTERS = "turnwise.adapters"
 NUMBERED_SPLITS: Mapping[str, tuple[int, ...]] = {"train": (0, 1, 2, 3, 4, 5, 6, 7), "valid": (8,), "test": (9,)}
 NUMBERED_DECADES = 1000  # where no `n` is given, numbered tasks are 0 … 9,999: 8,000 train, 1,000 valid, 1,000 test
 
@@ -135,7 +137,8 @@ def discover() -> None:
     _discovered = True
     for module in iter_modules([str(Path(__file__).parent)]):
         if module.ispkg:
-            _import_folder(module.name)
+            _import_folder(f"turnwise.envs.{module.name}")
+    _import_folder(ADAPTERS)
     for point in entry_points(group=ENTRY_POINTS):
         if point.name in _specs:
             warnings.warn(f"{point.value} offers an environment called {point.name!r}, which exists already; it is ignored", stacklevel=2)
@@ -146,9 +149,9 @@ def discover() -> None:
 
 def _import_folder(folder: str) -> None:
     try:
-        import_module(f"turnwise.envs.{folder}")
+        import_module(folder)
     except Exception as error:  # any failure of one folder: the others must stay usable
-        _broken[folder] = f"{type(error).__name__}: {error}"
+        _broken[folder.rpartition(".")[2]] = f"{type(error).__name__}: {error}"
 
 
 def names() -> list[str]:

@@ -17,7 +17,7 @@ def environments_table(rows: list[dict[str, Any]]) -> Table:
     """The environments with their tasks, horizon and needs; what is missing is red, with the remedy."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("name", "tasks", "turns", "needs"):
-        table.add_column(column, no_wrap=column == "name", justify="right" if column == "turns" else "left")
+        table.add_column(column, no_wrap=column == "name", justify="right" if column == "turns" else "left", overflow="fold")
     table.add_column("what it is", ratio=1)
     for row in rows:
         name = Text(plain(row["name"]), style="bold green" if row["ready"] else "bold yellow")

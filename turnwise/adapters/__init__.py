@@ -1,0 +1,89 @@
+"""Other people's environments, each behind the same two methods, each in an extra of its own where pip allows it.
+
+Nothing of theirs is imported before one of them is made: listing them says what each lacks and how to get it.
+"""
+
+from __future__ import annotations
+
+import shutil
+
+from turnwise.envs.registry import Need, needs_package, register
+
+register(
+    "gymnasium",
+    "turnwise.adapters.gymnasium:GymnasiumEnv",
+    summary="any Gymnasium environment with discrete, multi-discrete or text actions, by its id",
+    needs=[needs_package("gymnasium", "gymnasium")],
+)
+
+register(
+    "textworld",
+    "turnwise.adapters.textworld:TextWorldEnv",
+    summary="TextWorld's and Z-machine games, from a file or a folder of them",
+    needs=[
+        needs_package("textworld", "textworld"),
+        Need("TEXTWORLD_GAMES", lambda: _textworld_games(), "set TEXTWORLD_GAMES, or the option games: see docs/adapters.md"),
+    ],
+)
+
+register(
+    "scienceworld",
+    "turnwise.adapters.scienceworld:ScienceWorldEnv",
+    summary="ScienceWorld's thirty tasks of school science, their variations as splits",
+    splits={"train": 3592, "dev": 1796, "test": 1819},
+    max_turns=100,
+    needs=[
+        needs_package("scienceworld", "scienceworld"),
+        Need(
+            "Java",
+            lambda: shutil.which("java") is not None,
+            "install a Java runtime, as with: apt install default-jre-headless",
+        ),
+    ],
+)
+
+register(
+    "openenv",
+    "turnwise.adapters.openenv:OpenEnvClient",
+    summary="an environment behind a running OpenEnv server",
+    needs=[
+        needs_package("websockets", "openenv"),
+        Need("OPENENV_URL", lambda: _openenv_url(), "start a server and set OPENENV_URL, or the option url: see docs/adapters.md"),
+    ],
+)
+
+register(
+    "appworld",
+    "turnwise.adapters.appworld:AppWorldEnv",
+    summary="AppWorld: write code that uses the apps of a simulated person",
+    splits={"train": 90, "dev": 57, "test_normal": 168, "test_challenge": 417},
+    max_turns=40,
+    needs=[
+        Need("a Python with AppWorld", lambda: _appworld_python(), "a virtual environment of its own: see docs/adapters.md"),
+        Need("AppWorld's data", lambda: _appworld_data(), "appworld install && appworld download data: see docs/adapters.md"),
+    ],
+)
+
+
+def _textworld_games() -> bool:
+    from turnwise.adapters.textworld import default_games
+
+    return default_games() is not None
+
+
+def _openenv_url() -> bool:
+    from turnwise.adapters.openenv import default_url
+
+    return bool(default_url())
+
+
+def _appworld_data() -> bool:
+    from turnwise.adapters.appworld import find_data
+
+    return find_data().is_dir()
+
+
+def _appworld_python() -> bool:
+    from turnwise.adapters.appworld import has_appworld
+
+    return has_appworld()

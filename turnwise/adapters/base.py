@@ -1,0 +1,55 @@
+"""What the adapters share: packages that may be absent, text that a foreign program can take, and when an episode counts as a success."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from turnwise.errors import MissingExtra, TurnwiseError
+
+
+def load(package: str, feature: str, extra: str) -> Any:
+    """The package, or the error that names the extra. A package that is there but fails to load keeps its own error."""
+    try:
+        return import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name is None or package.split(".")[0] != error.name.split(".")[0]:
+            raise
+        raise MissingExtra(feature, extra) from None
+
+
+def well_formed(text: str) -> str:
+    """The text without what other programs choke on: lone surrogates and NUL."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\x00", "\ufffd")
+
+
+class Success:
+    """When an ended episode was a success:
+
+    `"reward"`      it ended by itself, and its last reward was positive
+    `"terminated"`  it ended by itself, and not at a limit of steps
+    `"info.NAME"`   the environment's own information says so under NAME
+    a number        the sum of the rewards reached it
+    """
+
+    def __init__(self, rule: str | float, where: str):
+        known = isinstance(rule, str) and (rule in ("reward", "terminated") or (rule.startswith("info.") and len(rule) > len("info.")))
+        number = isinstance(rule, int | float) and not isinstance(rule, bool)
+        if not known and not number:
+            raise TurnwiseError(f'{where}: success is "reward", "terminated", "info.NAME" or a number (the return to reach), not {rule!r}')
+        self.rule = rule
+
+    def of(self, last: float, total: float, terminated: bool, info: Mapping[str, Any]) -> bool:
+        if not isinstance(self.rule, str):
+            return total >= self.rule
+        if self.rule == "reward":
+            return terminated and last > 0
+        if self.rule == "terminated":
+            return terminated
+        return bool(info.get(self.rule.removeprefix("info."), False))
+
+
+def plain_values(info: Mapping[Any, Any]) -> dict[str, Any]:
+    """The entries of a foreign dictionary that are single values: worth logging, and fit for another process."""
+    return {str(key): value for key, value in info.items() if isinstance(value, bool | int | float | str)}

@@ -1,0 +1,229 @@
+"""A client for OpenEnv servers: the environment runs there, often in a container; here are only its texts.
+
+    tw.make("openenv", url="http://127.0.0.1:8000")
+
+Every environment of a pool is one session, so the server must allow as many as there are slots (`max_concurrent_envs`). The task gives the
+seed of the server's `reset`, or, from a file of tasks, whatever parameters it takes. OpenEnv knows one seed alone: what happens after
+the start is fixed by the task too, and the attempt's seed does nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from turnwise.adapters.base import Success, load, plain_values, well_formed
+from turnwise.adapters.openenv_wire import Broken, Lost, Refused, Requests, Session, Wire, action_schema
+from turnwise.adapters.spaces import words_of
+from turnwise.envs.base import EpisodeOver, Observation, Transition
+from turnwise.envs.registry import numbered
+from turnwise.errors import TurnwiseError
+from turnwise.seeds import derive
+from turnwise.tasks import Task, TaskSet
+
+LISTS_OF_ACTIONS = ("legal_actions", "available_actions", "valid_actions")
+LONGEST_WAIT = 30.0
+MAX_TURNS = 50
+Mode = Literal["session", "http"]
+OnError = Literal["fault", "answer"]
+Anchor = Literal["observation", "history"]
+
+
+def default_url() -> str:
+    """The server that OPENENV_URL names."""
+    return os.environ.get("OPENENV_URL", "")
+
+
+class OpenEnvClient:
+    """An environment on an OpenEnv server. The options are explained in docs/adapters.md."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        mode: Mode = "session",
+        action_field: str | None = None,
+        show: Sequence[str] | None = None,
+        success: str | float = "reward",
+        tasks_file: str | Path | None = None,
+        on_error: OnError = "fault",
+        anchor: Anchor = "observation",
+        max_turns: int = MAX_TURNS,
+        timeout: float = 60.0,
+        retries: int = 5,
+        first_wait: float = 0.5,
+        key_variable: str = "OPENENV_KEY",
+    ):
+        self.url = url or default_url()
+        if not self.url:
+            raise TurnwiseError("openenv: give the option url, as in http://127.0.0.1:8000, or set OPENENV_URL")
+        if mode not in get_args(Mode) or on_error not in get_args(OnError) or anchor not in get_args(Anchor):
+            raise TurnwiseError(
+                f"openenv: mode is session or http, on_error is fault or answer, anchor is observation or history; "
+                f"got {mode!r}, {on_error!r}, {anchor!r}"
+            )
+        if timeout <= 0 or retries < 0 or first_wait < 0:
+            raise TurnwiseError(
+                f"openenv: timeout is above 0, retries and first_wait are not negative; got {timeout}, {retries}, {first_wait}"
+            )
+        if mode == "session":
+            load("websockets", "the adapter for OpenEnv", "openenv")
+        self.mode, self.on_error, self.anchor, self.max_turns = mode, on_error, anchor, max_turns
+        self.timeout, self.retries, self.first_wait = timeout, retries, first_wait
+        self.action_field, self.show, self.tasks_file = action_field, show, tasks_file
+        self._key = os.environ.get(key_variable, "")
+        self._success = Success(success, f"openenv server {self.url}")
+        self._fields: dict[str, Any] | None = None
+        self._wire: Wire | None = None
+        self._sleep: Callable[[float], None] = time.sleep
+        self._over = "call reset(task) before the first step"
+        self._last = Observation("")
+        self._return, self._turns, self._history = 0.0, 0, ""
+
+    def tasks(self, split: str = "train", n: int | None = None) -> TaskSet:
+        """The tasks of `tasks_file`, or numbers, each of which is a seed."""
+        if self.tasks_file is None:
+            return numbered("openenv", split, n)
+        found = read_tasks(Path(self.tasks_file).expanduser())
+        return TaskSet([task for task in found if task.split == split], f"openenv/{split}")
+
+    def reset(self, task: Task, seed: int = 0) -> Observation:
+        given = task.data.get("reset")
+        data = {"seed": derive(0, "openenv", task.id) % 2**31, **(given if isinstance(given, Mapping) else {})}
+        answer = self._patiently(lambda: self._open().reset(data), f"task {task.id!r}")
+        self._over, self._return, self._turns, self._history = "", 0.0, 0, ""
+        self._last = self._observation(answer, "")
+        return self._last
+
+    def step(self, action: str) -> Transition:
+        if self._over or self._wire is None:
+            raise EpisodeOver(f"openenv: {self._over}")
+        self._turns += 1
+        try:
+            answer = self._wire.step(self._action(well_formed(action)))
+        except Refused as error:
+            return self._unchanged(f"That is not an action here: {error}")
+        except Broken as error:
+            if self.on_error == "answer":
+                return self._unchanged(f"Error: {error}")
+            self.close()
+            raise TurnwiseError(f"openenv server {self.url}: its environment failed: {error}") from None
+        except Lost as error:
+            self.close()  # the step may have been taken: it must not be sent again
+            raise TurnwiseError(f"openenv server {self.url}: {error}") from None
+        return self._result(answer, action)
+
+    def _result(self, answer: Mapping[str, Any], action: str) -> Transition:
+        reward, ended = float(answer.get("reward") or 0.0), bool(answer.get("done"))
+        self._return += reward
+        done = ended or self._turns >= self.max_turns
+        if done:
+            self._over = "the episode is over: call reset(task) before the next step"
+        info = {**plain_values(answer.get("metadata") or {}), **plain_values(answer.get("observation") or {})}
+        success = done and self._success.of(reward, self._return, ended, info)
+        self._last = self._observation(answer, action)
+        return Transition(self._last, reward, done, success, {**info, "understood": True, "truncated": done and not ended})
+
+    def _unchanged(self, remark: str) -> Transition:
+        """The state is as it was; the agent is told why."""
+        done = self._turns >= self.max_turns
+        if done:
+            self._over = "the episode is over: call reset(task) before the next step"
+        observation = Observation(f"{remark}\n{self._last.text}", actions=self._last.actions, anchor=self._last.key)
+        return Transition(observation, 0.0, done, False, {"understood": False, "truncated": done})
+
+    def _observation(self, answer: Mapping[str, Any], action: str) -> Observation:
+        fields = answer.get("observation")
+        fields = fields if isinstance(fields, Mapping) else {"observation": fields}
+        listed = next((fields[name] for name in LISTS_OF_ACTIONS if isinstance(fields.get(name), list)), None)
+        actions = tuple(dict.fromkeys(words_of(entry) for entry in listed)) if listed else None
+        shown = [name for name in fields if name not in LISTS_OF_ACTIONS] if self.show is None else list(self.show)
+        parts = {name: fields[name] for name in shown if fields.get(name) not in (None, "", [], {})}
+        single = next(iter(parts.values())) if len(parts) == 1 else None
+        text = single if isinstance(single, str) else words_of(parts)
+        anchor = None
+        if self.anchor == "history":
+            self._history = blake2b(f"{self._history}\n{action}\n{text}".encode(), digest_size=16).hexdigest()
+            anchor = self._history
+        return Observation(text, actions=actions, anchor=anchor)
+
+    def _action(self, text: str) -> dict[str, Any]:
+        """What the agent wrote as an action of the server: a JSON object as it is, any other text as the one field that it has."""
+        try:
+            given = json.loads(text)
+        except (ValueError, RecursionError):
+            given = text
+        if isinstance(given, dict):
+            return given
+        fields = self._known_fields()
+        name = self.action_field or self._only_field(fields)
+        wants = fields.get(name, {}).get("type", "string") if isinstance(fields.get(name), Mapping) else "string"
+        return {name: text.strip() if wants == "string" else given}
+
+    def _known_fields(self) -> dict[str, Any]:
+        if self._fields is None:
+            try:
+                schema = action_schema(self.url, self.timeout, self._key)
+            except Lost as error:
+                if self.action_field is None:
+                    raise TurnwiseError(f"openenv: the form of an action is not known: {error}. Give the option action_field") from None
+                schema = {}
+            properties = schema.get("properties")
+            fields: dict[str, Any] = dict(properties) if isinstance(properties, Mapping) else {}
+            required = schema.get("required") or [name for name in fields if name != "metadata"]
+            self._fields = {name: fields.get(name, {}) for name in required} if not self.action_field else fields
+        return self._fields
+
+    def _only_field(self, fields: Mapping[str, Any]) -> str:
+        if len(fields) != 1:
+            raise TurnwiseError(
+                f"openenv server {self.url}: an action has the fields {', '.join(fields) or '(none told)'}."
+                " Give the option action_field, or let the agent write JSON objects"
+            )
+        return next(iter(fields))
+
+    def _open(self) -> Wire:
+        if self._wire is None:
+            make = Session if self.mode == "session" else Requests
+            self._wire = make(self.url, self.timeout, self._key)
+        return self._wire
+
+    def _patiently(self, ask: Callable[[], dict[str, Any]], what: str) -> dict[str, Any]:
+        """Ask again what may pass: a server that starts, or has no session free. Only for a reset, which can be repeated."""
+        for attempt in range(self.retries + 1):
+            try:
+                return ask()
+            except (Refused, Broken) as error:
+                raise TurnwiseError(f"openenv server {self.url}: {what} cannot be started: {error}") from None
+            except Lost as error:
+                self.close()
+                if not error.passing or attempt == self.retries:
+                    advice = "Is it running, and does it allow as many sessions (max_concurrent_envs) as there are slots?"
+                    raise TurnwiseError(f"openenv server {self.url}: {error} (tried {attempt + 1} times). {advice}") from None
+                self._sleep(min(self.first_wait * 2.0**attempt, LONGEST_WAIT))
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    def close(self) -> None:
+        self._over = "it was closed: call reset(task) first"
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.close()
+
+
+def read_tasks(path: Path) -> list[Task]:
+    """Tasks from a file of JSON lines: `{"id": "a", "split": "train", "goal": "…", "reset": {…}}`; only the id is needed."""
+    try:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
+        raise TurnwiseError(f"openenv: {path} cannot be read as JSON lines: {error}") from None
+    found = []
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict) or not isinstance(row.get("id"), str | int) or not isinstance(row.get("reset", {}), dict):
+            raise TurnwiseError(f'{path}, line {number}: a task looks like {{"id": "a", "split": "train", "reset": {{…}}}}')
+        data = {name: value for name, value in row.items() if name not in ("id", "split")}
+        found.append(Task(str(row["id"]), str(row.get("split", "train")), data))
+    return found

@@ -1,0 +1,153 @@
+"""The two ways to an OpenEnv server, one exchange at a time.
+
+A session over a WebSocket (`/ws`) has an environment of its own on the server: messages `{"type": "reset" | "step", "data": …}`, answers
+`{"type": "observation" | "error", "data": …}`. Plain HTTP (`POST /reset`, `POST /step`) is for servers that keep one environment behind
+these paths; OpenEnv's own server makes a new environment for every request there, so a game of more than one turn needs the session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from turnwise.adapters.base import load
+from turnwise.engines.transport import Failure, Transport
+from turnwise.errors import TurnwiseError
+
+LARGEST_MESSAGE = 64 * 2**20
+HTTP_OF = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
+
+
+class Lost(Exception):
+    """No answer came. `passing`: the same may succeed later."""
+
+    def __init__(self, message: str, passing: bool = True):
+        super().__init__(message)
+        self.passing = passing
+
+
+class Refused(Exception):
+    """The server answered that the action is none of its actions."""
+
+
+class Broken(Exception):
+    """The environment on the server raised an error."""
+
+
+class Wire(Protocol):
+    def reset(self, data: Mapping[str, Any]) -> dict[str, Any]: ...
+
+    def step(self, action: Mapping[str, Any]) -> dict[str, Any]: ...
+
+    def close(self) -> None: ...
+
+
+class Session:
+    """A WebSocket session. After an error of the line it is dead: make another."""
+
+    def __init__(self, url: str, timeout: float, key: str):
+        client = load("websockets.sync.client", "the adapter for OpenEnv", "openenv")
+        self._error: type[Exception] = load("websockets.exceptions", "the adapter for OpenEnv", "openenv").WebSocketException
+        self._timeout = timeout
+        address = f"ws{http_url(url).removeprefix('http')}/ws"
+        headers = {"Authorization": f"Bearer {key}"} if key else None
+        try:
+            self._socket = client.connect(address, open_timeout=timeout, max_size=LARGEST_MESSAGE, proxy=None, additional_headers=headers)
+        except (OSError, self._error) as error:  # a time-out is an OSError too
+            raise Lost(f"no connection to {address}: {type(error).__name__}: {error}") from None
+
+    def reset(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        return self._exchange({"type": "reset", "data": dict(data)})
+
+    def step(self, action: Mapping[str, Any]) -> dict[str, Any]:
+        return self._exchange({"type": "step", "data": dict(action)})
+
+    def _exchange(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            self._socket.send(json.dumps(message))
+            answer = json.loads(self._socket.recv(timeout=self._timeout))
+        except TimeoutError:
+            raise Lost(f"no answer within {self._timeout:g} s") from None
+        except (OSError, self._error) as error:
+            raise Lost(f"the connection ended: {type(error).__name__}: {error}") from None
+        except ValueError as error:
+            raise Lost(f"an answer that is no JSON: {error}", passing=False) from None
+        kind, data = (answer.get("type"), answer.get("data")) if isinstance(answer, dict) else (None, None)
+        if kind == "observation" and isinstance(data, dict):
+            return data
+        if kind != "error" or not isinstance(data, dict):
+            raise Lost(f"an answer of another form: {str(answer)[:200]}", passing=False)
+        words, code = str(data.get("message", "")), data.get("code")
+        if code == "VALIDATION_ERROR":
+            raise Refused(_details(data.get("errors")) or words)
+        if code == "EXECUTION_ERROR":
+            raise Broken(words)
+        raise Lost(f"{code}: {words}", passing=code == "CAPACITY_REACHED")
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError, self._error):
+            self._socket.send(json.dumps({"type": "close"}))
+        with contextlib.suppress(OSError, self._error):
+            self._socket.close()
+
+
+class Requests:
+    """Plain HTTP to a server with one environment behind it."""
+
+    def __init__(self, url: str, timeout: float, key: str):
+        self._transport = Transport(http_url(url), key, timeout)
+
+    def reset(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        return self._post("reset", data)
+
+    def step(self, action: Mapping[str, Any]) -> dict[str, Any]:
+        return self._post("step", {"action": dict(action)})
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return self._transport.post(path, body)
+        except Failure as failure:
+            if failure.status == 422:
+                raise Refused(str(failure)) from None
+            if failure.status == 500:
+                raise Broken(str(failure)) from None
+            raise Lost(str(failure), failure.passing) from None
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+def http_url(url: str) -> str:
+    """The server's address as http(s)://…, whatever was given: http, https, ws or wss, with or without /ws at the end."""
+    parts = urlsplit(url)
+    if parts.scheme not in HTTP_OF or not parts.hostname:
+        raise TurnwiseError(f"openenv: {url!r} is no address of a server. One looks like http://127.0.0.1:8000")
+    return f"{HTTP_OF[parts.scheme]}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/ws')}"
+
+
+def action_schema(url: str, timeout: float, key: str) -> dict[str, Any]:
+    """The JSON schema of the server's actions; empty where it tells none."""
+    request = urllib.request.Request(f"{http_url(url)}/schema", headers={"Authorization": f"Bearer {key}"} if key else {})
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=timeout) as answer:
+            found = json.loads(answer.read(LARGEST_MESSAGE))
+    except urllib.error.HTTPError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise Lost(f"{http_url(url)}/schema: {error}") from None
+    schema = found.get("action") if isinstance(found, dict) else None
+    return schema if isinstance(schema, dict) else {}
+
+
+def _details(errors: Any) -> str:
+    """What the server's check of an action found, in one line."""
+    if not isinstance(errors, list):
+        return ""
+    found = [f"{'.'.join(map(str, error.get('loc', ())))}: {error.get('msg', '')}" for error in errors if isinstance(error, dict)]
+    return "; ".join(found)[:500]
