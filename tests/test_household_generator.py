@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -335,6 +336,10 @@ def test_a_house_written_by_hand_can_be_played() -> None:
 FURNITURE = ["toilet", "cabinet", "countertop", "shelf"]
 
 
+def house(task: Task) -> str:
+    return json.dumps([task.data[key] for key in ("object", "target", "receptacles", "objects")])
+
+
 def test_every_house_has_the_furniture_that_was_asked_for() -> None:
     knobs: dict[str, Any] = {"size": "tiny", "rooms": "bathroom", "task_types": "pick_and_place_simple", "furniture": FURNITURE}
     env = HouseholdEnv(**knobs)
@@ -342,7 +347,11 @@ def test_every_house_has_the_furniture_that_was_asked_for() -> None:
         for task in env.tasks(split, 200):
             assert list(task.data["receptacles"]) == [f"{piece} 1" for piece in sorted(FURNITURE)]
             win(env, task)
-    assert not {core(task) for task in env.tasks("train", 500)} & {core(task) for task in env.tasks("valid", 500)}
+    train, valid = ({house(task) for task in env.tasks(split, 500)} for split in ("train", "valid"))
+    assert not train & valid
+    assert len(train) > 400
+    cores = [{core(task) for task in env.tasks(split, 500)} for split in ("train", "valid")]
+    assert len(cores[1] - cores[0]) < 0.2 * len(cores[1])  # nothing about the wanted object tells the splits apart
     some = [tuple(task.data["receptacles"]) for task in HouseholdEnv(**knobs, receptacles=3).tasks("train", 200)]
     assert {len(set(names) & {f"{piece} 1" for piece in FURNITURE}) for names in some} == {3}
     assert len(set(some)) == 4

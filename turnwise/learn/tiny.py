@@ -27,7 +27,7 @@ from turnwise.tasks import Task
 UNKNOWN, PAD, SYSTEM, USER, AGENT, END = "<|unknown|>", "<|pad|>", "<|system|>", "<|user|>", "<|agent|>", "<|end|>"
 SPECIAL = (UNKNOWN, PAD, SYSTEM, USER, AGENT, END)
 LONGEST_WORD = 32
-INITIAL_SPREAD = 0.68  # over √hidden: 0.06 at 128. With the 0.02 that suits wide models, a narrow one takes five times as long to learn to copy
+INITIAL_SPREAD = 0.68  # over √hidden: 0.06 at 128. The 0.02 that suits wide models made one of 128 about five times slower to learn to copy
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{% if message.role == 'assistant' %}<|agent|>{{ message.content }}<|end|>"

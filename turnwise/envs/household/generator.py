@@ -3,7 +3,9 @@
 A house is drawn step by step: the task and the room, what is to go where, the furniture, where the wanted objects lie, then everything
 else. After the first steps its *core* is known: the room, the task, how many receptacles of each kind there are, and the kinds of places
 where the wanted objects lie. A hash of the core decides the split, and a house of the wrong split is drawn again. So train, valid and test
-share no house by construction, and not even one that differs only in numbers, in other objects or in what is closed.
+share no house by construction, and not even one that differs only in numbers, in other objects or in what is closed. Where the
+furniture is chosen, there are too few cores for that: a player that learned where the wanted things lie in the training houses would find
+them nowhere in the others. There the whole house decides, with everything in it.
 
 All chance comes from `Dice`, whose numbers are hashes.
 """
@@ -58,7 +60,9 @@ def generate(knobs: Knobs, split: str, index: int) -> dict[str, Any]:
     for attempt in range(ATTEMPTS):
         dice = Dice(f"{STREAM} {knobs.key} {split} {index} {attempt}")
         draft = _Draft(knobs, dice, knobs.task_types[index % len(knobs.task_types)])
-        if draft.part_of_all() in SPLITS[split] and draft.furnish():
+        if knobs.furniture is None and draft.part_of_all() in SPLITS[split] and draft.furnish():
+            return draft.data()
+        if knobs.furniture is not None and draft.furnish() and _part(draft.layout()) in SPLITS[split]:
             return draft.data()
     raise TurnwiseError(
         f"household: with these knobs there are too few different houses to keep the splits apart; none was found for {split!r}. "
@@ -127,12 +131,9 @@ class _Draft:
         return bool(weights)
 
     def part_of_all(self) -> int:
-        """Which of the eight parts of all houses this one belongs to, by what matters for its task. Where the furniture is chosen, houses
-        look alike, and what is held out is what can be seen: if the place of the object decided, a player that learned where things
-        lie in the training houses would be wrong in all the others."""
-        lying = [] if self.knobs.furniture else sorted((kind, _kind(place)) for kind, place in self.things)
-        core = [self.room_name, self.task_type, self.object, self.target, sorted(self.counts.items()), lying]
-        return blake2b(json.dumps(core).encode(), digest_size=1).digest()[0] % 8
+        """Which of the eight parts of all houses this one belongs to, by what matters for its task."""
+        lying = sorted((kind, _kind(place)) for kind, place in self.things)
+        return _part([self.room_name, self.task_type, self.object, self.target, sorted(self.counts.items()), lying])
 
     def furnish(self) -> bool:
         """Lay out the other objects and close what is closed. False where the room has no place for so many."""
@@ -179,6 +180,11 @@ class _Draft:
             "objects": dict(sorted(objects.items())),
         }
 
+    def layout(self) -> list[Any]:
+        """What can be found out about the house, in plain values; how its task is worded is no part of it."""
+        data = self.data()
+        return [data[key] for key in ("task_type", "object", "target", "room", "receptacles", "objects")]
+
     def _receptacles(self) -> list[str]:
         return [name for kind in sorted(self.counts) for name in self.rooms_of_kind[kind]]
 
@@ -188,6 +194,10 @@ def _appeal(chance: int, most: int, count: int) -> int:
     if count >= most:
         return 0
     return 4 * chance if count == 0 else max(1, chance * (most - count) // 4)
+
+
+def _part(of: list[Any]) -> int:
+    return blake2b(json.dumps(of).encode(), digest_size=1).digest()[0] % 8
 
 
 def _kind(name: str) -> str:
