@@ -24,8 +24,8 @@ $(VENV)/.%: $(VENV)/.made pyproject.toml
 	$(PIP) install --quiet --quiet --editable '.[$*]'
 	@touch $@
 
-quickstart: $(VENV)/.quickstart  ## set up and run the main job
-	$(BIN)/turnwise lab
+quickstart: $(VENV)/.quickstart  ## set up and train the tiny agent of recipes/quickstart.toml
+	$(BIN)/turnwise train
 
 test: $(VENV)/.dev lint  ## set up, lint, type-check and run every test
 	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 2
