@@ -83,14 +83,14 @@ class Process:
             self._process.stdin.write(json.dumps({"call": call, **request}).encode() + b"\n")
             self._process.stdin.flush()
             answer: dict[str, Any] = json.loads(self._line())
+        except TimeoutError:  # also an OSError, hence first
+            self._end()
+            raise TurnwiseError(f"appworld: no answer to {call} within {self._timeout:g} seconds; its process was ended") from None
         except (OSError, EOFError):
             code = self._end()
             raise TurnwiseError(
                 f"appworld: its process ended during {call} (exit code {code}; memory limit {self._memory_mb} MB)"
             ) from None
-        except TimeoutError:
-            self._end()
-            raise TurnwiseError(f"appworld: no answer to {call} within {self._timeout:g} seconds; its process was ended") from None
         if answer.get("missing"):
             raise TurnwiseError(f"appworld: its Python has no AppWorld. Install it with: {REMEDY}")
         if "error" in answer:

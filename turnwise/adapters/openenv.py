@@ -123,7 +123,8 @@ class OpenEnvClient:
         done = ended or self._turns >= self.max_turns
         if done:
             self._over = "the episode is over: call reset(task) before the next step"
-        info = {**plain_values(answer.get("metadata") or {}), **plain_values(answer.get("observation") or {})}
+        fields = {**(answer.get("metadata") or {}), **(answer.get("observation") or {})}
+        info = {name: value for name, value in plain_values(fields).items() if not isinstance(value, str)}  # texts are in the observation
         success = done and self._success.of(reward, self._return, ended, info)
         self._last = self._observation(answer, action)
         return Transition(self._last, reward, done, success, {**info, "understood": True, "truncated": done and not ended})

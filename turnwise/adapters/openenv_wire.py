@@ -56,8 +56,10 @@ class Session:
         self._timeout = timeout
         address = f"ws{http_url(url).removeprefix('http')}/ws"
         headers = {"Authorization": f"Bearer {key}"} if key else None
+        self._line = contextlib.ExitStack()
+        options = {"open_timeout": timeout, "max_size": LARGEST_MESSAGE, "proxy": None, "additional_headers": headers}
         try:
-            self._socket = client.connect(address, open_timeout=timeout, max_size=LARGEST_MESSAGE, proxy=None, additional_headers=headers)
+            self._socket = self._line.enter_context(client.connect(address, **options))
         except (OSError, self._error) as error:  # a time-out is an OSError too
             raise Lost(f"no connection to {address}: {type(error).__name__}: {error}") from None
 
@@ -69,7 +71,8 @@ class Session:
 
     def _exchange(self, message: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            self._socket.send(json.dumps(message))
+            with contextlib.suppress(self._error):  # a line that is closed already may still hold the server's reason
+                self._socket.send(json.dumps(message))
             answer = json.loads(self._socket.recv(timeout=self._timeout))
         except TimeoutError:
             raise Lost(f"no answer within {self._timeout:g} s") from None
@@ -93,7 +96,7 @@ class Session:
         with contextlib.suppress(OSError, self._error):
             self._socket.send(json.dumps({"type": "close"}))
         with contextlib.suppress(OSError, self._error):
-            self._socket.close()
+            self._line.close()
 
 
 class Requests:

@@ -181,8 +181,10 @@ def split_games(place: Path, files: Sequence[Path]) -> dict[str, list[Path]]:
 
 
 def _clean(feedback: str) -> str:
-    """A game's answer without its prompt and its empty lines at both ends."""
+    """A game's answer without the prompts and empty lines at both ends."""
     lines = [line.rstrip() for line in feedback.replace("\r\n", "\n").split("\n")]
     while lines and lines[-1] in ("", ">"):
         lines.pop()
-    return "\n".join(lines).strip("\n")
+    while lines and lines[0] in ("", ">"):
+        lines.pop(0)
+    return "\n".join(lines)

@@ -1,0 +1,247 @@
+"""TextWorld, ScienceWorld and AppWorld through their adapters, with stand-ins that speak their interfaces."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+import turnwise as tw
+from turnwise.adapters import scienceworld
+from turnwise.adapters.appworld import code_of
+from turnwise.envs import EpisodeOver
+from turnwise.envs.check import check
+from turnwise.envs.registry import describe
+from turnwise.errors import MissingExtra, TurnwiseError
+from turnwise.tasks import Task
+
+STAND_INS = str(ROOT / "tests" / "standins")
+ADAPTERS = ("appworld", "gymnasium", "openenv", "scienceworld", "textworld")
+
+
+@pytest.fixture
+def stand_ins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The stand-ins in place of the packages, here and in every process that is started; a `java` that nobody runs."""
+    monkeypatch.syspath_prepend(STAND_INS)
+    for name in ("textworld", "scienceworld"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").write_text("#!/bin/sh\n")
+    (tmp_path / "bin" / "java").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", STAND_INS)
+    monkeypatch.setattr(scienceworld, "_variations", {})
+
+
+@pytest.fixture
+def games(tmp_path: Path, stand_ins: None) -> Path:
+    for name, word in {"a.z8": "light", "b.z8": "strike", "c.z8": "press", "a.json": "light"}.items():
+        (tmp_path / "games").mkdir(exist_ok=True)
+        (tmp_path / "games" / name).write_text(word)
+    return tmp_path / "games"
+
+
+@pytest.fixture
+def data(tmp_path: Path, stand_ins: None) -> Path:
+    folder = tmp_path / "data" / "datasets"
+    folder.mkdir(parents=True)
+    for number, split in enumerate(("train", "dev", "test_normal", "test_challenge")):
+        (folder / f"{split}.txt").write_text(f"abc{number}_1\nabc{number}_2\n")
+    return tmp_path
+
+
+def test_the_listing_names_every_adapter_and_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    rows = {row["name"]: row for row in describe() if row["name"] in ADAPTERS}
+    assert sorted(rows) == sorted(ADAPTERS)
+    remedies = {need["what"]: need["remedy"] for row in rows.values() for need in row["needs"]}
+    for package, extra in {
+        "gymnasium": "gymnasium",
+        "textworld": "textworld",
+        "scienceworld": "scienceworld",
+        "websockets": "openenv",
+    }.items():
+        assert remedies[f"package {package}"] == f"pip install 'turnwise[{extra}]'"
+    assert any(need["what"] == "Java" and not need["present"] for need in rows["scienceworld"]["needs"])
+
+
+@pytest.mark.parametrize("name", ["textworld", "scienceworld"])
+def test_a_missing_package_is_an_error_that_gives_the_line_to_install_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingExtra, match=rf"pip install 'turnwise\[{name}\]'"):
+        tw.make(name)
+
+
+def test_textworld_games_are_played_scored_and_kept_apart(games: Path) -> None:
+    env: Any = tw.make("textworld", games=str(games))
+    tasks = [task for split in ("train", "valid", "test") for task in env.tasks(split)]
+    assert sorted(task.id for task in tasks) == ["a.z8", "b.z8", "c.z8"]
+    task = next(task for task in tasks if task.id == "b.z8")
+    first = env.reset(task)
+    assert first.text == "Your task is: Light the lamp.\nA dark room with a lamp."
+    assert first.key == "A dark room with a lamp."
+    assert first.actions == ("look", "strike")
+    half = env.step("look")
+    assert (half.reward, half.done) == (0.25, False)
+    assert env.expert_action() == "strike"
+    end = env.step("  strike\n")
+    assert (end.reward, end.done, end.success) == (0.75, True, True)
+    with pytest.raises(EpisodeOver):
+        env.step("look")
+
+
+def test_textworld_options_turn_limit_reward_and_anchor(games: Path) -> None:
+    env: Any = tw.make("textworld", games=str(games / "a.z8"), reward="won", anchor="state", max_turns=2)
+    task = env.tasks("train")[0]
+    assert isinstance(env.reset(task).anchor, bytes)
+    assert env.step("look").reward == 0.0
+    cut = env.step("look")
+    assert cut.done and not cut.success and cut.info["truncated"]
+
+
+def test_folders_named_after_splits_are_splits(games: Path) -> None:
+    for split in ("train", "valid"):
+        (games / split).mkdir()
+        (games / split / f"{split}.z8").write_text("light")
+    env: Any = tw.make("textworld", games=str(games))
+    assert [task.id for task in env.tasks("valid")] == ["valid/valid.z8"]
+    assert env.tasks("train").overlap(env.tasks("valid")) == []
+
+
+def test_textworld_keeps_the_contract(games: Path) -> None:
+    report = check("textworld", games=str(games / "a.z8"), turns=8)
+    assert report.ok, report.problems
+
+
+def test_textworld_errors_say_what_is_wrong(games: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TEXTWORLD_GAMES", raising=False)
+    with pytest.raises(TurnwiseError, match="TEXTWORLD_GAMES"):
+        tw.make("textworld")
+    (games / "old.ulx").write_text("x")
+    with pytest.raises(TurnwiseError, match=r"cannot play .*old\.ulx: Glulx"):
+        tw.make("textworld", games=str(games / "old.ulx")).reset(Task("old.ulx"))
+    empty = games / "empty"
+    empty.mkdir()
+    with pytest.raises(TurnwiseError, match="there is no game"):
+        tw.tasks("textworld", games=str(empty))
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_scienceworld_variations_are_splits_and_the_score_is_the_reward() -> None:
+    train, dev, test = (tw.tasks("scienceworld", split) for split in ("train", "dev", "test"))
+    assert [task.id for task in train] == ["boil/0", "boil/1", "boil/2", "boil/3", "melt/0", "melt/1"]
+    assert not train.overlap(dev) and not train.overlap(test) and len(dev) == len(test) == 3
+    env: Any = tw.make("scienceworld", tasks=["melt"])
+    task = env.tasks("dev")[0]
+    assert env.reset(task).text.startswith("Your task is to melt thing 2.\n")
+    rewards = [env.step(action) for action in env.expert(task)]
+    assert sum(end.reward for end in rewards) == pytest.approx(1.0)
+    assert rewards[-1].done and rewards[-1].success
+    env.reset(task)
+    lost = env.step("drink acid")
+    assert (lost.reward, lost.done, lost.success) == (-1.0, True, False)
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_asking_scienceworlds_expert_leaves_the_episode_as_it_was() -> None:
+    env: Any = tw.make("scienceworld")
+    task = env.tasks("train")[1]
+    env.reset(task)
+    assert env.step("measure 1").info["score"] == 34
+    env.expert(env.tasks("train")[3])
+    assert env.step("measure 1").info["score"] == 68
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_scienceworld_keeps_the_contract() -> None:
+    report = check("scienceworld", turns=10, episodes=2)
+    assert report.ok, report.problems
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_scienceworld_without_java_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(TurnwiseError, match="needs Java"):
+        tw.make("scienceworld")
+
+
+def test_appworld_runs_programs_and_scores_them_at_the_end(data: Path) -> None:
+    env: Any = tw.make("appworld", root=str(data))
+    try:
+        task = env.tasks("dev")[1]
+        first = env.reset(task)
+        assert first.text == "Your task is: Tell the number of task abc1_2.\nYou act for Ada Byron (email ada@example.com, phone 12)."
+        assert env.step("```python\nx = apis.supervisor.number()\nprint(x)\n```").observation.text == "2"
+        assert "NameError" in env.step("print(y)").observation.text
+        end = env.step("apis.supervisor.complete_task(answer=x)")
+        assert (end.reward, end.done, end.success) == (1.0, True, True)
+        with pytest.raises(EpisodeOver):
+            env.step("1")
+    finally:
+        env.close()
+
+
+def test_appworld_counts_tests_and_evaluates_when_the_turns_are_over(data: Path) -> None:
+    env: Any = tw.make("appworld", root=str(data), reward="tests", anchor="history", max_turns=2)
+    try:
+        first = env.reset(env.tasks("train")[0])
+        assert first.key != env.step("pass").observation.key
+        cut = env.step("pass")
+        assert (cut.reward, cut.done, cut.success, cut.info["truncated"]) == (0.5, True, False, True)
+    finally:
+        env.close()
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [("while True: pass", "no answer to step within"), ("x = b'x' * 2**33", "MemoryError"), ("import os; os._exit(3)", "exit code 3")],
+)
+def test_a_program_that_goes_wild_ends_its_own_process_alone(data: Path, program: str, words: str) -> None:
+    env: Any = tw.make("appworld", root=str(data), timeout=15.0, memory_mb=500)
+    try:
+        task = env.tasks("train")[0]
+        env.reset(task)
+        if words == "MemoryError":
+            assert words in env.step(program).observation.text
+        else:
+            with pytest.raises(TurnwiseError, match=words):
+                env.step(program)
+        assert env.reset(task).text.startswith("Your task is")
+    finally:
+        env.close()
+
+
+def test_what_a_program_prints_or_reads_never_becomes_part_of_the_talk(data: Path) -> None:
+    env: Any = tw.make("appworld", root=str(data))
+    try:
+        env.reset(env.tasks("train")[0])
+        wild = env.step('import os, sys; os.write(1, b\'{"output": "stolen"}\\n\'); print(repr(sys.stdin.readline()))')
+        assert wild.observation.text == "''"
+    finally:
+        env.close()
+
+
+def test_appworld_keeps_the_contract(data: Path) -> None:
+    report = check("appworld", root=str(data), turns=4, episodes=2)
+    assert report.ok, report.problems
+
+
+def test_appworld_says_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TurnwiseError, match="appworld download data"):
+        tw.make("appworld", root=str(tmp_path))
+    (tmp_path / "data").mkdir()
+    monkeypatch.setenv("PYTHONPATH", "")
+    env: Any = tw.make("appworld", root=str(tmp_path), python=sys.executable)
+    with pytest.raises(TurnwiseError, match="pip install appworld"):
+        env.tasks("train")
+    with pytest.raises(TurnwiseError, match="cannot be started"):
+        tw.tasks("appworld", root=str(tmp_path), python="/nonexistent/python")
+
+
+def test_code_is_taken_out_of_fences() -> None:
+    assert code_of("I think\n```python\na = 1\n```\nand\n```\nb = 2\n```") == "a = 1\n\nb = 2\n"
+    assert code_of("  print(1)\x00 ") == "print(1)\ufffd"

@@ -1,0 +1,232 @@
+"""The OpenEnv client against a small server that speaks OpenEnv's messages: sessions over a WebSocket, and plain HTTP."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import random
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import turnwise as tw
+from turnwise.adapters.openenv_wire import http_url
+from turnwise.envs import EpisodeOver
+from turnwise.envs.check import check
+from turnwise.errors import MissingExtra, TurnwiseError
+from turnwise.tasks import Task
+
+pytest.importorskip("websockets", reason="needs websockets: pip install 'turnwise[openenv]'")
+from websockets.http11 import Request, Response
+from websockets.sync.server import Server, ServerConnection, serve
+
+SCHEMA = {"action": {"properties": {"message": {"type": "string"}, "metadata": {}}, "required": ["message"]}}
+
+
+class Guess:
+    """The environment on the server: guess a number from 1 to 4."""
+
+    def reset(self, data: dict[str, Any]) -> dict[str, Any]:
+        self.number = int(data.get("number", random.Random(data["seed"]).randint(1, 4)))
+        return {"observation": {"text": "Guess.", "legal_actions": [1, 2, 3, 4], "empty": ""}, "reward": None, "done": False}
+
+    def step(self, action: dict[str, Any]) -> dict[str, Any]:
+        if action["message"] == "boom":
+            raise ZeroDivisionError("boom")
+        right = action["message"] == str(self.number)
+        text = "Right." if right else "Wrong."
+        return {"observation": {"text": text, "solved": right}, "reward": float(right), "done": right, "metadata": {"tries": 1}}
+
+
+class OpenEnvServer:
+    """Sessions, of which `free` may be open; the others are turned away."""
+
+    def __init__(self) -> None:
+        self.free = 100
+        self.silent = False
+
+    def session(self, connection: ServerConnection) -> None:
+        if self.free <= 0:
+            self.free += 1
+            connection.send(json.dumps({"type": "error", "data": {"message": "full", "code": "CAPACITY_REACHED"}}))
+            return
+        env = Guess()
+        for raw in connection:
+            message = json.loads(raw)
+            if message["type"] == "close":
+                return
+            if self.silent and message["type"] == "step":
+                continue
+            connection.send(json.dumps(self.answer(env, message)))
+
+    def answer(self, env: Guess, message: dict[str, Any]) -> dict[str, Any]:
+        if message["type"] == "reset":
+            return {"type": "observation", "data": env.reset(message["data"])}
+        if set(message["data"]) != {"message"}:
+            errors = [{"loc": ["message"], "msg": "Field required"}]
+            return {"type": "error", "data": {"message": "Invalid message", "code": "VALIDATION_ERROR", "errors": errors}}
+        try:
+            return {"type": "observation", "data": env.step(message["data"])}
+        except ZeroDivisionError as error:
+            return {"type": "error", "data": {"message": str(error), "code": "EXECUTION_ERROR"}}
+
+    def page(self, connection: ServerConnection, request: Request) -> Response | None:
+        return connection.respond(200, json.dumps(SCHEMA)) if request.path == "/schema" else None
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[str, OpenEnvServer]]:
+    spoken = OpenEnvServer()
+    listening: Server = serve(spoken.session, "127.0.0.1", 0, process_request=spoken.page)
+    thread = threading.Thread(target=listening.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{listening.socket.getsockname()[1]}", spoken
+    listening.shutdown()
+    thread.join(timeout=10)
+
+
+def client(url: str, **options: Any) -> Any:
+    return tw.make("openenv", url=url, **{"timeout": 20.0, "first_wait": 0.01, **options})
+
+
+def test_an_episode_over_a_session(server: tuple[str, OpenEnvServer]) -> None:
+    env = client(server[0])
+    first = env.reset(Task("1", data={"reset": {"number": 3}}))
+    assert (first.text, first.actions) == ("Guess.", ("1", "2", "3", "4"))
+    wrong = env.step("4")
+    assert (wrong.reward, wrong.done, wrong.info["tries"]) == (0.0, False, 1)
+    assert wrong.observation.text == "text: Wrong.\nsolved: False"
+    end = env.step('{"message": "3"}')
+    assert (end.reward, end.done, end.success) == (1.0, True, True)
+    with pytest.raises(EpisodeOver):
+        env.step("3")
+    env.close()
+
+
+def test_the_task_is_the_seed_and_the_contract_is_kept(server: tuple[str, OpenEnvServer]) -> None:
+    report = check("openenv", url=server[0], turns=10, episodes=3)
+    assert report.ok, report.problems
+    assert len(tw.tasks("openenv", "valid", n=7, url=server[0])) == 7
+
+
+def test_a_refused_action_leaves_the_state_and_tells_the_agent(server: tuple[str, OpenEnvServer]) -> None:
+    env = client(server[0])
+    first = env.reset(Task("1"))
+    refused = env.step('{"other": 1}')
+    assert refused.observation.text == "That is not an action here: message: Field required\nGuess."
+    assert refused.observation.key == first.key and refused.info["understood"] is False
+    env.close()
+
+
+def test_an_error_of_the_environment_is_a_fault_or_an_answer(server: tuple[str, OpenEnvServer]) -> None:
+    env = client(server[0])
+    env.reset(Task("1"))
+    with pytest.raises(TurnwiseError, match="its environment failed: boom"):
+        env.step("boom")
+    env.reset(Task("1"))
+    env.close()
+    told = client(server[0], on_error="answer")
+    told.reset(Task("1"))
+    assert told.step("boom").observation.text == "Error: boom\nGuess."
+    told.close()
+
+
+def test_a_full_server_is_asked_again_and_then_named(server: tuple[str, OpenEnvServer]) -> None:
+    url, spoken = server
+    spoken.free = -1
+    env = client(url, retries=3)
+    assert env.reset(Task("1")).text == "Guess."
+    env.close()
+    spoken.free = -100
+    with pytest.raises(TurnwiseError, match=r"CAPACITY_REACHED: full \(tried 2 times\).*max_concurrent_envs"):
+        client(url, retries=1).reset(Task("1"))
+
+
+def test_a_server_that_says_nothing_or_is_not_there_is_an_error(server: tuple[str, OpenEnvServer]) -> None:
+    url, spoken = server
+    spoken.silent = True
+    env = client(url, timeout=0.5)
+    env.reset(Task("1"))
+    with pytest.raises(TurnwiseError, match="no answer within"):
+        env.step("1")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nobody = f"http://127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(TurnwiseError, match="Is it running"):
+        client(nobody, retries=1).reset(Task("1"))
+
+
+def test_turn_limit_success_rule_and_history_anchor(server: tuple[str, OpenEnvServer]) -> None:
+    env = client(server[0], max_turns=2, success="info.solved", anchor="history", show=["text"])
+    task = Task("1", data={"reset": {"number": 2}})
+    keys = [env.reset(task).key, env.step("1").observation.key]
+    cut = env.step("1")
+    assert cut.observation.text == "Wrong." and cut.done and not cut.success and cut.info["truncated"]
+    assert len({*keys, cut.observation.key}) == 3
+    env.close()
+
+
+def test_tasks_come_from_a_file(server: tuple[str, OpenEnvServer], tmp_path: Path) -> None:
+    file = tmp_path / "tasks.jsonl"
+    file.write_text('{"id": "a", "goal": "Guess it.", "reset": {"number": 4}}\n\n{"id": 7, "split": "valid"}\n')
+    train = tw.tasks("openenv", url=server[0], tasks_file=str(file))
+    assert [(task.id, task.data["goal"]) for task in train] == [("a", "Guess it.")]
+    assert [task.id for task in tw.tasks("openenv", "valid", url=server[0], tasks_file=str(file))] == ["7"]
+    file.write_text('{"name": "a"}')
+    with pytest.raises(TurnwiseError, match="line 1"):
+        tw.tasks("openenv", url=server[0], tasks_file=str(file))
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    env = Guess()
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        answer, status = {"detail": "no message"}, 422
+        if self.path == "/reset":
+            answer, status = self.env.reset(body), 200
+        elif "message" in body["action"]:
+            answer, status = self.env.step(body["action"]), 200
+        self._send(answer, status)
+
+    def do_GET(self) -> None:
+        self._send(SCHEMA, 200)
+
+    def _send(self, answer: dict[str, Any], status: int) -> None:
+        packed = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(packed)))
+        self.end_headers()
+        self.wfile.write(packed)
+
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+
+def test_an_episode_over_plain_http() -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        env = client(f"http://127.0.0.1:{listening.server_address[1]}", mode="http")
+        assert env.reset(Task("1", data={"reset": {"number": 1}})).text == "Guess."
+        assert "no message" in env.step('{"a": 1}').observation.text
+        assert env.step("1").success
+        env.close()
+        listening.shutdown()
+
+
+def test_options_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENENV_URL", raising=False)
+    with pytest.raises(TurnwiseError, match="OPENENV_URL"):
+        tw.make("openenv")
+    for wrong in ({"mode": "pigeon"}, {"timeout": 0.0}, {"success": "luck"}):
+        with pytest.raises(TurnwiseError):
+            client("http://127.0.0.1:1", **wrong)
+    with pytest.raises(TurnwiseError, match="no address"):
+        client("127.0.0.1:8000").reset(Task("1"))
+    assert http_url("wss://host:1/a/ws") == "https://host:1/a"
+    monkeypatch.setitem(__import__("sys").modules, "websockets", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'turnwise\[openenv\]'"):
+        client("http://127.0.0.1:1")
