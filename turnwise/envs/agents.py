@@ -1,8 +1,9 @@
 """What an environment's scores are worth: random, scripted and expert agents on one fixed panel of each environment.
 
 The *random* agent takes any of the listed actions. The *scripted* one is the environment's own simple rule (`scripted_action()`), which
-sees no more than an agent does; few have one. The *expert* is the environment's own too (`expert_action()` or `expert(task)`) and may know
-everything. A learned agent below the random one has learned nothing; one above the expert should be looked at.
+sees no more than an agent does, or its expert where that can be told to know only what was seen. The *expert* is the environment's own
+too (`expert_action()` or `expert(task)`) and may know everything. A learned agent below the random one has learned nothing; one above
+the expert should be looked at.
 
 Plain loops, one environment at a time: nothing here needs the collector, so that it can also say what is wrong with an environment that
 the collector could not play.
@@ -12,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 from turnwise.envs.base import Observation
 from turnwise.envs.check import check
-from turnwise.envs.registry import close, describe, make, tasks, turn_limit
+from turnwise.envs.registry import close, describe, make, spec, tasks, turn_limit
 from turnwise.seeds import derive
 from turnwise.tasks import Task, TaskSet
 
@@ -45,6 +47,8 @@ def compare(name: str, n: int = PANEL, **options: Any) -> dict[str, Any]:
         scores = {agent: _score(env, agent, panel, limit) for agent in AGENTS}
     finally:
         close(env)
+    if scores["scripted"] is None:
+        scores["scripted"] = _modest_expert(name, panel, limit, options)
     return {
         "name": name,
         "contract": [problem.rule for problem in report.problems],
@@ -72,6 +76,18 @@ def _panel(name: str, n: int, options: dict[str, Any]) -> tuple[str, TaskSet]:
     split = min(splits, key=lambda known: (not known.startswith("valid"), not known.startswith(("dev", "test")), known))
     found = tasks(name, split, **options)
     return split, found.panel(min(n, len(found)), SEED)
+
+
+def _modest_expert(name: str, panel: TaskSet, limit: int, options: dict[str, Any]) -> Score | None:
+    """The expert of an environment that lets it know only what an agent has seen; None where there is no such option."""
+    factory = spec(name).load()
+    if "expert_knows" not in signature(factory).parameters:
+        return None
+    env = make(name, **{**options, "expert_knows": "seen"})
+    try:
+        return _score(env, "expert", panel, limit)
+    finally:
+        close(env)
 
 
 def _score(env: Any, agent: str, panel: TaskSet, limit: int) -> Score | None:
