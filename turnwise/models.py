@@ -95,10 +95,10 @@ def load_folder(path: str | Path) -> tuple[Any, Any]:
 
 def sees(path: str | Path) -> bool:
     """Whether the model in a folder is one that takes images besides text."""
-    from transformers import AutoConfig, AutoModelForImageTextToText
+    from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, AutoConfig
 
     config = AutoConfig.from_pretrained(str(path))
-    return hasattr(config, "vision_config") and type(config) in AutoModelForImageTextToText._model_mapping
+    return hasattr(config, "vision_config") and type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 
 def load_vision(path: str | Path | None) -> Vision | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from turnwise.images import Picture, picture
 
 NEVER = -1e9  # a logit that no softmax gives any probability; finite, so that 0 · it is 0
 CACHED_BYTES = 512 * 2**20  # of prepared pixels
+CACHED_TEXTS = 1024  # prompts whose tokens are remembered: a group begins with the same one
 
 
 class Vision:
@@ -37,6 +38,7 @@ class Vision:
         self.image_token_id = _image_token_id(processor)
         self._cache: OrderedDict[tuple[str, ...], dict[str, Tensor]] = OrderedDict()
         self._cached = 0
+        self._encoded: OrderedDict[tuple[str, tuple[str, ...]], list[int]] = OrderedDict()
         self.slot, self._token_types = self._try()
 
     @property
@@ -80,12 +82,18 @@ class Vision:
 
     def encode(self, text: str, pictures: Sequence[Picture]) -> list[int]:
         """Token ids of a text in which the chat template has left a place for each of these pictures."""
-        try:
-            made = self._process(text, pictures)
-        except (ValueError, TypeError, IndexError, RuntimeError) as error:
-            raise TurnwiseError(f"the model's processor fails on a prompt with {len(pictures)} images: {error}") from error
-        self._remember(tuple(each.name for each in pictures), made)
-        return [int(token) for token in made["input_ids"][0]]
+        names = tuple(each.name for each in pictures)
+        if (text, names) not in self._encoded:
+            try:
+                made = self._process(text, pictures)
+            except (ValueError, TypeError, IndexError, RuntimeError) as error:
+                raise TurnwiseError(f"the model's processor fails on a prompt with {len(pictures)} images: {error}") from error
+            self._remember(names, made)
+            self._encoded[text, names] = made["input_ids"][0].tolist()
+            if len(self._encoded) > CACHED_TEXTS:
+                self._encoded.popitem(last=False)
+        self._encoded.move_to_end((text, names))
+        return list(self._encoded[text, names])
 
     def tensors(self, pictures: Sequence[Picture]) -> Mapping[str, Tensor]:
         """The pixel inputs of one sequence with these pictures, on the CPU."""
@@ -106,26 +114,34 @@ class Vision:
             self._cached -= _bytes(self._cache.popitem(last=False)[1])
         return found
 
-    def inputs(self, causal: Any, ids: Sequence[int] | Tensor, pictures: Sequence[Picture]) -> tuple[dict[str, Any], int]:
-        """The forward's inputs for one whole sequence, and by how much positions after it are shifted. `causal` is the model itself,
-        out of any wrapper."""
-        weight = causal.get_input_embeddings().weight
-        row = torch.as_tensor(ids, device=weight.device)[None]
-        inputs: dict[str, Any] = {"input_ids": row, "attention_mask": torch.ones_like(row)}
+    def kind(self, length: int, pictures: Sequence[Picture]) -> Hashable:
+        """Sequences of one kind can be computed side by side without padding: as long, with as many pictures, of the same sizes."""
         if not pictures:
-            return inputs | {"position_ids": torch.arange(row.shape[1], device=weight.device)[None]}, 0
+            return length
+        return length, len(pictures), *((name, tensor.shape[1:]) for name, tensor in self.tensors(pictures).items())
+
+    def inputs(self, causal: Any, ids: Any, pictures: Sequence[Sequence[Picture]]) -> tuple[dict[str, Any], list[int]]:
+        """The forward's inputs for whole sequences of one kind, `ids` [sequences, tokens], each with its pictures; and by how much
+        positions after each are shifted. `causal` is the model itself, out of any wrapper."""
+        weight = causal.get_input_embeddings().weight
+        rows = torch.as_tensor(ids, device=weight.device)
+        inputs: dict[str, Any] = {"input_ids": rows, "attention_mask": torch.ones_like(rows)}
+        counted = torch.arange(rows.shape[1], device=weight.device).expand_as(rows)
+        if not pictures[0]:
+            return inputs | {"position_ids": counted}, [0] * len(rows)
         taken = inspect.signature(causal.forward).parameters
-        for name, tensor in self.tensors(pictures).items():
-            if name in taken:
-                inputs[name] = tensor.to(weight.device, weight.dtype if tensor.is_floating_point() else None)
-        kind = (row == self.image_token_id).long()
+        parts = [self.tensors(own) for own in pictures]
+        for name in taken.keys() & parts[0].keys():
+            tensor = torch.cat([part[name] for part in parts])
+            inputs[name] = tensor.to(weight.device, weight.dtype if tensor.is_floating_point() else None)
+        kind = (rows == self.image_token_id).long()
         inputs |= {name: kind for name in self._token_types if name in taken}
         grid = getattr(causal.base_model, "get_rope_index", None)
         if grid is None:
-            return inputs | {"position_ids": torch.arange(row.shape[1], device=weight.device)[None]}, 0
+            return inputs | {"position_ids": counted}, [0] * len(rows)
         wanted = inspect.signature(grid).parameters
-        places, shift = grid(**{name: value for name, value in inputs.items() if name in wanted})
-        return inputs | {"position_ids": places}, int(shift.flatten()[0])
+        places, shifts = grid(**{name: value for name, value in inputs.items() if name in wanted})
+        return inputs | {"position_ids": places}, shifts.flatten().tolist()
 
     def silence(self, logits: Tensor) -> Tensor:
         """Logits, float32, in which no picture token can be drawn."""

@@ -6,8 +6,9 @@ weights. A trajectory's keys and values stay until `release`, so a prompt that c
 
 A row holds all that is needed to go on (its tokens; the draw is a function of seed and place), so the cache can be thrown away at any
 time: after `refresh`, and when a forward fails. A failed forward is tried again with half the rows; what fails alone is a fault.
-A vision-language model reads a prompt with pictures alone, through its own forward with their pixels, and then joins the others. What it
-computed for such a prompt is not reused by the next one: equal tokens can stand for other pictures.
+A vision-language model reads prompts with pictures through its own forward with their pixels, those of one kind (as long, with pictures of
+the same sizes) together; then they join the others. What it computed for such a prompt is not reused by the next one: equal tokens can
+stand for other pictures.
 Left out: CUDA graphs, paged memory and fused kernels, which the native engine has.
 """
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -168,7 +169,8 @@ class TransformersEngine:
         longest, continues = 0, False
         while self._queue and len(joining) + len(self._rows) < self._limit:
             row = self._queue[0]
-            if row.request.images and joining:
+            sight = self._sight(row)
+            if joining and sight != self._sight(joining[0]):
                 break
             common = self._common(row)
             longest = max(longest, len(row.ids) - common)
@@ -176,9 +178,11 @@ class TransformersEngine:
                 break
             continues = common > 0
             joining.append(self._queue.popleft())
-            if row.request.images:
-                break
         return joining
+
+    def _sight(self, row: Row) -> Hashable:
+        """None for a row without pictures; rows that agree in it can be looked at together."""
+        return self.vision.kind(len(row.ids), row.request.images) if self.vision is not None and row.request.images else None
 
     def _common(self, row: Row) -> int:
         """How many tokens of this row are computed already."""
@@ -233,7 +237,7 @@ class TransformersEngine:
 
     def _prefill(self, rows: list[Row]) -> None:
         if rows[0].request.images:
-            logits, cache = self._look(rows[0])
+            logits, cache = self._look(rows)
         else:
             known = [self._common(row) for row in rows]
             past = from_prefixes([self._kept[row.request.sequence] for row in rows], known) if known[0] else None
@@ -269,14 +273,16 @@ class TransformersEngine:
         cache.select(staying)
         return bool(staying)
 
-    def _look(self, row: Row) -> tuple[Tensor, RowCache]:
-        """The same as `_forward` for one row with pictures."""
+    def _look(self, rows: list[Row]) -> tuple[Tensor, RowCache]:
+        """The same as `_forward` for whole rows with pictures."""
         assert self.vision is not None
         inner = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
-        inputs, row.shift = self.vision.inputs(inner, row.ids, row.request.images)
+        inputs, shifts = self.vision.inputs(inner, [row.ids for row in rows], [row.request.images for row in rows])
+        for row, shift in zip(rows, shifts, strict=True):
+            row.shift = shift
         output = self.model(**inputs, use_cache=True, **({"logits_to_keep": 1} if "logits_to_keep" in self._takes else {}))
-        cache = RowCache(output.past_key_values, [0], 0)
-        cache.grow([len(row.ids)])
+        cache = RowCache(output.past_key_values, [0] * len(rows), 0)
+        cache.grow([len(row.ids) for row in rows])
         return self.vision.silence(output.logits[:, -1]), cache
 
     def _forward(self, ids: list[list[int]], past: RowCache | None, shifts: Sequence[int] = ()) -> tuple[Tensor, RowCache]:

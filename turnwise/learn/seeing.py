@@ -1,14 +1,16 @@
 """A vision-language model as the learner uses it: each sequence through the model's own forward, with the pixels of its pictures.
 
-Sequences run one at a time. Packing several into one row would need every model's own way of placing pictures, and a mistake there would be
-silent; one sequence with its pictures is what the model was made for. Pixels are prepared once for each list of pictures and kept, so the
-members of a group and the epochs of an update share them.
+Packing sequences into one row would need every model's own way of placing pictures, and a mistake there would be silent. So only sequences
+of one kind (as long, with pictures of the same sizes) run side by side, as rows without padding; others run one after another. Pixels are
+prepared once for each list of pictures and kept, so the members of a group and the epochs of an update share them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -39,13 +41,16 @@ class SeeingModel(PackedModel):
 
     def hidden(self, packed: Packed, places: Any = None) -> Tensor:
         self.check_words(packed)
-        states = []
-        for number in range(len(packed)):
-            ids = packed.ids[packed.offsets[number] : packed.offsets[number + 1]]
-            pictures = packed.images[number] if packed.images is not None else ()
-            inputs, _ = self.vision.inputs(self.causal, ids, pictures)
-            states.append(self.backbone(**inputs, use_cache=False).last_hidden_state[0])
-        out = torch.cat(states)
+        images = packed.images if packed.images is not None else ((),) * len(packed)
+        alike: dict[Hashable, list[int]] = {}
+        for number, length in enumerate(packed.lengths.tolist()):
+            alike.setdefault(self.vision.kind(length, images[number]), []).append(number)
+        states: dict[int, Tensor] = {}
+        for numbers in alike.values():
+            ids = np.stack([packed.ids[packed.offsets[n] : packed.offsets[n + 1]] for n in numbers])
+            inputs, _ = self.vision.inputs(self.causal, ids, [images[n] for n in numbers])
+            states |= dict(zip(numbers, self.backbone(**inputs, use_cache=False).last_hidden_state, strict=True))
+        out = torch.cat([states[number] for number in range(len(packed))])
         return out if places is None else out[torch.as_tensor(places, device=out.device)]
 
     def _isolates(self) -> bool:
