@@ -124,7 +124,8 @@ def _layers(plan: Room, depth: int, dice: Dice) -> list[list[State]]:
     seen = set(layer)
     layers = [layer]
     for _ in range(depth):
-        layer = [state for before in layer for state in _before(plan, before) if not (state in seen or seen.add(state))]  # type: ignore[func-returns-value]
+        layer = list(dict.fromkeys(state for after in layer for state in _before(plan, after) if state not in seen))
+        seen.update(layer)
         if not layer:
             break
         if len(layer) > THINNED_TO:
