@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from turnwise.collect.collector import Collector
@@ -49,10 +49,11 @@ class Evaluation:
     panel_size: int
     repeats: int
     trajectories: list[Trajectory] = field(default_factory=list, repr=False)
+    types: dict[str, str] = field(default_factory=dict, repr=False)  # task type by task id, where the environment says so
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, without the trajectories."""
-        plain = {key: value for key, value in asdict(self).items() if key not in ("trajectories", "success", "by_type")}
+        plain = {key: getattr(self, key) for key in ("turns", "reward", "invalid", "stops", "panel_hash", "panel_size", "repeats")}
         return {
             "success": self.success.rate,
             "successes": self.success.count,
@@ -62,6 +63,21 @@ class Evaluation:
                 kind: {"success": share.rate, "n": share.n, "interval": list(share.interval)} for kind, share in self.by_type.items()
             },
         } | plain
+
+    def outcomes(self) -> list[dict[str, Any]]:
+        """What came of every attempt, in the panel's order: what paired comparisons need."""
+        return [
+            {
+                "task": trajectory.task,
+                "success": trajectory.success,
+                "reward": trajectory.reward,
+                "turns": len(trajectory.turns),
+                "invalid": sum(not turn.valid for turn in trajectory.turns),
+                "stop": trajectory.stop.value,
+            }
+            | ({"type": self.types[trajectory.task]} if trajectory.task in self.types else {})
+            for trajectory in self.trajectories
+        ]
 
 
 def run_panel(collector: Collector, panel: TaskSet, seed: int = 0, repeats: int = 1) -> Evaluation:
@@ -90,6 +106,7 @@ def evaluation_of(trajectories: Sequence[Trajectory], panel: TaskSet, repeats: i
         panel_size=len(panel),
         repeats=repeats,
         trajectories=list(trajectories),
+        types=kinds,
     )
 
 

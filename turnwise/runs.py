@@ -2,7 +2,8 @@
 
     config.toml      the resolved recipe                    metrics.jsonl   one line an iteration
     rollouts/        columns, texts, images of last batches checkpoints/    weights, optimiser, progress
-    summary.json     before and after, for people and tools model/          the trained model, a Hugging Face folder
+    evals/           every evaluation: outcomes, attempts   summary.json    before and after, for people and tools
+    model/           the trained model, a Hugging Face folder
 
 Every write is atomic or append-only. After a crash the last line of metrics.jsonl may be half a line, and lines may be there of
 iterations that were never checkpointed: `rewind` drops both, so that a resumed run leaves the same file as one that was never killed.
@@ -15,12 +16,15 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from turnwise.errors import TurnwiseError
 from turnwise.files import write_atomically, write_text_atomically
 from turnwise.images import load_pictures, save_pictures
 from turnwise.rollouts import Rollouts, Trajectory
+
+if TYPE_CHECKING:
+    from turnwise.evaluation import Evaluation
 
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
 
@@ -92,7 +96,7 @@ class Run:
         kept = [line for line in self.metrics() if line.get("iteration", 0) <= iteration]
         text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept)
         write_text_atomically(self.folder / METRICS, text)
-        for path in self._rollout_files():
+        for path in [*self._numbered("rollouts"), *self._numbered("evals")]:
             if int(path.name.split(".")[0]) > iteration:
                 path.unlink()
 
@@ -102,25 +106,47 @@ class Run:
             return
         folder = self.folder / "rollouts"
         rollouts.save(folder / f"{iteration:06d}.npz")
-        lines = "".join(json.dumps(as_json(trajectory)) + "\n" for trajectory in trajectories)
-        packed = gzip.compress(lines.encode("utf-8", "surrogatepass"), compresslevel=5, mtime=0)
-        write_atomically(folder / f"{iteration:06d}.jsonl.gz", lambda file: file.write(packed))
+        write_texts(folder / f"{iteration:06d}.jsonl.gz", trajectories)
         if pictures := {image for trajectory in trajectories for turn in trajectory.turns for image in turn.images}:
             save_pictures(folder / f"{iteration:06d}.images.npz", sorted(pictures, key=lambda image: image.name))
         if keep is not None:
-            for path in self._rollout_files():
+            for path in self._numbered("rollouts"):
                 if int(path.name.split(".")[0]) <= iteration - keep:
                     path.unlink()
 
-    def _rollout_files(self) -> list[Path]:
-        return [path for path in (self.folder / "rollouts").glob("*") if path.name.split(".")[0].isdigit()]
+    def _numbered(self, part: str) -> list[Path]:
+        """The files of a part of the run (`rollouts`, `evals`) that belong to an iteration."""
+        return [path for path in (self.folder / part).glob("*") if path.name.split(".")[0].isdigit()]
 
-    def trajectories(self, iteration: int) -> list[dict[str, Any]]:
-        """The texts of one iteration, as plain data."""
-        path = self.folder / "rollouts" / f"{iteration:06d}.jsonl.gz"
+    def iterations_of(self, part: str) -> list[int]:
+        """The iterations of which `rollouts` or `evals` are kept."""
+        return sorted({int(path.name.split(".")[0]) for path in self._numbered(part)})
+
+    def save_evaluation(self, iteration: int, result: Evaluation, settings: Mapping[str, Any]) -> None:
+        """One evaluation: what came out, task by task, and the attempts' texts. Evaluations are small, and all of them stay."""
+        folder = self.folder / "evals"
+        record = {"iteration": iteration} | dict(settings) | result.to_dict() | {"outcomes": result.outcomes()}
+        write_texts(folder / f"{iteration:06d}.jsonl.gz", result.trajectories)
+        write_text_atomically(folder / f"{iteration:06d}.json", json.dumps(record, allow_nan=False, default=float) + "\n")
+
+    def evaluation(self, iteration: int) -> dict[str, Any]:
+        """What `save_evaluation` wrote, without the texts."""
+        path = self.folder / "evals" / f"{iteration:06d}.json"
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            known = self.iterations_of("evals")
+            raise TurnwiseError(f"{self.folder} keeps no evaluation of iteration {iteration}; it keeps {known or 'none'}") from None
+        except json.JSONDecodeError:
+            raise TurnwiseError(f"{path}: not JSON; the file was damaged after it was written") from None
+        return found
+
+    def trajectories(self, iteration: int, part: str = "rollouts") -> list[dict[str, Any]]:
+        """The texts of one iteration, as plain data: what was trained on, or (`evals`) what its evaluation played."""
+        path = self.folder / part / f"{iteration:06d}.jsonl.gz"
         if not path.exists():
-            known = sorted({int(file.name.split(".")[0]) for file in self._rollout_files()})
-            raise TurnwiseError(f"{self.folder} keeps no rollouts of iteration {iteration}; it keeps {known or 'none'}")
+            known = self.iterations_of(part)
+            raise TurnwiseError(f"{self.folder} keeps no {part} of iteration {iteration}; it keeps {known or 'none'}")
         with gzip.open(path, "rt", encoding="utf-8", errors="surrogatepass") as file:
             return [json.loads(line) for line in file]
 
@@ -131,6 +157,13 @@ class Run:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         write_text_atomically(self.folder / SUMMARY, json.dumps(summary, indent=2, allow_nan=False, default=float) + "\n")
+
+
+def write_texts(path: Path, trajectories: Sequence[Trajectory]) -> None:
+    """Trajectories as packed lines of JSON, one each; the same ones give the same bytes."""
+    lines = "".join(json.dumps(as_json(trajectory)) + "\n" for trajectory in trajectories)
+    packed = gzip.compress(lines.encode("utf-8", "surrogatepass"), compresslevel=5, mtime=0)
+    write_atomically(path, lambda file: file.write(packed))
 
 
 def as_json(trajectory: Trajectory) -> dict[str, Any]:

@@ -245,6 +245,12 @@ class System:
         own = self.config.eval
         return run_panel(self.collector(own.temperature), self.panel, own.seed, own.repeats)
 
+    @property
+    def evaluation_settings(self) -> dict[str, Any]:
+        """What an evaluation's result depends on besides the weights and the panel."""
+        own = self.config.eval
+        return {"split": own.split, "seed": own.seed, "temperature": own.temperature, "max_turns": self.max_turns}
+
     def close(self) -> None:
         """Close what was opened."""
         for part in ("pool", "engine"):

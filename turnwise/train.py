@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from turnwise import credit
 from turnwise.collect.collector import summarise
+from turnwise.evaluation import Evaluation
 from turnwise.report.metrics import Clock, evaluation_metrics, numbers
 from turnwise.report.progress import Reporter
 from turnwise.rollouts import Rollouts
@@ -68,7 +69,8 @@ def close_iteration(run: Run, system: System, state: State, reporter: Reporter, 
         measured = measure(system, reporter, clock)
         if interrupted():
             return
-        metrics |= measured | {"time/eval": clock.total}
+        run.save_evaluation(iteration, measured, system.evaluation_settings)
+        metrics |= evaluation_metrics(measured) | {"time/eval": clock.total}
         state.seconds += clock.total
     state.waiting = None
     run.log(metrics)
@@ -86,16 +88,18 @@ def warm_start(run: Run, system: System, state: State, reporter: Reporter, inter
         reporter.phase("warm start", system.config.sft.tasks)
         with clock("sft"):
             metrics |= numbers("sft", system.warm_start(reporter.advance))
-    metrics |= measure(system, reporter, clock)
+    measured = measure(system, reporter, clock)
     if interrupted():
         return
+    run.save_evaluation(0, measured, system.evaluation_settings)
+    metrics |= evaluation_metrics(measured)
     run.log(metrics | clock.metrics(metrics))
     state.prepared, state.seconds = True, clock.total
     save(run, system, state, metrics["eval/success"])
 
 
-def measure(system: System, reporter: Reporter, clock: Clock) -> dict[str, float]:
-    """The recipe's evaluation as metrics."""
+def measure(system: System, reporter: Reporter, clock: Clock) -> Evaluation:
+    """The recipe's evaluation with the weights as they are."""
     reporter.phase("evaluation", system.config.eval.n * system.config.eval.repeats)
     with clock("eval"):
-        return evaluation_metrics(system.evaluate())
+        return system.evaluate()
