@@ -3,7 +3,7 @@
     config.toml      the resolved recipe                    metrics.jsonl   one line an iteration
     rollouts/        columns, texts, images of last batches checkpoints/    weights, optimiser, progress
     evals/           every evaluation: outcomes, attempts   summary.json    before and after, for people and tools
-    model/           the trained model, a Hugging Face folder
+    model/           the trained model, a Hugging Face folder   warnings.jsonl   what looked wrong on the way
 
 Every write is atomic or append-only. After a crash the last line of metrics.jsonl may be half a line, and lines may be there of
 iterations that were never checkpointed: `rewind` drops both, so that a resumed run leaves the same file as one that was never killed.
@@ -15,6 +15,7 @@ import gzip
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,9 @@ from turnwise.rollouts import Rollouts, Trajectory
 
 if TYPE_CHECKING:
     from turnwise.evaluation import Evaluation
+    from turnwise.report.warnings import Watch
 
-CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
+CONFIG, METRICS, SUMMARY, WARNINGS = "config.toml", "metrics.jsonl", "summary.json", "warnings.jsonl"
 
 
 class Run:
@@ -71,16 +73,37 @@ class Run:
 
     def log(self, metrics: Mapping[str, Any]) -> None:
         """Append one line, bring it to the disk, and pass it on to whoever listens."""
-        line = json.dumps(metrics, allow_nan=False, default=float) + "\n"
-        with (self.folder / METRICS).open("a", encoding="utf-8") as file:
+        self._append(METRICS, metrics)
+        self.on_log(metrics)
+
+    def warn(self, record: Mapping[str, Any]) -> None:
+        """Keep a warning: {"iteration", "name", "text"}."""
+        self._append(WARNINGS, record)
+
+    def _append(self, name: str, record: Mapping[str, Any]) -> None:
+        line = json.dumps(record, allow_nan=False, default=float) + "\n"
+        with (self.folder / name).open("a", encoding="utf-8") as file:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
-        self.on_log(metrics)
 
     def metrics(self) -> list[dict[str, Any]]:
         """All whole lines; a last line that was cut off by a crash is passed over."""
-        path = self.folder / METRICS
+        return self._records(METRICS)
+
+    def warnings(self) -> list[dict[str, Any]]:
+        """What was wrong on the way, oldest first."""
+        return self._records(WARNINGS)
+
+    @cached_property
+    def watch(self) -> Watch:
+        """Who looks at the metrics after every iteration; it knows what was said before."""
+        from turnwise.report.warnings import Watch
+
+        return Watch(self)
+
+    def _records(self, name: str) -> list[dict[str, Any]]:
+        path = self.folder / name
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         found = []
         for number, line in enumerate(lines, 1):
@@ -93,9 +116,11 @@ class Run:
 
     def rewind(self, iteration: int) -> None:
         """Forget everything after an iteration: what a checkpoint of that iteration does not know of."""
-        kept = [line for line in self.metrics() if line.get("iteration", 0) <= iteration]
-        text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept)
-        write_text_atomically(self.folder / METRICS, text)
+        for name in (METRICS, WARNINGS):
+            if name == METRICS or (self.folder / name).exists():
+                kept = [line for line in self._records(name) if line.get("iteration", 0) <= iteration]
+                write_text_atomically(self.folder / name, "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept))
+        self.__dict__.pop("watch", None)
         for path in [*self._numbered("rollouts"), *self._numbered("evals")]:
             if int(path.name.split(".")[0]) > iteration:
                 path.unlink()

@@ -48,7 +48,7 @@ def loop(run: Run, system: System, reporter: Reporter, interrupted: Callable[[],
             with clock("credit"):
                 rollouts = system.annotate(trajectories, Rollouts.from_trajectories(trajectories))
                 advantages = credit.compute(config.credit.name, rollouts, **config.credit.options)
-                metrics |= numbers("credit", credit.diagnose(rollouts))
+                metrics |= numbers("credit", credit.diagnose(rollouts) | credit.sizes(advantages))
             with clock("update"):
                 progress = state.iteration / config.iterations
                 metrics |= numbers(
@@ -75,6 +75,7 @@ def close_iteration(run: Run, system: System, state: State, reporter: Reporter, 
     state.waiting = None
     run.log(metrics)
     reporter.iteration(iteration, metrics)
+    run.watch(metrics, config.credit.name, reporter.note)
     if iteration % config.run.checkpoint_every == 0 or iteration == config.iterations:
         save(run, system, state, metrics.get("eval/success"))
 

@@ -185,4 +185,14 @@ def summarise(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         "invalid": sum(not turn.valid for turn in turns) / max(len(turns), 1),
         "prompt_tokens": sum(len(turn.prompt_ids) for turn in turns),
         "response_tokens": sum(len(turn.response_ids) for turn in turns),
+        "rewards": _parts(turns, n),
     } | {f"stop/{stop.value}": sum(t.stop is stop for t in trajectories) / n for stop in Stop if any(t.stop is stop for t in trajectories)}
+
+
+def _parts(turns: Sequence[Turn], trajectories: int) -> dict[str, float]:
+    """The parts of the reward by name, an attempt; empty where the environment's is the only one."""
+    sums: dict[str, float] = {}
+    for turn in turns:
+        for name, value in turn.info.get("rewards", {}).items():
+            sums[name] = sums.get(name, 0.0) + value
+    return {name: value / trajectories for name, value in sums.items()}

@@ -71,6 +71,18 @@ def diagnose(rollouts: Rollouts, **options: Any) -> dict[str, Any]:
     }
 
 
+def sizes(credit: Any) -> dict[str, float]:
+    """What an algorithm's own credit looks like, over its turns (or tokens): `size`, the mean |credit|; `zero_share` and
+    `positive_share`, how many have none and how many have credit above 0."""
+    values = np.asarray(credit, np.float64)
+    count = max(len(values), 1)
+    return {
+        "size": float(np.abs(values).sum() / count),
+        "zero_share": float((values == 0).sum() / count),
+        "positive_share": float((values > 0).sum() / count),
+    }
+
+
 def _visitors(r: Rollouts, segment: Ints, size: int) -> Ints:
     """How many different trajectories are in each anchor group."""
     visit, visits = pair(r.trajectory, segment)

@@ -1,0 +1,293 @@
+"""Warnings that help: small rules over the metrics of the iterations so far, each with what to try.
+
+A rule is a function of the logged lines; it gives its words where there is trouble, and nothing where there is none. Rules look at several
+iterations, because one noisy line is no trouble, and leave alone what is normal in a good run: entropy that falls while success is high,
+anchors that do not repeat under an algorithm that uses none. A wrong alarm is worse than none: it teaches people to look away.
+
+Each name is said at most once in `EVERY` iterations. What was said before is read from the run's own file, so a run that was killed and
+resumed says the same as one that was not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from turnwise.runs import Run
+
+Line = Mapping[str, float]
+Lines = Sequence[Line]
+Rule = Callable[[Lines, str], str | None]
+
+EVERY = 25  # iterations before the same warning is said again
+RECENT = 5  # iterations that a rule about the present looks at
+BRIEF = 3  # the same where the trouble is plain at once, or costs much
+WITH_ANCHORS = ("gigpo", "hgpo", "graph_gpo")  # algorithms that compare turns from the same state
+
+ENTROPY_FLOOR = 0.03  # nats a token; below this nearly every token is certain and attempts hardly differ
+ENTROPY_SHARE = 0.2  # of what it was at the start: small models that answer in few words begin low, and that alone is no trouble
+MASTERED = 0.9  # success above this explains low entropy and equal groups
+NO_CREDIT = 0.95  # share of turns without any credit that leaves an update nothing to go by
+REPEATS_BEYOND_START = 0.02  # share of turns, besides the first ones, that must share a state for GiGPO to differ from GRPO
+CUT_OFF = 0.1  # share of responses that end at the token limit
+FAR_FROM_REFERENCE = 1.0  # nats a token (k3); a policy that is e times likelier to say other things than its reference
+FAST = 0.1  # nats a token (k3) within one update; PPO's usual aim is 0.01 to 0.02
+LOOPING = 0.3  # share of turns whose anchor group one single trajectory fills
+ENGINE_GAP = 0.1  # mean |log-prob| between engine and learner: ratios are then off by a tenth before anything is learnt
+ENGINE_KL = 0.05  # the same as a divergence, which sees rare large gaps
+INVALID = 0.3  # share of turns without an action that could be read
+FAULTS = 0.1  # share of attempts lost to faults of environment or engine
+SKIPPED = 0.2  # share of optimiser steps left out because a gradient was not finite
+SATURATED = 0.98  # held-out success that leaves a panel nothing to show
+LOST_HALF = 0.5  # success in training, of its best stretch, below which something is being unlearnt
+WORTH_LOSING = 0.3  # best success below which a loss is mostly noise
+LOST_POINTS = 0.15  # held-out success lost since the best evaluation, where the intervals do not even touch
+
+NEEDED = (
+    "iteration", "collect/success", "collect/trajectories", "collect/turns", "collect/truncated", "collect/generations", "collect/faults",
+    "collect/invalid", "credit/zero_share", "credit/singleton_share", "credit/one_trajectory_share", "learner/entropy",
+    "learner/kl_ref_k3", "learner/kl_old_k3", "learner/engine_gap", "learner/engine_kl_k3", "learner/steps", "learner/skipped_steps",
+    "eval/success", "eval/low", "eval/high",
+)  # fmt: skip
+
+
+def column(lines: Lines, name: str) -> list[float]:
+    """The values of a metric, where it was logged."""
+    return [float(line[name]) for line in lines if name in line]
+
+
+def newest(lines: Lines, count: int) -> Lines:
+    """The last `count` iterations; empty where there are not so many yet."""
+    found = [line for line in lines[-count:] if line["iteration"] > 0]
+    return found if len(found) == count else []
+
+
+def recent(lines: Lines, name: str, count: int = RECENT) -> float | None:
+    """The median of the last `count` iterations, which one odd line does not move; none where one of them lacks the metric."""
+    values = column(newest(lines, count), name)
+    return median(values) if len(values) == count else None
+
+
+def share_of(lines: Lines, part: str, whole: Sequence[str], count: int = BRIEF) -> float | None:
+    """The median of part / Σ whole over the last `count` iterations."""
+    last = newest(lines, count)
+    totals = [sum(float(line.get(name, 0.0)) for name in whole) for line in last]
+    if not totals or min(totals) <= 0:
+        return None
+    return median(float(line.get(part, 0.0)) / total for line, total in zip(last, totals, strict=True))
+
+
+def entropy_collapse(lines: Lines, credit: str) -> str | None:
+    """Attempts that do not differ teach nothing, and a policy without chance does not find its way back."""
+    values = column(lines, "learner/entropy")
+    now, success = recent(lines, "learner/entropy"), recent(lines, "collect/success")
+    if now is None or len(values) < 2 * RECENT or success is None:
+        return None
+    start = sum(values[:RECENT]) / RECENT
+    if now >= ENTROPY_FLOOR or now >= ENTROPY_SHARE * start or success >= MASTERED:
+        return None
+    return (
+        f"entropy has collapsed: {now:.3f} nats a token, {start:.3f} at the start, and success is {success:.0%}. "
+        "Try a lower learner.lr, objective.kl=loss, objective.entropy_coef=0.001, or a higher objective.clip_high (0.28)"
+    )
+
+
+def no_credit(lines: Lines, credit: str) -> str | None:
+    """Nearly every turn has credit 0: the attempts of each group all ended the same way."""
+    share, success = recent(lines, "credit/zero_share"), recent(lines, "collect/success")
+    last = newest(lines, RECENT)
+    if last and not any(line.get("collect/trajectories") for line in last):
+        share, success = 1.0, None
+    if share is None or share < NO_CREDIT:
+        return None
+    start = f"{share:.0%} of the turns of the last {RECENT} iterations have no credit, so updates have almost nothing to go by"
+    if success is None:
+        return f"{start}. Try tasks of another difficulty, a larger collect.group_size, or a warm start ([sft])"
+    if success >= MASTERED:
+        return f"{start}: nearly every attempt succeeds. Stop here, or train on harder tasks"
+    if success <= 1 - MASTERED:
+        return f"{start}: nearly every attempt fails. Try easier tasks, a warm start ([sft]), or a reward that pays for parts of the way"
+    return f"{start}: attempts at a task all get the same return. Try a larger collect.group_size or collect.strategy=dynamic"
+
+
+def no_repeated_anchors(lines: Lines, credit: str) -> str | None:
+    """Beyond the first turn, which a group shares by nature, no state is visited twice: step credit is 0 and GiGPO is GRPO."""
+    alone, length = recent(lines, "credit/singleton_share"), share_of(lines, "collect/turns", ["collect/trajectories"], RECENT)
+    if credit not in WITH_ANCHORS or alone is None or length is None or length < 2:
+        return None
+    if 1 - alone > 1 / length + REPEATS_BEYOND_START:
+        return None
+    return (
+        f"hardly any state is visited twice ({alone:.0%} of turns stand alone): {credit} is then GRPO. Give observations an anchor that "
+        "leaves out what is always new (clocks, ids), try credit.anchors=similar, or a larger collect.group_size"
+    )
+
+
+def cut_off(lines: Lines, credit: str) -> str | None:
+    """Responses that end at the limit lose their action, and the learner sees half a thought."""
+    share = share_of(lines, "collect/truncated", ["collect/generations"])
+    if share is None or share < CUT_OFF:
+        return None
+    return f"{share:.0%} of the responses end at the token limit. Raise engine.max_tokens, or ask for shorter thoughts in the prompt"
+
+
+def far_from_reference(lines: Lines, credit: str) -> str | None:
+    """The KL term no longer holds the policy."""
+    now = recent(lines, "learner/kl_ref_k3", BRIEF)
+    if now is None or now < FAR_FROM_REFERENCE:
+        return None
+    return f"the policy is {now:.2f} nats a token away from its reference. Raise objective.kl_coef or lower learner.lr"
+
+
+def fast_updates(lines: Lines, credit: str) -> str | None:
+    """One update moves the policy further than its own data can answer for."""
+    now = recent(lines, "learner/kl_old_k3", BRIEF)
+    if now is None or now < FAST:
+        return None
+    return (
+        f"each update moves the policy far: KL {now:.2f} nats a token from the one that played. Lower learner.lr or learner.epochs, "
+        "or set learner.kl_stop"
+    )
+
+
+def looping(lines: Lines, credit: str) -> str | None:
+    """An attempt that walks in circles is compared with itself."""
+    share = recent(lines, "credit/one_trajectory_share")
+    if credit not in WITH_ANCHORS or share is None or share < LOOPING:
+        return None
+    return (
+        f"{share:.0%} of the turns stand in anchor groups that one looping attempt fills alone, where it is compared with itself. "
+        "Try credit.once=true (gigpo), a lower env.max_turns, or a reward term that costs a little a turn"
+    )
+
+
+def engine_drift(lines: Lines, credit: str) -> str | None:
+    """Engine and learner disagree about the same tokens, so the ratio starts wrong."""
+    gap, kl = recent(lines, "learner/engine_gap", BRIEF), recent(lines, "learner/engine_kl_k3", BRIEF)
+    if gap is None or (gap < ENGINE_GAP and (kl is None or kl < ENGINE_KL)):
+        return None
+    return (
+        f"engine and learner drift apart: their log-probs of the same tokens differ by {gap:.3f} on average. Try "
+        "objective.importance=truncate, learner.old_logprobs=learner, model.dtype=float32, or engine.name=transformers to find the cause"
+    )
+
+
+def many_invalid(lines: Lines, credit: str) -> str | None:
+    """Many responses hold no action, and it is not getting better."""
+    now, all_of_it = recent(lines, "collect/invalid", BRIEF), column(lines, "collect/invalid")
+    if now is None or now < INVALID or now < 0.8 * sum(all_of_it[:BRIEF]) / BRIEF:
+        return None
+    return (
+        f"{now:.0%} of the turns hold no action that could be read (collect/problem/… says why). Look at a few with `turnwise play "
+        "--agent RUN`; try another agent.prompt, more engine.max_tokens, a warm start ([sft]), or credit.invalid_penalty"
+    )
+
+
+def faults(lines: Lines, credit: str) -> str | None:
+    """Attempts are lost to faults, and the ones that are left may be a lucky choice."""
+    share = share_of(lines, "collect/faults", ["collect/trajectories", "collect/faults"])
+    if share is None or share < FAULTS:
+        return None
+    return (
+        f"{share:.0%} of the attempts were lost to faults of the environment or the engine. Check it with `turnwise envs --check NAME`; "
+        "env.timeout and env.memory_mb set its limits"
+    )
+
+
+def skipped_steps(lines: Lines, credit: str) -> str | None:
+    """Gradients that are not finite leave steps out."""
+    last = newest(lines, RECENT)
+    skipped, taken = column(last, "learner/skipped_steps"), column(last, "learner/steps")
+    share = sum(skipped) / max(sum(skipped) + sum(taken), 1)
+    if share < SKIPPED or sum(count > 0 for count in skipped) < 2:
+        return None
+    return f"{share:.0%} of the optimiser steps were skipped: their gradient was not finite. Lower learner.lr, or set model.dtype=float32"
+
+
+def saturated_panel(lines: Lines, credit: str) -> str | None:
+    """A panel that is solved cannot tell one policy from a better one."""
+    values = column(lines, "eval/success")
+    if "eval/success" not in lines[-1] or len(values) < 2 or min(values[-2:]) < SATURATED:
+        return None
+    return f"the evaluation panel is solved ({values[-1]:.0%}, twice in a row) and shows no further progress. Choose a harder eval.split"
+
+
+def fallen(lines: Lines, credit: str) -> str | None:
+    """Success is far below its best: by evaluations whose intervals do not touch, or by half in training."""
+    measured = [line for line in lines if "eval/success" in line]
+    if "eval/success" in lines[-1] and measured:
+        best = max(measured, key=lambda line: line["eval/success"])
+        lost = best["eval/success"] - lines[-1]["eval/success"]
+        if lost >= LOST_POINTS and lines[-1]["eval/high"] < best["eval/low"]:
+            return _fallen("held-out success", lines[-1]["eval/success"], best["eval/success"], int(best["iteration"]))
+    values = column(lines, "collect/success")
+    now = recent(lines, "collect/success")
+    if now is None or len(values) < 4 * RECENT:
+        return None
+    means = [sum(values[at : at + RECENT]) / RECENT for at in range(len(values) - RECENT + 1)]
+    best_mean = max(means)
+    if best_mean < WORTH_LOSING or now > LOST_HALF * best_mean:
+        return None
+    last = lines[-1]["iteration"]
+    return _fallen("success in training", now, best_mean, int(last) - len(values) + means.index(best_mean) + RECENT)
+
+
+def _fallen(what: str, now: float, best: float, when: int) -> str:
+    return (
+        f"{what} has fallen to {now:.0%}; its best was {best:.0%} at iteration {when}. `turnwise export RUN FOLDER --best` saves the best "
+        "checkpoint; try a lower learner.lr or objective.kl=loss"
+    )
+
+
+RULES: Mapping[str, Rule] = {
+    "entropy": entropy_collapse,
+    "no credit": no_credit,
+    "anchors": no_repeated_anchors,
+    "length limit": cut_off,
+    "reference KL": far_from_reference,
+    "update KL": fast_updates,
+    "looping": looping,
+    "engine drift": engine_drift,
+    "invalid": many_invalid,
+    "faults": faults,
+    "skipped steps": skipped_steps,
+    "panel": saturated_panel,
+    "fallen": fallen,
+}
+
+
+def troubles(lines: Lines, credit: str) -> dict[str, str]:
+    """The words of every rule that finds trouble in these lines, by the rule's name. `credit` names the algorithm."""
+    found = {name: rule(lines, credit) for name, rule in RULES.items()} if lines else {}
+    return {name: text for name, text in found.items() if text is not None}
+
+
+def spaced(found: Mapping[str, str], iteration: int, said: Mapping[str, int]) -> dict[str, str]:
+    """Those that were not said within the last `EVERY` iterations."""
+    return {name: text for name, text in found.items() if iteration - said.get(name, -EVERY) >= EVERY}
+
+
+class Watch:
+    """Looks at a run after every iteration. Only the numbers that rules need are kept in memory."""
+
+    def __init__(self, run: Run):
+        self._run = run
+        self._lines = [narrow(line) for line in run.metrics()]
+        self._said = {record["name"]: int(record["iteration"]) for record in run.warnings()}
+
+    def __call__(self, metrics: Line, credit: str, say: Callable[[str], None]) -> None:
+        """Say what is wrong, if anything is, and write it into the run's folder. `metrics` is the newest line."""
+        iteration = int(metrics["iteration"])
+        if not self._lines or self._lines[-1]["iteration"] < iteration:
+            self._lines.append(narrow(metrics))
+        for name, text in spaced(troubles(self._lines, credit), iteration, self._said).items():
+            self._run.warn({"iteration": iteration, "name": name, "text": text})
+            self._said[name] = iteration
+            say(f"warning: {text}")
+
+
+def narrow(line: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a line that some rule looks at."""
+    return {name: float(line[name]) for name in NEEDED if name in line}
