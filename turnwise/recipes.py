@@ -163,7 +163,7 @@ def help_config() -> str:
             lines += ["", f"# [{dotted}]  {' '.join((inner.__doc__ or '').split())}{optional}"]
             continue
         takes = str(field.annotation).replace("typing.", "") if get_args(field.annotation) else field.annotation.__name__
-        default = "required" if field.is_required() else _toml(field.default)
+        default = "required" if field.is_required() else toml_value(field.default)
         lines.append(f"#   {dotted} = {default}   ({takes})\n#       {' '.join((field.description or '').split())}")
     return "\n".join(lines)
 
@@ -210,7 +210,7 @@ def _table(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
     lists = {key: value for key, value in values.items() if isinstance(value, list) and value and isinstance(value[0], dict)}
     for key, value in values.items():
         if key not in tables and key not in lists:
-            yield f"{_key(key)} = {_toml(value)}"
+            yield f"{_key(key)} = {toml_value(value)}"
     for key, value in tables.items():
         yield f"\n[{prefix}{_key(key)}]"
         yield from _table(value, f"{prefix}{_key(key)}.")
@@ -224,15 +224,16 @@ def _key(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key)
 
 
-def _toml(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A value as TOML writes it; what is unset is the text "none"."""
     if value is None:
         return '"none"'
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(_toml(item) for item in value)}]"
+        return f"[{', '.join(toml_value(item) for item in value)}]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(key)} = {_toml(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_key(key)} = {toml_value(item)}" for key, item in value.items()) + "}"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") if isinstance(value, str) else repr(value)
 
 
