@@ -38,6 +38,7 @@ LOOPING = 0.3  # share of turns whose anchor group one single trajectory fills
 ENGINE_GAP = 0.1  # mean |log-prob| between engine and learner: ratios are then off by a tenth before anything is learnt
 ENGINE_KL = 0.05  # the same as a divergence, which sees rare large gaps
 INVALID = 0.3  # share of turns without an action that could be read
+GETTING_BETTER = 0.8  # of the share at the start: what falls by itself needs no word
 FAULTS = 0.1  # share of attempts lost to faults of environment or engine
 SKIPPED = 0.2  # share of optimiser steps left out because a gradient was not finite
 SATURATED = 0.98  # held-out success that leaves a panel nothing to show
@@ -177,7 +178,7 @@ def engine_drift(lines: Lines, credit: str) -> str | None:
 def many_invalid(lines: Lines, credit: str) -> str | None:
     """Many responses hold no action, and it is not getting better."""
     now, all_of_it = recent(lines, "collect/invalid", BRIEF), column(lines, "collect/invalid")
-    if now is None or now < INVALID or now < 0.8 * sum(all_of_it[:BRIEF]) / BRIEF:
+    if now is None or now < INVALID or all_of_it[-1] < GETTING_BETTER * all_of_it[0]:
         return None
     return (
         f"{now:.0%} of the turns hold no action that could be read (collect/problem/… says why). Look at a few with `turnwise play "
