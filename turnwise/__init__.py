@@ -11,6 +11,7 @@ from turnwise.tasks import Task, TaskSet
 
 if TYPE_CHECKING:
     from turnwise.api import evaluate, export, train
+    from turnwise.report.comparison import compare
 
 __version__ = "0.1.0"
 
@@ -27,6 +28,7 @@ __all__ = [
     "Turn",
     "TurnwiseError",
     "__version__",
+    "compare",
     "credit",
     "evaluate",
     "export",
@@ -42,4 +44,8 @@ def __getattr__(name: str) -> Any:
         from turnwise import api
 
         return getattr(api, name)
+    if name == "compare":
+        from turnwise.report.comparison import compare
+
+        return compare
     raise AttributeError(f"module 'turnwise' has no attribute {name!r}")

@@ -108,9 +108,18 @@ def evaluate(
         collector = system.collector(config.eval.temperature if temperature is None else temperature)
         result = run_panel(collector, panel, seed, repeats)
         report_faults(result, reporter)
+        result.settings = settings_of(config, split, seed, collector.max_turns) | {
+            "temperature": config.eval.temperature if temperature is None else temperature
+        }
         return result
     finally:
         system.close()
+
+
+def settings_of(config: Config, split: str, seed: int, max_turns: int) -> dict[str, Any]:
+    """What an evaluation's result depends on besides the panel, with the recipe that it belongs to."""
+    recipe = config.model_dump(mode="json", exclude={"out", "run"})
+    return {"environment": config.env.name, "split": split, "seed": seed, "max_turns": max_turns, "config": recipe}
 
 
 def report_faults(result: Evaluation, reporter: Reporter) -> None:

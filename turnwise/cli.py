@@ -190,6 +190,7 @@ def evaluate(
     engine: Annotated[str | None, typer.Option(help="native, transformers, or openai: a server. Default: the recipe's.")] = None,
     url: Annotated[str | None, typer.Option(help="The server's address, as http://127.0.0.1:8000/v1; its key: OPENAI_API_KEY.")] = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="The model's name on the server.")] = None,
+    save: Annotated[str | None, typer.Option(metavar="FILE.json", help="Write every outcome with its settings, for `compare`.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Measure success on a fixed panel of tasks."""
@@ -197,7 +198,43 @@ def evaluate(
 
     served = {"engine.name": engine or ("openai" if url else None), "engine.url": url, "engine.model": model}
     changes = {key: value for key, value in served.items() if value is not None}
-    commands.evaluate(source, overrides or [], changes, agent, env, split, n, seed, temperature, repeats, as_json)
+    commands.evaluate(source, overrides or [], changes, agent, env, split, n, seed, temperature, repeats, as_json, save)
+
+
+@app.command()
+def sweep(
+    recipe: Annotated[str | None, typer.Argument(help="A recipe (TOML). Without one: the quickstart.")] = None,
+    values: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUES]…", help="What varies, as in credit.name=gigpo,grpo seed=0..4. One value: the same in all."),
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs at a time; the cores are divided among them.")] = 1,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of each run, if not the cores divided by the jobs.")] = None,
+    out: Annotated[str | None, typer.Option(metavar="FOLDER", help="Where the runs go. Default: NAME-sweep in the recipe's out.")] = None,
+    target: Annotated[float | None, typer.Option(help="Also say what it cost to reach this success (0.6 is 60 %).")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the runs and stop.")] = False,
+) -> None:
+    """Train every combination of values and compare them. Start it again to go on: what is finished is skipped."""
+    from turnwise.report.sweeping import sweep_command
+
+    raise typer.Exit(sweep_command(recipe, values or [], out, jobs, threads, dry_run, target))
+
+
+@app.command()
+def compare(
+    sources: Annotated[list[str], typer.Argument(metavar="RUN…", help="Runs, folders of runs (a sweep), files of `eval --save`.")],
+    at: Annotated[str, typer.Option(help="Which evaluation: last, best, or an iteration.")] = "last",
+    target: Annotated[float | None, typer.Option(help="Also say what it cost to reach this success (0.6 is 60 %).")] = None,
+    form: Annotated[str, typer.Option("--format", help="table, markdown, latex or json.")] = "table",
+    out: Annotated[str | None, typer.Option(metavar="FOLDER", help="Write comparison.md, .tex, .json and .png there.")] = None,
+    picture: Annotated[str | None, typer.Option(metavar="FILE", help="Draw the learning curves: .png, .svg or .pdf.")] = None,
+    baseline: Annotated[str | None, typer.Option(metavar="TEXT", help="Test only against the groups whose label contains this.")] = None,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Also show results that were measured differently, without tests.")] = False,
+) -> None:
+    """Compare runs: groups over seeds with intervals, paired tests, sample efficiency, curves."""
+    from turnwise.report.compare_command import compare_command
+
+    compare_command(sources, at, target, form, out, picture, anyway, baseline)
 
 
 @app.command()

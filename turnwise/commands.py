@@ -14,6 +14,7 @@ from rich.text import Text
 from turnwise.config import Config
 from turnwise.errors import TurnwiseError
 from turnwise.evaluation import Evaluation, run_panel
+from turnwise.files import write_text_atomically
 from turnwise.recipes import help_config, parse_override, to_toml
 from turnwise.report.progress import reporter
 from turnwise.runs import CONFIG, Run
@@ -153,6 +154,7 @@ def evaluate(
     temperature: float | None,
     repeats: int,
     as_json: bool,
+    save: str | None = None,
 ) -> None:
     """`turnwise eval`."""
     if source is not None and "=" in source:
@@ -172,6 +174,9 @@ def evaluate(
         result = api.evaluate(
             source, env=env, split=split, n=n, seed=seed, temperature=temperature, repeats=repeats, reporter=reporter(console), **changes
         )
+    if save is not None:
+        write_text_atomically(save, json.dumps(result.record(), allow_nan=False, default=float) + "\n")
+        Console(stderr=True).print(Text(f"written: {save}"), soft_wrap=True)
     if as_json:
         print(json.dumps(result.to_dict(), indent=2))
     else:
@@ -182,6 +187,7 @@ def evaluate_player(
     agent: str, source: str | None, env: str | None, split: str | None, n: int | None, seed: int, repeats: int, changes: dict[str, Any]
 ) -> Evaluation:
     """A random or expert agent through the same collector: the first thing to try on a new environment."""
+    from turnwise import api
     from turnwise.collect.collector import Collector
     from turnwise.collect.player_policy import PlayerPolicy, player
     from turnwise.collect.players import Advised
@@ -197,7 +203,10 @@ def evaluate_player(
     factory = portable(config.env.name, config.env.options)
     limits: dict[str, Any] = {"workers": config.env.workers, "timeout": config.env.timeout, "memory_mb": config.env.memory_mb}
     with Pool(Advised(factory) if agent == "expert" else factory, 32, **limits) as pool:
-        return run_panel(Collector(pool, policy, system.max_turns, system.rewards), panel, seed, repeats)
+        result = run_panel(Collector(pool, policy, system.max_turns, system.rewards), panel, seed, repeats)
+    settings = api.settings_of(config, split or config.eval.split, seed, system.max_turns)
+    result.settings = settings | {"player": agent, "temperature": None}
+    return result
 
 
 def show_evaluation(console: Console, result: Evaluation) -> None:

@@ -50,6 +50,7 @@ class Evaluation:
     repeats: int
     trajectories: list[Trajectory] = field(default_factory=list, repr=False)
     types: dict[str, str] = field(default_factory=dict, repr=False)  # task type by task id, where the environment says so
+    settings: dict[str, Any] = field(default_factory=dict, repr=False)  # what else the result depends on: split, temperature, recipe …
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, without the trajectories."""
@@ -63,6 +64,10 @@ class Evaluation:
                 kind: {"success": share.rate, "n": share.n, "interval": list(share.interval)} for kind, share in self.by_type.items()
             },
         } | plain
+
+    def record(self) -> dict[str, Any]:
+        """All that `turnwise compare` needs: the settings, the result, and what came of every attempt."""
+        return self.settings | self.to_dict() | {"outcomes": self.outcomes()}
 
     def outcomes(self) -> list[dict[str, Any]]:
         """What came of every attempt, in the panel's order: what paired comparisons need."""

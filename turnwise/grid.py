@@ -68,7 +68,7 @@ def split_values(text: str) -> list[str]:
             start = place + 1
     parts.append(rest[start:])
     if quote or depth:
-        raise TurnwiseError(f"{text!r}: a quote or bracket is not closed. A value that is a list is written {key}=[1,2]; quote it in a shell")
+        raise TurnwiseError(f"{text!r}: a quote or bracket is not closed. A list as a value is written {key}=[1,2]; quote it in a shell")
     if len(parts) > 1 and any(not part.strip() for part in parts):
         raise TurnwiseError(f"{text!r}: a value between the commas is missing")
     return parts

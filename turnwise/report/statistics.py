@@ -1,11 +1,11 @@
 """The statistics that results need: intervals, paired tests, effect sizes. Pure functions on numpy; chance comes from a seed.
 
-Two questions are kept apart everywhere. *Over seeds*: would other training seeds give the same? The sample is a handful of runs, so intervals
-are Student's t (a percentile bootstrap of five values is too narrow), and the test that assumes nothing flips the signs of the differences.
-*Over tasks*: would other tasks give the same, with these trained models? The sample is the panel, and resampling it is honest.
+Two questions are kept apart everywhere. *Over seeds*: would other training seeds give the same? The sample is a handful of runs, so
+intervals are Student's t (a percentile bootstrap of five values is too narrow), and the test that assumes nothing flips the signs of the
+differences. *Over tasks*: would other tasks give the same, with these trained models? The sample is the panel, and resampling it is honest.
 
-Flipping or resampling a thousand tasks a hundred thousand times would be slow task by task. Differences of success take few distinct
-values, so what is drawn is how often each value comes up: one binomial or multinomial number a value, whatever the panel's size.
+Flipping or resampling a thousand tasks twenty thousand times would be slow task by task. Differences of success take few distinct values,
+so what is drawn is how often each value comes up: one binomial or multinomial number a value, whatever the panel's size.
 """
 
 from __future__ import annotations

@@ -1,0 +1,37 @@
+"""`turnwise compare`: read, compare, show, write."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+from rich.text import Text
+
+from turnwise.errors import TurnwiseError
+from turnwise.report.comparison import compare
+
+FORMATS = ("table", "markdown", "latex", "json")
+
+
+def compare_command(
+    sources: list[str],
+    at: str,
+    target: float | None,
+    form: str,
+    out: str | None,
+    picture: str | None,
+    anyway: bool,
+    baseline: str | None,
+) -> None:
+    """Standard output is the comparison alone, so that it can be piped; what was written is said on standard error."""
+    if form not in FORMATS:
+        raise TurnwiseError(f"--format is one of {', '.join(FORMATS)}, not {form!r}")
+    comparison = compare(sources, at=at, target=target, anyway=anyway, baseline=baseline)
+    written = comparison.write(out) if out is not None else []
+    written += [comparison.plot(picture)] if picture is not None else []
+    if form == "table":
+        Console().print(comparison.table())
+    else:
+        sys.stdout.write({"markdown": comparison.to_markdown, "latex": comparison.to_latex, "json": comparison.to_json}[form]())
+    for path in written:
+        Console(stderr=True).print(Text(f"written: {path}"), soft_wrap=True)

@@ -1,0 +1,345 @@
+"""Comparing runs: groups that differ by the seed alone, intervals, paired tests, what a given success cost. `tw.compare` starts here.
+
+Two questions, two samples (see statistics.py). Over seeds: runs of the same seed start from the same weights and see the same tasks in the
+same order, so they are paired. Over tasks: everybody played the same panel, so tasks are paired. Only the first says something about an
+algorithm; the second is about the models that happened to come out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Group as Rendered
+
+from turnwise.errors import TurnwiseError
+from turnwise.files import write_text_atomically
+from turnwise.report import statistics
+from turnwise.report.efficiency import Cost, Curve, cost_until, mean_curve
+from turnwise.report.groups import Group, grouped
+from turnwise.report.records import Record, find, read
+from turnwise.report.statistics import Interval
+
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How good one group is. `over_seeds`: Student's interval over runs; `over_tasks`: over the panel, with these trained models."""
+
+    label: str
+    seeds: list[int]
+    successes: list[float]
+    success: float
+    over_seeds: Interval | None
+    over_tasks: Interval | None
+    iterations: list[int | None]
+    differs: dict[str, Any]
+    runs: list[str]
+    curve: Curve
+    cost: Cost | None = None
+
+
+@dataclass
+class OverSeeds:
+    """One group minus another over training seeds, in shares of 1. `paired`: the same seed of both was subtracted."""
+
+    n: int
+    paired: bool
+    difference: float
+    interval: Interval | None
+    p_t: float | None
+    p_exact: float
+    smallest_p: float
+    effect_d: float | None
+    holm_t: float | None = None
+    holm_exact: float | None = None
+
+
+@dataclass
+class OverTasks:
+    """One group minus another over the panel's tasks, in shares of 1, with the trained models as they are."""
+
+    n: int
+    difference: float
+    interval: Interval
+    p: float
+    effect_h: float
+    holm: float | None = None
+
+
+@dataclass
+class Pair:
+    """What tells two groups apart; none where it cannot be tested."""
+
+    one: str
+    other: str
+    over_seeds: OverSeeds | None
+    over_tasks: OverTasks | None
+
+
+@dataclass
+class Comparison:
+    """The result of `compare`: numbers in `groups` and `pairs`, words in `notes`."""
+
+    groups: list[Standing]
+    pairs: list[Pair]
+    notes: list[str]
+    at: str
+    target: float | None = None
+    panel: dict[str, Any] | None = None
+    unfinished: list[str] = field(default_factory=list)
+
+    def table(self) -> Rendered:
+        """For a terminal: give it to rich's `print`."""
+        from turnwise.report import tables
+
+        return tables.to_rich(self)
+
+    def to_markdown(self) -> str:
+        from turnwise.report import tables
+
+        return tables.to_markdown(self)
+
+    def to_latex(self) -> str:
+        """Plain `tabular` environments, escaped; no package is needed."""
+        from turnwise.report import tables
+
+        return tables.to_latex(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def to_json(self) -> str:
+        return json.dumps(_finite(self.to_dict()), indent=2, allow_nan=False, default=str) + "\n"
+
+    def plot(self, path: str | Path) -> Path:
+        """Learning curves with bands, as .png, .svg or .pdf. Needs matplotlib (the extra `plots`)."""
+        from turnwise.report.curves import draw
+
+        return draw(self, Path(path))
+
+    def write(self, folder: str | Path) -> list[Path]:
+        """comparison.md, .tex and .json, and the picture where matplotlib is installed."""
+        from turnwise.errors import MissingExtra
+
+        place = Path(folder)
+        texts = {"md": self.to_markdown(), "tex": self.to_latex(), "json": self.to_json()}
+        written = [write_text_atomically(place / f"comparison.{kind}", text) for kind, text in texts.items()]
+        if any(len(group.curve.iterations) > 1 for group in self.groups):
+            try:
+                written.append(self.plot(place / "comparison.png"))
+            except MissingExtra as error:
+                self.notes.append(f"No picture: {error}")
+        return written
+
+
+def compare(
+    sources: str | Path | Iterable[str | Path],
+    *,
+    at: str | int = "last",
+    target: float | None = None,
+    anyway: bool = False,
+    baseline: str | None = None,
+    seed: int = 0,
+) -> Comparison:
+    """Compare runs, folders of runs (a sweep) and files that `turnwise eval --save` wrote. `at`: the last or best evaluation, or that of an
+    iteration. `target`: a success rate; the comparison then says what it cost to get there. `anyway`: show results side by side that
+    were measured differently, without tests between them. `baseline`: test only against the groups whose label contains this."""
+    paths = find([sources] if isinstance(sources, (str, Path)) else sources)
+    found = [(path, read(path, at)) for path in paths]
+    records = [record for _, record in found if record is not None]
+    notes = [f"{path} has no evaluation yet and is left out." for path, record in found if record is None]
+    if not records:
+        raise TurnwiseError("none of these runs has an evaluation yet: there is nothing to compare")
+    if target is not None and not 0 < target <= 1:
+        raise TurnwiseError(f"a target is a success rate between 0 and 1 (60 % is 0.6), not {target}")
+    differences = unlike(records)
+    if differences and not anyway:
+        raise TurnwiseError(
+            f"these results were not measured alike, so they cannot be compared: {'; '.join(differences)}. Measure them alike "
+            "(`turnwise eval RUN --n N --seed 0 --temperature T --save FILE.json` for each) and compare those files; or see them side by "
+            "side, without tests, with --anyway"
+        )
+    groups = grouped(records)
+    against = [group.label for group in groups if baseline is None or baseline in group.label]
+    if not against:
+        raise TurnwiseError(f"no group's label contains {baseline!r}; the groups: {'; '.join(group.label for group in groups)}")
+    pairs = [
+        pair_of(one, other, seed)
+        for i, one in enumerate(groups)
+        for other in groups[i + 1 :]
+        if baseline is None or (one.label in against) != (other.label in against)
+    ]
+    correct(pairs)
+    notes += [f"Not measured alike, so no test between them: {text}." for text in differences]
+    notes += remarks(groups, pairs, str(at))
+    panel = None if differences or records[0].panel is None else asdict(records[0].panel)
+    return Comparison(
+        groups=[standing(group, target, seed) for group in groups],
+        pairs=pairs,
+        notes=notes,
+        at=str(at),
+        target=target,
+        panel=panel,
+        unfinished=[str(record.place) for record in records if not record.finished],
+    )
+
+
+def unlike(records: Sequence[Record]) -> list[str]:
+    """In what ways the records were not measured alike, in words; empty where they were."""
+    unknown = [record.name for record in records if record.panel is None]
+    found = [f"{_some(unknown)}: no evaluation is kept with its tasks, so nobody knows the panel"] if unknown else []
+    known = [record for record in records if record.panel is not None]
+    names = {name for record in known if record.panel and known[0].panel for name in known[0].panel.differences(record.panel)}
+    for name in sorted(names):
+        by_value: dict[str, list[str]] = {}
+        for record in known:
+            by_value.setdefault(str(getattr(record.panel, name)), []).append(record.name)
+        words = " and ".join(f"{value} ({_some(members)})" for value, members in sorted(by_value.items()))
+        found.append(f"{'panel hash' if name == 'hash' else name.replace('_', ' ')} is {words}")
+    if not found and len({record.tasks for record in known}) > 1:
+        found.append("the outcomes name different tasks under one panel hash: a file was edited")
+    return found
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(sorted(names)[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def standing(group: Group, target: float | None, seed: int) -> Standing:
+    """One group in numbers."""
+    within = statistics.t_interval(group.successes)
+    return Standing(
+        label=group.label,
+        seeds=group.seeds,
+        successes=group.successes,
+        success=math.fsum(group.successes) / len(group.successes),
+        over_seeds=_clipped(within),
+        over_tasks=over_tasks(group, seed),
+        iterations=[record.iteration for record in group.records],
+        differs=dict(group.differs),
+        runs=[str(record.place) for record in group.records],
+        curve=mean_curve([record.curve for record in group.records]),
+        cost=cost_until([record.curve for record in group.records], target) if target is not None else None,
+    )
+
+
+def over_tasks(group: Group, seed: int) -> Interval | None:
+    """The interval over tasks: the panel drawn anew with all attempts at a task together. A single attempt at each task, or tasks that all
+    came out alike (of which a bootstrap would say that nothing varies), get Wilson's."""
+    if group.panel is None or not len(group.won):
+        return None
+    won = group.won
+    if (len(group.records) == 1 and group.panel.repeats == 1) or np.ptp(won) == 0:
+        return statistics.wilson(float(won.sum()), len(won))
+    return statistics.bootstrap_interval(won, seed=seed)
+
+
+def _clipped(interval: Interval | None) -> Interval | None:
+    return None if interval is None else (max(0.0, interval[0]), min(1.0, interval[1]))
+
+
+def pair_of(one: Group, other: Group, seed: int = 0) -> Pair:
+    """All tests between two groups; none where they were not measured alike."""
+    if one.panel is None or other.panel is None or one.panel != other.panel or one.records[0].tasks != other.records[0].tasks:
+        return Pair(one.label, other.label, None, None)
+    won, theirs = one.won, other.won
+    differences = np.round(won - theirs, 12)
+    tasks = OverTasks(
+        n=len(differences),
+        difference=float(differences.mean()),
+        interval=statistics.bootstrap_interval(differences, seed=seed),
+        p=statistics.sign_flip(differences, seed=seed),
+        effect_h=statistics.cohen_h(float(won.mean()), float(theirs.mean())),
+    )
+    return Pair(one.label, other.label, seeds_test(one, other, seed), tasks)
+
+
+def seeds_test(one: Group, other: Group, seed: int = 0) -> OverSeeds | None:
+    """Over seeds: paired where at least two seeds are shared, else unpaired; none where a group has a single run."""
+    a, b = dict(zip(one.seeds, one.successes, strict=True)), dict(zip(other.seeds, other.successes, strict=True))
+    shared = sorted(a.keys() & b.keys())
+    if len(shared) >= 2:
+        differences = [a[s] - b[s] for s in shared]
+        return OverSeeds(
+            n=len(shared),
+            paired=True,
+            difference=math.fsum(differences) / len(differences),
+            interval=statistics.t_interval(differences),
+            p_t=statistics.paired_t(differences),
+            p_exact=statistics.sign_flip(differences, seed=seed),
+            smallest_p=statistics.smallest_sign_flip(len(differences)),
+            effect_d=statistics.cohen_d(differences),
+        )
+    if len(a) < 2 or len(b) < 2:
+        return None
+    x, y = one.successes, other.successes
+    tested = statistics.welch(x, y)
+    return OverSeeds(
+        n=min(len(x), len(y)),
+        paired=False,
+        difference=math.fsum(x) / len(x) - math.fsum(y) / len(y),
+        interval=tested[0] if tested else None,
+        p_t=tested[1] if tested else None,
+        p_exact=statistics.shuffle(x, y, seed=seed),
+        smallest_p=statistics.smallest_shuffle(len(x), len(y)),
+        effect_d=statistics.cohen_d_unpaired(x, y),
+    )
+
+
+def correct(pairs: Sequence[Pair]) -> None:
+    """Holm's correction inside each kind of test, where there is more than one pair."""
+    if len(pairs) < 2:
+        return
+    seeds = [pair.over_seeds for pair in pairs if pair.over_seeds is not None]
+    tasks = [pair.over_tasks for pair in pairs if pair.over_tasks is not None]
+    for test, p in zip(seeds, statistics.holm([test.p_exact for test in seeds]), strict=True):
+        test.holm_exact = p
+    tested = [(test, test.p_t) for test in seeds if test.p_t is not None]
+    for (test, _), p in zip(tested, statistics.holm([p for _, p in tested]), strict=True):
+        test.holm_t = p
+    for task_test, p in zip(tasks, statistics.holm([test.p for test in tasks]), strict=True):
+        task_test.holm = p
+
+
+def remarks(groups: Sequence[Group], pairs: Sequence[Pair], at: str) -> list[str]:
+    """What a reader must know: what is unfinished, and what these numbers cannot tell."""
+    records = [record for group in groups for record in group.records]
+    notes = []
+    if unfinished := [f"{record.name} (at {record.iteration} of {record.iterations})" for record in records if not record.finished]:
+        notes.append(f"Not finished: {_some(unfinished)}.")
+    iterations = {record.iteration for record in records if record.iteration is not None}
+    if at == "last" and len(iterations) > 1:
+        notes.append(f"The last evaluations are not of the same iteration ({min(iterations)} to {max(iterations)}).")
+    if at == "best":
+        notes.append("Success at the best evaluation is too good: the best was picked on the panel that it is measured on.")
+    tests = [pair.over_seeds for pair in pairs if pair.over_seeds is not None]
+    if any(pair.over_seeds is None for pair in pairs) and pairs:
+        notes.append("A group of one run says nothing about other seeds: its training might have been lucky.")
+    for n, paired in sorted({(test.n, test.paired) for test in tests if test.smallest_p > LEVEL}):
+        smallest = next(test.smallest_p for test in tests if (test.n, test.paired) == (n, paired))
+        kind = "flipping signs" if paired else "exchanging labels"
+        notes.append(
+            f"With {n} seeds the smallest p that {kind} can give is {smallest:.3g}: that test cannot show any difference at 5 %"
+            + (" (6 seeds are the least); Student's test can, if differences between seeds are about normal." if paired else ".")
+        )
+    if any(pair.over_tasks is not None for pair in pairs):
+        notes.append("Tests over tasks are about these trained models on other tasks; only tests over seeds are about the algorithms.")
+    if any(not test.paired for test in tests):
+        notes.append("Groups that share fewer than two seeds were tested without pairs.")
+    return notes
+
+
+def _finite(value: Any) -> Any:
+    """The same with numbers that JSON does not know (not reached) as null."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

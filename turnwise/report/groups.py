@@ -1,0 +1,118 @@
+"""Which runs belong together: those whose recipes differ in nothing that matters but the seed. And what to call each group."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnwise.errors import TurnwiseError
+from turnwise.report.records import Panel, Record
+
+# Keys that say where things lie, how often one looks, or how much fits into memory: never what is learned.
+IMMATERIAL = {"name", "out", "seed", "eval.every", "env.workers", "env.timeout", "env.memory_mb", "engine.sleep", "engine.max_batch"} | {
+    "learner.tokens_per_batch",
+    "learner.gradient_checkpointing",
+}
+ABSENT = "–"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ by their seed alone."""
+
+    label: str
+    differs: Mapping[str, Any]
+    records: tuple[Record, ...]
+
+    @property
+    def seeds(self) -> list[int]:
+        return [record.seed for record in self.records]
+
+    @property
+    def successes(self) -> list[float]:
+        return [record.success for record in self.records]
+
+    @property
+    def panel(self) -> Panel | None:
+        """The panel that all of its runs share; none where they do not, or where one does not say."""
+        first = self.records[0].panel
+        return first if all(record.panel == first and record.tasks == self.records[0].tasks for record in self.records) else None
+
+    @property
+    def won(self) -> NDArray[np.float64]:
+        """Task by task: the share of attempts won, over all runs of the group."""
+        shares: NDArray[np.float64] = np.mean([record.won for record in self.records], axis=0)
+        return np.round(shares, 12)
+
+
+def grouped(records: Sequence[Record]) -> list[Group]:
+    """The groups, named by what differs, in an order that does not depend on the order of the records."""
+    keys = sorted({key for record in records for key in record.config if _matters(key)})
+    differing = [key for key in keys if len({_text(record, key) for record in records}) > 1]
+    members: dict[tuple[str, ...], list[Record]] = {}
+    for record in records:
+        members.setdefault(tuple(_text(record, key) for key in differing), []).append(record)
+    named = label_keys(differing, list(members))
+    groups = []
+    for values, inside in members.items():
+        shown = dict(zip(differing, values, strict=True))
+        parts = [f"{key}={shown[key]}" for key in named if shown[key] != ABSENT]
+        label = ", ".join(parts) or ("all runs" if not named else "the others")
+        config = {key: inside[0].config.get(key) for key in differing}
+        groups.append(Group(label, config, tuple(sorted(inside, key=lambda record: (record.seed, str(record.place))))))
+    for group in groups:
+        _check_seeds(group)
+    return sorted(groups, key=lambda group: group.label)
+
+
+def _matters(key: str) -> bool:
+    return key not in IMMATERIAL and not key.startswith("run.")
+
+
+def _text(record: Record, key: str) -> str:
+    if key not in record.config:
+        return ABSENT
+    value = record.config[key]
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+
+
+def _check_seeds(group: Group) -> None:
+    """The same recipe with the same seed is the same run: counted twice it would feign certainty."""
+    seen: dict[int, Record] = {}
+    for record in group.records:
+        if record.seed in seen:
+            raise TurnwiseError(
+                f"{seen[record.seed].place} and {record.place} have the same recipe and the same seed {record.seed}: they are one result, "
+                "not two. Leave one of them out"
+            )
+        seen[record.seed] = record
+
+
+def label_keys(keys: Sequence[str], groups: Sequence[Sequence[str]]) -> list[str]:
+    """The fewest of the differing keys that tell the groups apart, names first: an algorithm's own options follow from its name."""
+    order = sorted(range(len(keys)), key=lambda i: (_rank(keys[i]), any(values[i] == ABSENT for values in groups), keys[i]))
+    chosen: list[int] = []
+    told = 1
+    for i in order:
+        apart = len({tuple(values[j] for j in (*chosen, i)) for values in groups})
+        if apart > told:
+            chosen.append(i)
+            told = apart
+    for i in list(chosen):  # a key that came first may be spared by those that came later
+        rest = [j for j in chosen if j != i]
+        if rest and _rank(keys[i]) > 1 and len({tuple(values[j] for j in rest) for values in groups}) == told:
+            chosen = rest
+    return [keys[i] for i in chosen]
+
+
+def _rank(key: str) -> int:
+    if key in ("player", "credit.name"):
+        return 0
+    if key.endswith(".name"):
+        return 1
+    return 2 if key in ("model.path", "engine.model", "file") else 3

@@ -1,0 +1,224 @@
+"""What a comparison reads: runs and saved evaluations as plain records. Only files are read, neither torch nor an environment is loaded, so
+that sixty runs take a second.
+
+Two results can be compared where they were measured alike: the same environment and tasks (`panel_hash`), as many attempts at each, the
+same temperature and step limit. That is a record's `panel`.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnwise.errors import TurnwiseError
+from turnwise.runs import CONFIG, SUMMARY, Run
+
+SWEEP = "sweep.json"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """How something was measured. Results with different panels are not comparable."""
+
+    environment: str
+    split: str
+    hash: str
+    size: int
+    repeats: int
+    temperature: float | None
+    max_turns: int
+
+    def differences(self, other: Panel) -> list[str]:
+        """The names of what differs."""
+        return [name for name in self.__dataclass_fields__ if getattr(self, name) != getattr(other, name)]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One evaluation on the way: how good, and what it had cost until then."""
+
+    iteration: int
+    success: float
+    turns: float
+    tokens: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Record:
+    """One evaluated run, or one saved evaluation. `won` is the share of successful attempts, task by task."""
+
+    name: str
+    place: Path
+    config: Mapping[str, Any]
+    seed: int
+    success: float
+    iteration: int | None = None
+    finished: bool = True
+    iterations: int | None = None
+    panel: Panel | None = None
+    tasks: tuple[str, ...] = ()
+    won: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0), repr=False)
+    curve: tuple[Point, ...] = field(default=(), repr=False)
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A config as dotted keys; what is unset is the text "none"."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = "none" if value is None else value
+    return flat
+
+
+def find(sources: Iterable[str | Path]) -> list[Path]:
+    """The runs and evaluation files that are meant: a folder of runs stands for all of them. Each once, in the given order."""
+    found: dict[Path, None] = {}
+    for source in sources:
+        path = Path(source)
+        if path.name == SWEEP:
+            path = path.parent
+        if path.is_dir() and not (path / CONFIG).is_file():
+            inside = sorted(config.parent for config in path.glob(f"*/{CONFIG}"))
+            if not inside:
+                raise TurnwiseError(f"{path} is neither a run nor a folder of runs: no {CONFIG} lies in it or one step below")
+            found |= dict.fromkeys(inside)
+        elif path.is_dir() or (path.is_file() and path.suffix == ".json"):
+            found[path] = None
+        else:
+            what = "no such file or folder" if not path.exists() else "not a run and not a .json file of `turnwise eval --save`"
+            raise TurnwiseError(f"{path}: {what}")
+    return list(found)
+
+
+def read(path: Path, at: str | int = "last") -> Record | None:
+    """A run at its last or best evaluation or that of an iteration, or a saved evaluation; none where a run has no evaluation yet."""
+    return _read_run(path, at) if path.is_dir() else _read_file(path)
+
+
+def _read_run(folder: Path, at: str | int) -> Record | None:
+    run = Run.open(folder)
+    config = _config(folder / CONFIG)
+    curve = curve_of(run.metrics())
+    if not curve:
+        return None
+    point = _point(curve, at, folder)
+    kept = run.iterations_of("evals")
+    measured = run.evaluation(point.iteration) if kept else {}
+    summary = _json(folder / SUMMARY) if (folder / SUMMARY).is_file() else {}
+    panel, tasks, won = _measured(measured, str(config.get("env.name", "")), folder)
+    return Record(
+        name=folder.name,
+        place=folder,
+        config=config,
+        seed=int(config.get("seed", 0)),
+        success=point.success,
+        iteration=point.iteration,
+        finished=bool(summary.get("finished")),
+        iterations=config.get("iterations"),
+        panel=panel,
+        tasks=tasks,
+        won=won,
+        curve=curve,
+    )
+
+
+def _read_file(path: Path) -> Record:
+    measured = _json(path)
+    if "outcomes" not in measured or "panel_hash" not in measured:
+        raise TurnwiseError(f"{path} is no evaluation: `turnwise eval … --save FILE.json` writes one")
+    if "config" in measured:
+        config = flatten(measured["config"])
+    elif path.parent.name == "evals" and (path.parent.parent / CONFIG).is_file():
+        config = _config(path.parent.parent / CONFIG)
+    else:
+        config = {"file": path.stem}
+    if measured.get("player") is not None:
+        config = {"player": measured["player"], "env.name": config.get("env.name", "")}
+    environment = measured.get("environment", config.get("env.name", ""))
+    panel, tasks, won = _measured(measured, str(environment), path)
+    return Record(
+        name=path.stem,
+        place=path,
+        config=config,
+        seed=int(config.get("seed", 0)),
+        success=float(measured["success"]),
+        iteration=measured.get("iteration"),
+        panel=panel,
+        tasks=tasks,
+        won=won,
+    )
+
+
+def _measured(measured: Mapping[str, Any], environment: str, place: Path) -> tuple[Panel | None, tuple[str, ...], NDArray[np.float64]]:
+    """The panel, its tasks in order, and the share of attempts won at each."""
+    if not measured:
+        return None, (), np.zeros(0)
+    try:
+        outcomes: dict[str, list[bool]] = {}
+        for outcome in measured["outcomes"]:
+            outcomes.setdefault(str(outcome["task"]), []).append(bool(outcome["success"]))
+        panel = Panel(
+            environment,
+            str(measured["split"]),
+            str(measured["panel_hash"]),
+            int(measured["panel_size"]),
+            int(measured["repeats"]),
+            None if measured["temperature"] is None else float(measured["temperature"]),
+            int(measured["max_turns"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise TurnwiseError(f"{place}: an evaluation in it lacks {error}; it was written by another version of Turnwise") from None
+    return panel, tuple(outcomes), np.array([sum(won) / len(won) for won in outcomes.values()])
+
+
+def curve_of(metrics: Sequence[Mapping[str, Any]]) -> tuple[Point, ...]:
+    """Every evaluation of a run with what had been spent until then: turns and sampled tokens of reinforcement, seconds of training (the
+    warm start included, evaluations not)."""
+    points, turns, tokens, seconds = [], 0.0, 0.0, 0.0
+    for line in metrics:
+        turns += line.get("collect/turns", 0.0)
+        tokens += line.get("collect/response_tokens", 0.0)
+        before = line["iteration"] == 0  # here the whole clock holds the evaluation too; later it does not
+        seconds += line.get("time/iteration", 0.0) - (line.get("time/eval", 0.0) if before else 0.0)
+        if "eval/success" in line:
+            points.append(Point(int(line["iteration"]), float(line["eval/success"]), turns, tokens, seconds))
+    return tuple(points)
+
+
+def _point(curve: Sequence[Point], at: str | int, folder: Path) -> Point:
+    if at == "last":
+        return curve[-1]
+    if at == "best":
+        return max(curve, key=lambda point: (point.success, -point.iteration))
+    for point in curve:
+        if str(point.iteration) == str(at):
+            return point
+    known = [point.iteration for point in curve]
+    raise TurnwiseError(f"{folder} was not evaluated at {at!r}: give last, best, or one of its iterations {known}")
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        return flatten(tomllib.loads(path.read_text(encoding="utf-8")))
+    except tomllib.TOMLDecodeError as error:
+        raise TurnwiseError(f"{path}: {error}; the file was damaged after it was written") from None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError:
+        raise TurnwiseError(f"{path}: not JSON; the file was damaged after it was written") from None
+    if not isinstance(found, dict):
+        raise TurnwiseError(f"{path}: not a result of Turnwise")
+    return found

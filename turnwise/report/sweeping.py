@@ -1,0 +1,145 @@
+"""What a person sees of a sweep: one line a run, live in a terminal; elsewhere a line when something changes; and `turnwise sweep`."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from turnwise.errors import TurnwiseError
+from turnwise.report.progress import duration
+from turnwise.sweep import LOG, SWEEP, Job, Sweep, Watcher, plan
+
+STYLES = {"waiting": "dim", "running": "cyan", "finished": "green", "failed": "red", "stopped": "yellow"}
+
+
+class Lines(Watcher):
+    """Plain lines, for logs and pipes: starts, evaluations, ends."""
+
+    def __init__(self, console: Console):
+        self.console = console
+        self._seen: dict[str, float | None] = {}
+        self._count = 0
+
+    def begin(self, jobs: Sequence[Job]) -> None:
+        self._count = len(jobs)
+        self._seen = {job.name: job.success for job in jobs}
+        for job in jobs:
+            if job.state == "finished":
+                self.note(f"{job.name}: finished before, success {_percent(job.success)}; skipped")
+
+    def look(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            if job.state == "running" and job.success != self._seen.get(job.name):
+                self._seen[job.name] = job.success
+                self.note(f"{job.name}: {_progress(job)}")
+
+    def changed(self, job: Job) -> None:
+        begun = {"new": "started", "cut off": f"goes on after iteration {job.iteration}"}
+        words = {"running": begun.get(job.found, "started"), "finished": f"finished: {_progress(job)}, {duration(job.seconds)}"}
+        self.note(f"{job.name}: {words.get(job.state) or f'{job.state}: {job.message}'}")
+
+    def note(self, text: str) -> None:
+        self.console.print(Text(text), soft_wrap=True)
+
+
+class Board(Lines):
+    """A live table, one line a run. In a low terminal the runs that are going on or failed are shown, and the others counted."""
+
+    def begin(self, jobs: Sequence[Job]) -> None:
+        self._jobs, self._started = jobs, time.monotonic()
+        self._live = Live(console=self.console, refresh_per_second=2, get_renderable=self._render, transient=False)
+        self._live.start()
+
+    def look(self, jobs: Sequence[Job]) -> None: ...
+
+    def changed(self, job: Job) -> None:
+        if job.state == "failed":
+            self.note(f"{job.name} failed: {job.message}")
+
+    def _render(self) -> Table:
+        table = Table(box=None, padding=(0, 2, 0, 0), caption=self._footer(), caption_justify="left")
+        for title in ("run", "state", "iteration", "success", "time left"):
+            table.add_column(title, justify="left" if title in ("run", "state") else "right", no_wrap=True)
+        room = max(self.console.height - 6, 5)
+        shown = list(self._jobs) if len(self._jobs) <= room else [job for job in self._jobs if job.state in ("running", "failed")][:room]
+        for job in shown:
+            left = duration(job.left) if job.left is not None else duration(job.seconds) if job.seconds else ""
+            name = Text(job.name, style=STYLES[job.state])
+            table.add_row(name, job.state, f"{job.iteration}/{job.config.iterations}", _percent(job.success), left)
+        return table
+
+    def _footer(self) -> str:
+        counts = Counter(job.state for job in self._jobs)
+        words = ", ".join(f"{count} {state}" for state, count in counts.items())
+        return f"{words}; {duration(time.monotonic() - self._started)}"
+
+    def end(self) -> None:
+        self._live.stop()
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f} %"
+
+
+def _progress(job: Job) -> str:
+    left = f", {duration(job.left)} left" if job.left is not None else ""
+    return f"iteration {job.iteration}/{job.config.iterations}, success {_percent(job.success)}{left}"
+
+
+def sweep_command(
+    recipe: str | None, given: list[str], out: str | None, jobs: int, threads: int | None, dry_run: bool, target: float | None
+) -> int:
+    """`turnwise sweep`. The exit code: 0 all finished, 1 some failed, 130 interrupted."""
+    from turnwise.commands import default_recipe
+
+    console = Console()
+    if recipe is not None and "=" in recipe:  # the first list of values stands where a recipe may stand
+        given, recipe = [recipe, *given], None
+    path = recipe or str(default_recipe(None))
+    folder, planned = plan(path, given, out)
+    if dry_run:
+        show_plan(console, folder, planned)
+        return 0
+    sweep = Sweep(folder, planned, jobs, threads, Board(console) if console.is_terminal else Lines(console))
+    sweep.head |= {"recipe": path, "given": given}
+    sweep.run()
+    close(console, sweep, target)
+    return sweep.exit_code
+
+
+def show_plan(console: Console, folder: Path, jobs: Sequence[Job]) -> None:
+    """What a sweep would do."""
+    for job in jobs:
+        does = {"new": "new", "cut off": f"goes on after iteration {job.iteration}", "finished": "finished already: skipped"}[job.found]
+        console.print(Text(f"{job.folder}  ({job.config.iterations} iterations; {does})"), soft_wrap=True)
+    left = sum(job.found != "finished" for job in jobs)
+    console.print(Text(f"{len(jobs)} runs in {folder}, {left} to do."))
+
+
+def close(console: Console, sweep: Sweep, target: float | None) -> None:
+    """The end of a sweep: what failed, the comparison, where everything lies."""
+    from turnwise.report.comparison import compare
+
+    for job in sweep.jobs:
+        if job.state in ("failed", "stopped"):
+            more = f" (all of it: {job.folder / LOG})" if job.state == "failed" else ""
+            console.print(Text(f"{job.name} {job.state}: {job.message}{more}"), soft_wrap=True)
+    done = [job.folder for job in sweep.jobs if job.state == "finished"]
+    if done:
+        try:
+            comparison = compare(done, target=target)
+        except TurnwiseError as error:
+            console.print(Text(f"No comparison: {error}"), soft_wrap=True)
+        else:
+            console.print(comparison.table())
+    counts = Counter(job.state for job in sweep.jobs)
+    console.print(Text(f"{len(sweep.jobs)} runs: " + ", ".join(f"{count} {state}" for state, count in counts.items())))
+    console.print(Text(f"The sweep: {sweep.folder / SWEEP}. Again: turnwise compare {shlex.quote(str(sweep.folder))}"), soft_wrap=True)

@@ -1,0 +1,182 @@
+"""A comparison as tables: for the terminal, as Markdown, as LaTeX. The same cells everywhere; only the frame differs."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group as Rendered
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from turnwise.report.efficiency import MEASURES, Cost
+from turnwise.report.progress import duration
+from turnwise.report.statistics import Interval
+
+if TYPE_CHECKING:
+    from turnwise.report.comparison import Comparison, Pair
+
+NONE = "–"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Headings and cells of text; the first column names the row."""
+
+    title: str
+    headings: list[str]
+    rows: list[list[str]]
+
+
+def tables_of(comparison: Comparison) -> list[Table]:
+    """Groups, pairs (seeds, tasks), and what the target cost."""
+    found = [_groups(comparison)]
+    if any(pair.over_seeds for pair in comparison.pairs):
+        found.append(_over_seeds(comparison.pairs))
+    if any(pair.over_tasks for pair in comparison.pairs):
+        found.append(_over_tasks(comparison.pairs))
+    if comparison.target is not None:
+        found.append(_costs(comparison))
+    return found
+
+
+def _groups(comparison: Comparison) -> Table:
+    where = {"last": "last evaluation", "best": "best evaluation"}.get(comparison.at, f"iteration {comparison.at}")
+    panel = comparison.panel
+    alike = ""
+    if panel is not None:
+        again = f" × {panel['repeats']}" if panel["repeats"] > 1 else ""
+        alike = f"; {panel['size']} tasks{again} of {panel['environment']}/{panel['split']}, panel {panel['hash'][:8]}"
+    rows = []
+    for group in comparison.groups:
+        spread = NONE if len(group.successes) < 2 else f"{100 * min(group.successes):.1f} to {100 * max(group.successes):.1f}"
+        cells = [percent(group.success), between(group.over_seeds), between(group.over_tasks), spread]
+        rows.append([group.label, str(len(group.seeds)), *cells])
+    headings = ["group", "seeds", "success %", "95 % over seeds", "95 % over tasks", "least to most"]
+    return Table(f"Success, {where}{alike}", headings, rows)
+
+
+def _over_seeds(pairs: Sequence[Pair]) -> Table:
+    holm = len(pairs) > 1
+    rows = []
+    for pair in pairs:
+        if (test := pair.over_seeds) is None:
+            rows.append([f"{pair.one} − {pair.other}"] + [NONE] * (8 if holm else 6))
+            continue
+        n = f"{test.n}{'' if test.paired else ' (unpaired)'}"
+        cells = [n, points(test.difference), between(test.interval, signed=True), p_value(test.p_t)]
+        cells += [p_value(test.holm_t)] if holm else []
+        cells += [p_value(test.p_exact)] + ([p_value(test.holm_exact)] if holm else [])
+        rows.append([f"{pair.one} − {pair.other}", *cells, NONE if test.effect_d is None else f"{test.effect_d:+.2f}"])
+    corrected = ["Holm"] if holm else []
+    headings = ["difference", "seeds", "points", "95 %", "p (t)", *corrected, "p (signs)", *corrected, "d"]
+    return Table("Over seeds: would other seeds give the same?", headings, rows)
+
+
+def _over_tasks(pairs: Sequence[Pair]) -> Table:
+    holm = len(pairs) > 1
+    rows = []
+    for pair in pairs:
+        if (test := pair.over_tasks) is None:
+            rows.append([f"{pair.one} − {pair.other}"] + [NONE] * (6 if holm else 5))
+            continue
+        cells = [str(test.n), points(test.difference), between(test.interval, signed=True), p_value(test.p)]
+        cells += [p_value(test.holm)] if holm else []
+        rows.append([f"{pair.one} − {pair.other}", *cells, f"{test.effect_h:+.2f}"])
+    headings = ["difference", "tasks", "points", "95 % (bootstrap)", "p (signs)", *(["Holm"] if holm else []), "h"]
+    return Table("Over tasks: would other tasks give the same, with these trained models?", headings, rows)
+
+
+def _costs(comparison: Comparison) -> Table:
+    rows = []
+    for group in comparison.groups:
+        if group.cost is None:
+            rows.append([group.label, NONE, *[NONE] * len(MEASURES)])
+        else:
+            rows.append([group.label, f"{group.cost.reached} of {group.cost.runs}", *(_cost(group.cost, name) for name in MEASURES)])
+    title = f"Until {percent(comparison.target)} % was first measured: median over seeds (least to most)"
+    return Table(title, ["group", "reached by", "iterations", "turns", "tokens", "training time"], rows)
+
+
+def _cost(cost: Cost, name: str) -> str:
+    def word(value: float) -> str:
+        if math.isinf(value):
+            return "not reached"
+        return duration(value) if name == "seconds" else f"{value:,.0f}"
+
+    return f"{word(cost.median[name])} ({word(cost.least[name])} to {word(cost.most[name])})" if cost.reached else "not reached"
+
+
+def percent(share: float | None) -> str:
+    return NONE if share is None else f"{100 * share:.1f}"
+
+
+def points(difference: float) -> str:
+    return f"{100 * difference:+.1f}".replace("-", "−")
+
+
+def between(interval: Interval | None, signed: bool = False) -> str:
+    if interval is None:
+        return NONE
+    return " to ".join(points(end) if signed else percent(end) for end in interval)
+
+
+def p_value(p: float | None) -> str:
+    return NONE if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def to_rich(comparison: Comparison) -> Rendered:
+    parts: list[RichTable | Text] = []
+    for table in tables_of(comparison):
+        shown = RichTable(title=Text(table.title), title_justify="left", box=SIMPLE_HEAD, pad_edge=False, title_style="bold")
+        for number, heading in enumerate(table.headings):
+            shown.add_column(Text(heading), justify="left" if number == 0 else "right", overflow="fold")
+        for row in table.rows:
+            shown.add_row(*(Text(cell) for cell in row))
+        parts.append(shown)
+    return Rendered(*parts, *(Text(f"- {note}") for note in comparison.notes))
+
+
+def to_markdown(comparison: Comparison) -> str:
+    def row(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |"
+
+    lines: list[str] = []
+    for table in tables_of(comparison):
+        rule = "|---|" + "---:|" * (len(table.headings) - 1)
+        lines += [f"**{table.title}**", "", row(table.headings), rule, *map(row, table.rows), ""]
+    return "\n".join(lines + [f"- {note}" for note in comparison.notes]).rstrip() + "\n"
+
+
+ESCAPES = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "−": "$-$",
+    "–": "--",
+    "×": r"$\times$",
+} | {letter: f"\\{letter}" for letter in "&%$#_{}"}
+
+
+def latex(text: str) -> str:
+    """A text as LaTeX shows it."""
+    return re.sub("|".join(re.escape(letter) for letter in ESCAPES), lambda found: ESCAPES[found[0]], text)
+
+
+def to_latex(comparison: Comparison) -> str:
+    def row(cells: Sequence[str]) -> str:
+        return "  " + " & ".join(latex(" ".join(cell.split())) for cell in cells) + r" \\"
+
+    lines: list[str] = []
+    for table in tables_of(comparison):
+        lines += [r"\begin{table}", r"\centering", rf"\caption{{{latex(table.title)}}}"]
+        lines += [rf"\begin{{tabular}}{{l{'r' * (len(table.headings) - 1)}}}", r"  \hline", row(table.headings), r"  \hline"]
+        lines += [*map(row, table.rows), r"  \hline", r"\end{tabular}", r"\end{table}", ""]
+    return "\n".join(lines + [f"% {' '.join(note.split())}" for note in comparison.notes]).rstrip() + "\n"
