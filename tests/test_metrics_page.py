@@ -1,0 +1,107 @@
+"""docs/metrics.md names every metric that a run logs, and none that no run logs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from test_train import BANDIT, start
+
+from turnwise import objectives
+from turnwise.report.warnings import NEEDED
+
+PAGE = ROOT / "docs" / "metrics.md"
+COUNTER = f"{ROOT / 'tests' / 'counter_env.py'}:Counter"
+TERM = "def brief(turn, transition, trajectory):\n    return -0.1\n"
+NUMBERS = {
+    "env.name": "numberline",
+    "env.tasks": 18,
+    "env.max_turns": 4,
+    "agent.max_prompt_tokens": 400,
+    "model.tiny.max_length": 512,
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {"eval.every": 1, "agent.prompt": "think", "agent.context": "window"},
+    "several steps, the engine's log-probs": {"learner.minibatches": 2, "learner.old_logprobs": "auto", "objective.dual_clip": 3.0},
+    "credit of 0 is left out": {"learner.skip_zero_credit": True, "credit.omega": 0.0, "collect.groups": 8, "collect.group_size": 2},
+    "value head": {"credit.name": "gae", "learner.value.level": "turn", "objective.kl": "reward"},
+    "KL in the loss, stopped early": {
+        "objective.kl": "loss",
+        "learner.kl_stop": 1e-9,
+        "learner.epochs": 2,
+        "learner.minibatches": 2,
+        "learner.lr": 0.01,
+    },
+    "dynamic sampling": {"collect.strategy": "dynamic", "engine.name": "transformers"},
+    "importance": {"objective.importance": "truncate", "learner.minibatches": 2},
+    "faults": {"env.name": BANDIT.replace(":Bandit", ":Broken")},
+    "reward term": {"reward": True},
+    "warm start": {**NUMBERS, "sft.tasks": 8, "sft.epochs": 1, "agent.max_invalid": 1, "agent.valid": "admissible"},
+    "task types and a context that is too small": {
+        "env.name": "household",
+        "env.options": {"size": "tiny"},
+        "env.max_turns": 2,
+        "agent.max_prompt_tokens": 60,
+    },
+}
+KINDS |= {f"objective {entry.name}": {"objective.name": entry.name} for entry in objectives.algorithms if entry.name != "clip"}
+
+
+def documented() -> list[str]:
+    """The names in the first column of the page's tables. Words in capitals stand for any name."""
+    rows = re.findall(r"^\| (`.+?`(?:, `.+?`)*) \|", PAGE.read_text(), re.MULTILINE)
+    return [name for row in rows for name in re.findall(r"`(.+?)`", row)]
+
+
+def pattern(name: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"[A-Z]{2,}", ".+", re.escape(name)))
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    out = tmp_path_factory.mktemp("runs")
+    (out / "terms.py").write_text(TERM)
+    found: set[str] = set()
+    kinds = dict(KINDS)
+    try:
+        import peft  # noqa: F401
+
+        kinds["adapters"] = {"model.lora.rank": 2, "objective.kl": "loss"}
+    except ImportError:
+        pass
+    for changes in kinds.values():
+        if changes.get("reward"):
+            changes = {"reward": [{"name": "brief", "function": f"{out / 'terms.py'}:brief"}]}
+        result = start(out, **{"iterations": 2, "eval.n": 2, "run.checkpoint_every": 100, **changes})
+        found |= {name for line in result.metrics for name in line}
+    return found
+
+
+def test_every_logged_metric_is_in_the_page(logged: set[str]) -> None:
+    known = [pattern(name) for name in documented()]
+    missing = sorted(name for name in logged if not any(each.fullmatch(name) for each in known))
+    assert not missing, f"docs/metrics.md does not explain {missing}"
+
+
+def test_the_page_names_no_metric_that_is_never_logged(logged: set[str]) -> None:
+    unknown = [name for name in documented() if not any(pattern(name).fullmatch(each) for each in logged)]
+    assert not unknown, f"no run logs {unknown}"
+
+
+def test_no_metric_is_explained_twice() -> None:
+    names = documented()
+    assert len(names) == len(set(names))
+
+
+def test_warnings_read_metrics_that_are_logged(logged: set[str]) -> None:
+    assert set(NEEDED) <= logged
+
+
+def test_every_warning_is_in_the_page() -> None:
+    from turnwise.report.warnings import RULES
+
+    section = PAGE.read_text().split("\n## Warnings")[1].split("\n## ")[0]
+    assert re.findall(r"^\| ([a-zA-Z ]+) \|", section, re.MULTILINE)[1:] == list(RULES)
