@@ -261,6 +261,31 @@ def export(
     typer.echo(f"written: {write(run, out, merged=not adapters, best=best)}")
 
 
+@app.command()
+def view(
+    folder: Annotated[str, typer.Argument(help="A run, or a folder that holds runs.")] = "runs",
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="The port; 0 takes a free one. Default: 7878, or a free one.")] = None,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser.")] = True,
+) -> None:
+    """Look at runs in a browser: curves, every attempt turn by turn, and why each turn was rewarded."""
+    from turnwise.pages.command import view as serve
+
+    serve(folder, port, browser)
+
+
+@app.command()
+def report(
+    run: Annotated[str, typer.Argument(help="A run.")],
+    out: Annotated[str | None, typer.Option(metavar="FILE", help="The file to write. Default: report.html in the run's folder.")] = None,
+    compare: Annotated[str | None, typer.Option(metavar="RUN", help="Another run, side by side.")] = None,
+    attempts: Annotated[int, typer.Option(min=0, help="How many attempts the file holds, whole groups at a time.")] = 200,
+) -> None:
+    """Write the same pages about a run, or two, as one HTML file that needs no network."""
+    from turnwise.pages.command import report as write
+
+    write(run, out, compare, attempts)
+
+
 def parse_options(pairs: list[str] | None) -> dict[str, Any]:
     """`key=value` pairs; a value that reads as JSON (3, true, ["a"]) is that, any other is text."""
     options: dict[str, Any] = {}

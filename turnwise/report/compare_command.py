@@ -9,6 +9,7 @@ from rich.text import Text
 
 from turnwise.errors import TurnwiseError
 from turnwise.report.comparison import compare
+from turnwise.report.tables import wide_console
 
 FORMATS = ("table", "markdown", "latex", "json")
 
@@ -30,7 +31,7 @@ def compare_command(
     written = comparison.write(out) if out is not None else []
     written += [comparison.plot(picture)] if picture is not None else []
     if form == "table":
-        Console().print(comparison.table())
+        wide_console().print(comparison.table())
     else:
         sys.stdout.write({"markdown": comparison.to_markdown, "latex": comparison.to_latex, "json": comparison.to_json}[form]())
     for path in written:

@@ -91,6 +91,7 @@ class Comparison:
     pairs: list[Pair]
     notes: list[str]
     at: str
+    named_by: list[str] = field(default_factory=list)
     target: float | None = None
     panel: dict[str, Any] | None = None
     unfinished: list[str] = field(default_factory=list)
@@ -166,7 +167,7 @@ def compare(
             "(`turnwise eval RUN --n N --seed 0 --temperature T --save FILE.json` for each) and compare those files; or see them side by "
             "side, without tests, with --anyway"
         )
-    groups = grouped(records)
+    groups, named = grouped(records)
     against = [group.label for group in groups if baseline is None or baseline in group.label]
     if not against:
         raise TurnwiseError(f"no group's label contains {baseline!r}; the groups: {'; '.join(group.label for group in groups)}")
@@ -185,6 +186,7 @@ def compare(
         pairs=pairs,
         notes=notes,
         at=str(at),
+        named_by=named,
         target=target,
         panel=panel,
         unfinished=[str(record.place) for record in records if not record.finished],

@@ -28,6 +28,7 @@ def draw(comparison: Comparison, path: Path) -> Path:
     try:
         import matplotlib
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
     except ImportError:
         raise MissingExtra("drawing the curves", "plots") from None
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
@@ -35,13 +36,15 @@ def draw(comparison: Comparison, path: Path) -> Path:
     for number, group in enumerate(groups):
         colour, style, curve = COLOURS[number % len(COLOURS)], STYLES[number // len(COLOURS) % len(STYLES)], group.curve
         n = len(group.seeds)
-        label = f"{group.label} ({n} seed{'s' if n > 1 else ''})"
+        name = f"{comparison.named_by[0]}={group.label}" if len(comparison.named_by) == 1 else group.label
+        label = f"{name} ({n} seed{'s' if n > 1 else ''})"
         axes.plot(curve.iterations, curve.success, style, color=colour, marker="o", ms=3.5, lw=1.8, label=label)
         if n > 1:
             axes.fill_between(curve.iterations, curve.low, curve.high, color=colour, alpha=0.15, lw=0)
     if comparison.target is not None:
         axes.axhline(comparison.target, color="#888", lw=1, ls=":")
     axes.set(xlabel="iteration", ylabel="success on the panel", ylim=(-0.02, 1.02), title="Mean over seeds, band: 95 % (Student's t)")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right", fontsize=8)
     buffer = BytesIO()

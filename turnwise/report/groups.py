@@ -50,8 +50,8 @@ class Group:
         return np.round(shares, 12)
 
 
-def grouped(records: Sequence[Record]) -> list[Group]:
-    """The groups, named by what differs, in an order that does not depend on the order of the records."""
+def grouped(records: Sequence[Record]) -> tuple[list[Group], list[str]]:
+    """The groups, in an order that does not depend on the order of the records, and the keys that name them."""
     keys = sorted({key for record in records for key in record.config if _matters(key)})
     differing = [key for key in keys if len({_text(record, key) for record in records}) > 1]
     members: dict[tuple[str, ...], list[Record]] = {}
@@ -61,13 +61,13 @@ def grouped(records: Sequence[Record]) -> list[Group]:
     groups = []
     for values, inside in members.items():
         shown = dict(zip(differing, values, strict=True))
-        parts = [f"{key}={shown[key]}" for key in named if shown[key] != ABSENT]
+        parts = [f"{key}={shown[key]}" if len(named) > 1 else shown[key] for key in named if shown[key] != ABSENT]
         label = ", ".join(parts) or ("all runs" if not named else "the others")
         config = {key: inside[0].config.get(key) for key in differing}
         groups.append(Group(label, config, tuple(sorted(inside, key=lambda record: (record.seed, str(record.place))))))
     for group in groups:
         _check_seeds(group)
-    return sorted(groups, key=lambda group: group.label)
+    return sorted(groups, key=lambda group: group.label), named
 
 
 def _matters(key: str) -> bool:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from turnwise.errors import TurnwiseError
 from turnwise.report.progress import duration
+from turnwise.report.tables import wide_console
 from turnwise.sweep import LOG, SWEEP, Job, Sweep, Watcher, plan
 
 STYLES = {"waiting": "dim", "running": "cyan", "finished": "green", "failed": "red", "stopped": "yellow"}
@@ -100,7 +101,7 @@ def sweep_command(
     """`turnwise sweep`. The exit code: 0 all finished, 1 some failed, 130 interrupted."""
     from turnwise.commands import default_recipe
 
-    console = Console()
+    console = wide_console()
     if recipe is not None and "=" in recipe:  # the first list of values stands where a recipe may stand
         given, recipe = [recipe, *given], None
     path = recipe or str(default_recipe(None))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.console import Group as Rendered
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -21,6 +23,15 @@ if TYPE_CHECKING:
     from turnwise.report.comparison import Comparison, Pair
 
 NONE = "–"
+WIDTH = 112  # of a log or a pipe, which has none of its own
+
+
+def wide_console() -> Console:
+    """Standard output; as wide as the tables where it is no terminal."""
+    console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDTH
+    return console
 
 
 @dataclass(frozen=True)
@@ -44,6 +55,11 @@ def tables_of(comparison: Comparison) -> list[Table]:
     return found
 
 
+def _heading(comparison: Comparison) -> str:
+    """A single key that tells the groups apart stands above the column, and its values in it."""
+    return comparison.named_by[0] if len(comparison.named_by) == 1 else "group"
+
+
 def _groups(comparison: Comparison) -> Table:
     where = {"last": "last evaluation", "best": "best evaluation"}.get(comparison.at, f"iteration {comparison.at}")
     panel = comparison.panel
@@ -56,7 +72,7 @@ def _groups(comparison: Comparison) -> Table:
         spread = NONE if len(group.successes) < 2 else f"{100 * min(group.successes):.1f} to {100 * max(group.successes):.1f}"
         cells = [percent(group.success), between(group.over_seeds), between(group.over_tasks), spread]
         rows.append([group.label, str(len(group.seeds)), *cells])
-    headings = ["group", "seeds", "success %", "95 % over seeds", "95 % over tasks", "least to most"]
+    headings = [_heading(comparison), "seeds", "success %", "95 % over seeds", "95 % over tasks", "least to most"]
     return Table(f"Success, {where}{alike}", headings, rows)
 
 
@@ -73,7 +89,7 @@ def _over_seeds(pairs: Sequence[Pair]) -> Table:
         cells += [p_value(test.p_exact)] + ([p_value(test.holm_exact)] if holm else [])
         rows.append([f"{pair.one} − {pair.other}", *cells, NONE if test.effect_d is None else f"{test.effect_d:+.2f}"])
     corrected = ["Holm"] if holm else []
-    headings = ["difference", "seeds", "points", "95 %", "p (t)", *corrected, "p (signs)", *corrected, "d"]
+    headings = ["difference", "seeds", "points", "95 %", "p (t)", *corrected, "p (exact)", *corrected, "d"]
     return Table("Over seeds: would other seeds give the same?", headings, rows)
 
 
@@ -99,7 +115,7 @@ def _costs(comparison: Comparison) -> Table:
         else:
             rows.append([group.label, f"{group.cost.reached} of {group.cost.runs}", *(_cost(group.cost, name) for name in MEASURES)])
     title = f"Until {percent(comparison.target)} % was first measured: median over seeds (least to most)"
-    return Table(title, ["group", "reached by", "iterations", "turns", "tokens", "training time"], rows)
+    return Table(title, [_heading(comparison), "reached by", "iterations", "turns", "tokens", "training time"], rows)
 
 
 def _cost(cost: Cost, name: str) -> str:

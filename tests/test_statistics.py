@@ -1,0 +1,178 @@
+"""The statistics of comparisons against known values, brute force and simulation."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnwise.report.statistics import (
+    bootstrap_interval,
+    cohen_d,
+    cohen_d_unpaired,
+    cohen_h,
+    holm,
+    mean_and_error,
+    paired_t,
+    shuffle,
+    sign_flip,
+    smallest_shuffle,
+    smallest_sign_flip,
+    t_interval,
+    welch,
+    wilson,
+)
+from turnwise.report.student import incomplete_beta, t_quantile, t_tail
+
+differences = st.lists(st.integers(-12, 12).map(lambda n: n / 12), min_size=1, max_size=9)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "wanted"), [(1, 12.7062047), (2, 4.3026527), (4, 2.7764451), (9, 2.2621572), (30, 2.0422725), (1000, 1.9623390)]
+)
+def test_students_quantile_is_that_of_the_printed_tables(freedom: int, wanted: float) -> None:
+    assert t_quantile(0.975, freedom) == pytest.approx(wanted, abs=1e-7)
+    assert t_tail(wanted, freedom) == pytest.approx(0.025, abs=1e-8)
+
+
+def test_students_tail_has_its_closed_forms_for_one_and_two_degrees_of_freedom() -> None:
+    for t in (0.0, 0.3, 1.0, 5.0, 80.0):
+        assert t_tail(t, 1) == pytest.approx(0.5 - math.atan(t) / math.pi, abs=1e-12)
+        assert t_tail(t, 2) == pytest.approx(0.5 - t / (2 * math.sqrt(2 + t * t)), abs=1e-12)
+    assert incomplete_beta(2, 3, 0.0) == 0 and incomplete_beta(2, 3, 1.0) == 1
+    with pytest.raises(ValueError, match="share"):
+        t_quantile(1.0, 3)
+
+
+def test_intervals_and_errors_of_known_samples() -> None:
+    values = [0.5, 0.6, 0.7, 0.8, 0.9]
+    mean, error = mean_and_error(values)
+    assert (mean, error) == (pytest.approx(0.7), pytest.approx(math.sqrt(0.025 / 5)))
+    low, high = t_interval(values) or (0, 0)
+    assert (low, high) == (pytest.approx(0.7 - 2.7764451 * error), pytest.approx(0.7 + 2.7764451 * error))
+    assert t_interval([0.5]) is None
+    assert wilson(0, 10)[0] == 0 and wilson(10, 10)[1] == 1 and wilson(5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
+
+
+def test_students_paired_test_on_a_textbook_sample() -> None:
+    sleep = [1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4]  # Student's own: extra hours of sleep under two drugs
+    assert paired_t(sleep) == pytest.approx(0.00283289, abs=1e-7)
+    assert paired_t([0.1]) is None and paired_t([0.1, 0.1]) is None and paired_t([0.0, 0.0]) == 1.0
+
+
+def test_welchs_test_on_the_same_sample_without_pairs() -> None:
+    one, two = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4], [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
+    (low, high), p = welch(one, two) or ((0.0, 0.0), 0.0)
+    assert p == pytest.approx(0.07939, abs=1e-5) and (low, high) == pytest.approx((-0.2054832, 3.3654832), abs=1e-6)
+    assert welch([1], [1, 2]) is None and welch([1, 1], [2, 2]) is None
+
+
+@given(differences)
+def test_flipping_signs_equals_brute_force(values: list[float]) -> None:
+    observed = abs(sum(values))
+    sums = [
+        abs(sum(sign * value for sign, value in zip(signs, values, strict=True)))
+        for signs in itertools.product((1, -1), repeat=len(values))
+    ]
+    assert sign_flip(values) == pytest.approx(np.mean([one >= observed - 1e-9 for one in sums]))
+    assert sign_flip(values) >= smallest_sign_flip(len(values)) - 1e-12
+    assert sign_flip([-value for value in values]) == sign_flip(values)
+
+
+@given(differences, differences)
+def test_exchanging_labels_equals_brute_force(one: list[float], other: list[float]) -> None:
+    one, other = one[:5], other[:4]
+    pool = [*one, *other]
+    gaps = []
+    for chosen in itertools.combinations(range(len(pool)), len(one)):
+        inside = [pool[i] for i in chosen]
+        outside = [pool[i] for i in range(len(pool)) if i not in chosen]
+        gaps.append(abs(np.mean(inside) - np.mean(outside)))
+    observed = abs(np.mean(one) - np.mean(other))
+    assert shuffle(one, other) == pytest.approx(np.mean([gap >= observed - 1e-9 for gap in gaps]))
+
+
+def test_what_few_seeds_can_show_at_most() -> None:
+    assert [smallest_sign_flip(n) for n in (1, 3, 5, 6)] == [1.0, 0.25, 0.0625, 0.03125]
+    assert sign_flip([0.1, 0.2, 0.3]) == 0.25
+    assert shuffle([1, 2, 3], [7, 8, 9]) == smallest_shuffle(3, 3) == 0.1
+
+
+def test_drawn_flips_are_near_the_exact_share() -> None:
+    """18 equal differences, 13 of one sign: the exact p is a binomial tail, and 18 are too many to count through."""
+    exact = 2 * sum(math.comb(18, k) for k in range(13, 19)) / 2**18
+    assert sign_flip([0.5] * 13 + [-0.5] * 5, draws=200_000) == pytest.approx(exact, abs=4 * math.sqrt(exact / 200_000))
+    assert sign_flip([1.0] * 60, draws=1000) == pytest.approx(1 / 1001)  # never 0: the observed pattern counts
+
+
+def test_the_bootstrap_of_a_share_has_the_quantiles_of_a_binomial() -> None:
+    n, won = 200, 60
+    low, high = bootstrap_interval([1.0] * won + [0.0] * (n - won), draws=100_000)
+    error = math.sqrt(0.3 * 0.7 / n)
+    assert (low, high) == (pytest.approx(0.3 - 1.96 * error, abs=0.006), pytest.approx(0.3 + 1.96 * error, abs=0.006))
+    assert bootstrap_interval([0.25] * 9) == (0.25, 0.25)
+    assert bootstrap_interval([0, 1, 1, 0, 1], seed=1) == bootstrap_interval(
+        [1, 0, 1, 1, 0], seed=1
+    )  # order does not matter, the seed does
+
+
+def test_holm_on_a_worked_example_and_its_properties() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([]) == [] and holm([0.2]) == [0.2] and holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_never_helps_and_keeps_the_order(ps: list[float]) -> None:
+    corrected = holm(ps)
+    assert all(p <= q <= 1 for p, q in zip(ps, corrected, strict=True))
+    order = sorted(range(len(ps)), key=lambda i: ps[i])
+    assert all(corrected[a] <= corrected[b] for a, b in itertools.pairwise(order))
+
+
+def test_effect_sizes() -> None:
+    assert cohen_d([0.1, 0.2, 0.3]) == pytest.approx(2.0) and cohen_d([0.1, 0.1]) is None and cohen_d([0.4]) is None
+    assert cohen_d_unpaired([1, 2, 3], [2, 3, 4]) == pytest.approx(-1.0)
+    assert cohen_h(1.0, 0.0) == pytest.approx(math.pi) and cohen_h(0.5, 0.5) == 0 and cohen_h(0.2, 0.6) == -cohen_h(0.6, 0.2)
+
+
+def simulated(rng: np.random.Generator, seeds: int, gap: float, spread: float = 0.06, panel: int = 128) -> np.ndarray:
+    """Differences of success between two algorithms, seed by seed: the seeds' own spread and the noise of a finite panel."""
+    rates = np.clip(np.array([[0.6 + gap], [0.6]]) + spread * rng.standard_normal((2, seeds)), 0, 1)
+    shares = rng.binomial(panel, rates) / panel
+    return shares[0] - shares[1]
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+def test_without_a_true_difference_students_test_is_wrong_one_time_in_twenty(seeds: int) -> None:
+    rng, trials = np.random.default_rng(seeds), 2000
+    wrong = sum((paired_t(simulated(rng, seeds, 0.0)) or 1.0) <= 0.05 for _ in range(trials))
+    assert abs(wrong / trials - 0.05) < 4 * math.sqrt(0.05 * 0.95 / trials)
+
+
+@pytest.mark.parametrize("seeds", [5, 8, 12])
+def test_without_a_true_difference_sign_flips_are_wrong_at_most_one_time_in_twenty(seeds: int) -> None:
+    rng, trials = np.random.default_rng(seeds), 1500
+    wrong = sum(sign_flip(simulated(rng, seeds, 0.0)) <= 0.05 for _ in range(trials))
+    assert wrong / trials < 0.05 + 4 * math.sqrt(0.05 * 0.95 / trials)
+    assert (wrong == 0) == (smallest_sign_flip(seeds) > 0.05)
+
+
+def test_a_true_difference_is_found_more_often_with_more_seeds() -> None:
+    rng, trials = np.random.default_rng(0), 400
+    power = [np.mean([(paired_t(simulated(rng, seeds, 0.1)) or 1.0) <= 0.05 for _ in range(trials)]) for seeds in (3, 6, 12)]
+    assert power[0] < power[1] < power[2] and power[2] > 0.8
+
+
+def test_the_interval_over_tasks_covers_the_truth_nineteen_times_in_twenty() -> None:
+    rng, trials, panel = np.random.default_rng(1), 600, 150
+    covered = 0
+    for _ in range(trials):
+        difficulty = rng.beta(2, 2, panel)  # the population's mean difference is 0.1 × the mean of 4·p·(1−p)
+        one, other = (rng.binomial(4, np.clip(difficulty + gap * 4 * difficulty * (1 - difficulty), 0, 1)) / 4 for gap in (0.1, 0.0))
+        low, high = bootstrap_interval(np.round(one - other, 12), draws=2000)
+        covered += low <= 0.1 * 0.8 <= high
+    assert abs(covered / trials - 0.95) < 4 * math.sqrt(0.05 * 0.95 / trials)
