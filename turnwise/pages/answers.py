@@ -1,0 +1,271 @@
+"""Every answer that a page can ask for, as plain data: a name, a few words that say which one, and what comes back.
+
+    runs                                     the list of runs
+    run      run                             one run: its card, which iterations are kept, warnings
+    config   run                             its recipe, and what differs from the defaults
+    metrics  run, after, mark                curves as columns; only what is new after a place
+    batch    run, part, iteration            the attempts of an iteration, one line each
+    attempt  run, part, iteration, id        one attempt: its texts, turn by turn, and why each was rewarded
+    group    run, part, iteration, group     all attempts at a task: credit of every turn, and the states they share
+    search   run, part, iteration, text      where a text occurs
+
+Large things are read when they are asked for, and the last few batches stay in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from turnwise.errors import TurnwiseError
+from turnwise.images import without_marks
+from turnwise.pages.batch import PARTS, Batch, texts_of
+from turnwise.pages.png import png
+from turnwise.pages.recipe import recipe_of
+from turnwise.pages.shelf import Shelf, read_recipe
+from turnwise.pages.tail import news
+from turnwise.pages.words import why
+from turnwise.runs import METRICS, Run
+
+KEPT_BATCHES = 6
+MOST_HITS = 200
+LONGEST_ACTION = 400
+SEARCHED = ("observation", "thought", "action", "response")
+
+Words = Mapping[str, str]
+
+
+class Answers:
+    """The answers about the runs of a shelf."""
+
+    def __init__(self, shelf: Shelf):
+        self.shelf = shelf
+        self._batches: OrderedDict[Any, Batch] = OrderedDict()
+        self._types: dict[Path, tuple[int, list[str]]] = {}
+        self._lock = threading.Lock()
+        self.known: dict[str, Callable[[Words], Any]] = {
+            "runs": self.runs,
+            "run": self.run,
+            "config": lambda words: recipe_of(self._run(words).folder),
+            "metrics": self.metrics,
+            "batch": self.batch,
+            "attempt": self.attempt,
+            "group": self.group,
+            "search": self.search,
+        }
+
+    def __call__(self, name: str, words: Words) -> Any:
+        """The answer of that name."""
+        if name not in self.known:
+            raise TurnwiseError(f"no answer is called {name!r}; there are {', '.join(self.known)}")
+        return self.known[name](words)
+
+    def runs(self, words: Words) -> Any:
+        return {"folder": str(self.shelf.root), "runs": self.shelf.cards()}
+
+    def run(self, words: Words) -> Any:
+        run = self._run(words)
+        noted = news(run.folder / "warnings.jsonl").lines
+        return {
+            "card": self.shelf.card(words["run"], run.folder),
+            "rollouts": run.iterations_of("rollouts"),
+            "evals": run.iterations_of("evals"),
+            "warnings": [{key: line.get(key) for key in ("iteration", "name", "text")} for line in noted],
+        }
+
+    def metrics(self, words: Words) -> Any:
+        run = self._run(words)
+        found = news(run.folder / METRICS, _whole(words, "after", 0), _whole(words, "mark", 0))
+        names = list(dict.fromkeys(name for line in found.lines for name in line))
+        columns = {name: [_short(line.get(name)) for line in found.lines] for name in names}
+        told = {"columns": columns, "lines": len(found.lines), "after": found.after, "mark": found.mark, "anew": found.anew}
+        return told | {"damaged": found.damaged, "state": self.shelf.card(words["run"], run.folder)["state"]}
+
+    def batch(self, words: Words) -> Any:
+        batch, types = self._batch(words), self._known_types(self._run(words))
+        rows: dict[str, list[Any]] = {key: [] for key in ("id", "group", "task", "type", "success", "stop", "reward", "turns", "invalid")}
+        for number, head in enumerate(batch.texts.heads):
+            turns, invalid = batch.size(number)
+            task = str(head.get("task", ""))
+            kind = (batch.outcomes[number].get("type") if batch.outcomes else None) or _type_of(task, types)
+            for key, value in (("id", str(head.get("id"))), ("group", str(head.get("group"))), ("task", task), ("type", kind)):
+                rows[key].append(value)
+            for key, value in (("success", bool(head.get("success"))), ("stop", head.get("stop")), ("reward", _short(head.get("reward")))):
+                rows[key].append(value)
+            rows["turns"].append(turns)
+            rows["invalid"].append(invalid)
+        return {"part": batch.part, "iteration": batch.iteration, "rows": rows} | _about(batch)
+
+    def attempt(self, words: Words) -> Any:
+        batch = self._batch(words)
+        found = batch.texts.read(batch.number(_need(words, "id")))
+        rows = batch.rows(str(found.get("id")))
+        for t, turn in enumerate(found["turns"]):
+            for key in ("observation", "response"):
+                turn[key] = without_marks(str(turn.get(key, "")), "[picture]")
+            if turn["response"] == turn.get("action"):
+                del turn["response"]
+            row = rows.start + t
+            if row < rows.stop:
+                turn |= _numbers(batch, row) | {"why": why(batch, row)}
+        found |= {"id": str(found.get("id")), "group": str(found.get("group"))}
+        found["type"] = _type_of(str(found.get("task", "")), self._known_types(self._run(words)))
+        return found | _about(batch)
+
+    def group(self, words: Words) -> Any:
+        batch = self._batch(words)
+        attempts, visits = [], {}
+        for place, number in enumerate(batch.members(_need(words, "group"))):
+            found = batch.texts.read(number)
+            rows = batch.rows(str(found.get("id")))
+            turns: list[dict[str, Any]] = []
+            for t, turn in enumerate(found["turns"]):
+                numbers = _numbers(batch, rows.start + t) if rows.start + t < rows.stop else {}
+                turns.append(numbers | {"reward": _short(turn.get("reward")), "valid": turn.get("valid", True)})
+                if "state" in numbers:
+                    action = str(turn.get("action", ""))
+                    visits.setdefault(numbers["state"], []).append([place, t, action[:LONGEST_ACTION]])
+            kept = {key: found.get(key) for key in ("task", "success", "stop", "reward")}
+            attempts.append({"id": str(found.get("id")), "turns": turns} | kept)
+        return {"group": words["group"], "attempts": attempts, "states": _states(batch, visits)} | _about(batch)
+
+    def search(self, words: Words) -> Any:
+        batch, wanted = self._batch(words), _need(words, "text").casefold()
+        quick = wanted.encode() if re.fullmatch(r"[ !#-\[\]-~]+", wanted) else None  # as it stands in JSON, escapes left out
+        hits: list[dict[str, Any]] = []
+        for number, line in enumerate(batch.texts):
+            if len(hits) >= MOST_HITS:
+                break
+            if quick is None or quick in line.lower():
+                hits += _found(batch.texts.parse(line), wanted, str(batch.texts.heads[number].get("id")))
+        return {"hits": hits[:MOST_HITS], "more": len(hits) >= MOST_HITS, "iteration": batch.iteration, "part": batch.part}
+
+    def picture(self, words: Words) -> bytes:
+        """A picture that a turn showed, as PNG."""
+        import numpy as np
+
+        run, iteration, name = self._run(words), _whole(words, "iteration"), _need(words, "name")
+        path = run.folder / "rollouts" / f"{iteration:06d}.images.npz"
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                pixels = archive[name] if name in archive.files else None
+        except Exception as error:  # a damaged archive fails in many ways
+            raise TurnwiseError(f"{run.folder.name} keeps no pictures of iteration {iteration} ({type(error).__name__})") from None
+        if pixels is None:
+            raise TurnwiseError(f"iteration {iteration} has no picture {name!r}")
+        return png(pixels)
+
+    def _run(self, words: Words) -> Run:
+        return self.shelf.run(_need(words, "run"))
+
+    def _batch(self, words: Words) -> Batch:
+        """The batch that was asked for; the last few stay in memory. A resumed run writes an iteration again, so the file's stamp counts."""
+        run, part, iteration = self._run(words), words.get("part", PARTS[0]), _whole(words, "iteration")
+        stamp = texts_of(run, part, iteration).stat()
+        key = (run.folder, part, iteration, stamp.st_mtime_ns, stamp.st_size)
+        with self._lock:
+            if key not in self._batches:
+                own = read_recipe(run.folder).get("credit", {})
+                options = {name: None if value == "none" and name != "norm" else value for name, value in own.items() if name != "name"}
+                self._batches[key] = Batch(run, part, iteration, str(own.get("name", "gigpo")), options)
+                while len(self._batches) > KEPT_BATCHES:
+                    self._batches.popitem(last=False)
+            self._batches.move_to_end(key)
+            return self._batches[key]
+
+    def _known_types(self, run: Run) -> list[str]:
+        """The task types that the run's evaluations name, longest first: training tasks whose id begins with one are of that type."""
+        known = run.iterations_of("evals")
+        if not known:
+            return []
+        if self._types.get(run.folder, (-1, []))[0] != known[0]:
+            try:
+                kinds = list(run.evaluation(known[0]).get("by_type", {}))
+            except TurnwiseError:
+                kinds = []
+            self._types[run.folder] = (known[0], sorted(map(str, kinds), key=len, reverse=True))
+        return self._types[run.folder][1]
+
+
+def _about(batch: Batch) -> dict[str, Any]:
+    """How credit was given in a batch."""
+    told = batch.credit
+    gamma = batch.states.gamma if batch.states is not None else None
+    known = {"algorithm": told.algorithm, "credited": told.total is not None, "split": told.split, "scale": _short(told.scale)}
+    return known | {"problem": told.problem, "gamma": gamma}
+
+
+def _numbers(batch: Batch, row: int) -> dict[str, Any]:
+    """A turn's credit, its parts, the return from there on, and the state it started from."""
+    found: dict[str, Any] = {}
+    for name, column in (("credit", batch.credit.total), ("episode", batch.credit.episode), ("step", batch.credit.step)):
+        if column is not None:
+            found[name] = _short(float(column[row]))
+    if (states := batch.states) is not None:
+        state = int(states.of_turn[row])
+        found |= {"return": _short(float(states.returns[row])), "state": state, "visits": int(states.visits[state])}
+    return found
+
+
+def _states(batch: Batch, visits: Mapping[int, list[list[Any]]]) -> dict[str, Any]:
+    """The states that a group came to: its text where the anchor is one, its visits (attempt, turn, action), the mean of their returns."""
+    if batch.states is None or batch.columns is None:
+        return {}
+    found = {}
+    for state, known in visits.items():
+        row = int((batch.states.of_turn == state).argmax())
+        text = batch.columns.anchor_table.texts[batch.columns.anchor[row]]
+        found[str(state)] = {"text": text, "visits": known, "mean": _short(float(batch.states.mean[state]))}
+    return found
+
+
+def _found(attempt: Mapping[str, Any], wanted: str, name: str) -> list[dict[str, Any]]:
+    """The turns of an attempt in which a text occurs, with the words around it."""
+    hits = []
+    for t, turn in enumerate(attempt["turns"]):
+        for where in SEARCHED:
+            text = str(turn.get(where, ""))
+            place = text.casefold().find(wanted)
+            if place >= 0:
+                start = max(0, place - 40)
+                cut = text[start : place + len(wanted) + 60]
+                hits.append({"id": name, "task": attempt.get("task"), "t": t, "where": where, "text": ("…" if start else "") + cut})
+                break
+    return hits
+
+
+def _type_of(task: str, types: list[str]) -> str | None:
+    return next((kind for kind in types if task.startswith(kind)), None)
+
+
+def _need(words: Words, name: str) -> str:
+    if not words.get(name):
+        raise TurnwiseError(f"the request lacks {name}=…")
+    return words[name]
+
+
+def _whole(words: Words, name: str, default: int | None = None) -> int:
+    given = words.get(name)
+    if given is None and default is not None:
+        return default
+    if given is None or not re.fullmatch(r"[0-9]{1,15}", given):
+        raise TurnwiseError(f"{name} takes a whole number, not {given!r}")
+    return int(given)
+
+
+def _short(value: Any) -> Any:
+    """A number with the six digits that a picture can show; nothing in place of one that is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+def as_json(answer: Any) -> str:
+    """An answer as JSON of plain ASCII, so that broken Unicode arrives as it is and is shown as text."""
+    return json.dumps(answer, separators=(",", ":"), allow_nan=False, default=str)

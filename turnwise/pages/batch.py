@@ -1,0 +1,201 @@
+"""One iteration's attempts, ready to be looked at: who tried what and how it ended, and where every turn's credit comes from.
+
+`rollouts` are what was trained on; their columns are saved, so credit is computed from them again, with the run's own algorithm and
+options: what is shown is what was trained with. `evals` are what an evaluation played; they have texts and outcomes, and no credit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnwise import credit
+from turnwise.anchors import Ints
+from turnwise.credit.gigpo import visit_weights
+from turnwise.credit.segments import episode_returns, segment_count, segment_sum, trajectory_groups
+from turnwise.errors import TurnwiseError
+from turnwise.pages.packed import PackedLines
+from turnwise.rollouts import Floats, Rollouts
+from turnwise.runs import Run
+
+PARTS = ("rollouts", "evals")
+SPLIT = "gigpo"  # the algorithm whose credit is a sum of two levels
+LIKE_EPISODES = "grpo"  # the one whose credit is the first of them
+
+
+@dataclass(frozen=True)
+class States:
+    """The anchor groups of a batch, and what a turn's return is compared with in its own."""
+
+    of_turn: Ints
+    returns: Floats  # of each turn, discounted
+    score: Floats  # the same, less the penalty of an invalid turn: what is compared
+    gamma: float
+    mean: Floats  # by state
+    visits: Ints
+    attempts: Ints
+
+
+@dataclass(frozen=True)
+class Credit:
+    """The credit of every turn, rows in order, and the parts that it is made of."""
+
+    algorithm: str
+    options: Mapping[str, Any]
+    total: Floats | None
+    episode: Floats | None
+    step: Floats | None
+    problem: str
+    scale: float
+
+    @property
+    def split(self) -> bool:
+        return self.step is not None
+
+
+class Batch:
+    """The attempts of one iteration of a run."""
+
+    def __init__(self, run: Run, part: str, iteration: int, algorithm: str, options: Mapping[str, Any]):
+        self.part, self.iteration = part, iteration
+        self.texts = PackedLines(texts_of(run, part, iteration))
+        self._place = {str(head.get("id")): number for number, head in enumerate(self.texts.heads)}
+        self._algorithm, self._options = algorithm, dict(options)
+        self.problem = ""
+        self.columns = self._load(run) if part == "rollouts" else None
+        self.outcomes = self._outcomes(run) if part == "evals" else None
+        self.credit = self._credit()
+        if self.columns is not None:  # what stays in memory is a few numbers a turn
+            self.columns = replace(self.columns, tokens=None, token_value=None, token_logprob=None, extra={})
+
+    def _load(self, run: Run) -> Rollouts | None:
+        try:
+            return Rollouts.load(run.folder / "rollouts" / f"{self.iteration:06d}.npz").in_order()
+        except TurnwiseError as error:
+            self.problem = str(error)
+            return None
+
+    def _outcomes(self, run: Run) -> list[dict[str, Any]]:
+        """What an evaluation says of its attempts, in the order of the texts; from the texts themselves where that is missing."""
+        try:
+            found = run.evaluation(self.iteration).get("outcomes", [])
+        except TurnwiseError as error:
+            found, self.problem = [], str(error)
+        if len(found) == len(self.texts):
+            return list(found)
+        parsed = map(self.texts.parse, self.texts)
+        return [{"turns": len(each["turns"]), "invalid": sum(not turn.get("valid", True) for turn in each["turns"])} for each in parsed]
+
+    def number(self, attempt: str) -> int:
+        """Which line holds the attempt of that id."""
+        if attempt not in self._place:
+            raise TurnwiseError(f"iteration {self.iteration} has no attempt {attempt!r} among its {self.part}")
+        return self._place[attempt]
+
+    def members(self, group: str) -> list[int]:
+        """The lines of a group."""
+        found = [number for number, head in enumerate(self.texts.heads) if str(head.get("group")) == group]
+        if not found:
+            raise TurnwiseError(f"iteration {self.iteration} has no group {group!r} among its {self.part}")
+        return found
+
+    @cached_property
+    def _rows(self) -> dict[str, slice]:
+        """The rows of each attempt's turns in the columns."""
+        if self.columns is None:
+            return {}
+        code = self.columns.trajectory
+        starts = np.flatnonzero(np.concatenate([[True], code[1:] != code[:-1]])).tolist()
+        ends = [*starts[1:], len(code)]
+        labels = self.columns.trajectory_labels.tolist()
+        return {str(labels[code[start]]): slice(start, end) for start, end in zip(starts, ends, strict=True)}
+
+    def rows(self, attempt: str) -> slice:
+        """The rows of an attempt; none where it has no turns or no columns."""
+        return self._rows.get(attempt, slice(0, 0))
+
+    def size(self, number: int) -> tuple[int, int]:
+        """How many turns an attempt has, and how many of them are invalid."""
+        if self.outcomes is not None:
+            return int(self.outcomes[number].get("turns", 0)), int(self.outcomes[number].get("invalid", 0))
+        if self.columns is None:
+            turns = self.texts.read(number)["turns"]
+            return len(turns), sum(not turn.get("valid", True) for turn in turns)
+        rows = self.rows(str(self.texts.heads[number].get("id")))
+        return rows.stop - rows.start, int((~self.columns.valid[rows]).sum())
+
+    def _credit(self) -> Credit:
+        """Credit by the run's own algorithm; where that cannot be had here, why."""
+        nothing = Credit(self._algorithm, self._options, None, None, None, self.problem, 1.0)
+        if self.columns is None:
+            return nothing
+        try:
+            total = by_turn(self.columns, credit.compute(self._algorithm, self.columns, **self._options))
+            entry = credit.algorithms[self._algorithm]
+            options = entry.bind(self._options, credit.algorithms.kind)
+        except TurnwiseError as error:
+            return Credit(self._algorithm, self._options, None, None, None, str(error), 1.0)
+        parts: dict[str, Any] = {}
+        if self._algorithm == SPLIT:
+            why = credit.explain(self.columns, **self._options)
+            parts = {"episode": why["episode"], "step": why["step"]}
+        elif self._algorithm == LIKE_EPISODES:
+            parts = {"episode": total}
+        return Credit(self._algorithm, options, total, parts.get("episode"), parts.get("step"), self.problem, typical_size(total))
+
+    @cached_property
+    def states(self) -> States | None:
+        """Which turns started from the same state, and what came of them."""
+        r = self.columns
+        if r is None:
+            return None
+        known = credit.algorithms[SPLIT].options
+        shared = {name: value for name, value in self._options.items() if name in known}
+        options = credit.algorithms[SPLIT].bind(shared, credit.algorithms.kind)
+        why = credit.explain(r, **shared)
+        state, size = why["anchor_group"], int(why["anchor_group"].max()) + 1
+        score = why["step_return"] - options["invalid_penalty"] * ~r.valid
+        once = visit_weights(r, state)
+        weight = once if options["once"] else np.ones(len(r))
+        mean = segment_sum(score * weight, state, size) / segment_sum(weight, state, size)
+        attempts = np.rint(segment_sum(once, state, size)).astype(np.int64)
+        return States(state, why["step_return"], score, options["gamma"], mean, segment_count(state, size), attempts)
+
+    @cached_property
+    def episodes(self) -> tuple[Floats, Ints, Floats, Ints]:
+        """By attempt its return and group; by group the mean return and the number of attempts."""
+        assert self.columns is not None
+        returns, group = episode_returns(self.columns), trajectory_groups(self.columns)
+        size = len(self.columns.group_labels)
+        counts = segment_count(group, size)
+        return returns, group, segment_sum(returns, group, size) / np.maximum(counts, 1), counts
+
+
+def texts_of(run: Run, part: str, iteration: int) -> Path:
+    """The file with the texts of an iteration."""
+    if part not in PARTS:
+        raise TurnwiseError(f"a run keeps {' and '.join(PARTS)}, not {part!r}")
+    path = run.folder / part / f"{iteration:06d}.jsonl.gz"
+    if not path.is_file():
+        raise TurnwiseError(f"{run.folder.name} keeps no {part} of iteration {iteration}")
+    return path
+
+
+def by_turn(r: Rollouts, values: NDArray[Any]) -> Floats:
+    """One number a turn; where an algorithm gave one a token, the mean over the turn's tokens."""
+    if len(values) == len(r):
+        return values.astype(np.float64)
+    sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])[r.token_offsets]
+    return np.diff(sums) / np.maximum(np.diff(r.token_offsets), 1)
+
+
+def typical_size(total: Floats) -> float:
+    """What the strongest colour stands for: nearly the largest |credit|, so that one outlier does not pale all others."""
+    sizes = np.abs(total[total != 0])
+    return float(np.quantile(sizes, 0.95)) if len(sizes) else 1.0

@@ -1,0 +1,47 @@
+"""What `turnwise view` and `turnwise report` do."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+
+from turnwise.errors import TurnwiseError
+from turnwise.pages.report import ATTEMPTS, write_report
+from turnwise.pages.server import PORT, Server
+from turnwise.pages.shelf import Shelf
+
+
+def view(folder: str, port: int | None = None, browser: bool = True) -> None:
+    """Serve the pages of the runs below a folder until Ctrl-C."""
+    shelf = Shelf(folder)
+    server = open_server(shelf, port)
+    count = len(shelf.folders())
+    print(f"{count} run{'s' if count != 1 else ''} at {server.url}   (Ctrl-C ends)", flush=True)
+    if browser:
+        webbrowser.open(server.url)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.server_close()
+
+
+def open_server(shelf: Shelf, port: int | None) -> Server:
+    """On the port that was asked for, or on the usual one, or where that is taken on a free one."""
+    for choice in (port,) if port is not None else (PORT, 0):
+        try:
+            return Server(shelf, choice)
+        except OSError as error:
+            problem = error
+    raise TurnwiseError(f"cannot listen on port {port}: {problem.strerror}. Take another with --port, or leave it out for a free one")
+
+
+def report(run: str, out: str | None = None, compare: str | None = None, attempts: int = ATTEMPTS) -> None:
+    """Write one HTML file about a run, and say what is in it."""
+    folder = Path(run)
+    path = Path(out) if out is not None else folder / "report.html"
+    written, told = write_report(folder, path, Path(compare) if compare is not None else None, attempts)
+    size = written.stat().st_size / 1e6
+    left = "" if told.attempts == told.kept else f" of {told.kept} (--attempts N embeds more)"
+    print(f"{written}: {size:.1f} MB, {told.attempts} attempts{left}. It needs no network; open it in a browser.")

@@ -1,0 +1,137 @@
+"""A run as one HTML file: the pages, their scripts and the answers that they will ask for, all inside. It loads nothing.
+
+How many attempts go in is capped, whole groups at a time, because a turn's credit is explained by its group: first the groups of the last
+iteration whose attempts ended differently, then those of the last evaluation and, where another run stands beside it, the same tasks there.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from turnwise.errors import TurnwiseError
+from turnwise.files import write_text_atomically
+from turnwise.pages.answers import Answers, as_json
+from turnwise.pages.server import PAGE, SCRIPTS, STYLE, static
+from turnwise.pages.shelf import Shelf
+
+ATTEMPTS = 200
+MOST_PICTURES = 400
+
+
+def key(name: str, words: Mapping[str, Any]) -> str:
+    """How a page names an answer that lies in the file; data.js makes the same."""
+    return name + "?" + "&".join(f"{quote(word)}={quote(str(words[word]), safe='')}" for word in sorted(words))
+
+
+@dataclass
+class Collected:
+    """The answers that go into a file."""
+
+    answers: dict[str, Answers]  # by run: each lies on a shelf of its own
+    found: dict[str, Any] = field(default_factory=dict)
+    pictures: dict[str, str] = field(default_factory=dict)
+    attempts: int = 0
+    kept: int = 0
+
+    def add(self, name: str, **words: Any) -> Any:
+        place = key(name, words)
+        if place not in self.found:
+            self.found[place] = self.answers[words["run"]](name, {word: str(value) for word, value in words.items()})
+        return self.found[place]
+
+    def add_groups(self, run: str, part: str, iteration: int, room: int, wanted: Iterable[str] | None = None) -> list[str]:
+        """Whole groups of an iteration, while there is room; returns the tasks that went in."""
+        place = {"run": run, "part": part, "iteration": iteration}
+        rows = self.add("batch", **place)["rows"]
+        self.kept += len(rows["id"])
+        groups: dict[str, list[int]] = {}
+        for number, group in enumerate(rows["group"]):
+            groups.setdefault(group, []).append(number)
+        favourites = set(wanted or ())
+        order = sorted(
+            groups.items(),
+            key=lambda item: (rows["task"][item[1][0]] not in favourites, len({rows["success"][n] for n in item[1]}) == 1),
+        )
+        told = []
+        for group, members in order:
+            if len(members) > room:
+                continue
+            room -= len(members)
+            self.attempts += len(members)
+            if part == "rollouts":
+                self.add("group", group=group, **place)
+            for number in members:
+                self._add_pictures(place, self.add("attempt", id=rows["id"][number], **place))
+            told.append(rows["task"][members[0]])
+        return told
+
+    def _add_pictures(self, place: Mapping[str, Any], attempt: Mapping[str, Any]) -> None:
+        if place["part"] != "rollouts":
+            return
+        for name in {name for turn in attempt["turns"] for name in turn.get("images", ())}:
+            words = {"run": place["run"], "iteration": place["iteration"], "name": name}
+            if key("picture", words) in self.pictures or len(self.pictures) >= MOST_PICTURES:
+                continue
+            try:
+                data = self.answers[place["run"]].picture({word: str(value) for word, value in words.items()})
+            except TurnwiseError:
+                continue
+            self.pictures[key("picture", words)] = "data:image/png;base64," + base64.b64encode(data).decode()
+
+
+def collect(runs: Mapping[str, Path], attempts: int = ATTEMPTS) -> Collected:
+    """The answers about one run, or about two that stand side by side."""
+    told = Collected({name: Answers(Shelf(folder, name)) for name, folder in runs.items()})
+    cards = [told.add("run", run=name)["card"] for name in runs]
+    told.found["runs?"] = {"folder": "", "runs": cards}
+    for name in runs:
+        told.add("metrics", run=name)
+        told.add("config", run=name)
+    share, tasks = max(attempts // (2 * len(runs)), 1), {"rollouts": list[str](), "evals": list[str]()}
+    for name in runs:
+        known = told.add("run", run=name)
+        for part in ("rollouts", "evals"):
+            if known[part] and attempts > 0:
+                tasks[part] = told.add_groups(name, part, known[part][-1], share, tasks[part])
+    return told
+
+
+def html(told: Collected, title: str) -> str:
+    """The file."""
+    script, style = "\n".join(static(name) for name in SCRIPTS), static(STYLE)
+    policy = f"default-src 'none'; script-src '{digest(script)}'; style-src '{digest(style)}'; img-src data:; base-uri 'none'; form-action 'none'"
+    data = as_json({"title": title, "answers": told.found, "pictures": told.pictures, "attempts": told.attempts, "kept": told.kept})
+    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>'
+    body = f'<script type="application/json" id="data">{harmless(data)}</script>\n<script>{script}</script>'
+    return static(PAGE).replace("<!-- head -->", head).replace("<!-- data -->", body)
+
+
+def harmless(data: str) -> str:
+    """JSON that cannot end the element it stands in. Line separators and the like are escaped already: the JSON is ASCII."""
+    return data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def digest(text: str) -> str:
+    """How a content policy names a script or a style."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def write_report(run: Path, out: Path, other: Path | None = None, attempts: int = ATTEMPTS) -> tuple[Path, Collected]:
+    """Write the file; returns its path and what went in."""
+    runs = {run.resolve().name: run}
+    if other is not None:
+        name = other.resolve().name
+        runs[name if name not in runs else f"{other.resolve().parent.name}/{name}"] = other
+    for folder in runs.values():
+        if not Shelf(folder).single:
+            raise TurnwiseError(f"{folder} holds runs and is none itself: a report is about one run, or with --compare about two")
+    if len(runs) < 1 + (other is not None):
+        raise TurnwiseError(f"{other} and {run} have the same name: there would be no telling them apart")
+    told = collect(runs, attempts)
+    return write_text_atomically(out, html(told, " and ".join(runs))), told

@@ -1,0 +1,152 @@
+"""Which runs there are, and each in one line: what it is, how far it is, how good it became.
+
+A run is known by its place under the folder that is shown; a name that was asked for is only ever looked up among those found, so no
+name leads out of that folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from turnwise.errors import TurnwiseError
+from turnwise.pages.tail import news
+from turnwise.runs import CONFIG, METRICS, SUMMARY, Run
+
+DEEPEST = 4  # folders below the one that is shown in which runs are looked for
+QUIET = 300.0  # seconds without a sign of life after which a run counts as stopped; longer where its iterations are long
+
+
+@dataclass
+class Progress:
+    """What the metrics of a run say so far; reads only what is new."""
+
+    after: int = 0
+    mark: int = 0
+    iterations: int = 0
+    seconds: float = 0.0
+    first: dict[str, Any] = field(default_factory=dict)
+    last: dict[str, Any] = field(default_factory=dict)
+
+    def look(self, path: Path) -> None:
+        found = news(path, self.after, self.mark)
+        if found.anew:
+            self.iterations, self.seconds, self.first, self.last = 0, 0.0, {}, {}
+        self.after, self.mark = found.after, found.mark
+        for line in found.lines:
+            self.iterations = max(self.iterations, int(line.get("iteration", 0)))
+            self.seconds = float(line.get("time/iteration", 0.0))
+            if "eval/success" in line:
+                self.first = self.first or line
+                self.last = line
+
+
+class Shelf:
+    """The runs below a folder, or the one run that a folder is (under another name, where one is given)."""
+
+    def __init__(self, root: str | Path, name: str | None = None):
+        self.root, self._name = Path(root), name
+        if not self.root.is_dir():
+            raise TurnwiseError(f"{self.root} is not a folder: give a run, or a folder that holds runs")
+        self.single = (self.root / CONFIG).is_file()
+        self._progress: dict[str, Progress] = {}
+        self._lock = threading.Lock()
+        if not self.folders():
+            raise TurnwiseError(f"{self.root} holds no run: a run is a folder that `turnwise train` made, with a {CONFIG}")
+
+    def folders(self) -> dict[str, Path]:
+        """Every run's folder by its place under the root."""
+        if self.single:
+            return {self._name or self.root.resolve().name: self.root}
+        found: dict[str, Path] = {}
+        for folder, below, files in os.walk(self.root):
+            path = Path(folder)
+            place = path.relative_to(self.root)
+            if CONFIG in files and path != self.root:
+                found[place.as_posix()] = path
+                below.clear()
+            elif len(place.parts) >= DEEPEST:
+                below.clear()
+            else:
+                below[:] = sorted(name for name in below if not name.startswith("."))
+        return found
+
+    def run(self, name: str) -> Run:
+        """The run of that name."""
+        folder = self.folders().get(name)
+        if folder is None:
+            raise TurnwiseError(f"there is no run {name!r} in {self.root}")
+        return Run(folder)
+
+    def cards(self) -> list[dict[str, Any]]:
+        """One card a run."""
+        return [self.card(name, folder) for name, folder in self.folders().items()]
+
+    def card(self, name: str, folder: Path) -> dict[str, Any]:
+        """What a list of runs shows of one."""
+        recipe, summary = read_recipe(folder), read_summary(folder)
+        with self._lock:
+            progress = self._progress.setdefault(name, Progress())
+            progress.look(folder / METRICS)
+            first, last, iterations, seconds = progress.first, progress.last, progress.iterations, progress.seconds
+        touched = max((path.stat().st_mtime for path in (folder / METRICS, folder / CONFIG) if path.exists()), default=0.0)
+        return {
+            "run": name,
+            "name": recipe.get("name", name),
+            "algorithm": _name(recipe, "credit", "gigpo"),
+            "environment": _name(recipe, "env", "household"),
+            "seed": recipe.get("seed", 0),
+            "iterations": iterations,
+            "planned": recipe.get("iterations"),
+            "before": first.get("eval/success"),
+            "after": last.get("eval/success"),
+            "before_interval": [first.get("eval/low"), first.get("eval/high")],
+            "after_interval": [last.get("eval/low"), last.get("eval/high")],
+            "tasks": _section(recipe, "eval").get("n"),
+            "state": state(folder, summary, touched, seconds),
+            "seconds": summary.get("train_seconds"),
+            "turns": summary.get("turns"),
+            "touched": touched,
+        }
+
+
+def state(folder: Path, summary: dict[str, Any], touched: float, seconds: float) -> str:
+    """`finished`, `running` or `stopped`. A run that was killed leaves no word, so one that has been quiet for long counts as stopped."""
+    path = folder / SUMMARY
+    said = path.stat().st_mtime if path.exists() else 0.0
+    if summary.get("finished"):
+        return "finished"
+    if summary and said >= touched:
+        return "stopped"
+    return "running" if time.time() - touched < max(QUIET, 5 * seconds) else "stopped"
+
+
+def read_recipe(folder: Path) -> dict[str, Any]:
+    """The run's recipe as plain values, unchecked: what cannot be read is shown as text elsewhere."""
+    try:
+        return tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return {}
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _section(recipe: dict[str, Any], name: str) -> dict[str, Any]:
+    found = recipe.get(name, {})
+    return found if isinstance(found, dict) else {}
+
+
+def _name(recipe: dict[str, Any], section: str, default: str) -> str:
+    return str(_section(recipe, section).get("name", default))

@@ -1,0 +1,102 @@
+"use strict";
+// The ground of the pages: making elements, showing any text safely, numbers as people read them.
+// Whatever a model, an environment or a recipe wrote enters the page as text and never as markup.
+(() => {
+  const T = (window.Turnwise = {});
+  const SVG = "http://www.w3.org/2000/svg";
+  // Control characters, marks that turn the reading direction, lone surrogates and non-characters: shown by name, so that nothing hides.
+  const ODD = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufdd0-\ufdef\ufffe\uffff]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
+
+  T.visible = (value) =>
+    String(value ?? "").replace(/\r\n/g, "\n").replace(ODD, (odd) => {
+      const code = odd.charCodeAt(0);
+      return code < 32 ? String.fromCharCode(0x2400 + code) : `[U+${code.toString(16).toUpperCase().padStart(4, "0")}]`;
+    });
+
+  const fill = (node, props, children) => {
+    for (const [key, value] of Object.entries(props ?? {})) {
+      if (value === null || value === undefined || value === false) continue;
+      if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+      else if (key === "value") node.value = value;
+      else if (key === "checked" || key === "selected") node[key] = value;
+      else if (key === "tint") T.tint(node, value);
+      else node.setAttribute(key, value === true ? "" : T.visible(value));
+    }
+    for (const child of children.flat(3)) {
+      if (child === null || child === undefined || child === false) continue;
+      node.append(child instanceof Node ? child : document.createTextNode(T.visible(child)));
+    }
+    return node;
+  };
+
+  T.el = (tag, props, ...children) => fill(document.createElement(tag), props, children);
+  T.svg = (tag, props, ...children) => fill(document.createElementNS(SVG, tag), props, children);
+  T.show = (node, ...children) => (node.replaceChildren(), fill(node, null, children));
+
+  // Credit as colour: blue for good, orange for bad, which all eyes can tell apart; the number always stands beside it.
+  T.tint = (node, [value, scale]) => {
+    if (value === null || value === undefined || !scale) return;
+    const strength = Math.min(1, Math.abs(value) / scale);
+    node.style.setProperty("--strength", value === 0 ? "0%" : `${Math.round(12 + 78 * strength)}%`);
+    node.classList.add("tinted", value < 0 ? "bad" : "good");
+    if (strength > 0.55) node.classList.add("strong");
+  };
+
+  T.percent = (share, digits = 0) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(digits)} %`);
+  T.signed = (value) => {
+    if (value === null || value === undefined) return "–";
+    if (value === 0) return "0";
+    const size = Math.abs(value);
+    return (value < 0 ? "−" : "+") + (size >= 0.005 ? size.toFixed(2) : size.toPrecision(1));
+  };
+  T.number = (value) => {
+    if (value === null || value === undefined) return "–";
+    const size = Math.abs(value);
+    if (value === 0) return "0";
+    if (size >= 10000) return Math.round(value).toLocaleString("en");
+    if (size >= 100) return value.toFixed(0);
+    if (size >= 1) return String(+value.toFixed(2));
+    if (size >= 0.001) return String(+value.toPrecision(3));
+    return value.toExponential(1);
+  };
+  T.duration = (seconds) => {
+    if (seconds === null || seconds === undefined) return "–";
+    if (seconds < 60) return `${Math.round(seconds)} s`;
+    const minutes = Math.floor(seconds / 60);
+    return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  };
+
+  T.choice = (label, options, value, onchange, extra) =>
+    T.el(
+      "label",
+      { class: "choice" },
+      T.el("span", null, label),
+      T.el(
+        "select",
+        { "aria-label": label, onchange: (event) => onchange(event.target.value), ...extra },
+        options.map(([key, text]) => T.el("option", { value: key, selected: String(key) === String(value) }, text)),
+      ),
+    );
+
+  T.say = (text) => (document.getElementById("say").textContent = T.visible(text));
+  T.notice = (text) => {
+    const node = document.getElementById("notice");
+    node.hidden = !text;
+    T.show(node, text);
+  };
+
+  // Where the reader is: #/page/run?word=value
+  T.link = (page, words = {}) => {
+    const query = new URLSearchParams(Object.entries(words).filter(([, value]) => value !== null && value !== undefined && value !== ""));
+    return `#/${page}${query.size ? "?" + query : ""}`;
+  };
+  T.place = () => {
+    const [page, query] = location.hash.replace(/^#\/?/, "").split("?");
+    return { page, words: Object.fromEntries(new URLSearchParams(query ?? "")) };
+  };
+  T.go = (page, words, quiet) => {
+    const link = T.link(page, words);
+    if (quiet) history.replaceState(null, "", link);
+    else location.hash = link;
+  };
+})();

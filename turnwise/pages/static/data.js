@@ -1,0 +1,108 @@
+"use strict";
+// Where answers come from: a server on this machine, or the file that these pages stand in. The pages do not know which.
+(() => {
+  const T = window.Turnwise;
+  const inside = document.getElementById("data");
+  const file = inside ? JSON.parse(inside.textContent) : null;
+  const encode = (text) => encodeURIComponent(text).replace(/[!'()*]/g, (c) => "%" + c.charCodeAt(0).toString(16).toUpperCase());
+  const key = (name, words) =>
+    name + "?" + Object.keys(words).sort().map((word) => `${encode(word).replace(/%2F/g, "/")}=${encode(words[word])}`).join("&");
+  const known = new Map();
+  const MOST = 60; // answers that stay in memory
+  T.file = file;
+  T.isLive = !file;
+
+  class Refused extends Error {}
+
+  const fetched = async (name, words) => {
+    const found = await fetch(`/api/${name}?${new URLSearchParams(words)}`);
+    const answer = await found.json();
+    if (!found.ok) throw new Refused(answer.error);
+    return answer;
+  };
+
+  const embedded = async (name, words) => {
+    const answer = file.answers[key(name, words)];
+    if (answer === undefined) throw new Refused("This is not in the file: a report holds only some attempts. `turnwise view` shows all.");
+    return answer;
+  };
+
+  T.ask = (name, words = {}) => (file ? embedded(name, words) : fetched(name, words));
+
+  // What cannot change any more (an iteration's attempts) is asked for once.
+  T.askOnce = (name, words) => {
+    const place = key(name, words);
+    if (!known.has(place)) {
+      known.set(place, T.ask(name, words).catch((error) => (known.delete(place), Promise.reject(error))));
+      if (known.size > MOST) known.delete(known.keys().next().value);
+    }
+    return known.get(place);
+  };
+  T.forget = () => known.clear();
+
+  T.inFile = (name, words) => !file || key(name, words) in file.answers;
+
+  T.picture = (words) => {
+    if (!file) return `/picture?${new URLSearchParams(words)}`;
+    return file.pictures[key("picture", words)] ?? null;
+  };
+
+  // Searching texts: the server reads its files; in a file, the attempts that it holds.
+  T.search = async (words) => {
+    if (!file) return T.ask("search", words);
+    const wanted = words.text.toLowerCase();
+    const hits = [];
+    for (const [place, attempt] of Object.entries(file.answers)) {
+      if (!place.startsWith("attempt?")) continue;
+      const { id, ...where } = Object.fromEntries(new URLSearchParams(place.slice(8)));
+      if (where.run !== words.run || where.part !== words.part || where.iteration !== String(words.iteration)) continue;
+      attempt.turns.forEach((turn, t) => {
+        for (const part of ["observation", "thought", "action", "response"]) {
+          const text = String(turn[part] ?? "");
+          const at = text.toLowerCase().indexOf(wanted);
+          if (at < 0) continue;
+          const start = Math.max(0, at - 40);
+          hits.push({ id, t, task: attempt.task, where: part, text: (start ? "…" : "") + text.slice(start, at + wanted.length + 60) });
+          break;
+        }
+      });
+    }
+    return { hits: hits.slice(0, 200), more: hits.length > 200 };
+  };
+
+  // A run's curves, kept up to date: each look brings only the lines that are new.
+  T.Curves = class {
+    constructor(run) {
+      Object.assign(this, { run, columns: {}, lines: 0, after: 0, mark: 0, state: "", damaged: 0 });
+    }
+    async look() {
+      const found = await T.ask("metrics", file ? { run: this.run } : { run: this.run, after: this.after, mark: this.mark });
+      if (found.anew || file) Object.assign(this, { columns: {}, lines: 0, damaged: 0 });
+      for (const name of new Set([...Object.keys(this.columns), ...Object.keys(found.columns)])) {
+        const old = this.columns[name] ?? Array(this.lines).fill(null);
+        this.columns[name] = old.concat(found.columns[name] ?? Array(found.lines).fill(null));
+      }
+      this.lines += found.lines;
+      this.damaged += found.damaged;
+      Object.assign(this, { after: found.after, mark: found.mark, state: found.state });
+      return found.lines > 0 || found.anew;
+    }
+    // The places where a metric was measured: iterations and values.
+    points(name) {
+      const iterations = this.columns.iteration ?? [];
+      const values = this.columns[name] ?? [];
+      const x = [], y = [], at = [];
+      values.forEach((value, index) => {
+        if (value === null || iterations[index] === null) return;
+        x.push(iterations[index]);
+        y.push(value);
+        at.push(index);
+      });
+      return { x, y, at };
+    }
+    last(name) {
+      const { y } = this.points(name);
+      return y.length ? y[y.length - 1] : null;
+    }
+  };
+})();

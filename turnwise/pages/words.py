@@ -1,0 +1,99 @@
+"""Why a turn was rewarded, in words."""
+
+from __future__ import annotations
+
+from turnwise.pages.batch import Batch, Credit, States
+
+
+def why(batch: Batch, row: int) -> list[str]:
+    """Sentences about one turn's credit: its sum, its step part, its episode part."""
+    credit, states = batch.credit, batch.states
+    if credit.total is None or states is None:
+        return [f"Its credit is not known here: {credit.problem}"] if credit.problem else []
+    if not credit.split:
+        return [*_whole(batch, credit, row), *_state(states, row)]
+    return [_sum(credit, row), _step(batch, credit, states, row), _episode(batch, credit, row)]
+
+
+def signed(value: float) -> str:
+    """A number with its sign, as people write it: +0.42, −0.42, 0."""
+    short = f"{abs(value):.2f}" if abs(value) >= 0.005 or value == 0 else f"{abs(value):.1g}"
+    return "0" if value == 0 else f"{'−' if value < 0 else '+'}{short}"
+
+
+def plain(value: float) -> str:
+    """A return: two digits, or three significant ones where it is small."""
+    short = f"{value:.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.3g}"
+    return short.replace("-", "−")
+
+
+def times(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
+
+
+def _sum(credit: Credit, row: int) -> str:
+    assert credit.total is not None and credit.episode is not None and credit.step is not None
+    parts = []
+    for name, value, weight in (
+        ("step", credit.step[row], float(credit.options["omega"])),
+        ("episode", credit.episode[row], float(credit.options["episode_weight"])),
+    ):
+        parts.append(f"{name} {signed(float(value))}" + ("" if weight == 1 else f" × {weight:g}"))
+    return f"Credit {signed(float(credit.total[row]))}: {' and '.join(parts)}."
+
+
+def _step(batch: Batch, credit: Credit, states: States, row: int) -> str:
+    assert credit.step is not None and batch.columns is not None
+    state, step = states.of_turn[row], float(credit.step[row])
+    visits, attempts = int(states.visits[state]), int(states.attempts[state])
+    head = f"Step credit {signed(step)}"
+    if visits == 1:
+        return f"{head}: no other turn of the group started from this state, so there is nothing to compare it with."
+    if credit.options["once"] and attempts == 1:
+        return f"{head}: only this attempt came to this state, {visits} times, so there is nothing to compare it with."
+    if step == 0:
+        return f"{head}: the {visits} visits of this state all came to {plain(float(states.score[row]))}, so none was better."
+    penalty = float(credit.options["invalid_penalty"])
+    charged = f" (after {penalty:g} for a response that could not be read)" if penalty and not batch.columns.valid[row] else ""
+    over = f"{visits} visits of this state"
+    if credit.options["once"] and attempts < visits:
+        over = f"the {attempts} attempts that came to this state, {visits} visits in all"
+    mean, gap = float(states.mean[state]), float(states.score[row] - states.mean[state])
+    words = f"{head}: return {plain(float(states.score[row]))}{charged} against {plain(mean)} on average over {over}"
+    return words + (f", in units of their spread, {plain(abs(gap / step))}." if credit.options["norm"] == "std" else ".")
+
+
+def _episode(batch: Batch, credit: Credit, row: int, name: str = "Episode credit") -> str:
+    assert credit.episode is not None and batch.columns is not None
+    returns, groups, means, counts = batch.episodes
+    group, value = batch.columns.group[row], float(credit.episode[row])
+    own, attempts = float(returns[batch.columns.trajectory[row]]), int(counts[group])
+    head = f"{name} {signed(value)}"
+    if attempts == 1:
+        return f"{head}: this task was attempted once, so there is nothing to compare it with."
+    if (returns[groups == group] == own).all():
+        return f"{head}: all {attempts} attempts at this task came to {plain(own)}."
+    words = (
+        f"{head}: the attempt came to {plain(own)} against {plain(float(means[group]))} on average over {attempts} attempts at this task"
+    )
+    penalty = float(credit.options["invalid_penalty"])
+    charged = f", and {penalty:g} was taken off because the response could not be read" if penalty and not batch.columns.valid[row] else ""
+    unit = ", in units of their spread" if credit.options["norm"] == "std" else ""
+    return f"{words}{unit}{charged}."
+
+
+def _whole(batch: Batch, credit: Credit, row: int) -> list[str]:
+    assert credit.total is not None
+    if credit.episode is not None:
+        return [_episode(batch, credit, row, "Credit"), "It is the same for all turns of the attempt."]
+    return [f"Credit {signed(float(credit.total[row]))}, by {credit.algorithm}."]
+
+
+def _state(states: States, row: int) -> list[str]:
+    """What the same state led to elsewhere; these algorithms may not use it, but a reader wants to know."""
+    state = states.of_turn[row]
+    visits, own = int(states.visits[state]), plain(float(states.returns[row]))
+    if visits == 1:
+        return [f"Return from here {own}. No other turn of the group started from this state."]
+    mean = plain(float(states.mean[state]))
+    return [f"Return from here {own}; the {visits} visits of this state came to {mean} on average."]
