@@ -165,7 +165,7 @@ class Answers:
         return self.shelf.run(_need(words, "run"))
 
     def _batch(self, words: Words) -> Batch:
-        """The batch that was asked for; the last few stay in memory. A resumed run writes an iteration again, so the file's stamp counts."""
+        """The batch that was asked for; the last few stay in memory. A resumed run writes iterations again, so the file's stamp counts."""
         run, part, iteration = self._run(words), words.get("part", PARTS[0]), _whole(words, "iteration")
         stamp = texts_of(run, part, iteration).stat()
         key = (run.folder, part, iteration, stamp.st_mtime_ns, stamp.st_size)

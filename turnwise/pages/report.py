@@ -105,7 +105,8 @@ def collect(runs: Mapping[str, Path], attempts: int = ATTEMPTS) -> Collected:
 def html(told: Collected, title: str) -> str:
     """The file."""
     script, style = "\n".join(static(name) for name in SCRIPTS), static(STYLE)
-    policy = f"default-src 'none'; script-src '{digest(script)}'; style-src '{digest(style)}'; img-src data:; base-uri 'none'; form-action 'none'"
+    own = f"script-src '{digest(script)}'; style-src '{digest(style)}'"
+    policy = f"default-src 'none'; {own}; img-src data:; base-uri 'none'; form-action 'none'"
     data = as_json({"title": title, "answers": told.found, "pictures": told.pictures, "attempts": told.attempts, "kept": told.kept})
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>'
     body = f'<script type="application/json" id="data">{harmless(data)}</script>\n<script>{script}</script>'

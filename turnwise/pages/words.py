@@ -23,7 +23,7 @@ def signed(value: float) -> str:
 
 def plain(value: float) -> str:
     """A return: two digits, or three significant ones where it is small."""
-    short = f"{value:.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.3g}"
+    short = f"{value:.2f}" if abs(value) >= 0.01 or value == 0 else f"{value:.3g}"
     return short.replace("-", "−")
 
 

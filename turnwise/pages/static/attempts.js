@@ -42,8 +42,7 @@
       this.filter();
       const rows = this.batch.rows;
       if (this.id === null || !rows.id.includes(this.id)) {
-        this.id = this.order.find((number) => T.inFile("attempt", { ...this.place, id: rows.id[number] })) ?? this.order[0];
-        this.id = this.id === undefined ? null : rows.id[this.id];
+        this.id = this.favourite();
         this.t = 0;
       }
       this.drawList();
@@ -62,14 +61,22 @@
       const stops = different(rows.stop), types = different(rows.type);
       T.show(
         this.top,
-        el("div", { class: "bar tight" }, T.choice("of", parts, this.part, (part) => this.turnTo(part, this.about[part][this.about[part].length - 1])), T.choice("iteration", [...kept].reverse().map((n) => [n, n]), this.iteration, (n) => this.turnTo(this.part, Number(n))), step(-1), step(1)),
+        el("div", { class: "bar tight" }, T.choice("Training or evaluation", parts, this.part, (part) => this.turnTo(part, this.about[part][this.about[part].length - 1]), true), T.choice("iteration", [...kept].reverse().map((n) => [n, n]), this.iteration, (n) => this.turnTo(this.part, Number(n))), step(-1), step(1)),
         el("div", { class: "bar tight" }, this.field, el("button", { type: "button", onclick: () => this.search(), title: "Search all texts of this iteration" }, "Search texts")),
-        el("div", { class: "bar tight wrap" },
-          T.choice("outcome", [["", "any"], ["won", "solved"], ["lost", "not solved"], ["mixed", "mixed groups"]], wishes.outcome, set("outcome")),
-          stops.length > 1 ? T.choice("ended by", [["", "any"], ...stops.map((stop) => [stop, stop])], wishes.stop, set("stop")) : null,
-          types.length > 1 ? T.choice("type", [["", "any"], ...types.map((type) => [type, type])], wishes.type, set("type")) : null),
+        el("div", { class: "bar tight filters" },
+          T.choice("Outcome", [["", "any outcome"], ["won", "solved"], ["lost", "not solved"], ["mixed", "mixed groups"]], wishes.outcome, set("outcome"), true),
+          stops.length > 1 ? T.choice("Ended by", [["", "any end"], ...stops.map((stop) => [stop, stop])], wishes.stop, set("stop"), true) : null,
+          types.length > 1 ? T.choice("Task type", [["", "any type"], ...types.map((type) => [type, type])], wishes.type, set("type"), true) : null),
         (this.counted = el("p", { class: "dim small" })),
       );
+    }
+    // The attempt to begin with: the first of a group whose attempts ended differently, where there is most to see.
+    favourite() {
+      const { id, group, success } = this.batch.rows;
+      const here = this.order.filter((number) => T.inFile("attempt", { ...this.place, id: id[number] }));
+      const mixed = here.find((number) => success[number] && group.some((name, other) => name === group[number] && !success[other]));
+      const found = mixed ?? here[0] ?? this.order[0];
+      return found === undefined ? null : id[found];
     }
     turnTo(part, iteration) {
       Object.assign(this, { part, iteration, id: null, t: 0 });
@@ -117,13 +124,14 @@
       const groups = new Map();
       for (const number of this.order) groups.set(rows.group[number], [...(groups.get(rows.group[number]) ?? []), number]);
       const shown = [...groups].slice(0, this.limit);
+      this.short = T.shortener(rows.task);
       const alone = this.part === "evals" && groups.size === this.order.length;
       T.show(
         this.list,
         shown.map(([group, numbers]) => {
           const all = rows.group.map((name, number) => (name === group ? number : -1)).filter((number) => number >= 0);
           const won = all.filter((number) => rows.success[number]).length;
-          return el("div", { class: "group", role: "listitem" }, alone ? null : el("div", { class: "group-head" }, el("span", { class: "task-name", title: rows.task[numbers[0]] }, rows.task[numbers[0]]), el("span", { class: "dim" }, `${won}/${all.length}`)), numbers.map((number) => this.line(number, alone)));
+          return el("div", { class: "group", role: "listitem" }, alone ? null : el("div", { class: "group-head" }, el("span", { class: "task-name", title: rows.task[numbers[0]] }, this.short(rows.task[numbers[0]])), el("span", { class: "dim" }, `${won}/${all.length}`)), numbers.map((number) => this.line(number, alone)));
         }),
         groups.size > this.limit ? el("button", { type: "button", onclick: () => ((this.limit += STEP), this.drawList()) }, `show more (${groups.size - this.limit} groups)`) : null,
         this.order.length ? null : el("p", { class: "dim" }, "No attempt fits."),
@@ -137,7 +145,7 @@
         "div",
         { class: "member" },
         el("button", { type: "button", class: `pick ${id === this.id ? "current" : ""}`, "aria-current": id === this.id ? "true" : null, disabled: !here, title: here ? null : "not in this file", onclick: () => this.open(id, 0) },
-          el("span", { class: rows.success[number] ? "won" : "lost" }, rows.success[number] ? "✓" : "✗"), el("span", { class: "id" }, alone ? rows.task[number] : id), el("span", { class: "dim" }, `${rows.turns[number]} turns`), el("span", { class: "dim" }, T.number(rows.reward[number])), rows.invalid[number] ? el("span", { class: "bad-words", title: "turns that could not be read" }, `${rows.invalid[number]}!`) : null),
+          el("span", { class: rows.success[number] ? "won" : "lost" }, rows.success[number] ? "✓" : "✗"), el("span", { class: "id" }, alone ? this.short(rows.task[number]) : id), el("span", { class: "dim" }, `${rows.turns[number]} turns`), el("span", { class: "dim" }, T.number(rows.reward[number])), rows.invalid[number] ? el("span", { class: "bad-words", title: "turns that could not be read" }, `${rows.invalid[number]}!`) : null),
         (this.hits?.get(id) ?? []).slice(0, 3).map((hit) => el("button", { type: "button", class: "hit", onclick: () => this.open(id, hit.t) }, el("b", null, `turn ${hit.t} `), hit.text)),
       );
     }

@@ -66,17 +66,29 @@
     return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
   };
 
-  T.choice = (label, options, value, onchange, extra) =>
+  // A label for the eye and the ear, or (quiet) for the ear alone.
+  T.choice = (label, options, value, onchange, quiet) =>
     T.el(
       "label",
       { class: "choice" },
-      T.el("span", null, label),
+      quiet ? null : T.el("span", null, label),
       T.el(
         "select",
-        { "aria-label": label, onchange: (event) => onchange(event.target.value), ...extra },
+        { "aria-label": label, onchange: (event) => onchange(event.target.value) },
         options.map(([key, text]) => T.el("option", { value: key, selected: String(key) === String(value) }, text)),
       ),
     );
+
+  // Names that all begin alike are told apart by what follows.
+  T.shortener = (names) => {
+    const sorted = [...new Set(names)].sort();
+    if (sorted.length < 2) return (name) => name;
+    const [first, last] = [sorted[0], sorted[sorted.length - 1]];
+    let same = 0;
+    while (same < first.length && first[same] === last[same]) same += 1;
+    const cut = Math.max(...["-", "_", "/", " ", ":", "."].map((mark) => first.lastIndexOf(mark, same - 1))) + 1;
+    return (name) => (cut > 3 ? "…" + name.slice(cut) : name);
+  };
 
   T.say = (text) => (document.getElementById("say").textContent = T.visible(text));
   T.notice = (text) => {

@@ -23,7 +23,7 @@
     const span = high - low || 1;
     const rough = span / count;
     const power = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
+    const step = [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
     const found = [];
     for (let value = Math.ceil(low / step - 1e-9) * step; value <= high + step * 1e-6; value += step) found.push(+value.toPrecision(12));
     return found;
@@ -87,7 +87,7 @@
     }
     frame() {
       const right = this.width - SPACE.right;
-      const parts = ticks(this.bottom, this.top, 3).map((value) => [
+      const parts = ticks(this.bottom, this.top, 4).map((value) => [
         svg("line", { class: "grid", x1: SPACE.left, x2: right, y1: this.py(value), y2: this.py(value) }),
         svg("text", { class: "tick", x: SPACE.left - 6, y: this.py(value) + 3.5, "text-anchor": "end" }, this.format(value)),
       ]);
@@ -164,7 +164,7 @@
           parts.push(svg("path", { class: `band ${each.look}`, d: path([...up, ...down]) + "Z" }));
         }
         parts.push(svg("path", { class: `curve ${each.look}`, d: path(points) }));
-        if (each.dots || points.length === 1)
+        if ((each.dots && points.length < 80) || points.length === 1)
           parts.push(points.map(([x, y]) => svg("circle", { class: `dot ${each.look}`, cx: x.toFixed(1), cy: y.toFixed(1), r: 3 })));
         return parts;
       });

@@ -44,7 +44,7 @@
     mark(task) {
       const numbers = this.byTask.get(task);
       const { success, turns } = this.batch.rows;
-      if (numbers.length === 1) return el("span", null, el("span", { class: success[numbers[0]] ? "won" : "lost" }, success[numbers[0]] ? "✓" : "✗"), el("span", { class: "dim" }, ` ${turns[numbers[0]]} turns`));
+      if (numbers.length === 1) return el("span", { title: `${turns[numbers[0]]} turns` }, el("span", { class: success[numbers[0]] ? "won" : "lost" }, success[numbers[0]] ? "✓" : "✗"), el("span", { class: "dim" }, ` ${turns[numbers[0]]}`));
       return el("span", null, `${numbers.filter((number) => success[number]).length} of ${numbers.length}`);
     }
   }
@@ -80,15 +80,16 @@
         el("div", { class: "bar tight wrap" }, el("h2", null, "The same task in both"), a.chooser("A", () => this.load()), b.chooser("B", () => this.load()),
           T.choice("show", [["", "all"], ["differ", "different ends"], ["a", "A better"], ["b", "B better"], ["none", "neither solved"]], this.wish, (value) => ((this.wish = value), this.list())),
           el("input", { type: "search", placeholder: "task  ( / )", "aria-label": "Filter tasks", "data-search": true, value: this.text, oninput: (event) => ((this.text = event.target.value), this.list()) }), this.count),
-        el("div", { class: "pair-columns" }, el("div", { class: "card scroll tasks" }, el("table", { class: "runs" }, el("thead", null, el("tr", null, el("th", null, "task"), el("th", null, "A"), el("th", null, "B"))), this.body)), this.texts),
+        el("div", { class: "pair-columns" }, el("div", { class: "card scroll tasks" }, el("table", { class: "runs" }, el("thead", null, el("tr", null, el("th", null, "task"), el("th", { title: "outcome and turns" }, "A"), el("th", { title: "outcome and turns" }, "B"))), this.body)), this.texts),
       );
       this.list();
     }
     list() {
       const tasks = this.shared.filter((task) => this.fits(task));
+      const short = T.shortener(this.shared);
       this.count.textContent = `${tasks.length} of ${this.shared.length} shared tasks`;
       if (!tasks.includes(this.task)) this.task = tasks[0] ?? null;
-      T.show(this.body, tasks.slice(0, 400).map((task) => el("tr", { class: task === this.task ? "chosen" : null }, el("td", null, el("button", { type: "button", class: "quiet task-name", title: task, onclick: () => ((this.task = task), this.list()) }, task)), this.sides.map((side) => el("td", null, side.mark(task))))));
+      T.show(this.body, tasks.slice(0, 400).map((task) => el("tr", { class: task === this.task ? "chosen" : null }, el("td", null, el("button", { type: "button", class: "quiet task-name", title: task, onclick: () => ((this.task = task), this.list()) }, short(task))), this.sides.map((side) => el("td", null, side.mark(task))))));
       this.open();
     }
     async open() {
@@ -132,7 +133,7 @@
     const cursor = new T.Cursor();
     const charts = T.CHARTS.filter(([title]) => shownCharts.includes(title)).map(([title, hint, wanted, settings]) => [new T.LineChart({ title, hint, cursor, ...settings }), wanted.slice(0, title.startsWith("Share") ? 1 : 2)]);
     const update = () => {
-      for (const [chart, wanted] of charts) chart.update([...T.series(curves[0], wanted, " A"), ...T.series(curves[1], wanted, " B", " dashed")]);
+      for (const [chart, wanted] of charts) chart.update([...T.series(curves[0], wanted, { letter: "A", look: "c1" }), ...T.series(curves[1], wanted, { letter: "B", look: "c5" })]);
     };
     update();
     const choose = (letter, value, words) => T.choice(letter, known.map((run) => [run, run]), value, (run) => T.go("compare", words(run)));
@@ -140,7 +141,7 @@
     const tasks = new Tasks([new Side(a, one), new Side(b, two)], words);
     T.show(
       root,
-      el("div", { class: "bar wrap" }, el("h1", null, "Two runs side by side"), choose("A", a, (run) => ({ a: run, b })), choose("B (dashed)", b, (run) => ({ a, b: run }))),
+      el("div", { class: "bar wrap" }, el("h1", null, "Two runs side by side"), choose("A", a, (run) => ({ a: run, b })), choose("B", b, (run) => ({ a, b: run }))),
       el("div", { class: "charts" }, charts.map(([chart]) => chart.node)),
       recipes,
       tasks.node,

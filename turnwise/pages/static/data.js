@@ -88,12 +88,12 @@
       return found.lines > 0 || found.anew;
     }
     // The places where a metric was measured: iterations and values.
-    points(name) {
+    points(name, positive) {
       const iterations = this.columns.iteration ?? [];
       const values = this.columns[name] ?? [];
       const x = [], y = [], at = [];
       values.forEach((value, index) => {
-        if (value === null || iterations[index] === null) return;
+        if (value === null || iterations[index] === null || (positive && !(value > 0))) return;
         x.push(iterations[index]);
         y.push(value);
         at.push(index);

@@ -23,19 +23,21 @@
     ["Gradient norm", "Before clipping.", [["learner/grad_norm", "mean", "c3"]], { zero: true }],
     ["Share of turns with step credit", "Turns that got credit of their own; states that nobody else visited give none; groups that all ended the same give no episode credit.",
       [["credit/step_credit_share", "with step credit", "c1"], ["credit/singleton_share", "state seen once", "c5"], ["credit/constant_group_share", "groups that all ended the same", "c6"]], { share: true, format: whole }],
-    ["Tokens a second", "Sampled tokens over the time of collecting.", [["time/tokens_per_second", "tokens/s", "c3"]], { zero: true }],
+    ["Tokens a second", "Sampled tokens over the time of collecting.", [["time/tokens_per_second", "tokens/s", "c3", { positive: true }]], { zero: true }],
   ];
 
-  T.series = (curves, wanted, suffix = "", dash = "") =>
-    wanted.map(([metric, name, look, more = {}]) => {
-      const { x, y, at } = curves.points(metric);
-      const side = (key) => (more[key] && curves.columns[more[key]] ? at.map((index) => curves.columns[more[key]][index]) : undefined);
-      return { name: name + suffix, x, y, low: side("low"), high: side("high"), look: look + dash, dots: more.dots, hint: metric };
+  // Curves of a chart. Beside those of another run (`side`: a letter and a look), evaluation and training are told apart by thickness.
+  T.series = (curves, wanted, side) =>
+    wanted.map(([metric, name, own, more = {}], number) => {
+      const { x, y, at } = curves.points(metric, more.positive);
+      const look = side ? `${side.look}${number ? " thin" : ""}` : own;
+      const edge = (key) => (more[key] && curves.columns[more[key]] ? at.map((index) => curves.columns[more[key]][index]) : undefined);
+      return { name: side ? `${side.letter} ${name}` : name, x, y, low: edge("low"), high: edge("high"), look, dots: more.dots, hint: metric };
     });
 
-  const stacked = (curves, names, prefix) => {
+  const stacked = (curves, names, prefix, from = 0) => {
     const iterations = curves.columns.iteration ?? [];
-    const rows = iterations.map((_, index) => index).filter((index) => names.some((name) => (curves.columns[prefix + name] ?? [])[index] != null));
+    const rows = iterations.map((_, index) => index).filter((index) => iterations[index] >= from && names.some((name) => (curves.columns[prefix + name] ?? [])[index] != null));
     const layers = names.map((name, number) => ({ name, look: `h${number}`, y: rows.map((index) => (curves.columns[prefix + name] ?? [])[index] ?? 0) }));
     return [rows.map((index) => iterations[index]), layers];
   };
@@ -93,12 +95,12 @@
     };
     const charts = T.CHARTS.map(([title, hint, wanted, settings]) => [new T.LineChart({ title, hint, cursor, onpick, ...settings }), wanted]);
     const anchors = new T.StackChart({ title: "Turns by the size of their anchor group", hint: "How many turns of the group started from the same state. Turns alone in their state (size 1) get no step credit.", share: true, format: whole, cursor, onpick });
-    const phases = new T.StackChart({ title: "Seconds by phase", hint: "Where an iteration's time goes.", cursor, onpick });
+    const phases = new T.StackChart({ title: "Seconds by phase", hint: "Where an iteration's time goes; the warm start before the first one is left out.", cursor, onpick });
     const other = explorer(curves, cursor, onpick);
     const update = () => {
       for (const [chart, wanted] of charts) chart.update(T.series(curves, wanted));
       anchors.update(...stacked(curves, SIZES, "credit/anchor_size_histogram/"));
-      phases.update(...stacked(curves, PHASES, "time/"));
+      phases.update(...stacked(curves, PHASES, "time/", curves.lines > 1 ? 1 : 0)); // the warm start would dwarf all else
       other.update();
     };
     update();

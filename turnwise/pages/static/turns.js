@@ -32,7 +32,7 @@
       "li",
       { class: "turn", id: `turn-${t}`, "data-turn": t, onclick: () => pick?.(t) },
       el("div", { class: "stripe", tint: [turn.credit, attempt.scale], "aria-hidden": "true" }),
-      el("div", { class: "said" }, folded(turn.observation, "observation"), pictures(turn, place), turn.thought ? folded(turn.thought, "thought") : null, el("div", { class: "action" }, el("span", { class: "prompt", "aria-hidden": "true" }, "› "), turn.action || "(nothing)"), details(turn)),
+      el("div", { class: "said" }, folded(turn.observation, "observation"), pictures(turn, place), turn.thought ? folded(turn.thought, "thought") : null, el("div", { class: "foot" }, el("div", { class: "action" }, el("span", { class: "prompt", "aria-hidden": "true" }, "› "), turn.action || "(nothing)"), details(turn))),
       el(
         "div",
         { class: "marks" },
@@ -92,7 +92,7 @@
     return [
       el("h3", null, `What the group did from this state: ${sorted.length} action${sorted.length === 1 ? "" : "s"}, ${known.visits.length} visits`),
       el("table", { class: "actions" },
-        el("thead", null, el("tr", null, el("th", null, "action"), el("th", { class: "n", title: `rewards from here on, discounted by ${group.gamma} a turn` }, "return"), el("th", { class: "n" }, kind))),
+        el("thead", null, el("tr", null, el("th", null, "action"), el("th", { class: "n", title: `rewards from here on, discounted by ${group.gamma} a turn` }, "return"), el("th", { class: "n", title: kind }, group.split ? "step" : "credit"))),
         el("tbody", null, sorted.map(({ action, list, back, credit }) => [
           el("tr", { class: "sum" }, el("td", { class: "mono" }, action || "(nothing)", list.length > 1 ? el("span", { class: "dim" }, ` × ${list.length}`) : null), el("td", { class: "n" }, T.number(+back.toFixed(3))), el("td", { class: "n" }, T.creditChip(credit, group.scale))),
           el("tr", { class: "visits" }, el("td", { colspan: 3 }, list.map(({ attempt, t, turn }) =>
