@@ -249,6 +249,29 @@ def sft(
 
 
 @app.command()
+def replay(
+    run: Annotated[str, typer.Argument(help="A run.")],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Other settings, as in credit.name=hgpo.")] = None,
+    iteration: Annotated[int | None, typer.Option(min=1, help="The iteration. Default: the last whose rollouts are kept.")] = None,
+    also: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A further credit algorithm to compare; may be repeated.")] = None,
+    update: Annotated[bool, typer.Option("--update", help="Run the update again too, from the checkpoint before it.")] = False,
+    top: Annotated[int, typer.Option(min=0, help="How many turns that differ most are shown.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Compute an iteration's credit again with other settings, and compare: what would another algorithm have done with the same data?"""
+    from rich.console import Console
+
+    from turnwise.replay import replay as run_again
+    from turnwise.report.replaying import show
+
+    found = run_again(run, iteration, overrides or [], also or [], update=update, top=top)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    else:
+        show(Console(), found)
+
+
+@app.command()
 def export(
     run: Annotated[str, typer.Argument(help="A run.")],
     out: Annotated[str, typer.Argument(help="The folder to write: a Hugging Face model.")],

@@ -197,7 +197,7 @@ def unlike(records: Sequence[Record]) -> list[str]:
     """In what ways the records were not measured alike, in words; empty where they were."""
     unknown = [record.name for record in records if record.panel is None]
     found = [f"{_some(unknown)}: no evaluation is kept with its tasks, so nobody knows the panel"] if unknown else []
-    known = [record for record in records if record.panel is not None]
+    known = sorted((record for record in records if record.panel is not None), key=lambda record: record.config.get("player") is not None)
     names = {name for record in known if record.panel and known[0].panel for name in known[0].panel.differences(record.panel)}
     for name in sorted(names):
         by_value: dict[str, list[str]] = {}
@@ -249,7 +249,8 @@ def _clipped(interval: Interval | None) -> Interval | None:
 
 def pair_of(one: Group, other: Group, seed: int = 0) -> Pair:
     """All tests between two groups; none where they were not measured alike."""
-    if one.panel is None or other.panel is None or one.panel != other.panel or one.records[0].tasks != other.records[0].tasks:
+    ours, their_panel = one.panel, other.panel
+    if ours is None or their_panel is None or ours.differences(their_panel) or one.records[0].tasks != other.records[0].tasks:
         return Pair(one.label, other.label, None, None)
     won, theirs = one.won, other.won
     differences = np.round(won - theirs, 12)

@@ -41,7 +41,11 @@ class Group:
     def panel(self) -> Panel | None:
         """The panel that all of its runs share; none where they do not, or where one does not say."""
         first = self.records[0].panel
-        return first if all(record.panel == first and record.tasks == self.records[0].tasks for record in self.records) else None
+        alike = first is not None and all(
+            record.panel is not None and not first.differences(record.panel) and record.tasks == self.records[0].tasks
+            for record in self.records
+        )
+        return first if alike else None
 
     @property
     def won(self) -> NDArray[np.float64]:
@@ -107,6 +111,9 @@ def label_keys(keys: Sequence[str], groups: Sequence[Sequence[str]]) -> list[str
         rest = [j for j in chosen if j != i]
         if rest and _rank(keys[i]) > 1 and len({tuple(values[j] for j in rest) for values in groups}) == told:
             chosen = rest
+    for values in groups:  # nobody is left without a name
+        if all(values[i] == ABSENT for i in chosen):
+            chosen += [i for i in order if values[i] != ABSENT and i not in chosen][:1]
     return [keys[i] for i in chosen]
 
 

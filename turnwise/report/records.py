@@ -36,8 +36,9 @@ class Panel:
     max_turns: int
 
     def differences(self, other: Panel) -> list[str]:
-        """The names of what differs."""
-        return [name for name in self.__dataclass_fields__ if getattr(self, name) != getattr(other, name)]
+        """The names of what differs. A player without a model (random, expert) has no temperature, and goes with any."""
+        names = [name for name in self.__dataclass_fields__ if getattr(self, name) != getattr(other, name)]
+        return [name for name in names if name != "temperature" or None not in (self.temperature, other.temperature)]
 
 
 @dataclass(frozen=True)

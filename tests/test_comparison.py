@@ -1,0 +1,340 @@
+"""Comparisons: what belongs together, what must not be compared, what the numbers say, and how they are written."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from run_folders import evaluation, write_run
+
+import turnwise as tw
+from turnwise import TurnwiseError
+from turnwise.config import Config
+from turnwise.report.comparison import pair_of
+from turnwise.report.efficiency import cost_until, mean_curve
+from turnwise.report.groups import grouped, label_keys
+from turnwise.report.records import Panel, Point, Record
+from turnwise.report.tables import latex
+
+GOOD, MIDDLE, BAD = [True] * 8 + [False] * 2, [True] * 5 + [False] * 5, [True] * 2 + [False] * 8
+
+
+def study(out: Path, seeds: int = 3, **changes: Any) -> Path:
+    for seed in range(seeds):
+        better = GOOD if seed % 2 else [*GOOD[:7], *[False] * 3]
+        write_run(
+            out, f"gigpo-{seed}", {0: BAD, 10: MIDDLE, 20: better}, seed=seed, **{"credit.name": "gigpo", "credit.gamma": 0.9, **changes}
+        )
+        write_run(out, f"grpo-{seed}", {0: BAD, 10: BAD, 20: MIDDLE}, seed=seed, **{"credit.name": "grpo", **changes})
+    return out
+
+
+def words(comparison: Any) -> str:
+    console = Console(width=140, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console.print(comparison.table())
+    return console.export_text()
+
+
+def test_runs_that_differ_by_their_seed_alone_are_one_group(tmp_path: Path) -> None:
+    found = tw.compare(study(tmp_path))
+    assert [(group.label, group.seeds) for group in found.groups] == [("gigpo", [0, 1, 2]), ("grpo", [0, 1, 2])]
+    assert found.named_by == ["credit.name"] and found.groups[0].differs["credit.gamma"] == 0.9
+    assert found.groups[0].success == pytest.approx((0.7 + 0.8 + 0.7) / 3) and found.groups[1].success == 0.5
+    assert found.panel is not None and found.panel["size"] == 10 and not found.unfinished
+    (pair,) = found.pairs
+    assert pair.over_seeds is not None and pair.over_seeds.paired and pair.over_seeds.n == 3
+    assert pair.over_seeds.difference == pytest.approx(0.7 / 3) and pair.over_seeds.p_exact == 0.25
+    assert pair.over_tasks is not None and pair.over_tasks.difference == pytest.approx(0.7 / 3) and pair.over_tasks.n == 10
+
+
+def test_names_folders_and_memory_do_not_make_a_group(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", {20: GOOD}, seed=0, **{"run.checkpoint_every": 1, "env.workers": 2, "learner.tokens_per_batch": 512})
+    write_run(tmp_path, "b", {20: BAD}, seed=1, **{"eval.every": 5})
+    (group,) = tw.compare(tmp_path).groups
+    assert group.label == "all runs" and group.seeds == [0, 1]
+
+
+def test_a_group_is_named_by_the_fewest_keys_that_tell_it_apart() -> None:
+    keys = ["credit.gamma", "credit.name", "learner.lr"]
+    assert label_keys(keys, [["0.9", "gigpo", "1"], ["–", "grpo", "1"]]) == ["credit.name"]
+    assert label_keys(keys, [["0.9", "gigpo", "1"], ["–", "grpo", "1"], ["–", "grpo", "2"]]) == ["credit.name", "learner.lr"]
+    assert label_keys(keys[:1], [["0.9"], ["0.8"]]) == ["credit.gamma"]
+    assert label_keys([], [[]]) == []
+
+
+def test_the_same_recipe_and_seed_twice_is_refused(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", {20: GOOD}, seed=3)
+    write_run(tmp_path, "b", {20: BAD}, seed=3)
+    with pytest.raises(TurnwiseError, match="same seed 3"):
+        tw.compare(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("panel", "words_of_it"),
+    [
+        ({"panel_hash": "cd" * 16}, "panel hash"),
+        ({"temperature": 1.0}, "temperature is 0.4 .*and 1.0"),
+        ({"max_turns": 30}, "max turns"),
+        ({"split": "test"}, "split"),
+        ({"repeats": 2}, "repeats"),
+    ],
+)
+def test_results_that_were_measured_differently_are_not_compared(tmp_path: Path, panel: dict[str, Any], words_of_it: str) -> None:
+    write_run(tmp_path, "a", {20: GOOD}, **{"credit.name": "gigpo"})
+    write_run(tmp_path, "b", {20: BAD}, panel=panel, **{"credit.name": "grpo"})
+    with pytest.raises(TurnwiseError, match=words_of_it):
+        tw.compare(tmp_path)
+    found = tw.compare(tmp_path, anyway=True)
+    assert found.panel is None and found.pairs[0].over_tasks is None and found.pairs[0].over_seeds is None
+    assert any("Not measured alike" in note for note in found.notes)
+    assert [group.success for group in found.groups] == [0.8, 0.2]
+
+
+def test_another_environment_with_the_same_numbered_tasks_is_another_panel(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", {20: GOOD}, **{"env.name": "numberline"})
+    write_run(tmp_path, "b", {20: BAD}, **{"env.name": "ezpoints"})
+    with pytest.raises(TurnwiseError, match="environment is ezpoints"):
+        tw.compare(tmp_path)
+
+
+def test_a_run_whose_panel_nobody_knows_is_not_compared_unless_told(tmp_path: Path) -> None:
+    write_run(tmp_path, "old", {20: GOOD}, keep_evals=False)
+    write_run(tmp_path, "new", {20: BAD}, **{"credit.name": "grpo"})
+    with pytest.raises(TurnwiseError, match="nobody knows the panel"):
+        tw.compare(tmp_path)
+    assert len(tw.compare(tmp_path, anyway=True).groups) == 2
+
+
+def test_last_best_or_an_iteration(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "a", {0: BAD, 10: GOOD, 20: MIDDLE})
+    assert [tw.compare(run, at=at).groups[0].success for at in ("last", "best", 0, "10")] == [0.5, 0.8, 0.2, 0.8]
+    assert any("too good" in note for note in tw.compare(run, at="best").notes)
+    with pytest.raises(TurnwiseError, match=r"\[0, 10, 20\]"):
+        tw.compare(run, at=15)
+
+
+def test_unfinished_and_unevaluated_runs_are_said(tmp_path: Path) -> None:
+    study(tmp_path)
+    write_run(tmp_path, "grpo-3", {0: BAD, 10: MIDDLE}, finished=False, seed=3, **{"credit.name": "grpo"})
+    (tmp_path / "grpo-4").mkdir()
+    (tmp_path / "grpo-4" / "config.toml").write_text((tmp_path / "grpo-3" / "config.toml").read_text())
+    found = tw.compare(tmp_path)
+    assert [Path(run).name for run in found.unfinished] == ["grpo-3"]
+    assert any("grpo-3 (at 10 of 20)" in note for note in found.notes) and any("grpo-4 has no evaluation" in note for note in found.notes)
+    assert any("not of the same iteration (10 to 20)" in note for note in found.notes)
+    assert found.pairs[0].over_seeds is not None and found.pairs[0].over_seeds.n == 3  # only seeds that both have are paired
+
+
+@pytest.mark.parametrize(("seeds", "smallest"), [(3, "0.25"), (5, "0.0625")])
+def test_few_seeds_are_told_what_they_cannot_show(tmp_path: Path, seeds: int, smallest: str) -> None:
+    notes = " ".join(tw.compare(study(tmp_path, seeds)).notes)
+    assert f"With {seeds} seeds the smallest p that flipping signs can give is {smallest}" in notes
+
+
+def test_one_run_each_is_compared_over_tasks_alone(tmp_path: Path) -> None:
+    found = tw.compare(study(tmp_path, 1))
+    assert found.pairs[0].over_seeds is None and found.pairs[0].over_tasks is not None
+    assert found.groups[0].over_seeds is None and found.groups[0].over_tasks is not None
+    assert any("one run says nothing about other seeds" in note for note in found.notes)
+
+
+def test_groups_without_shared_seeds_are_tested_without_pairs(tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run(tmp_path, f"a{seed}", {20: GOOD if seed else MIDDLE}, seed=seed, **{"credit.name": "gigpo"})
+        write_run(tmp_path, f"b{seed}", {20: BAD if seed else MIDDLE}, seed=seed + 10, **{"credit.name": "grpo"})
+    test = tw.compare(tmp_path).pairs[0].over_seeds
+    assert test is not None and not test.paired and test.smallest_p == 0.1 and test.p_t is not None
+
+
+def test_more_than_two_groups_are_corrected_by_holm(tmp_path: Path) -> None:
+    study(tmp_path, 4)
+    for seed in range(4):
+        write_run(tmp_path, f"rloo-{seed}", {20: GOOD if seed else MIDDLE}, seed=seed, **{"credit.name": "rloo"})
+    found = tw.compare(tmp_path)
+    assert len(found.pairs) == 3
+    tests = [pair.over_seeds for pair in found.pairs]
+    assert all(test is not None and test.holm_exact is not None and test.holm_exact >= test.p_exact for test in tests)
+    against = tw.compare(tmp_path, baseline="grpo")
+    assert sorted((pair.one, pair.other) for pair in against.pairs) == [("gigpo", "grpo"), ("grpo", "rloo")]
+    with pytest.raises(TurnwiseError, match="gigpo; grpo; rloo"):
+        tw.compare(tmp_path, baseline="ppo")
+
+
+def test_cost_until_a_target_counts_runs_that_never_got_there(tmp_path: Path) -> None:
+    found = tw.compare(study(tmp_path), target=0.6)
+    gigpo, grpo = (group.cost for group in found.groups)
+    assert gigpo is not None and grpo is not None and (gigpo.reached, grpo.reached) == (3, 0)
+    assert gigpo.median == {"iteration": 20.0, "turns": 2000.0, "tokens": 20000.0, "seconds": 43.0}  # 7 − 4 + 20 × 2
+    assert math.isinf(grpo.median["turns"]) and "not reached" in words(found)
+    assert json.loads(found.to_json())["groups"][1]["cost"]["median"]["turns"] is None
+    with pytest.raises(TurnwiseError, match=r"60 % is 0\.6"):
+        tw.compare(tmp_path, target=60)
+
+
+def test_a_median_is_a_number_only_where_more_than_half_got_there() -> None:
+    def curve(reached: int | None) -> list[Point]:
+        return [Point(i, float(reached is not None and i >= reached), 10.0 * i, 0, 0) for i in range(0, 50, 10)]
+
+    cost = cost_until([curve(10), curve(30), curve(None)], 0.5)
+    assert cost is not None and cost.reached == 2 and cost.median["iteration"] == 30 and math.isinf(cost.most["turns"])
+    half = cost_until([curve(10), curve(None)], 0.5)
+    assert half is not None and math.isinf(half.median["iteration"]) and half.least["iteration"] == 10
+
+
+def test_a_mean_curve_has_only_the_iterations_of_all_runs() -> None:
+    long, short = [Point(i, 0.1 * i, 0, 0, 0) for i in range(4)], [Point(i, 0.3, 0, 0, 0) for i in range(2)]
+    curve = mean_curve([long, short])
+    assert curve.iterations == [0, 1] and curve.success == pytest.approx([0.15, 0.2])
+    assert curve.low[0] <= curve.success[0] <= curve.high[0] and mean_curve([long, []]).iterations == []
+
+
+def test_tables_in_every_form(tmp_path: Path) -> None:
+    found = tw.compare(study(tmp_path), target=0.6)
+    assert "gigpo − grpo" in words(found) and "73.3" in words(found)
+    text = found.to_markdown()
+    assert "| gigpo − grpo | 3 | +23.3 |" in text and "| grpo | 3 | 50.0 |" in text
+    for block in re.findall(r"(?:^\|.*\|$\n?)+", text, re.MULTILINE):
+        assert len({line.count("|") for line in block.strip().split("\n")}) == 1
+    plain = json.loads(found.to_json())
+    assert plain["groups"][0]["success"] == pytest.approx(22 / 30) and plain["pairs"][0]["over_seeds"]["p_exact"] == 0.25
+
+
+def test_latex_is_escaped(tmp_path: Path) -> None:
+    assert latex(r"a_b & 50 % {x} \y ~ ^ $ # < −1 | – ×") == (
+        r"a\_b \& 50 \% \{x\} \textbackslash{}y \textasciitilde{} \textasciicircum{} \$ \# \textless{} $-$1 \textbar{} -- $\times$"
+    )
+    write_run(tmp_path, "a", {20: GOOD}, **{"env.options": {"house_style": "50%_off & {more}"}, "env.name": "household"})
+    write_run(tmp_path, "b", {20: BAD}, **{"env.options": {"house_style": "none"}, "env.name": "household"})
+    text = tw.compare(tmp_path).to_latex()
+    assert r"50\%\_off \& \{more\}" in text
+    outside = [line for line in text.splitlines() if not line.startswith(("%", "\\"))]
+    assert not re.search(r"(?<!\\)[%#_]", "\n".join(outside))
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 2
+
+
+def test_pictures_and_files_are_written(tmp_path: Path) -> None:
+    found = tw.compare(study(tmp_path / "runs"), target=0.6)
+    for kind, start in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")):
+        assert found.plot(tmp_path / f"curve.{kind}").read_bytes().startswith(start)
+    first = (tmp_path / "curve.svg").read_bytes()
+    assert found.plot(tmp_path / "curve.svg").read_bytes() == first  # no dates, no random ids
+    with pytest.raises(TurnwiseError, match=r"\.png, \.svg"):
+        found.plot(tmp_path / "curve.jpeg")
+    assert {path.name for path in found.write(tmp_path / "out")} == {f"comparison.{kind}" for kind in ("md", "tex", "json", "png")}
+
+
+def test_without_matplotlib_the_pip_line_is_said_and_the_tables_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    found = tw.compare(study(tmp_path / "runs"))
+    with pytest.raises(TurnwiseError, match=r"pip install 'turnwise\[plots\]'"):
+        found.plot(tmp_path / "curve.png")
+    assert len(found.write(tmp_path / "out")) == 3 and any("turnwise[plots]" in note for note in found.notes)
+
+
+def test_saved_evaluations_are_compared_like_runs(tmp_path: Path) -> None:
+    files = []
+    for name, won in (("gigpo", GOOD), ("grpo", MIDDLE)):
+        for seed in range(2):
+            config = Config.load(None, {"seed": seed, "credit.name": name, "model.tiny.max_length": 4096})
+            record = evaluation(config, won, {"config": config.model_dump(mode="json"), "environment": "household"})
+            files.append(tmp_path / f"{name}-{seed}.json")
+            files[-1].write_text(json.dumps(record))
+    found = tw.compare(files)
+    assert [(group.label, group.seeds) for group in found.groups] == [("gigpo", [0, 1]), ("grpo", [0, 1])]
+    chance = tmp_path / "chance.json"
+    chance.write_text(json.dumps(evaluation(config, BAD, {"player": "random", "temperature": None, "environment": "household"})))
+    with_chance = tw.compare([chance, *files])
+    assert [group.label for group in with_chance.groups] == ["credit.name=gigpo", "credit.name=grpo", "player=random"]
+    assert all(pair.over_tasks is not None for pair in with_chance.pairs)
+    plain = tmp_path / "elsewhere.json"
+    plain.write_text(json.dumps(evaluation(config, BAD, {"environment": "household"})))
+    assert tw.compare([plain]).groups[0].success == 0.2
+    assert tw.compare([write_run(tmp_path, "own", {20: GOOD}) / "evals" / "000020.json"]).groups[0].success == 0.8
+
+
+def test_what_is_no_result_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{}")
+    (tmp_path / "cut.json").write_text('{"outcomes": [')
+    (tmp_path / "empty").mkdir()
+    for path, message in (("x.json", "no evaluation"), ("cut.json", "not JSON"), ("empty", "neither a run"), ("nowhere", "no such file")):
+        with pytest.raises(TurnwiseError, match=message):
+            tw.compare(tmp_path / path)
+
+
+def records_of(successes: dict[str, dict[int, list[bool]]]) -> list[Record]:
+    panel = Panel("household", "valid", "ab", len(next(iter(next(iter(successes.values())).values()))), 1, 0.4, 10)
+    tasks = tuple(f"task-{i}" for i in range(panel.size))
+    return [
+        Record(
+            f"{name}-{seed}",
+            Path(f"{name}-{seed}"),
+            {"credit.name": name},
+            seed,
+            float(np.mean(won)),
+            1,
+            panel=panel,
+            tasks=tasks,
+            won=np.array(won, float),
+        )
+        for name, runs in successes.items()
+        for seed, won in runs.items()
+    ]
+
+
+outcomes = st.lists(st.booleans(), min_size=7, max_size=7)
+two_groups = st.fixed_dictionaries(
+    {name: st.dictionaries(st.integers(0, 6), outcomes, min_size=1, max_size=5) for name in ("gigpo", "grpo")}
+)
+
+
+@given(two_groups)
+def test_swapping_the_groups_flips_every_sign(successes: dict[str, dict[int, list[bool]]]) -> None:
+    (one, other), _ = grouped(records_of(successes))
+    there, back = pair_of(one, other), pair_of(other, one)
+    assert there.over_tasks is not None and back.over_tasks is not None
+    assert there.over_tasks.difference == pytest.approx(-back.over_tasks.difference)
+    assert there.over_tasks.effect_h == pytest.approx(-back.over_tasks.effect_h) and there.over_tasks.p == back.over_tasks.p
+    assert (there.over_seeds is None) == (back.over_seeds is None)
+    if there.over_seeds is not None and back.over_seeds is not None:
+        assert there.over_seeds.difference == pytest.approx(-back.over_seeds.difference)
+        assert there.over_seeds.p_exact == pytest.approx(back.over_seeds.p_exact)
+        if there.over_seeds.interval is not None and back.over_seeds.interval is not None:
+            assert there.over_seeds.interval == pytest.approx((-back.over_seeds.interval[1], -back.over_seeds.interval[0]))
+
+
+@settings(max_examples=40)
+@given(two_groups, st.randoms(use_true_random=False))
+def test_the_order_of_the_runs_does_not_matter(successes: dict[str, dict[int, list[bool]]], chance: Any) -> None:
+    records = records_of(successes)
+    mixed = list(records)
+    chance.shuffle(mixed)
+    (one, two), _ = grouped(records)
+    (third, fourth), _ = grouped(mixed)
+    assert (one.label, one.seeds, two.label, two.seeds) == (third.label, third.seeds, fourth.label, fourth.seeds)
+    assert pair_of(one, two) == pair_of(third, fourth)
+
+
+def test_the_command_prints_what_a_pipe_can_read(tmp_path: Path) -> None:
+    study(tmp_path / "runs")
+    command = [sys.executable, "-m", "turnwise.cli", "compare", str(tmp_path / "runs"), "--format", "json", "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["named_by"] == ["credit.name"] and "written:" in done.stderr
+    wrong = subprocess.run([*command, "--format", "tabel"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2 and "table, markdown, latex, json" in wrong.stderr
+
+
+def test_comparing_loads_no_torch(tmp_path: Path) -> None:
+    study(tmp_path)
+    code = f"import sys, turnwise as tw; tw.compare({str(tmp_path)!r}); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
