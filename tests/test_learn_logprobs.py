@@ -131,6 +131,32 @@ def test_a_model_whose_sequences_would_leak_runs_them_one_at_a_time() -> None:
     torch.testing.assert_close(logprob, torch.cat(plain), rtol=1e-5, atol=1e-5)
 
 
+def hooked(change: Any) -> Any:
+    """A model whose hidden states are changed by a function of the row's token ids."""
+    model = tiny()
+    seen: dict[str, Any] = {}
+    model.model.register_forward_pre_hook(lambda module, args, kwargs: seen.update(ids=kwargs["input_ids"]), with_kwargs=True)
+
+    def after(module: Any, args: Any, out: Any) -> Any:
+        out.last_hidden_state = out.last_hidden_state + change(seen["ids"])
+        return out
+
+    model.model.register_forward_hook(after)
+    return model
+
+
+def test_a_model_that_rounds_otherwise_in_longer_rows_packs_all_the_same() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert PackedModel(hooked(lambda ids: 2e-5 * ids.shape[1])).packs
+
+
+@pytest.mark.parametrize("change", [lambda ids: 2e-5 * ids[0, 0], lambda ids: 1e-2 * ids.shape[1]])
+def test_a_small_leak_and_a_change_too_large_for_rounding_are_found(change: Any) -> None:
+    with pytest.warns(UserWarning, match="one at a time"):
+        assert not PackedModel(hooked(change)).packs
+
+
 def test_the_model_is_left_as_it_was() -> None:
     model = tiny()
     before = model.config._attn_implementation

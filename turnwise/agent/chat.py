@@ -19,7 +19,7 @@ import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -47,6 +47,7 @@ PLAIN_TEMPLATE = (
 )
 ASKED, ANSWER, NEXT, THOUGHT = (f"TURNWISE{word}MARKER" for word in ("ASKED", "ANSWER", "NEXT", "THOUGHT"))
 KEPT_PICTURES = 64
+KEPT_TEXTS = 8192
 ANY_MARK = OPEN + "0" * 32 + CLOSE
 STARTS: tuple[list[Message], ...] = ([], [{"role": "system", "content": "."}])  # some templates want a system message
 PROBE = f'{NEXT} says "one"\nand <two>'  # a template that quotes or escapes a message cannot be cut around one
@@ -89,6 +90,8 @@ class Chat:
         elif unused := [name for name in self._kwargs if name != "chat_template" and name not in str(template)]:
             log.warning("the chat template does not mention %s: setting it changes nothing", ", ".join(unused))
         self._special = special_texts(tokenizer)
+        # a group's attempts read the same observations again and again, and a tokenizer's call takes as long as an environment's step
+        self._known_ids = lru_cache(maxsize=KEPT_TEXTS)(self._ids_of)
         if tools and not self.is_plain:
             bare = self.render([_user(ASKED)])
             self._tools = [dict(tool) for tool in tools]
@@ -276,7 +279,10 @@ class Chat:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text in which special tokens count as such; nothing is added."""
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return list(self._known_ids(text))
+
+    def _ids_of(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _encode_framed(self, before: str, content: str, after: str) -> list[int]:
         plain = self.tokenizer(content, add_special_tokens=False, split_special_tokens=True)["input_ids"]

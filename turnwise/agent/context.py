@@ -197,8 +197,7 @@ class Full:
         self.goal = goal_of(task, observation)
         self.observation = self.maker.see(observation)
         self.turns = []
-        self.first = 0  # the turn that opens the present sequence
-        self.ids = self._opening_ids(0)
+        self._open(0)
 
     def record(self, response_ids: Sequence[int], parsed: Parsed, observation: Observation) -> None:
         chat = self.maker.chat
@@ -208,15 +207,27 @@ class Full:
         text = self.maker.write(observation, goal=self.goal, turn=len(self.turns) + 2, opening=False)
         bridge = chat.bridge(response, text, role)
         self.turns.append(Exchange(self.observation, response, chat.decode(response), bridge, {"role": role, "content": text}))
-        self.ids = [*self.ids, *response, *bridge]
         self.observation = observation
+        self._append(self.turns[-1])
+
+    def _open(self, first: int) -> None:
+        """Begin a sequence at a turn: its tokens and its messages."""
+        self.first = first
+        text = self._opening_text(first)
+        self.ids = self.maker.chat.opening_ids(text)
+        self.messages = self.maker.chat.opening(text)
+        for turn in self.turns[first:]:
+            self._append(turn)
+
+    def _append(self, turn: Exchange) -> None:
+        self.ids = [*self.ids, *turn.response_ids, *turn.bridge_ids]
+        self.messages += [{"role": "assistant", "content": turn.answer}, turn.message]
 
     def prompt(self) -> Prompt:
         if len(self.ids) > self.maker.limit:
             self._cut()
-        messages = self._messages()
-        images = tuple(image for message in messages for image in self._shown(message))
-        return Prompt(self.ids, self.first, len(self.ids) <= self.maker.limit, self.maker.messages(messages), images)
+        images = tuple(image for message in self.messages for image in self._shown(message)) if self.maker.vision is not None else ()
+        return Prompt(self.ids, self.first, len(self.ids) <= self.maker.limit, self.maker.messages(self.messages), images)
 
     def _shown(self, message: Message) -> tuple[Picture, ...]:
         return () if message["role"] == "assistant" else self.maker.chat.shown(message["content"])
@@ -233,10 +244,7 @@ class Full:
                 break
             if length <= self.maker.limit and best is None:
                 best = first
-        self.first = len(self.turns) if best is None else best
-        self.ids = self._opening_ids(self.first)
-        for turn in self.turns[self.first :]:
-            self.ids += [*turn.response_ids, *turn.bridge_ids]
+        self._open(len(self.turns) if best is None else best)
 
     def _opening_text(self, first: int) -> str:
         observation = self.turns[first].observation if first < len(self.turns) else self.observation
@@ -244,12 +252,6 @@ class Full:
 
     def _opening_ids(self, first: int) -> list[int]:
         return self.maker.chat.opening_ids(self._opening_text(first))
-
-    def _messages(self) -> list[Message]:
-        messages = self.maker.chat.opening(self._opening_text(self.first))
-        for turn in self.turns[self.first :]:
-            messages += [{"role": "assistant", "content": turn.answer}, turn.message]
-        return messages
 
 
 def find_context(name: str) -> Callable[..., Context]:

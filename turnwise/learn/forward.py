@@ -31,6 +31,7 @@ from turnwise.learn.packing import Packed, starts_of
 
 NAME = "turnwise_packed"
 MAX_KERNEL_HEAD = 256  # the largest head that the variable-length kernel takes
+LARGEST_NOISE = 1e-3  # of the largest hidden value: more than that is no rounding
 
 
 class NotPackable(Exception):
@@ -237,15 +238,18 @@ class PackedModel:
                     self._hidden(np.concatenate([start, second]), _places(6, 4), [6, 4])[-length:] for start in (first, first[::-1].copy())
                 ]
                 alone = self._hidden(second, _places(4), [4])
+                before_others = self._hidden(np.concatenate([second, first]), _places(10), [10])[:length]
         except (NotPackable, TypeError) as reason:
             self._explain(str(reason))
             return False
         size = alone.abs().max().item()
-        exact = 16 * torch.finfo(alone.dtype).eps
-        leak = max((seen[0] - seen[1]).abs().max().item(), (seen[0] - alone).abs().max().item() / 4)
-        if leak <= exact * size:
+        exact = 16 * torch.finfo(alone.dtype).eps * size
+        # What comes later cannot count, so this is how much the length of a row alone changes the rounding of this model's products.
+        noise = min(_distance(before_others, alone), LARGEST_NOISE * size)
+        leak, change = _distance(*seen), _distance(seen[0], alone)
+        if leak <= exact and change <= 4 * max(exact, noise):
             return True
-        self._explain(f"a sequence changes its neighbour by {leak:.2g}")
+        self._explain(f"another neighbour changes a sequence by {leak:.2g}, and having one at all by {change:.2g}")
         return False
 
     def _explain(self, reason: str) -> None:
@@ -273,3 +277,8 @@ class PackedModel:
 
 def _places(*lengths: int) -> Any:
     return np.concatenate([np.arange(length) for length in lengths])
+
+
+def _distance(one: Tensor, other: Tensor) -> float:
+    largest: float = (one - other).abs().max().item()
+    return largest
