@@ -355,8 +355,8 @@ class RewardTerm(Section):
 class Run(Section):
     """What is kept."""
 
-    checkpoint_every: int = Field(10, ge=1)
-    """Iterations between checkpoints; there is always one at the end."""
+    checkpoint_every: int = Field(10, ge=0)
+    """Iterations between checkpoints, with one at the end; 0: none at all, for runs of minutes. Such a run starts over when resumed."""
     keep_checkpoints: int = Field(2, ge=1)
     """How many of the last ones stay; the best by evaluation stays in any case."""
     keep_rollouts: int | None = Field(10, ge=0)

@@ -40,8 +40,8 @@ class State:
 
 
 def save(run: Run, system: System, state: State, score: float | None = None) -> None:
-    """Write a checkpoint, unless there is one of this iteration already."""
-    if state.saved == state.iteration or not state.prepared:
+    """Write a checkpoint, unless there is one of this iteration already or the recipe wants none."""
+    if state.saved == state.iteration or not state.prepared or not system.config.run.checkpoint_every:
         return
     tensors, numbers = system.learner.state()
     state.saved = state.iteration

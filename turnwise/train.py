@@ -76,7 +76,7 @@ def close_iteration(run: Run, system: System, state: State, reporter: Reporter, 
     run.log(metrics)
     reporter.iteration(iteration, metrics)
     run.watch(metrics, config.credit.name, reporter.note)
-    if iteration % config.run.checkpoint_every == 0 or iteration == config.iterations:
+    if iteration % (config.run.checkpoint_every or config.iterations) == 0 or iteration == config.iterations:
         save(run, system, state, metrics.get("eval/success"))
 
 
