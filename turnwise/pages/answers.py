@@ -120,7 +120,8 @@ class Answers:
 
     def group(self, words: Words) -> Any:
         batch = self._batch(words)
-        attempts, visits = [], {}
+        attempts: list[dict[str, Any]] = []
+        visits: dict[int, list[list[Any]]] = {}
         for place, number in enumerate(batch.members(_need(words, "group"))):
             found = batch.texts.read(number)
             rows = batch.rows(str(found.get("id")))

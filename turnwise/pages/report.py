@@ -127,12 +127,12 @@ def write_report(run: Path, out: Path, other: Path | None = None, attempts: int 
     """Write the file; returns its path and what went in."""
     runs = {run.resolve().name: run}
     if other is not None:
+        if other.resolve() == run.resolve():
+            raise TurnwiseError(f"{other} is the same run: --compare takes another one")
         name = other.resolve().name
         runs[name if name not in runs else f"{other.resolve().parent.name}/{name}"] = other
     for folder in runs.values():
         if not Shelf(folder).single:
             raise TurnwiseError(f"{folder} holds runs and is none itself: a report is about one run, or with --compare about two")
-    if len(runs) < 1 + (other is not None):
-        raise TurnwiseError(f"{other} and {run} have the same name: there would be no telling them apart")
     told = collect(runs, attempts)
     return write_text_atomically(out, html(told, " and ".join(runs))), told

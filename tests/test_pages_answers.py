@@ -1,0 +1,344 @@
+"""What the pages are told: runs and their state, curves that grow, credit that is the run's own, words that are true, search, pictures."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import struct
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from page_runs import ATTACK, ODD, evaluated, log, make_run, place
+
+import turnwise as tw
+from turnwise.pages.answers import Answers, as_json
+from turnwise.pages.packed import CHUNK, PackedLines
+from turnwise.pages.png import png
+from turnwise.pages.shelf import Shelf
+from turnwise.pages.tail import news
+from turnwise.rollouts import Rollouts, Trajectory, Turn
+from turnwise.runs import Run, write_texts
+
+
+@pytest.fixture
+def answers(tmp_path: Path) -> Answers:
+    make_run(tmp_path)
+    return Answers(Shelf(tmp_path))
+
+
+def test_a_card_says_what_a_run_is_and_how_good_it_became(answers: Answers) -> None:
+    (card,) = answers("runs", {})["runs"]
+    shown = {key: card[key] for key in ("run", "algorithm", "environment", "seed", "iterations", "planned", "before", "after", "state")}
+    assert shown == {
+        "run": "good", "algorithm": "gigpo", "environment": "household", "seed": 0, "iterations": 3, "planned": 4,
+        "before": 0.25, "after": 0.75, "state": "finished",
+    }  # fmt: skip
+
+
+def test_runs_are_found_in_folders_below_and_not_inside_each_other(tmp_path: Path) -> None:
+    make_run(tmp_path / "sweep", "one")
+    make_run(tmp_path / "sweep" / "deeper", "two")
+    make_run(tmp_path / "sweep" / "one", "inside")
+    assert sorted(Shelf(tmp_path).folders()) == ["sweep/deeper/two", "sweep/one"]
+    assert list(Shelf(tmp_path / "sweep" / "one").folders()) == ["one"]
+
+
+def test_a_folder_without_runs_is_an_error_that_says_so(tmp_path: Path) -> None:
+    with pytest.raises(tw.TurnwiseError, match="holds no run"):
+        Shelf(tmp_path)
+    with pytest.raises(tw.TurnwiseError, match="not a folder"):
+        Shelf(tmp_path / "absent")
+
+
+def test_a_run_is_running_while_it_writes_and_stopped_when_it_is_quiet_for_long(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    shelf = Shelf(tmp_path)
+
+    def state() -> str:
+        return str(shelf.card("good", run.folder)["state"])
+
+    (run.folder / "summary.json").unlink()
+    assert state() == "running"
+    long_ago = time.time() - 3600
+    for name in ("metrics.jsonl", "config.toml"):
+        os.utime(run.folder / name, (long_ago, long_ago))
+    assert state() == "stopped"
+    run.write_summary({"finished": False})
+    assert state() == "stopped"
+    log(run, 4)
+    os.utime(run.folder / "summary.json", (long_ago, long_ago))
+    assert state() == "running", "a resumed run writes metrics after its summary"
+
+
+def test_only_new_lines_are_sent_and_a_half_written_one_waits(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    path = run.folder / "metrics.jsonl"
+    first = news(path)
+    assert [line["iteration"] for line in first.lines] == [0, 1, 2, 3]
+    with path.open("a") as file:
+        file.write('{"iteration": 4, "x"')
+    half = news(path, first.after, first.mark)
+    assert (half.lines, half.after, half.anew) == ([], first.after, False)
+    with path.open("a") as file:
+        file.write(": 1}\n")
+    whole = news(path, half.after, half.mark)
+    assert whole.lines == [{"iteration": 4, "x": 1}] and not whole.anew
+
+
+def test_a_history_that_was_rewritten_is_sent_anew(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    path = run.folder / "metrics.jsonl"
+    first = news(path)
+    run.rewind(1)
+    assert news(path, first.after, first.mark).anew
+    log(run, 2, **{"other/metric": 1.0, "another/metric": 1.0})
+    log(run, 3, **evaluated(0.5))
+    assert path.stat().st_size > first.after
+    found = news(path, first.after, first.mark)
+    assert found.anew and [line["iteration"] for line in found.lines] == [0, 1, 2, 3]
+
+
+def test_damaged_lines_are_counted_and_passed_over(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    path = run.folder / "metrics.jsonl"
+    path.write_bytes(b'{"iteration": 0}\n\xff{broken\n[1]\n' + path.read_bytes())
+    found = Answers(Shelf(tmp_path))("metrics", {"run": "good"})
+    assert found["damaged"] == 2 and found["columns"]["iteration"] == [0, 0, 1, 2, 3]
+
+
+def test_curves_are_columns_with_gaps_where_nothing_was_measured(answers: Answers) -> None:
+    columns = answers("metrics", {"run": "good"})["columns"]
+    assert columns["eval/success"] == [0.25, None, None, 0.75]
+    assert columns["collect/success"] == [0.0, 0.25, 0.5, 0.75]
+
+
+def test_the_credit_shown_is_the_runs_own(tmp_path: Path) -> None:
+    run = make_run(tmp_path, more="gamma = 0.5\nomega = 2.0")
+    answers = Answers(Shelf(tmp_path))
+    r = Rollouts.load(run.folder / "rollouts" / "000003.npz")
+    options: dict[str, Any] = {"gamma": 0.5, "omega": 2.0, "norm": "none"}
+    total, why = tw.credit.compute("gigpo", r, **options), tw.credit.explain(r, **options)
+    for code, label in enumerate(r.trajectory_labels.tolist()):
+        shown = answers("attempt", place(id=label))["turns"]
+        rows = np.flatnonzero(r.trajectory == code)[np.argsort(r.t[r.trajectory == code])]
+        assert [turn["credit"] for turn in shown] == pytest.approx(total[rows].tolist(), rel=1e-4, abs=1e-6)
+        assert [turn["step"] for turn in shown] == pytest.approx(why["step"][rows].tolist(), rel=1e-4, abs=1e-6)
+        assert [turn["episode"] for turn in shown] == pytest.approx(why["episode"][rows].tolist(), rel=1e-4, abs=1e-6)
+
+
+def test_words_say_what_a_return_was_compared_with(answers: Answers) -> None:
+    first, *_ = answers("attempt", place(id=0))["turns"]
+    mean = (0.95 + 0.95**2 + 0) / 3
+    assert first["why"] == [
+        f"Credit +{0.95 - mean + 1 / 3:.2f}: step +{0.95 - mean:.2f} and episode +0.33.",
+        f"Step credit +{0.95 - mean:.2f}: return 0.95 against {mean:.2f} on average over 3 visits of this state.",
+        "Episode credit +0.33: the attempt came to 1.00 against 0.67 on average over 3 attempts at this task.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "attempt", "t", "words"),
+    [
+        ("", 1, 2, "Step credit 0: the 2 visits of this state all came to 1.00, so none was better."),
+        ("once = true", 2, 1, "over the 2 attempts that came to this state, 3 visits in all"),
+        ("invalid_penalty = 0.5", 2, 1, "return −0.50 (after 0.5 for a response that could not be read)"),
+    ],
+)
+def test_words_about_the_edges(tmp_path: Path, more: str, attempt: int, t: int, words: str) -> None:
+    make_run(tmp_path, more=more)
+    assert words in " ".join(Answers(Shelf(tmp_path))("attempt", place(id=attempt))["turns"][t]["why"])
+
+
+def test_a_state_that_nobody_else_saw_is_named_as_such(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    batch = [
+        Trajectory(0, m, "task", [Turn("shared", action="a"), Turn(f"own {m}", action="b", reward=m)], success=bool(m)) for m in (0, 1)
+    ]
+    run.save_rollouts(4, Rollouts.from_trajectories(batch), batch, keep=None)
+    why = Answers(Shelf(tmp_path))("attempt", place(4, id=1))["turns"][1]["why"]
+    assert why[1] == "Step credit 0: no other turn of the group started from this state, so there is nothing to compare it with."
+
+
+def test_a_group_tells_every_action_taken_from_the_same_state(answers: Answers) -> None:
+    group = answers("group", place(group=0))
+    hall = group["attempts"][0]["turns"][0]["state"]
+    assert group["states"][str(hall)]["visits"] == [[0, 0, "go to kitchen"], [1, 0, "go to cellar"], [2, 0, "go to cellar"]]
+    assert group["states"][str(hall)]["text"] == "hall"
+    other = answers("group", place(group=1))["attempts"][0]["turns"][0]["state"]
+    assert other != hall, "the same text in another group is another state"
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "rloo", "hgpo", "graph_gpo", "reinforce_pp"])
+def test_algorithms_without_two_levels_show_their_total(tmp_path: Path, algorithm: str) -> None:
+    run = make_run(tmp_path, algorithm=algorithm)
+    if algorithm not in ("grpo", "hgpo"):
+        path = run.folder / "config.toml"
+        path.write_text(path.read_text().replace('norm = "none"\n', ""))
+    options = {"norm": "none"} if algorithm in ("grpo", "hgpo") else {}
+    turns = Answers(Shelf(tmp_path))("attempt", place(id=0))["turns"]
+    r = Rollouts.load(run.folder / "rollouts" / "000003.npz")
+    rows = (r.trajectory == 0) & (r.group == 0)
+    assert [turn["credit"] for turn in turns] == pytest.approx(tw.credit.compute(algorithm, r, **options)[rows].tolist(), rel=1e-4)
+    assert "step" not in turns[0] and "Return from here 0.95; the 3 visits of this state came to" in " ".join(turns[0]["why"])
+
+
+def test_credit_by_token_is_shown_as_the_mean_of_a_turn(tmp_path: Path) -> None:
+    run = make_run(tmp_path, algorithm="gae", more='level = "token"')
+    path = run.folder / "config.toml"
+    path.write_text(path.read_text().replace('norm = "none"\n', ""))
+    r = Rollouts.load(run.folder / "rollouts" / "000003.npz")
+    tokens = int(r.token_offsets[-1])
+    columns = {name: getattr(r, name) for name in ("t", "reward", "valid", "success", "tokens", "token_logprob")}
+    labels = {"group": r.group_labels[r.group], "trajectory": r.trajectory_labels[r.trajectory], "anchor": r.anchor}
+    valued = Rollouts.from_columns(**columns, **labels, token_value=np.linspace(0, 1, tokens))
+    valued.save(run.folder / "rollouts" / "000003.npz")
+    by_token = tw.credit.compute("gae", valued, level="token")
+    turns = Answers(Shelf(tmp_path))("attempt", place(id=0))["turns"]
+    assert len(by_token) == tokens and turns[1]["credit"] == pytest.approx(by_token[2:4].mean(), rel=1e-4)
+
+
+def test_an_algorithm_that_is_not_known_here_is_a_word_and_not_a_failure(tmp_path: Path) -> None:
+    make_run(tmp_path, algorithm="of_my_own")
+    found = Answers(Shelf(tmp_path))("attempt", place(id=0))
+    assert not found["credited"] and "of_my_own" in found["problem"]
+    assert found["turns"][0]["action"] == "go to kitchen" and found["turns"][0]["visits"] == 3
+
+
+def test_texts_without_columns_are_shown_without_credit(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    (run.folder / "rollouts" / "000003.npz").write_bytes(b"damaged")
+    answers = Answers(Shelf(tmp_path))
+    rows = answers("batch", place())["rows"]
+    assert rows["turns"] == [2, 3, 3, 2, 3, 3] and rows["invalid"] == [0, 0, 1, 0, 0, 1]
+    assert "damaged" in answers("group", place(group=0))["problem"]
+
+
+def test_an_evaluation_shows_outcomes_and_no_credit(answers: Answers) -> None:
+    found = answers("batch", place(part="evals"))
+    assert found["rows"]["success"] == [True, False] and found["rows"]["turns"] == [2, 3]
+    assert not found["credited"] and "credit" not in answers("attempt", place(part="evals", id=0))["turns"][0]
+
+
+def test_task_types_come_from_the_evaluations(answers: Answers) -> None:
+    assert answers("batch", place())["rows"]["type"] == ["find"] * 3 + ["put"] * 3
+
+
+def test_broken_unicode_arrives_as_it_is(answers: Answers) -> None:
+    sent = as_json(answers("attempt", place(id=10)))
+    assert sent.isascii()
+    turn = json.loads(sent)["turns"][0]
+    assert (turn["observation"], turn["thought"]) == (ATTACK, ODD)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("TAKE MUG", ["0", "1", "10", "11"]),
+        ("from the cellar", ["1", "2", "11", "12"]),
+        ("observation", []),
+        ("<script>", ["10", "11", "12"]),
+        ("É 🂡", ["10", "11", "12"]),
+    ],
+)
+def test_search_finds_text_and_not_the_names_of_fields(answers: Answers, text: str, found: list[str]) -> None:
+    hits = answers("search", place(text=text))["hits"]
+    assert list(dict.fromkeys(hit["id"] for hit in hits)) == found
+
+
+def test_pictures_come_as_png(answers: Answers) -> None:
+    (name,) = answers("attempt", place(id=0))["turns"][0]["images"]
+    data = answers.picture(place(name=name))
+    assert data.startswith(b"\x89PNG") and struct.unpack(">II", data[16:24]) == (6, 4)
+    with pytest.raises(tw.TurnwiseError, match="no picture"):
+        answers.picture(place(name="../../secret"))
+
+
+def test_png_holds_the_pixels() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
+    data = png(pixels)
+    size = struct.unpack(">I", data[33:37])[0]
+    rows = np.frombuffer(zlib.decompress(data[41 : 41 + size]), np.uint8).reshape(5, 1 + 21)
+    np.testing.assert_array_equal(rows[:, 1:].reshape(5, 7, 3), pixels)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("run", {"run": "../good"}),
+        ("run", {"run": "/etc"}),
+        ("run", {}),
+        ("batch", {"run": "good", "part": "../rollouts", "iteration": "3"}),
+        ("batch", {"run": "good", "part": "rollouts", "iteration": "../3"}),
+        ("batch", {"run": "good", "part": "rollouts", "iteration": "-3"}),
+        ("batch", {"run": "good", "part": "rollouts", "iteration": "99"}),
+        ("attempt", {"run": "good", "part": "rollouts", "iteration": "3", "id": "99"}),
+        ("group", {"run": "good", "part": "rollouts", "iteration": "3", "group": "99"}),
+        ("metrics", {"run": "good", "after": "x"}),
+        ("__class__", {}),
+    ],
+)
+def test_what_does_not_exist_is_refused_in_words(answers: Answers, name: str, words: dict[str, str]) -> None:
+    with pytest.raises(tw.TurnwiseError):
+        answers(name, words)
+
+
+def test_the_recipe_shows_what_differs_from_the_defaults(answers: Answers) -> None:
+    found = answers("config", {"run": "good"})
+    assert ["iterations", "4", "150"] in found["differs"] and ["env.options.size", "tiny", None] in found["differs"]
+    assert "env.name" not in {key for key, *_ in found["differs"]}
+
+
+def test_a_recipe_that_cannot_be_read_is_shown_as_text(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    (run.folder / "config.toml").write_bytes(b"name = \xff broken")
+    answers = Answers(Shelf(tmp_path))
+    assert answers("config", {"run": "good"})["problem"] and answers("runs", {})["runs"][0]["run"] == "good"
+
+
+def test_warnings_are_passed_on(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    (run.folder / "warnings.jsonl").write_text('{"iteration": 2, "name": "entropy", "text": "it fell"}\n')
+    found = Answers(Shelf(tmp_path))("run", {"run": "good"})
+    assert found["warnings"] == [{"iteration": 2, "name": "entropy", "text": "it fell"}]
+    assert (found["rollouts"], found["evals"]) == ([3], [3])
+
+
+def test_any_line_of_a_packed_file_can_be_read_alone(tmp_path: Path) -> None:
+    chance = np.random.default_rng(0)
+    texts = ["".join(map(chr, chance.integers(32, 0x2FFF, int(size)))) for size in chance.integers(0, 9000, 150)]
+    attempts = [Trajectory(0, number, text[:5], [Turn("s", observation=text)]) for number, text in enumerate(texts)]
+    write_texts(tmp_path / "x.jsonl.gz", attempts)
+    assert (tmp_path / "x.jsonl.gz").stat().st_size > 3 * CHUNK
+    lines = PackedLines(tmp_path / "x.jsonl.gz")
+    for number in [0, 149, *chance.permutation(150)[:40].tolist()]:
+        assert lines.read(number)["turns"][0]["observation"] == texts[number]
+        assert lines.heads[number]["task"] == texts[number][:5] and "turns" not in lines.heads[number]
+    assert [json.loads(line)["id"] for line in lines] == list(range(150))
+
+
+def test_lines_in_another_order_of_keys_are_read_too(tmp_path: Path) -> None:
+    line = {"turns": [{"observation": ', "turns": ['}], "id": 5, "task": ', "turns": ['}
+    (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(json.dumps(line).encode()))
+    lines = PackedLines(tmp_path / "x.jsonl.gz")
+    assert lines.heads == [{"id": 5, "task": ', "turns": ['}] and lines.read(0) == line
+
+
+@pytest.mark.parametrize("data", [b"no gzip", gzip.compress(b'{"id": 1}\n' * 99)[:20], gzip.compress(b"no json\n")])
+def test_a_damaged_file_of_texts_is_an_error_that_names_it(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "x.jsonl.gz").write_bytes(data)
+    with pytest.raises(tw.TurnwiseError, match=r"x\.jsonl\.gz"):
+        PackedLines(tmp_path / "x.jsonl.gz")
+
+
+def test_an_iteration_that_a_resumed_run_wrote_again_is_read_again(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    answers = Answers(Shelf(tmp_path))
+    assert len(answers("batch", place())["rows"]["id"]) == 6
+    batch = [Trajectory(0, 5, "another", [Turn("s")])]
+    Run(run.folder).save_rollouts(3, Rollouts.from_trajectories(batch), batch, keep=None)
+    assert answers("batch", place())["rows"]["task"] == ["another"]

@@ -1,0 +1,233 @@
+"""The pages over HTTP and as a file: who may ask, what may be asked, and that nothing is loaded from elsewhere or runs that should not."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import threading
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from page_runs import ATTACK, make_run
+from typer.testing import CliRunner
+
+import turnwise as tw
+from turnwise.cli import app
+from turnwise.pages.report import collect, digest, html, key, write_report
+from turnwise.pages.server import SCRIPTS, Server, static
+from turnwise.pages.shelf import Shelf
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    make_run(tmp_path / "runs")
+    (tmp_path / "secret.txt").write_text("secret")
+    served = Server(Shelf(tmp_path / "runs"), 0)
+    threading.Thread(target=served.serve_forever, daemon=True).start()
+    yield served
+    served.shutdown()
+    served.server_close()
+
+
+def ask(server: Server, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    connection.putrequest(method, path, skip_host=True)
+    for name, value in ({"Host": f"127.0.0.1:{server.server_port}"} | headers).items():
+        connection.putheader(name.replace("_", "-"), value)
+    connection.endheaders()
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer.status, dict(answer.getheaders()), body
+
+
+def test_the_server_listens_on_the_loopback_address_alone(server: Server) -> None:
+    assert server.server_address[0] == "127.0.0.1"
+
+
+def test_the_page_its_scripts_and_the_answers_are_served(server: Server) -> None:
+    status, _, body = ask(server, "/")
+    assert status == 200
+    for name in re.findall(r'(?:src|href)="(/static/[^"]+)"', body.decode()):
+        assert ask(server, name)[0] == 200
+    status, headers, body = ask(server, "/api/runs")
+    assert (status, headers["Content-Type"]) == (200, "application/json")
+    assert json.loads(body)["runs"][0]["run"] == "good"
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "localhost.evil.example:{port}", ""])
+def test_a_request_under_another_name_is_refused(server: Server, host: str) -> None:
+    for path in ("/", "/api/runs", "/static/main.js"):
+        assert ask(server, path, Host=host.format(port=server.server_port))[0] == 403
+
+
+def test_localhost_is_a_name_of_this_machine(server: Server) -> None:
+    assert ask(server, "/api/runs", Host=f"localhost:{server.server_port}")[0] == 200
+
+
+@pytest.mark.parametrize(("site", "status"), [("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)])
+def test_a_request_that_another_site_caused_is_refused(server: Server, site: str, status: int) -> None:
+    assert ask(server, "/api/runs", Sec_Fetch_Site=site)[0] == status
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+def test_nothing_can_be_written(server: Server, method: str) -> None:
+    assert ask(server, "/api/runs", method)[0] == 501
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../secret.txt",
+        "/static/../secret.txt",
+        "/static/..%2f..%2fsecret.txt",
+        "/static/page.html",
+        "/static/%2e%2e/server.py",
+        "/secret.txt",
+        "/api/../secret.txt",
+        "/api/run?run=..%2F",
+        "/api/run?run=%2Fetc",
+        "/api/batch?run=good&part=..&iteration=3",
+        "/picture?run=good&iteration=3&name=..%2Fsecret",
+        "//etc/passwd",
+        "/api/run?run=good%00",
+    ],
+)
+def test_no_path_leads_out_of_the_runs(server: Server, path: str) -> None:
+    status, _, body = ask(server, path)
+    assert status == 404 and b"secret\n" not in body and body != b"secret"
+
+
+def test_pages_may_load_nothing_from_elsewhere(server: Server) -> None:
+    for path in ("/", "/api/runs", "/static/main.js", "/absent"):
+        _, headers, _ = ask(server, path)
+        policy = headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy and "script-src 'self'" in policy and "unsafe" not in policy
+        assert headers["X-Content-Type-Options"] == "nosniff"
+    assert "<script>" not in ask(server, "/")[2].decode()
+
+
+def test_head_sends_no_body(server: Server) -> None:
+    status, headers, body = ask(server, "/api/runs", "HEAD")
+    assert (status, body) == (200, b"") and int(headers["Content-Length"]) > 0
+
+
+def test_a_failure_is_told_and_the_server_goes_on(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(words: Any) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setitem(server.answers.known, "run", fail)
+    status, _, body = ask(server, "/api/run?run=good")
+    assert status == 500 and "broken" in json.loads(body)["error"]
+    assert ask(server, "/api/runs")[0] == 200
+
+
+def test_scripts_never_write_markup() -> None:
+    for name in SCRIPTS:
+        for forbidden in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "new Function",
+            'setAttribute("style',
+            "javascript:",
+        ):
+            assert forbidden not in static(name), f"{name} uses {forbidden}"
+
+
+class Elements(HTMLParser):
+    """The elements of a page and the texts of its scripts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self._inside = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        self._inside = tag == "script"
+        if self._inside:
+            self.scripts.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.scripts[-1] += data
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = False
+
+
+def elements(text: str) -> Elements:
+    parser = Elements()
+    parser.feed(text)
+    return parser
+
+
+def test_a_report_is_one_file_that_loads_nothing(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    written, _ = write_report(run.folder, tmp_path / "report.html")
+    page = elements(written.read_text())
+    loads = [value for tag, attrs in page.found for name, value in attrs.items() if name in ("src", "href", "srcset", "action", "data")]
+    assert [value for value in loads if value and not value.startswith(("#", "data:"))] == []
+    assert not re.search(r"url\(|@import", static("style.css"))
+    assert [tag for tag, _ in page.found if tag in ("iframe", "object", "embed", "base", "form")] == []
+
+
+def test_what_stands_in_a_report_cannot_end_its_element(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "good", option=ATTACK)
+    text = html(collect({"good": run.folder}), f"good {ATTACK}")
+    page = elements(text)
+    assert len(page.scripts) == 2, "data, and the one script"
+    data = json.loads(page.scripts[0])
+    assert (
+        ATTACK
+        in data["answers"][key("attempt", {"run": "good", "part": "rollouts", "iteration": 3, "id": "10"})]["turns"][0]["observation"]
+    )
+    policy = next(attrs["content"] or "" for tag, attrs in page.found if attrs.get("http-equiv") == "Content-Security-Policy")
+    assert f"script-src '{digest(page.scripts[1])}'" in policy and "unsafe" not in policy
+    assert "window.harmed" not in page.scripts[1]
+    assert not re.search(r"[<\u2028\u2029]", page.scripts[0])
+
+
+def test_a_report_holds_whole_groups_up_to_its_cap(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    told = collect({"good": run.folder}, attempts=8)
+    inside = [place for place in told.found if place.startswith("attempt?") and "rollouts" in place]
+    assert len(inside) == 3 and told.attempts == 5 and told.kept == 8
+    assert not [place for place in collect({"good": run.folder}, attempts=0).found if place.startswith("attempt?")]
+
+
+def test_two_runs_of_one_name_stand_side_by_side(tmp_path: Path) -> None:
+    one, two = make_run(tmp_path / "a", "same"), make_run(tmp_path / "b", "same", algorithm="grpo")
+    _, told = write_report(one.folder, tmp_path / "report.html", two.folder)
+    assert [(card["run"], card["algorithm"]) for card in told.found["runs?"]["runs"]] == [("same", "gigpo"), ("b/same", "grpo")]
+    with pytest.raises(tw.TurnwiseError, match="the same"):
+        write_report(one.folder, tmp_path / "again.html", one.folder)
+
+
+def test_the_command_says_what_the_file_holds(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    result = CliRunner().invoke(app, ["report", str(run.folder), "--attempts", "3"])
+    assert result.exit_code == 0, result.output
+    assert (run.folder / "report.html").exists()
+    assert "attempts of 8 (--attempts N embeds more)" in " ".join(result.output.split())
+
+
+def test_a_report_of_a_folder_of_runs_is_refused(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    with pytest.raises(tw.TurnwiseError, match="holds runs and is none itself"):
+        write_report(tmp_path, tmp_path / "report.html")
+
+
+def test_a_taken_port_is_an_error_that_says_what_to_do(server: Server, tmp_path: Path) -> None:
+    from turnwise.pages.command import open_server
+
+    with pytest.raises(tw.TurnwiseError, match="--port"):
+        open_server(server.answers.shelf, server.server_port)
