@@ -110,6 +110,26 @@ def test_rows_keep_their_results_when_pages_run_out_and_cache_is_given_back() ->
     assert {n: r.token_ids for n, r in again.items()} == {n: r.token_ids for n, r in responses.items()}
 
 
+@pytest.mark.parametrize("graphs", [False, True])
+def test_a_sleeping_engine_holds_no_cache_and_wakes_with_the_weights_of_then(graphs: bool) -> None:
+    model, prompts = make().cuda(), [prompt(30 + n, n) for n in range(6)]
+    engine = NativeEngine(model, max_batch=6, max_length=128, cache_memory=2**28, graphs=graphs)
+    ask(engine, prompts, GREEDY)
+    cache = engine._runner.cache.nbytes  # type: ignore[attr-defined]
+    awake = torch.cuda.memory_allocated()
+    engine.sleep()
+    assert torch.cuda.memory_allocated() <= awake - cache and engine.pending == 0
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.1)
+    engine.refresh()
+    assert gap(model, prompts, ask(engine, prompts, GREEDY)) < 1e-4
+    engine.submit([Request(0, prompts[0], GREEDY)])
+    engine._advance()
+    engine.sleep()  # a row in the middle of its response goes on where it was
+    assert gap(model, prompts[:1], {0: drain(engine)[0]}) < 1e-4
+
+
 def test_bf16_is_as_near_to_float32_as_the_models_own_bf16_forward() -> None:
     model, prompts = make().cuda(), [prompt(n, n) for n in (30, 64, 100)]
     half = make().cuda().bfloat16()
