@@ -1,0 +1,295 @@
+"""The pages in a real browser: what a person would do, and what a harmful text would like to do.
+
+Needs a Chromium (`make browser` installs one where it can) and Playwright; skipped, with the reason, where either is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from page_runs import ATTACK, evaluated, log, make_run
+
+from turnwise.pages.report import write_report
+from turnwise.pages.server import Server
+from turnwise.pages.shelf import Shelf
+from turnwise.runs import Run
+
+playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed (the extra `dev` brings it)")
+CHROMIUM = (
+    os.environ.get("TURNWISE_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: `make browser` installs one, or TURNWISE_CHROMIUM names it")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as play:
+        opened = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """A page of 1280 × 720 that counts errors and requests to anywhere else."""
+    opened = browser.new_page(viewport={"width": 1280, "height": 720})
+    opened.set_default_timeout(15_000)
+    opened.problems = []
+    opened.on("pageerror", lambda error: opened.problems.append(str(error)))
+    opened.on("console", lambda said: opened.problems.append(said.text) if said.type == "error" else None)
+    opened.on(
+        "request",
+        lambda asked: None if asked.url.startswith(("http://127.0.0.1:", "data:", "file:")) else opened.problems.append(asked.url),
+    )
+    yield opened
+    harmed, problems = opened.evaluate("window.harmed"), list(opened.problems)
+    opened.close()
+    assert harmed is None, "a text ran as a script"
+    assert problems == []
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    make_run(tmp_path / "runs")
+    make_run(tmp_path / "runs", "other", algorithm="grpo", seed=1)
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def url(runs: Path) -> Iterator[str]:
+    served = Server(Shelf(runs), 0)
+    threading.Thread(target=served.serve_forever, daemon=True).start()
+    yield served.url
+    served.shutdown()
+    served.server_close()
+
+
+def open_page(page: Any, address: str) -> None:
+    page.goto(address)
+    page.wait_for_selector("body[data-ready]")
+
+
+def texts(page: Any, selector: str) -> list[str]:
+    return [" ".join(text.split()) for text in page.locator(selector).all_inner_texts()]
+
+
+def test_a_run_is_found_sorted_and_opened(page: Any, url: str) -> None:
+    open_page(page, url)
+    assert sorted(texts(page, "td .name")) == ["good", "other"]
+    page.get_by_role("button", name="seed").click()
+    assert texts(page, "td .name") == ["other", "good"]
+    page.get_by_role("button", name="seed").click()
+    assert texts(page, "td .name") == ["good", "other"]
+    page.keyboard.press("/")
+    page.keyboard.type("grpo")
+    assert texts(page, "td .name") == ["other"]
+    page.locator("td .name").click()
+    page.wait_for_selector(".chart")
+    assert page.locator("h1").inner_text() == "other" and "75.0 %" in page.locator(".facts").inner_text()
+
+
+def test_a_curve_is_read_by_mouse_and_by_keyboard(page: Any, url: str) -> None:
+    open_page(page, f"{url}#/run?run=good")
+    chart = page.locator(".chart", has_text="Success").first
+    assert "evaluation 75 % (38 % to 88 %)" in " ".join(chart.locator(".legend").inner_text().split())
+    plot = chart.locator("svg")
+    plot.focus()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    read = " ".join(chart.locator(".legend").inner_text().split())
+    assert "training 25 %" in read and "iteration 1" in read
+    assert "training 25 %" in page.locator("#say").inner_text()
+    box = plot.bounding_box()
+    page.mouse.move(box["x"] + 46 + (box["width"] - 56) * 2 / 3, box["y"] + 60)
+    assert "training 50 %" in " ".join(chart.locator(".legend").inner_text().split())
+    page.mouse.click(box["x"] + box["width"] - 12, box["y"] + 60)
+    page.wait_for_selector(".turn.current")
+    assert "iteration=3" in page.url
+
+
+def test_anchor_groups_and_phases_are_drawn(page: Any, url: str) -> None:
+    open_page(page, f"{url}#/run?run=good")
+    chart = page.locator(".chart", has_text="Turns by the size of their anchor group")
+    assert chart.locator("path.area").count() == 2 and "2-3 75 %" in " ".join(chart.inner_text().split())
+    assert page.locator(".chart", has_text="Seconds by phase").locator("path.area").count() == 1
+
+
+def test_the_recipe_shows_what_differs(page: Any, url: str) -> None:
+    open_page(page, f"{url}#/run?run=good")
+    page.wait_for_selector(".recipe tbody tr")
+    assert "iterations 4 150" in texts(page, ".recipe tbody tr")
+
+
+def test_an_attempt_is_found_by_filter_and_its_state_shows_all_actions(page: Any, url: str) -> None:
+    open_page(page, f"{url}#/attempts?run=good&part=rollouts&iteration=3")
+    page.wait_for_selector(".turn.current")
+    assert page.locator(".pick").count() == 6
+    page.get_by_label("Outcome").select_option("lost")
+    assert page.locator(".pick").count() == 2
+    page.get_by_label("Task type").select_option("find")
+    assert page.locator(".pick").count() == 1
+    page.locator(".pick").click()
+    page.wait_for_selector("text=attempt 2 ·")
+    page.locator(".turn").first.click()
+    said = " ".join(page.locator(".side").inner_text().split())
+    assert "on average over 3 visits of this state" in said
+    assert texts(page, ".actions .sum td:first-child") == ["go to kitchen", "go to cellar × 2"]
+    page.get_by_role("button", name="✓ 0 turn 0").click()
+    page.wait_for_selector("text=attempt 0 ·")
+    assert "Step credit +0.33" in page.locator(".side").inner_text()
+    assert page.locator(".cell.same").count() == 3
+
+
+def test_texts_are_searched(page: Any, url: str) -> None:
+    open_page(page, f"{url}#/attempts?run=good&part=rollouts&iteration=3")
+    page.wait_for_selector(".turn.current")
+    page.keyboard.press("/")
+    page.keyboard.type("take mug")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".hit")
+    assert page.locator(".hit").count() == 4
+    page.locator(".hit").last.click()
+    page.wait_for_selector("text=attempt 11 ·")
+    assert page.locator(".turn.current .action").inner_text() == "› take mug"
+
+
+def test_the_keyboard_walks_through_turns_and_attempts(page: Any, url: str) -> None:
+    open_page(page, f"{url}#/attempts?run=good&part=rollouts&iteration=3&id=0")
+    page.wait_for_selector(".turn.current")
+    page.keyboard.press("j")
+    assert page.locator(".turn.current").get_attribute("data-turn") == "1"
+    page.keyboard.press("k")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector("text=attempt 1 ·")
+    page.keyboard.press("h")
+    page.wait_for_selector("text=attempt 0 ·")
+    page.keyboard.press("?")
+    assert page.locator("dialog#keys").is_visible()
+    page.keyboard.press("Escape")
+    assert not page.locator("dialog#keys").is_visible()
+    page.keyboard.press("o")
+    page.wait_for_selector(".chart")
+
+
+def test_harmful_and_broken_texts_are_shown_and_nothing_else(page: Any, runs: Path, url: str) -> None:
+    run = make_run(runs, "harmful", option=ATTACK)
+    folder = run.folder.rename(runs / ATTACK.replace("/", "_"))
+    (folder / "warnings.jsonl").write_text('{"iteration": 1, "name": "<img src=x onerror=window.harmed=1>", "text": "<b>bold</b>"}\n')
+    open_page(page, url)
+    page.locator("td .name", has_text="<script>").click()
+    page.wait_for_selector(".recipe tbody tr")
+    assert "<b>bold</b>" in page.locator(".warnings").inner_text()
+    assert ATTACK in page.locator(".recipe-card pre").text_content()
+    page.get_by_role("link", name="See the attempts").click()
+    page.wait_for_selector(".turn.current")
+    page.locator(".pick", has_text="10").first.click()
+    page.wait_for_selector("text=attempt 10 ·")
+    assert page.locator(".observation").first.text_content() == ATTACK
+    thought = page.locator(".thought").first.text_content()
+    for sign in ("a[U+D800]b", "[U+202E]right to left[U+2028]", "bell␇", "␀nul </script><!--"):
+        assert sign in thought
+    assert ATTACK in page.locator(".head").inner_text()
+
+
+def test_a_run_that_is_training_updates_by_itself(page: Any, runs: Path, url: str) -> None:
+    run = Run(runs / "good")
+    (run.folder / "summary.json").unlink()
+    open_page(page, f"{url}#/run?run=good")
+    page.wait_for_selector("#live:not([hidden])")
+    sent: list[str] = []
+    page.on("response", lambda answer: sent.append(answer.text()) if "/api/metrics" in answer.url else None)
+    log(run, 4, **evaluated(1.0))
+    page.wait_for_selector(".facts >> text=4 of 4")
+    page.wait_for_selector(".legend >> text=100 % (50 % to 100 %)")
+    assert max(map(len, sent)) < 1500, "only the new line is sent"
+
+
+def test_two_runs_stand_side_by_side_on_the_same_task(page: Any, url: str) -> None:
+    open_page(page, url)
+    for name in ("good", "other"):
+        page.get_by_label(f"Choose {name} to compare").check()
+    page.get_by_role("button", name="Compare two").click()
+    page.wait_for_selector(".column .turn")
+    assert "2 of 2 shared tasks" in page.locator(".pair-box").inner_text()
+    assert page.locator(".column").count() == 2
+    page.wait_for_selector(".recipe tbody tr")
+    assert "credit.name gigpo grpo" in texts(page, ".recipe tbody tr")
+    success = page.locator(".chart", has_text="Success").first
+    assert "A evaluation 75 %" in " ".join(success.inner_text().split()) and "B evaluation 75 %" in " ".join(success.inner_text().split())
+    page.get_by_role("button", name="put-cup").click()
+    page.wait_for_selector(".column >> text=put-cup")
+    assert texts(page, ".column .outcome") == ["✗ not solved", "✗ not solved"]
+
+
+def test_pictures_are_shown(page: Any, url: str) -> None:
+    open_page(page, f"{url}#/attempts?run=good&part=rollouts&iteration=3&id=0")
+    page.wait_for_selector(".turn img")
+    page.wait_for_function("document.querySelector('.turn img').naturalWidth === 6")
+
+
+def test_light_and_dark_by_the_system_and_by_choice(page: Any, url: str) -> None:
+    page.emulate_media(color_scheme="dark")
+    open_page(page, url)
+    colour = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(colour)
+    page.get_by_label("Light or dark").click()
+    light = page.evaluate(colour)
+    assert dark == "rgb(17, 20, 23)" and light == "rgb(246, 247, 248)"
+    page.reload()
+    page.wait_for_selector("body[data-ready]")
+    assert page.evaluate(colour) == light
+
+
+def test_everything_can_be_reached_and_is_named(page: Any, url: str) -> None:
+    for place in ("#/", "#/run?run=good", "#/attempts?run=good", "#/compare?a=good&b=other"):
+        open_page(page, url + place)
+        page.wait_for_timeout(300)
+        nameless = page.evaluate(
+            """[...document.querySelectorAll('button, a, select, input')].filter((node) =>
+                !(node.textContent.trim() || node.getAttribute('aria-label') || node.closest('label'))).length"""
+        )
+        wide = page.evaluate("document.documentElement.scrollWidth > innerWidth")
+        assert nameless == 0 and not wide, place
+
+
+def test_a_server_that_went_away_is_told(page: Any, runs: Path) -> None:
+    served = Server(Shelf(runs), 0)
+    threading.Thread(target=served.serve_forever, daemon=True).start()
+    open_page(page, served.url)
+    page.route("**/api/**", lambda route: route.abort())
+    page.wait_for_selector("#notice:not([hidden])")
+    assert "does not answer" in page.locator("#notice").inner_text()
+    page.problems.clear()
+    served.shutdown()
+    served.server_close()
+
+
+def test_the_report_works_from_a_file(page: Any, runs: Path, tmp_path: Path) -> None:
+    written, _ = write_report(runs / "good", tmp_path / "one.html")
+    open_page(page, written.as_uri())
+    page.wait_for_selector(".chart path.curve", state="attached")
+    page.wait_for_selector(".recipe tbody tr")
+    page.get_by_role("link", name="See the attempts").click()
+    page.wait_for_selector(".turn.current")
+    page.wait_for_selector(".turn img")
+    page.keyboard.press("/")
+    page.keyboard.type("harmed")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".hit")
+    page.locator(".hit").first.click()
+    page.wait_for_selector("text=attempt 10 ·")
+    assert page.locator(".observation").first.text_content() == ATTACK
+    assert "What the group did from this state" in page.locator(".side").inner_text()
+
+
+def test_the_report_of_two_runs_opens_side_by_side(page: Any, runs: Path, tmp_path: Path) -> None:
+    written, _ = write_report(runs / "good", tmp_path / "two.html", runs / "other")
+    open_page(page, written.as_uri())
+    page.wait_for_selector(".column .turn")
+    assert texts(page, ".column h3") == ["A: good", "B: other"]
