@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help quickstart test lint check bench test-oracle clean
+.PHONY: help quickstart test browser lint check bench test-oracle clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -27,8 +27,19 @@ $(VENV)/.%: $(VENV)/.made pyproject.toml
 quickstart: $(VENV)/.quickstart  ## set up and train the tiny agent of recipes/quickstart.toml
 	$(BIN)/turnwise train
 
-test: $(VENV)/.dev lint  ## set up, lint, type-check and run every test
+test: $(VENV)/.dev lint browser  ## set up, lint, type-check and run every test
 	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 2
+
+# The tests of the pages want a browser. Where none is found and this is root on a Debian, one is installed; anywhere else, and where that
+# fails or BROWSER=no, those tests are skipped. Never a reason to fail.
+browser:  ## a Chromium for the tests of the pages, where one can be installed
+	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
+	if [ "$(BROWSER)" != no ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing a Chromium for the tests of the pages (BROWSER=no leaves it out)"; \
+	  export DEBIAN_FRONTEND=noninteractive; \
+	  { timeout 60 apt-get update && timeout 120 apt-get install -y --no-install-recommends --download-only chromium && \
+	    apt-get install -y --no-install-recommends chromium; } >/dev/null 2>&1 && exit 0; \
+	fi; echo "no Chromium: the tests of the pages in a browser are skipped"
 
 lint: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check .
