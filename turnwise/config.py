@@ -361,6 +361,8 @@ class Run(Section):
     """How many of the last ones stay; the best by evaluation stays in any case."""
     keep_rollouts: int | None = Field(10, ge=0)
     """Iterations whose rollouts stay on disk; none: all."""
+    keep_tokens: bool = True
+    """Keep the exact tokens beside them: what `turnwise replay --update` needs."""
     trackers: list[str] = []
     """Where metrics go besides metrics.jsonl: tensorboard, wandb, trackio, or path/to/file.py:Class."""
     tracker_options: dict[str, dict[str, Any]] = {}

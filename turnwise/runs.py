@@ -1,7 +1,7 @@
 """A run is a folder: what was asked for, what happened, and what came out.
 
     config.toml      the resolved recipe                    metrics.jsonl   one line an iteration
-    rollouts/        columns, texts, images of last batches checkpoints/    weights, optimiser, progress
+    rollouts/        last batches: columns, texts, tokens   checkpoints/    weights, optimiser, progress
     evals/           every evaluation: outcomes, attempts   summary.json    before and after, for people and tools
     model/           the trained model, a Hugging Face folder   warnings.jsonl   what looked wrong on the way
 
@@ -23,6 +23,7 @@ from turnwise.errors import TurnwiseError
 from turnwise.files import write_atomically, write_text_atomically
 from turnwise.images import load_pictures, save_pictures
 from turnwise.rollouts import Rollouts, Trajectory
+from turnwise.tokenfile import Pair, read_tokens, write_tokens
 
 if TYPE_CHECKING:
     from turnwise.evaluation import Evaluation
@@ -125,13 +126,17 @@ class Run:
             if int(path.name.split(".")[0]) > iteration:
                 path.unlink()
 
-    def save_rollouts(self, iteration: int, rollouts: Rollouts, trajectories: Sequence[Trajectory], keep: int | None) -> None:
-        """The columns and the texts of one iteration; only the last `keep` iterations stay (None: all, 0: none)."""
+    def save_rollouts(
+        self, iteration: int, rollouts: Rollouts, trajectories: Sequence[Trajectory], keep: int | None, tokens: bool = True
+    ) -> None:
+        """The columns, the texts and the exact tokens of one iteration; only the last `keep` iterations stay (None: all, 0: none)."""
         if keep == 0:
             return
         folder = self.folder / "rollouts"
         rollouts.save(folder / f"{iteration:06d}.npz")
         write_texts(folder / f"{iteration:06d}.jsonl.gz", trajectories)
+        if tokens:
+            write_tokens(folder / f"{iteration:06d}.tokens.npz", trajectories)
         if pictures := {image for trajectory in trajectories for turn in trajectory.turns for image in turn.images}:
             save_pictures(folder / f"{iteration:06d}.images.npz", sorted(pictures, key=lambda image: image.name))
         if keep is not None:
@@ -174,6 +179,10 @@ class Run:
             raise TurnwiseError(f"{self.folder} keeps no {part} of iteration {iteration}; it keeps {known or 'none'}")
         with gzip.open(path, "rt", encoding="utf-8", errors="surrogatepass") as file:
             return [json.loads(line) for line in file]
+
+    def tokens(self, iteration: int) -> list[Pair]:
+        """Prompt and response ids of every turn of one iteration, trajectory by trajectory."""
+        return read_tokens(self.folder / "rollouts" / f"{iteration:06d}.tokens.npz")
 
     def images(self, iteration: int) -> Mapping[str, Any]:
         """The pictures of one iteration by the names that its turns list; empty where none was shown."""

@@ -190,9 +190,15 @@ class System:
     ) -> dict[str, float]:
         """One update of the weights; the engine then forgets what it computed with the old ones."""
         self._rest_engine()
-        metrics = self.learner.update(trajectories, rollouts, advantages, seed, targets=self._value_targets(rollouts), progress=progress)
+        metrics = self.learn(trajectories, rollouts, advantages, seed, progress)
         self.engine.refresh()
         return metrics
+
+    def learn(
+        self, trajectories: Sequence[Trajectory], rollouts: Rollouts, advantages: Any, seed: int, progress: float
+    ) -> dict[str, float]:
+        """The learner's part of an update, which needs no engine."""
+        return self.learner.update(trajectories, rollouts, advantages, seed, targets=self._value_targets(rollouts), progress=progress)
 
     def _value_targets(self, rollouts: Rollouts) -> Any:
         """What the critic should learn: λ-returns with the credit's own discount."""

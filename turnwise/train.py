@@ -54,7 +54,7 @@ def loop(run: Run, system: System, reporter: Reporter, interrupted: Callable[[],
                 metrics |= numbers(
                     "learner", system.update(trajectories, rollouts, advantages, derive(config.seed, "update", iteration), progress)
                 )
-            run.save_rollouts(iteration, rollouts, trajectories, config.run.keep_rollouts)
+            run.save_rollouts(iteration, rollouts, trajectories, config.run.keep_rollouts, config.run.keep_tokens)
         state.advance(gathered, metrics | clock.metrics(metrics), clock.total)
     save(run, system, state)
     return state

@@ -9,7 +9,7 @@ A step whose loss or gradient is not finite is skipped: the weights and the mome
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +86,7 @@ class Optimiser:
     def __init__(self, weights: Weights, settings: OptimiserSettings, own_lr: Mapping[str, float] | None = None):
         """`own_lr` gives some weights, by name, a learning rate of their own; the schedule applies to it as well."""
         self.weights, self.settings = weights, settings
+        self.look: Callable[[Weights], None] = lambda weights: None  # shown the gradients before every step, not clipped yet
         self.steps_taken = 0
         self.bad_in_a_row = 0
         masters, rates = weights.masters, own_lr or {}
@@ -110,6 +111,7 @@ class Optimiser:
 
     def step(self, loss: float, progress: float = 0.0) -> Step:
         """Move the weights by the gradients that lie on the masters, then clear them. `loss` is only looked at: is it finite?"""
+        self.look(self.weights)
         gradients = [master.grad for master in self.weights.masters.values() if master.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
         size = float(norm)

@@ -1,0 +1,194 @@
+"""Replay: tokens are kept bit by bit, an update that is run again gives its own numbers, and two credits are compared rightly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_train import command, start
+
+import turnwise as tw
+from turnwise import TurnwiseError
+from turnwise.replay import replay, replayable
+from turnwise.report.agreement import agreement, ranks
+from turnwise.runs import Run
+from turnwise.stored import anchor_at, stored_rollouts, stored_trajectories
+from turnwise.system import System
+from turnwise.tokenfile import read_tokens, write_tokens
+
+KEPT: dict[str, Any] = {"run.keep_checkpoints": 9, "iterations": 3, "learner.minibatches": 2}
+ids = st.lists(st.integers(0, 2**20), max_size=12)
+
+
+@st.composite
+def dialogues(draw: st.DrawFn) -> list[tw.Trajectory]:
+    """Prompts that start afresh, that continue the turn before, and that share a start and an end with it."""
+    found = []
+    for number in range(draw(st.integers(0, 4))):
+        turns: list[tw.Turn] = []
+        for t in range(draw(st.integers(0, 4))):
+            kind = draw(st.sampled_from(["afresh", "continued", "framed"])) if t else "afresh"
+            prompt = draw(ids)
+            if kind == "continued":
+                prompt = [*turns[-1].prompt_ids, *turns[-1].response_ids, *prompt]
+            elif kind == "framed":
+                cut = draw(st.integers(0, len(turns[-1].prompt_ids)))
+                prompt = [*turns[-1].prompt_ids[:cut], *prompt, *turns[-1].prompt_ids[cut:]]
+            turns.append(tw.Turn(0, prompt_ids=prompt, response_ids=draw(ids)))
+        found.append(tw.Trajectory(0, number, turns=turns))
+    return found
+
+
+@given(dialogues())
+def test_tokens_come_back_bit_by_bit(tmp_path_factory: pytest.TempPathFactory, trajectories: list[tw.Trajectory]) -> None:
+    path = tmp_path_factory.mktemp("tokens") / "x.tokens.npz"
+    back = read_tokens(write_tokens(path, trajectories))
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    assert [(list(p), list(r)) for p, r in back] == [(list(turn.prompt_ids), list(turn.response_ids)) for turn in turns]
+
+
+def test_a_growing_dialogue_costs_each_token_once(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    prompt: list[int] = []
+    turns = []
+    for _ in range(60):
+        prompt = prompt + random.integers(0, 2**15, 20).tolist()
+        response = random.integers(0, 2**15, 5).tolist()
+        turns.append(tw.Turn(0, prompt_ids=prompt, response_ids=response))
+        prompt = prompt + response
+    path = write_tokens(tmp_path / "x.npz", [tw.Trajectory(0, 0, turns=turns)])
+    assert path.stat().st_size < 2 * 25 * 60 + 4000  # two bytes a token that is new, and the file's own bones
+
+
+def test_damaged_and_missing_tokens_are_named(tmp_path: Path) -> None:
+    with pytest.raises(TurnwiseError, match=r"run\.keep_tokens"):
+        read_tokens(tmp_path / "absent.npz")
+    good = write_tokens(tmp_path / "x.npz", [])
+    assert read_tokens(good) == []
+    good.write_bytes(good.read_bytes()[:50])
+    with pytest.raises(TurnwiseError, match="damaged"):
+        read_tokens(good)
+
+
+def test_stored_trajectories_are_those_that_were_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[tw.Trajectory]] = []
+    real = System.annotate
+    monkeypatch.setattr(System, "annotate", lambda self, found, rollouts: (seen.append(list(found)), real(self, found, rollouts))[1])
+    run = Run.open(start(tmp_path, iterations=2, **{"agent.context": "window"}).folder)
+    for iteration in (1, 2):
+        back = stored_trajectories(run, iteration, tokens=True)
+        for one, other in zip(back, seen[iteration - 1], strict=True):
+            for turn, kept in zip(one.turns, other.turns, strict=True):
+                assert list(turn.prompt_ids) == list(kept.prompt_ids) and list(turn.response_ids) == list(kept.response_ids)
+                assert list(turn.logprobs) == list(kept.logprobs) and turn.anchor == kept.anchor and turn.response == kept.response
+            assert (one.id, one.group, one.task, one.stop, one.success, one.seed, one.final_anchor) == (
+                other.id,
+                other.group,
+                other.task,
+                other.stop,
+                other.success,
+                other.seed,
+                other.final_anchor,
+            )
+
+
+def test_anchors_that_are_numbers_come_back_and_others_stay_apart() -> None:
+    r = tw.Rollouts.from_columns(
+        group=[0] * 3, trajectory=[0, 1, 2], t=[0] * 3, reward=[0] * 3, anchor=[-5, "a", b"x"], next_anchor=[None] * 3
+    )
+    found = [anchor_at(r.anchor_table, int(code)) for code in r.anchor]
+    assert found[:2] == [-5, "a"] and isinstance(found[2], bytes) and anchor_at(r.anchor_table, -1) is None
+
+
+def lora() -> dict[str, Any]:
+    pytest.importorskip("peft")
+    return {"model.lora.rank": 2, "objective.kl": "loss"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"agent.context": "window", "learner.epochs": 2, "learner.old_logprobs": "auto"},
+        {"credit.name": "gae", "learner.value.level": "turn", "objective.kl": "reward"},
+        {"credit.name": "gae", "learner.value.level": "token", "credit.level": "token"},
+        {"objective.kl": "loss", "objective.name": "gspo", "learner.schedule": "linear"},
+        "lora",
+    ],
+    ids=["plain", "window", "critic", "token critic", "KL", "adapters"],
+)
+def test_an_update_run_again_gives_the_numbers_of_the_run(tmp_path: Path, changes: Any) -> None:
+    result = start(tmp_path, **KEPT, **(lora() if changes == "lora" else changes))
+    found = replay(result.folder, 3, update=True)
+    logged = {name.removeprefix("learner/"): value for name, value in result.metrics[3].items() if name.startswith("learner/")}
+    compared = {name: value for name, value in logged.items() if not name.startswith("seconds")}
+    assert len(compared) > 15 and {name: found["updates"][0][name] for name in compared} == compared
+    assert found["reproduces"] == {"metrics": len(compared), "exact": True, "largest_gap": 0.0, "at": found["reproduces"]["at"]}
+
+
+def test_another_credit_moves_the_weights_another_way_and_the_same_one_the_same(tmp_path: Path) -> None:
+    folder = start(tmp_path, **KEPT, **{"collect.groups": 4}).folder
+    found = replay(folder, 2, ["credit.omega=1.0"], ["grpo", "rloo"], update=True)
+    same, grpo, rloo = found["update_comparisons"]
+    assert same["gradient_cosine"] == pytest.approx(1.0) and same["weights_cosine"] == pytest.approx(1.0)  # omega is 1 by default
+    assert grpo["gradient_cosine"] < 0.9999 and rloo["gradient_cosine"] < 0.9999
+    assert all(each["kl_after"] > 0 and each["weights_moved"] > 0 for each in found["updates"])
+
+
+def test_credit_is_compared_turn_by_turn(tmp_path: Path) -> None:
+    folder = start(tmp_path, iterations=2, **{"collect.groups": 4}).folder
+    found = replay(folder, None, ["credit.name=grpo"], top=3)
+    rollouts = stored_rollouts(Run.open(folder), 2)
+    one, other = (tw.credit.compute(name, rollouts).astype(float) for name in ("gigpo", "grpo"))
+    [pair] = found["comparisons"]
+    assert found["iteration"] == 2 and pair["pearson"] == pytest.approx(np.corrcoef(one, other)[0, 1])
+    assert pair["same_sign"] == np.mean(np.sign(one) == np.sign(other)) and pair["flipped"] == np.mean(one * other < 0)
+    assert [row["turn"] in (1, 2) for row in pair["differ_most"]] == [True] * 3
+    scaled = np.abs(one / np.abs(one).mean() - other / np.abs(other).mean())
+    assert pair["differ_most"][0]["one"] == one[scaled.argmax()]
+
+
+def test_agreement_knows_ties_flips_and_constants() -> None:
+    one, other = np.array([1.0, -1.0, 0.0, 2.0]), np.array([2.0, 3.0, 0.0, 0.0])
+    found = agreement(one, other)
+    assert (found["same_sign"], found["flipped"], found["only_one"], found["only_other"]) == (0.5, 0.25, 0.25, 0.0)
+    assert ranks(np.array([3.0, 1.0, 3.0, 2.0])).tolist() == [2.5, 0.0, 2.5, 1.0]
+    assert agreement(one, np.zeros(4))["pearson"] is None and agreement(one, np.exp(one))["spearman"] == pytest.approx(1.0)
+
+
+def test_what_cannot_be_replayed_is_said_with_what_can(tmp_path: Path) -> None:
+    changes = {"iterations": 4, "run.checkpoint_every": 2, "run.keep_checkpoints": 1, "run.keep_rollouts": 3}
+    run = Run.open(start(tmp_path, **changes).folder)
+    with pytest.raises(TurnwiseError, match=r"keeps \[2, 3, 4\]"):
+        replay(run.folder, 1)
+    possible = replayable(run)
+    with pytest.raises(TurnwiseError, match=rf"checkpoint of iteration 3\. Possible in .*: {', '.join(map(str, possible)) or 'none'}\."):
+        replay(run.folder, 4, update=True)
+    with pytest.raises(TurnwiseError, match="needs a critic"):
+        replay(run.folder, 4, also=["gae"])
+    with pytest.raises(TurnwiseError, match="give --update"):
+        replay(run.folder, 4, ["learner.lr=0.1"])
+    with pytest.raises(TurnwiseError, match=r"env\.name: a replay changes"):
+        replay(run.folder, 4, ["env.name=sokoban"])
+
+
+def test_tokens_are_not_kept_where_the_recipe_says_so(tmp_path: Path) -> None:
+    run = Run.open(start(tmp_path, **KEPT, **{"run.keep_tokens": False}).folder)
+    assert not list((run.folder / "rollouts").glob("*.tokens.npz")) and replayable(run) == []
+    assert replay(run.folder, 2, also=["grpo"])["comparisons"]
+    with pytest.raises(TurnwiseError, match=r"run\.keep_tokens"):
+        replay(run.folder, 2, update=True)
+
+
+def test_replay_from_the_command_line_in_words_and_as_json(tmp_path: Path) -> None:
+    folder = start(tmp_path, **KEPT).folder
+    words = command("replay", str(folder), "credit.name=hgpo", "--iteration", "3", "--update", cwd=tmp_path)
+    assert words.returncode == 0, words.stderr
+    assert "credit.name=hgpo against as trained" in words.stdout and "that the run logged, exactly" in words.stdout
+    plain = command("replay", str(folder), "--also", "grpo", "--json", cwd=tmp_path)
+    assert json.loads(plain.stdout)["comparisons"][0]["other"] == "credit.name=grpo"
