@@ -94,7 +94,7 @@ def finish(console: Console, run: Run, result: Any, words: list[str], in_words: 
         console.print(Text(line), soft_wrap=True)
     if picture is not None:
         console.print(Text(f"The curve: {picture}"), soft_wrap=True)
-    console.print(Text(f"Next: turnwise eval {run.folder}   turnwise algos   turnwise train credit.name=grpo"), soft_wrap=True)
+    console.print(Text(f"Next: turnwise view {run.folder}   turnwise eval {run.folder}   turnwise train credit.name=grpo"), soft_wrap=True)
 
 
 def forecast(config: Config) -> list[str]:
