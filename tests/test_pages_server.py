@@ -198,7 +198,7 @@ def test_what_stands_in_a_report_cannot_end_its_element(tmp_path: Path) -> None:
 
 def test_a_report_holds_whole_groups_up_to_its_cap(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    told = collect({"good": run.folder}, attempts=8)
+    told = collect({"good": run.folder}, attempts=7)
     inside = [place for place in told.found if place.startswith("attempt?") and "rollouts" in place]
     assert len(inside) == 3 and told.attempts == 5 and told.kept == 8
     assert not [place for place in collect({"good": run.folder}, attempts=0).found if place.startswith("attempt?")]

@@ -1,7 +1,7 @@
 """A run as one HTML file: the pages, their scripts and the answers that they will ask for, all inside. It loads nothing.
 
-How many attempts go in is capped, whole groups at a time, because a turn's credit is explained by its group: first the groups of the last
-iteration whose attempts ended differently, then those of the last evaluation and, where another run stands beside it, the same tasks there.
+How many attempts go in is capped, whole groups at a time, because a turn's credit is explained by its group: of the last iteration (groups
+whose attempts ended differently come first), of the last evaluation and of the first one, and the same tasks of a run beside it.
 """
 
 from __future__ import annotations
@@ -93,13 +93,27 @@ def collect(runs: Mapping[str, Path], attempts: int = ATTEMPTS) -> Collected:
     for name in runs:
         told.add("metrics", run=name)
         told.add("config", run=name)
-    share, tasks = max(attempts // (2 * len(runs)), 1), {"rollouts": list[str](), "evals": list[str]()}
-    for name in runs:
-        known = told.add("run", run=name)
-        for part in ("rollouts", "evals"):
-            if known[part] and attempts > 0:
-                tasks[part] = told.add_groups(name, part, known[part][-1], share, tasks[part])
+    add_attempts(told, list(runs), attempts)
     return told
+
+
+def add_attempts(told: Collected, runs: list[str], attempts: int) -> None:
+    """Attempts of the last iteration, the last evaluation and the first one, each with its share of the room; then only those iterations
+    are named in the file. Another run, and the first evaluation, take the same tasks where they can."""
+    wanted, tasks = [], {"rollouts": list[str](), "evals": list[str]()}
+    for run in runs:
+        known = told.add("run", run=run)
+        wanted += [(run, part, known[part][-1]) for part in ("rollouts", "evals") if known[part]]
+    wanted += [(run, "evals", evals[0]) for run in runs if len(evals := told.add("run", run=run)["evals"]) > 1]
+    for run in runs:
+        told.add("run", run=run).update(rollouts=[], evals=[])
+    for number, (run, part, iteration) in enumerate(wanted):
+        room = (attempts - told.attempts) // (len(wanted) - number)
+        if room > 0:
+            tasks[part] += told.add_groups(run, part, iteration, room, tasks[part])
+            told.add("run", run=run)[part].insert(0, iteration)
+    for run in runs:
+        told.add("run", run=run)["evals"].sort()
 
 
 def html(told: Collected, title: str) -> str:

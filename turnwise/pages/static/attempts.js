@@ -26,7 +26,7 @@
       this.side = el("aside", { class: "side card", "aria-label": "Why was this turn rewarded" });
       this.top = el("div", { class: "chooser" });
       T.show(this.root, el("div", { class: "attempts" }, el("section", { class: "left", "aria-label": "Choose an attempt" }, this.top, this.list), this.middle, this.side));
-      if (this.iteration === undefined) return T.show(this.middle, el("p", { class: "empty-words" }, "This run keeps no attempts yet (run.keep_rollouts says how many iterations stay)."));
+      if (this.iteration === undefined) return T.show(this.middle, el("p", { class: "empty-words" }, T.file ? "This file holds no attempts of this run." : "This run keeps no attempts yet (run.keep_rollouts says how many iterations stay)."));
       await this.load();
     }
     async load() {

@@ -17,7 +17,7 @@
   const pictures = (turn, place) =>
     (turn.images ?? []).map((name) => {
       const source = place.part === "rollouts" ? T.picture({ run: place.run, iteration: place.iteration, name }) : null;
-      return source ? el("img", { src: source, alt: "the picture that the agent saw", loading: "lazy" }) : el("span", { class: "dim" }, "[a picture that was not kept]");
+      return source ? el("img", { src: source, alt: "the picture that the agent saw", loading: "lazy" }) : el("span", { class: "dim" }, "[a picture that is not kept here]");
     });
 
   const details = (turn) => {
