@@ -41,12 +41,13 @@ CONFIG = 'name = "large"\nseed = 0\niterations = {iterations}\n[env]\nname = "ho
 def attempts(iteration: int, turns: int) -> Iterator[Trajectory]:
     """Attempts of 50 turns, ten at each task, over 40 states a task; texts of some 600 characters a turn."""
     chance = random.Random(iteration)
+    sentences = [" ".join(chance.choices(WORDS, k=14)) for _ in range(2000)]
     for number in range(turns // LENGTH):
         group, won = number // MEMBERS, chance.random() < 0.4
         made = []
         for t in range(LENGTH):
-            text = " ".join(chance.choices(WORDS, k=55))
-            thought = " ".join(chance.choices(WORDS, k=30))
+            text = ", ".join(chance.choices(sentences, k=4))
+            thought = ", ".join(chance.choices(sentences, k=2))
             action = f"go to {chance.choice(WORDS)}"
             made.append(
                 Turn(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from turnwise.pages.batch import Batch, Credit, States
 
 
@@ -17,18 +19,19 @@ def why(batch: Batch, row: int) -> list[str]:
 
 def signed(value: float) -> str:
     """A number with its sign, as people write it: +0.42, −0.42, 0."""
-    short = f"{abs(value):.2f}" if abs(value) >= 0.005 or value == 0 else f"{abs(value):.1g}"
+    short = _two_digits(value) if abs(value) >= 0.005 else f"{abs(value):.1g}"
     return "0" if value == 0 else f"{'−' if value < 0 else '+'}{short}"
 
 
 def plain(value: float) -> str:
     """A return: two digits, or three significant ones where it is small."""
-    short = f"{value:.2f}" if abs(value) >= 0.01 or value == 0 else f"{value:.3g}"
-    return short.replace("-", "−")
+    short = _two_digits(value) if abs(value) >= 0.01 or value == 0 else f"{abs(value):.3g}"
+    return f"{'−' if value < 0 else ''}{short}"
 
 
-def times(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
+def _two_digits(value: float) -> str:
+    """Halves go up, as in the numbers that a browser writes beside these words."""
+    return f"{math.floor(100 * abs(value) + 0.5) / 100:.2f}"
 
 
 def _sum(credit: Credit, row: int) -> str:
