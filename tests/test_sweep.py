@@ -191,7 +191,7 @@ def test_a_run_that_was_killed_goes_on_where_it_was(recipe: Path, tmp_path: Path
     killed = run(recipe, values, tmp_path / "out", watcher=Killer())
     assert killed.jobs[0].state == "failed" and killed.jobs[0].exit_code == -signal.SIGKILL
     (job,) = plan(recipe, values, tmp_path / "out")[1]
-    assert job.found == "cut off" and job.state == "waiting" and job.first_iteration >= 3
+    assert job.found == "cut off" and job.state == "waiting" and job.iteration >= 3
     resumed = run(recipe, values, tmp_path / "out")
     assert resumed.exit_code == 0 and resumed.jobs[0].iteration == 40
     metrics = Run.open(job.folder).metrics()
@@ -243,9 +243,11 @@ def test_the_command_shows_the_plan_and_compares_at_the_end(recipe: Path, tmp_pa
     assert "finished already: skipped" in command("--dry-run").stdout
 
 
-def test_time_left_is_told_from_what_this_process_did() -> None:
-    job = Job("a", Path("a"), {}, Config.load(None, {"iterations": 10, "model.tiny.max_length": 4096}), state="running")
-    job.started, job.first_iteration, job.iteration = time.monotonic() - 40, 2, 2
-    assert job.left is None
-    job.iteration = 6
-    assert job.left == pytest.approx(40, rel=0.05)
+def test_time_left_is_told_from_the_pace_and_not_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("turnwise.sweep.time.monotonic", lambda: now)
+    job = Job("a", tmp_path, {}, Config.load(None, {"iterations": 10, "model.tiny.max_length": 4096}), state="running", iteration=2)
+    for now, iteration, left in ((1500.0, 2, None), (2000.0, 3, None), (2010.0, 5, 25.0), (2014.0, 7, 10.5)):
+        (tmp_path / "metrics.jsonl").write_text(json.dumps({"iteration": iteration}) + "\n")
+        job.look()
+        assert job.left == left

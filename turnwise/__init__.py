@@ -11,6 +11,7 @@ from turnwise.tasks import Task, TaskSet
 
 if TYPE_CHECKING:
     from turnwise.api import evaluate, export, train
+    from turnwise.exchange import read_trajectories, write_trajectories
     from turnwise.report.comparison import compare
 
 __version__ = "0.1.0"
@@ -33,8 +34,10 @@ __all__ = [
     "evaluate",
     "export",
     "make",
+    "read_trajectories",
     "tasks",
     "train",
+    "write_trajectories",
 ]
 
 
@@ -48,4 +51,8 @@ def __getattr__(name: str) -> Any:
         from turnwise.report.comparison import compare
 
         return compare
+    if name in ("read_trajectories", "write_trajectories"):
+        from turnwise import exchange
+
+        return getattr(exchange, name)
     raise AttributeError(f"module 'turnwise' has no attribute {name!r}")

@@ -272,6 +272,38 @@ def replay(
 
 
 @app.command()
+def trajectories(
+    run: Annotated[str, typer.Argument(help="A run.")],
+    out: Annotated[str, typer.Option(metavar="FILE", help="The file to write: .jsonl, or .parquet (the extra parquet).")],
+    iteration: Annotated[int | None, typer.Option(min=0, help="The iteration. Default: the last that is kept.")] = None,
+    evals: Annotated[bool, typer.Option("--evals", help="What the evaluation played, instead of what was trained on.")] = False,
+    tokens: Annotated[bool, typer.Option("--tokens", help="With token ids and log-probs.")] = False,
+) -> None:
+    """Write an iteration's trajectories as a table, one row a turn, for other tools; `tw.read_trajectories(FILE)` reads it back."""
+    from turnwise.exchange import export_trajectories
+
+    path, count = export_trajectories(run, out, iteration, evals=evals, tokens=tokens)
+    typer.echo(f"written: {path} ({count} trajectories)")
+
+
+@app.command()
+def rescore(
+    run: Annotated[str, typer.Argument(help="A run.")],
+    iteration: Annotated[int | None, typer.Option(min=0, help="Whose evaluation. Default: the last one.")] = None,
+    reward: Annotated[
+        str | None, typer.Option(metavar="FILE:FUNCTION", help="Reward by this function of (turn, transition, trajectory) instead.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Play an evaluation's stored actions again in the environment as it is now, and write the new scores beside the old."""
+    from turnwise.rescore import rescore as score_again
+    from turnwise.rescore import words
+
+    found = score_again(run, iteration, reward)
+    typer.echo(json.dumps(found, indent=2) if as_json else "\n".join(words(found)))
+
+
+@app.command()
 def export(
     run: Annotated[str, typer.Argument(help="A run.")],
     out: Annotated[str, typer.Argument(help="The folder to write: a Hugging Face model.")],

@@ -57,21 +57,24 @@ class Job:
     started: float = 0.0
     seconds: float = 0.0
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
-    first_iteration: int = 0
+    first_line: tuple[float, int] | None = None  # when this process logged its first line, and of which iteration
 
     def look(self) -> None:
         """How far it is, from the last lines of its metrics."""
+        before = self.iteration, self.success
         for line in last_lines(self.folder / METRICS):
             self.iteration = int(line.get("iteration", self.iteration))
             self.success = line.get("eval/success", self.success)
+        if self.state == "running" and self.first_line is None and before != (self.iteration, self.success):
+            self.first_line = time.monotonic(), self.iteration
 
     @property
     def left(self) -> float | None:
-        """Seconds that it will still take, as far as this process can tell."""
-        done = self.iteration - self.first_iteration
-        if self.state != "running" or done < 1:
+        """Seconds that it will still take by the pace since its first line: the start and a warm start come once."""
+        if self.state != "running" or self.first_line is None or self.iteration <= self.first_line[1]:
             return None
-        return (time.monotonic() - self.started) / done * (self.config.iterations - self.iteration)
+        start, first = self.first_line
+        return (time.monotonic() - start) / (self.iteration - first) * (self.config.iterations - self.iteration)
 
     def to_dict(self) -> dict[str, Any]:
         plain = ("name", "state", "iteration", "success", "exit_code", "message")
@@ -131,7 +134,6 @@ def inspect(job: Job) -> None:
             "or give the sweep another one with --out"
         )
     job.look()
-    job.first_iteration = job.iteration
     summary = _read(job.folder / SUMMARY)
     job.found = "finished" if summary.get("finished") and summary.get("config_hash") == content_hash(job.config) else "cut off"
     if job.found == "finished":
