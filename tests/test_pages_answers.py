@@ -40,6 +40,18 @@ def test_a_card_says_what_a_run_is_and_how_good_it_became(answers: Answers) -> N
     }  # fmt: skip
 
 
+def test_a_finished_runs_summary_says_the_same_as_its_metrics(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    shelf = Shelf(tmp_path)
+    read = shelf.card("good", run.folder)
+    known = {"name": "good", "algorithm": "gigpo", "environment": "household", "seed": 0, "iterations": 3, "panel_size": 2}
+    measured = {"success_before": 0.25, "success_after": 0.75, "interval_before": [0.125, 0.625], "interval_after": [0.375, 0.875]}
+    run.write_summary({"finished": True, "train_seconds": 6.0, "turns": 16} | known | measured)
+    (run.folder / "metrics.jsonl").unlink()
+    told = shelf.card("good", run.folder)
+    assert told | {"planned": 4, "touched": read["touched"]} == read
+
+
 def test_runs_are_found_in_folders_below_and_not_inside_each_other(tmp_path: Path) -> None:
     make_run(tmp_path / "sweep", "one")
     make_run(tmp_path / "sweep" / "deeper", "two")

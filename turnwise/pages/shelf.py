@@ -12,6 +12,7 @@ import threading
 import time
 import tomllib
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,10 @@ class Shelf:
 
     def card(self, name: str, folder: Path) -> dict[str, Any]:
         """What a list of runs shows of one."""
-        recipe, summary = read_recipe(folder), read_summary(folder)
+        summary = read_summary(folder)
+        if summary.get("finished") and {"algorithm", "success_after", "interval_before"} <= set(summary):
+            return _finished(name, folder, summary)
+        recipe = read_recipe(folder)
         with self._lock:
             progress = self._progress.setdefault(name, Progress())
             progress.look(folder / METRICS)
@@ -116,6 +120,24 @@ class Shelf:
         }
 
 
+def _finished(name: str, folder: Path, summary: dict[str, Any]) -> dict[str, Any]:
+    """The card of a finished run: its summary says it all, and a list of hundreds of runs reads nothing else."""
+    same = ("name", "algorithm", "environment", "seed", "iterations", "turns")
+    return {
+        "run": name,
+        **{key: summary.get(key) for key in same},
+        "planned": summary.get("iterations"),
+        "before": summary.get("success_before"),
+        "after": summary.get("success_after"),
+        "before_interval": summary.get("interval_before"),
+        "after_interval": summary.get("interval_after"),
+        "tasks": summary.get("panel_size"),
+        "state": "finished",
+        "seconds": summary.get("train_seconds"),
+        "touched": (folder / SUMMARY).stat().st_mtime,
+    }
+
+
 def state(folder: Path, summary: dict[str, Any], touched: float, seconds: float) -> str:
     """`finished`, `running` or `stopped`. A run that was killed leaves no word, so one that has been quiet for long counts as stopped."""
     path = folder / SUMMARY
@@ -130,9 +152,16 @@ def state(folder: Path, summary: dict[str, Any], touched: float, seconds: float)
 def read_recipe(folder: Path) -> dict[str, Any]:
     """The run's recipe as plain values, unchecked: what cannot be read is shown as text elsewhere."""
     try:
-        return tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        stamp = (folder / CONFIG).stat()
+        return _parsed(folder / CONFIG, stamp.st_mtime_ns, stamp.st_size)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
         return {}
+
+
+@lru_cache(maxsize=4096)
+def _parsed(path: Path, changed: int, size: int) -> dict[str, Any]:
+    """Reading TOML takes a while, and a list of many runs is asked for again and again."""
+    return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 def read_summary(folder: Path) -> dict[str, Any]:

@@ -74,7 +74,8 @@
     favourite() {
       const { id, group, success } = this.batch.rows;
       const here = this.order.filter((number) => T.inFile("attempt", { ...this.place, id: id[number] }));
-      const mixed = here.find((number) => success[number] && group.some((name, other) => name === group[number] && !success[other]));
+      const lost = new Set(group.filter((_, number) => !success[number]));
+      const mixed = here.find((number) => success[number] && lost.has(group[number]));
       const found = mixed ?? here[0] ?? this.order[0];
       return found === undefined ? null : id[found];
     }
@@ -121,31 +122,46 @@
     }
     drawList() {
       const rows = this.batch.rows;
-      const groups = new Map();
-      for (const number of this.order) groups.set(rows.group[number], [...(groups.get(rows.group[number]) ?? []), number]);
+      const groups = new Map(), sizes = new Map();
+      const add = (map, key, value) => (map.has(key) ? map.get(key).push(value) : map.set(key, [value]));
+      for (const number of this.order) add(groups, rows.group[number], number);
+      rows.group.forEach((group, number) => add(sizes, group, rows.success[number]));
+      this.lines = new Map();
       const shown = [...groups].slice(0, this.limit);
       this.short = T.shortener(rows.task);
       const alone = this.part === "evals" && groups.size === this.order.length;
       T.show(
         this.list,
         shown.map(([group, numbers]) => {
-          const all = rows.group.map((name, number) => (name === group ? number : -1)).filter((number) => number >= 0);
-          const won = all.filter((number) => rows.success[number]).length;
+          const all = sizes.get(group);
+          const won = all.filter(Boolean).length;
           return el("div", { class: "group", role: "listitem" }, alone ? null : el("div", { class: "group-head" }, el("span", { class: "task-name", title: rows.task[numbers[0]] }, this.short(rows.task[numbers[0]])), el("span", { class: "dim" }, `${won}/${all.length}`)), numbers.map((number) => this.line(number, alone)));
         }),
         groups.size > this.limit ? el("button", { type: "button", onclick: () => ((this.limit += STEP), this.drawList()) }, `show more (${groups.size - this.limit} groups)`) : null,
         this.order.length ? null : el("p", { class: "dim" }, "No attempt fits."),
       );
     }
+    // Which line of the list is open.
+    markLine() {
+      for (const [id, node] of this.lines) {
+        node.classList.toggle("current", id === this.id);
+        if (id === this.id) node.setAttribute("aria-current", "true");
+        else node.removeAttribute("aria-current");
+      }
+      this.lines.get(this.id)?.scrollIntoView({ block: "nearest" });
+    }
     line(number, alone) {
       const rows = this.batch.rows;
       const id = rows.id[number];
       const here = T.inFile("attempt", { ...this.place, id });
+      const pick =
+        el("button", { type: "button", class: `pick ${id === this.id ? "current" : ""}`, "aria-current": id === this.id ? "true" : null, disabled: !here, title: here ? null : "not in this file", onclick: () => this.open(id, 0) },
+          el("span", { class: rows.success[number] ? "won" : "lost" }, rows.success[number] ? "✓" : "✗"), el("span", { class: "id" }, alone ? this.short(rows.task[number]) : id), el("span", { class: "dim" }, `${rows.turns[number]} turns`), el("span", { class: "dim" }, T.number(rows.reward[number])), rows.invalid[number] ? el("span", { class: "bad-words", title: "turns that could not be read" }, `${rows.invalid[number]}!`) : null);
+      this.lines.set(id, pick);
       return el(
         "div",
         { class: "member" },
-        el("button", { type: "button", class: `pick ${id === this.id ? "current" : ""}`, "aria-current": id === this.id ? "true" : null, disabled: !here, title: here ? null : "not in this file", onclick: () => this.open(id, 0) },
-          el("span", { class: rows.success[number] ? "won" : "lost" }, rows.success[number] ? "✓" : "✗"), el("span", { class: "id" }, alone ? this.short(rows.task[number]) : id), el("span", { class: "dim" }, `${rows.turns[number]} turns`), el("span", { class: "dim" }, T.number(rows.reward[number])), rows.invalid[number] ? el("span", { class: "bad-words", title: "turns that could not be read" }, `${rows.invalid[number]}!`) : null),
+        pick,
         (this.hits?.get(id) ?? []).slice(0, 3).map((hit) => el("button", { type: "button", class: "hit", onclick: () => this.open(id, hit.t) }, el("b", null, `turn ${hit.t} `), hit.text)),
       );
     }
@@ -166,9 +182,7 @@
       this.id = id;
       this.draw();
       this.choose(Math.min(t, this.attempt.turns.length - 1), moved);
-      for (const node of this.list.querySelectorAll(".pick.current")) node.classList.remove("current");
-      this.drawList();
-      this.list.querySelector(".pick.current")?.scrollIntoView({ block: "nearest" });
+      this.markLine();
     }
     draw() {
       const attempt = this.attempt;
