@@ -297,8 +297,11 @@ class Sft(Section):
 
     required: bool = True
     """Whether an environment without an expert is an error; if not, the warm start is skipped there."""
+    file: str | None = None
+    """Instead of the expert: trajectories that `turnwise trajectories` wrote (.jsonl or .parquet). Those that succeeded are played again in
+    the environment, so that their prompts are this agent's own; thoughts are learned with the actions."""
     tasks: int = Field(256, ge=1)
-    """How many training tasks the expert plays."""
+    """How many training tasks the expert plays; with a file, how many of its trajectories are taken at most."""
     noise: float = Field(0.0, ge=0, lt=1)
     """Share of turns in which chance plays instead of the expert; only the expert's turns are learned from."""
     epochs: int = Field(3, ge=1)

@@ -220,7 +220,7 @@ def as_json(trajectory: Trajectory) -> dict[str, Any]:
                 "reward": turn.reward,
                 "valid": turn.valid,
                 "tokens": len(turn.response_ids),
-                "info": _plain(turn.info),
+                "info": plain(turn.info),
             }
             | ({"images": [image.name for image in turn.images]} if turn.images else {})
             for turn in trajectory.turns
@@ -228,10 +228,10 @@ def as_json(trajectory: Trajectory) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """What an environment put into `info`, as far as JSON can hold it."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value if isinstance(value, (str, int, float, bool, type(None))) else repr(value)

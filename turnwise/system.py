@@ -18,13 +18,14 @@ from turnwise.collect.collector import Collector
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.plan import Gathered, Plan, dynamic, plain
 from turnwise.collect.rewards import Rewards, Term
-from turnwise.config import Config
+from turnwise.config import Config, Sft
 from turnwise.engines.base import Engine, Sampling
 from turnwise.envs import registry
 from turnwise.envs.locate import load_reference
 from turnwise.envs.pool import Pool
 from turnwise.errors import TurnwiseError
 from turnwise.evaluation import Evaluation, check_disjoint, run_panel
+from turnwise.exchange import read_trajectories
 from turnwise.learn.learner import Learner
 from turnwise.learn.settings import OptimiserSettings
 from turnwise.learn.sft import SftSettings, warm_start
@@ -33,7 +34,7 @@ from turnwise.rollouts import Rollouts, Trajectory
 from turnwise.seeds import derive
 from turnwise.tasks import TaskSet
 from turnwise.vision import Vision
-from turnwise.warmstart import expert_trajectories, has_expert
+from turnwise.warmstart import demonstrated, expert_trajectories, has_expert
 
 DEFAULT_MAX_TURNS = 50
 
@@ -213,12 +214,31 @@ class System:
         own = self.config.sft
         if own is None:
             return {}
-        starts = Plan(self.tasks, derive(self.config.seed, "warm start"), 1, self.config.collect.shuffle).starts(0, own.tasks)
+        examples = self._examples(own, on_task)
+        if examples is None:
+            return {}
+        optimiser = OptimiserSettings(own.lr, own.schedule, own.warmup, weight_decay=self.config.learner.weight_decay)
+        settings = SftSettings(own.epochs, own.steps, own.batch_tokens, own.prompt_weight, optimiser, own.look_every)
+        order, enough = derive(self.config.seed, "warm start order"), None if own.until is None else self._wins(own.until, own.look_tasks)
+        metrics = warm_start(self.learner, examples, settings, order, enough)
+        self.learner.reset_reference()
+        self.engine.refresh()
+        return metrics | {"turns": float(sum(len(example.turns) for example in examples))}
+
+    def _examples(self, own: Sft, on_task: Callable[[], None]) -> list[Trajectory] | None:
+        """What the warm start learns from: the expert's attempts, or recorded ones; none where there is no expert and none is required."""
         env = self.config.env
+        if own.file is not None:
+            recorded = [trajectory for trajectory in read_trajectories(own.file) if trajectory.success]
+            examples = demonstrated(env.name, dict(env.options), self.tasks, recorded[: own.tasks], self.agent)
+            if not examples:
+                raise TurnwiseError(f"sft.file: {own.file} holds no trajectory that succeeds when its actions are played again")
+            return examples
+        starts = Plan(self.tasks, derive(self.config.seed, "warm start"), 1, self.config.collect.shuffle).starts(0, own.tasks)
         if not own.required and not has_expert(env.name, dict(env.options)):
             self.say(f"environment {env.name!r} has no expert: no warm start")
-            return {}
-        examples = expert_trajectories(
+            return None
+        return expert_trajectories(
             env.name,
             dict(env.options),
             [start.task for start in starts],
@@ -228,13 +248,6 @@ class System:
             seed=derive(self.config.seed, "warm start noise"),
             on_task=on_task,
         )
-        optimiser = OptimiserSettings(own.lr, own.schedule, own.warmup, weight_decay=self.config.learner.weight_decay)
-        settings = SftSettings(own.epochs, own.steps, own.batch_tokens, own.prompt_weight, optimiser, own.look_every)
-        order, enough = derive(self.config.seed, "warm start order"), None if own.until is None else self._wins(own.until, own.look_tasks)
-        metrics = warm_start(self.learner, examples, settings, order, enough)
-        self.learner.reset_reference()
-        self.engine.refresh()
-        return metrics | {"turns": float(sum(len(example.turns) for example in examples))}
 
     def _wins(self, share: float, count: int) -> Callable[[], bool]:
         """Whether the model, as it is, wins that share of `count` training tasks: always the same ones, with the same chance."""

@@ -6,16 +6,17 @@ model will see when it plays itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from turnwise.agent import Agent
 from turnwise.agent.base import Parsed
 from turnwise.collect.players import ASK_EXPERT, AdvisedEnv, ExpertPlayer, NoAdvice, Place
 from turnwise.envs import registry
+from turnwise.errors import TurnwiseError
 from turnwise.rollouts import Trajectory, Turn
 from turnwise.seeds import derive
-from turnwise.tasks import Task
+from turnwise.tasks import Task, TaskSet
 
 
 def expert_trajectories(
@@ -40,6 +41,43 @@ def expert_trajectories(
         return found
     finally:
         registry.close(env)
+
+
+def demonstrated(name: str, options: dict[str, Any], tasks: TaskSet, examples: Sequence[Trajectory], agent: Agent) -> list[Trajectory]:
+    """Recorded trajectories as examples for this agent: their actions are played again, so that every prompt is as the agent will see it.
+    Only those that succeed again are kept; the tasks are looked up among `tasks` by their ids."""
+    wanted = {example.task for example in examples}
+    known = {task.id: task for task in tasks if task.id in wanted}
+    if missing := sorted(wanted - set(known)):
+        raise TurnwiseError(
+            f"sft.file: {len(missing)} of {len(wanted)} tasks are not training tasks here (the first: {missing[0]!r}). "
+            "Examples must come from the recipe's environment, split and number of tasks (env.split, env.tasks)"
+        )
+    env = registry.make(name, **options)
+    try:
+        found = [_play_recorded(env, known[example.task], number, example, agent) for number, example in enumerate(examples)]
+    finally:
+        registry.close(env)
+    return [example for example in found if example.success]
+
+
+def _play_recorded(env: Any, task: Task, number: int, example: Trajectory, agent: Agent) -> Trajectory:
+    observation = env.reset(task, example.seed)
+    context, trajectory = agent.context(), Trajectory(number, number, task=task.id)
+    context.start(task, observation)
+    for recorded in example.turns:
+        prompt = context.prompt()
+        if not prompt.fits:
+            break
+        transition, response = env.step(recorded.action), agent.write(recorded.action, recorded.thought)
+        turn = Turn(observation.key, float(transition.reward), True, observation.text, recorded.thought, recorded.action, recorded.action)
+        turn.prompt_ids, turn.response_ids, turn.images = prompt.ids, response, prompt.images
+        trajectory.turns.append(turn)
+        observation, trajectory.success = transition.observation, bool(transition.done and transition.success)
+        if transition.done:
+            break
+        context.record(response, Parsed(recorded.action), observation)
+    return trajectory
 
 
 def has_expert(name: str, options: dict[str, Any]) -> bool:
