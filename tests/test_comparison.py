@@ -16,9 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from run_folders import evaluation, write_run
+from typer.testing import CliRunner
 
 import turnwise as tw
 from turnwise import TurnwiseError
+from turnwise.cli import app
 from turnwise.config import Config
 from turnwise.report.comparison import pair_of
 from turnwise.report.efficiency import cost_until, mean_curve
@@ -261,6 +263,47 @@ def test_saved_evaluations_are_compared_like_runs(tmp_path: Path) -> None:
     plain.write_text(json.dumps(evaluation(config, BAD, {"environment": "household"})))
     assert tw.compare([plain]).groups[0].success == 0.2
     assert tw.compare([write_run(tmp_path, "own", {20: GOOD}) / "evals" / "000020.json"]).groups[0].success == 0.8
+
+
+def test_evaluations_that_eval_saved_are_compared(tmp_path: Path) -> None:
+    for agent in ("random", "expert"):
+        words_typed = [
+            "eval",
+            "--agent",
+            agent,
+            "--env",
+            "numberline",
+            "--split",
+            "valid",
+            "--n",
+            "6",
+            "--save",
+            str(tmp_path / f"{agent}.json"),
+        ]
+        assert CliRunner().invoke(app, words_typed).exit_code == 0
+    found = tw.compare([tmp_path / "random.json", tmp_path / "expert.json"])
+    assert [group.label for group in found.groups] == ["expert", "random"] and found.named_by == ["player"]
+    assert found.groups[0].success == 1.0 and found.pairs[0].over_tasks is not None
+    assert CliRunner().invoke(app, [*words_typed[:-1], str(tmp_path / "more.json"), "env.max_turns=3"]).exit_code == 0
+    with pytest.raises(TurnwiseError, match=r"max turns is 10 .* and 3"):
+        tw.compare([tmp_path / "random.json", tmp_path / "more.json"])
+
+
+def test_an_evaluation_knows_how_it_was_measured() -> None:
+    settings_ = {
+        "agent.max_prompt_tokens": 96,
+        "engine.max_tokens": 3,
+        "agent.prompt": "action",
+        "model.tiny.layers": 1,
+        "model.tiny.hidden": 32,
+    }
+    recipe = Path(__file__).parent.parent / "recipes" / "ezpoints-tiny.toml"
+    result = tw.evaluate(recipe, n=4, temperature=0.7, **{**settings_, "seed": 3, "credit.name": "grpo", "model.tiny.heads": 2})
+    record = result.record()
+    assert (record["temperature"], record["environment"], record["split"], record["max_turns"]) == (0.7, "ezpoints", "valid", 6)
+    assert record["config"]["credit"]["name"] == "grpo" and record["seed"] == 3 and "out" not in record["config"]
+    assert len(record["outcomes"]) == 4 and record["panel_hash"] == result.panel_hash
+    json.dumps(record, allow_nan=False)
 
 
 def test_what_is_no_result_is_named(tmp_path: Path) -> None:

@@ -187,15 +187,15 @@ def test_a_run_that_was_killed_goes_on_where_it_was(recipe: Path, tmp_path: Path
             if jobs[0].iteration >= 3 and jobs[0].process is not None and jobs[0].process.poll() is None:
                 jobs[0].process.kill()
 
-    values = ["seed=5", "iterations=40"]
+    values = ["seed=5", "iterations=15", "eval.every=5"]
     killed = run(recipe, values, tmp_path / "out", watcher=Killer())
     assert killed.jobs[0].state == "failed" and killed.jobs[0].exit_code == -signal.SIGKILL
     (job,) = plan(recipe, values, tmp_path / "out")[1]
     assert job.found == "cut off" and job.state == "waiting" and job.iteration >= 3
     resumed = run(recipe, values, tmp_path / "out")
-    assert resumed.exit_code == 0 and resumed.jobs[0].iteration == 40
+    assert resumed.exit_code == 0 and resumed.jobs[0].iteration == 15
     metrics = Run.open(job.folder).metrics()
-    assert [line["iteration"] for line in metrics] == list(range(41))
+    assert [line["iteration"] for line in metrics] == list(range(16))
 
 
 def test_ctrl_c_is_handed_on_and_every_run_saves(recipe: Path, tmp_path: Path) -> None:
@@ -240,14 +240,14 @@ def test_the_command_shows_the_plan_and_compares_at_the_end(recipe: Path, tmp_pa
     done = command("--jobs", "2", "--target", "0.01")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "gigpo − grpo" in done.stdout and "sweep.json" in done.stdout and "reached by" in done.stdout
-    assert "finished already: skipped" in command("--dry-run").stdout
 
 
 def test_time_left_is_told_from_the_pace_and_not_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1000.0
-    monkeypatch.setattr("turnwise.sweep.time.monotonic", lambda: now)
+    clock: list[float] = []
+    monkeypatch.setattr("turnwise.sweep.time.monotonic", lambda: clock[-1])
     job = Job("a", tmp_path, {}, Config.load(None, {"iterations": 10, "model.tiny.max_length": 4096}), state="running", iteration=2)
     for now, iteration, left in ((1500.0, 2, None), (2000.0, 3, None), (2010.0, 5, 25.0), (2014.0, 7, 10.5)):
+        clock.append(now)
         (tmp_path / "metrics.jsonl").write_text(json.dumps({"iteration": iteration}) + "\n")
         job.look()
         assert job.left == left
