@@ -28,7 +28,7 @@ from typing import Any
 from urllib.request import urlopen
 
 from turnwise.pages.report import write_report
-from turnwise.pages.server import SCRIPTS, STYLE, Server
+from turnwise.pages.server import SCRIPT, STYLE, Server
 from turnwise.pages.shelf import Shelf
 from turnwise.rollouts import Rollouts, Stop, Trajectory, Turn
 from turnwise.runs import Run
@@ -96,7 +96,7 @@ def asked(folder: Path, name: str, last: int, members: int) -> dict[str, Any]:
     server = Server(Shelf(folder), 0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url, place = server.url, f"run={name}&part=rollouts&iteration={last}"
-    first = ["", *(f"static/{file}" for file in (*SCRIPTS, STYLE)), "api/runs"]
+    first = ["", f"static/{SCRIPT}", f"static/{STYLE}", "api/runs"]
     found: dict[str, Any] = {}
     for title, paths in {
         "first page (page, scripts, list of runs)": first,

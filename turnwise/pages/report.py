@@ -17,7 +17,7 @@ from urllib.parse import quote
 from turnwise.errors import TurnwiseError
 from turnwise.files import write_text_atomically
 from turnwise.pages.answers import Answers, as_json
-from turnwise.pages.server import PAGE, SCRIPTS, STYLE, static
+from turnwise.pages.server import PAGE, STYLE, script, static
 from turnwise.pages.shelf import Shelf
 
 ATTEMPTS = 200
@@ -118,12 +118,12 @@ def add_attempts(told: Collected, runs: list[str], attempts: int) -> None:
 
 def html(told: Collected, title: str) -> str:
     """The file."""
-    script, style = "\n".join(static(name) for name in SCRIPTS), static(STYLE)
-    own = f"script-src '{digest(script)}'; style-src '{digest(style)}'"
+    code, style = script(), static(STYLE)
+    own = f"script-src '{digest(code)}'; style-src '{digest(style)}'"
     policy = f"default-src 'none'; {own}; img-src data:; base-uri 'none'; form-action 'none'"
     data = as_json({"title": title, "answers": told.found, "pictures": told.pictures, "attempts": told.attempts, "kept": told.kept})
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>'
-    body = f'<script type="application/json" id="data">{harmless(data)}</script>\n<script>{script}</script>'
+    body = f'<script type="application/json" id="data">{harmless(data)}</script>\n<script>{code}</script>'
     return static(PAGE).replace("<!-- head -->", head).replace("<!-- data -->", body)
 
 

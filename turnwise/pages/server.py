@@ -1,12 +1,13 @@
 """The pages over HTTP, for the person at this machine and nobody else.
 
 It listens on the loopback address alone. A web page elsewhere could still make this browser ask here, or point a name of its own at
-127.0.0.1; so the Host header must name this server, and a request that another site caused is refused. Only GET and HEAD exist, answers
-are looked up by name, and the pages may load nothing from anywhere else.
+127.0.0.1; so the Host header must name this machine (any port: an SSH tunnel may end at another), and answers and scripts are refused to a
+request that another site caused. Only GET and HEAD exist, answers are looked up by name, and the pages may load nothing from elsewhere.
 """
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,8 +21,9 @@ from turnwise.pages.shelf import Shelf
 
 ADDRESS = "127.0.0.1"
 PORT = 7878
+HOST = re.compile(r"(127\.0\.0\.1|localhost)(:[0-9]{1,5})?")
 SCRIPTS = ("base.js", "data.js", "charts.js", "runs.js", "overview.js", "attempts.js", "turns.js", "compare.js", "main.js")
-STYLE, PAGE = "style.css", "page.html"
+SCRIPT, STYLE, PAGE = "pages.js", "style.css", "page.html"
 KINDS = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8", "html": "text/html; charset=utf-8"}
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -43,10 +45,16 @@ def static(name: str) -> str:
     return (files("turnwise.pages") / "static" / name).read_text(encoding="utf-8")
 
 
+@cache
+def script() -> str:
+    """All scripts as one, in their order."""
+    return "\n".join(static(name) for name in SCRIPTS)
+
+
 def page() -> str:
-    """The page, with its scripts and its style named."""
-    scripts = "\n".join(f'<script src="/static/{name}" defer></script>' for name in SCRIPTS)
-    return static(PAGE).replace("<!-- head -->", f'<link rel="stylesheet" href="/static/{STYLE}">\n{scripts}').replace("<!-- data -->", "")
+    """The page, with its script and its style named."""
+    head = f'<link rel="stylesheet" href="/static/{STYLE}">\n<script src="/static/{SCRIPT}" defer></script>'
+    return static(PAGE).replace("<!-- head -->", head).replace("<!-- data -->", "")
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -69,17 +77,18 @@ class Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _answer(self) -> tuple[HTTPStatus, str, bytes]:
-        if self.headers.get("Host", "") not in self.server.names:
+        if not HOST.fullmatch(self.headers.get("Host", "")):
             return HTTPStatus.FORBIDDEN, "text/plain", b"This server answers only to 127.0.0.1 and localhost.\n"
-        if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-            return HTTPStatus.FORBIDDEN, "text/plain", b"Another site asked for this.\n"
         url = urlsplit(self.path)
+        if url.path != "/" and self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):  # the page itself holds nothing
+            return HTTPStatus.FORBIDDEN, "text/plain", b"Another site asked for this.\n"
         words = dict(parse_qsl(url.query, keep_blank_values=True, errors="surrogateescape"))
         match url.path.split("/"):
             case ["", ""]:
                 return HTTPStatus.OK, KINDS["html"], page().encode()
-            case ["", "static", name] if name in (*SCRIPTS, STYLE):
-                return HTTPStatus.OK, KINDS[name.rsplit(".", 1)[1]], static(name).encode()
+            case ["", "static", name] if name in (SCRIPT, STYLE):
+                body = script() if name == SCRIPT else static(STYLE)
+                return HTTPStatus.OK, KINDS[name.rsplit(".", 1)[1]], body.encode()
             case ["", "api", name]:
                 return HTTPStatus.OK, "application/json", as_json(self.server.answers(name, words)).encode()
             case ["", "picture"]:
@@ -112,9 +121,6 @@ class Server(ThreadingHTTPServer):
     def __init__(self, shelf: Shelf, port: int = PORT):
         self.answers = Answers(shelf)
         super().__init__((ADDRESS, port), Handler)
-        self.names = {f"{host}:{self.server_port}" for host in (ADDRESS, "localhost")}
-        if self.server_port == 80:
-            self.names |= {ADDRESS, "localhost"}
 
     @property
     def url(self) -> str:

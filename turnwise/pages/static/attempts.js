@@ -228,6 +228,7 @@
 
   T.views = T.views ?? {};
   T.views.attempts = async (root, words) => {
+    if (words.part && words.iteration) T.askOnce("batch", { run: words.run, part: words.part, iteration: Number(words.iteration) }).catch(() => null); // needed soon
     const about = await T.ask("run", { run: words.run });
     const page = new Page(root, words, about);
     await page.start();
