@@ -180,7 +180,9 @@ def train(
 def evaluate(
     source: Annotated[str | None, typer.Argument(help="A run, a model folder or a recipe. Not needed with --agent and --url.")] = None,
     overrides: Overrides = None,
-    agent: Annotated[str | None, typer.Option(help="random or expert: play without a model.")] = None,
+    agent: Annotated[
+        str | None, typer.Option(help="random, expert: without a model. plain, react, reflexion: the model by prompting alone.")
+    ] = None,
     env: Annotated[str | None, typer.Option(help="The environment, if not the run's own.")] = None,
     split: Annotated[str | None, typer.Option(help="The split, if not the run's own evaluation split.")] = None,
     n: Annotated[int | None, typer.Option(min=1, help="Tasks of the panel; without it the whole split.")] = None,
@@ -191,6 +193,8 @@ def evaluate(
     url: Annotated[str | None, typer.Option(help="The server's address, as http://127.0.0.1:8000/v1; its key: OPENAI_API_KEY.")] = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="The model's name on the server.")] = None,
     save: Annotated[str | None, typer.Option(metavar="FILE.json", help="Write every outcome with its settings, for `compare`.")] = None,
+    trials: Annotated[int, typer.Option(min=1, help="With --agent reflexion: attempts at each task.")] = 3,
+    examples: Annotated[int, typer.Option(min=0, help="With plain, react, reflexion: solved training tasks shown in the prompt.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Measure success on a fixed panel of tasks."""
@@ -198,7 +202,7 @@ def evaluate(
 
     served = {"engine.name": engine or ("openai" if url else None), "engine.url": url, "engine.model": model}
     changes = {key: value for key, value in served.items() if value is not None}
-    commands.evaluate(source, overrides or [], changes, agent, env, split, n, seed, temperature, repeats, as_json, save)
+    commands.evaluate(source, overrides or [], changes, agent, env, split, n, seed, temperature, repeats, as_json, save, trials, examples)
 
 
 @app.command()

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from turnwise.config import Config
-from turnwise.errors import TurnwiseError
-from turnwise.evaluation import Evaluation, run_panel
+from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.evaluation import Evaluation, Share, run_panel
 from turnwise.files import write_text_atomically
 from turnwise.recipes import help_config, parse_override, to_toml
 from turnwise.report.progress import reporter
@@ -21,6 +21,7 @@ from turnwise.runs import CONFIG, Run
 
 __all__ = ["evaluate", "help_config", "train"]
 
+PROMPTED = ("plain", "react", "reflexion")  # agents of turnwise.baselines
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 
 
@@ -155,30 +156,37 @@ def evaluate(
     repeats: int,
     as_json: bool,
     save: str | None = None,
+    trials: int = 3,
+    examples: int = 0,
 ) -> None:
     """`turnwise eval`."""
     if source is not None and "=" in source:
         overrides, source = [source, *overrides], None
     changes = dict(parse_override(text) for text in overrides) | changes
     console = Console(stderr=as_json)
-    if agent is not None:
+    common: dict[str, Any] = {"env": env, "split": split, "n": n, "seed": seed, "temperature": temperature, "repeats": repeats}
+    if agent in PROMPTED:
+        from turnwise import baselines
+
+        result = baselines.evaluate(agent, source, trials=trials, examples=examples, reporter=reporter(console), **common, **changes)
+    elif agent is not None:
         result = evaluate_player(agent, source, env, split, n, seed, repeats, changes)
     elif source is None and changes.get("engine.name") != "openai":
         raise TurnwiseError(
-            "say what to evaluate: a run, a model folder or a recipe; --agent random|expert with --env NAME; "
+            "say what to evaluate: a run, a model folder or a recipe (with --agent plain|react|reflexion: by prompting alone); "
+            "--agent random|expert with --env NAME; "
             "or a server with --engine openai --url URL --model NAME --env NAME"
         )
     else:
         from turnwise import api
 
-        result = api.evaluate(
-            source, env=env, split=split, n=n, seed=seed, temperature=temperature, repeats=repeats, reporter=reporter(console), **changes
-        )
+        result = api.evaluate(source, reporter=reporter(console), **common, **changes)
     if save is not None:
         write_text_atomically(save, json.dumps(result.record(), allow_nan=False, default=float) + "\n")
         Console(stderr=True).print(Text(f"written: {save}"), soft_wrap=True)
     if as_json:
-        print(json.dumps(result.to_dict(), indent=2))
+        by_trial = {"trials": result.settings["trials"]} if "trials" in result.settings else {}
+        print(json.dumps(result.to_dict() | by_trial, indent=2))
     else:
         show_evaluation(console, result)
 
@@ -189,14 +197,16 @@ def evaluate_player(
     """A random or expert agent through the same collector: the first thing to try on a new environment."""
     from turnwise import api
     from turnwise.collect.collector import Collector
-    from turnwise.collect.player_policy import PlayerPolicy, player
+    from turnwise.collect.player_policy import PLAYERS, PlayerPolicy, player
     from turnwise.collect.players import Advised
     from turnwise.envs.pool import Pool
     from turnwise.envs.registry import portable
     from turnwise.system import System
 
     if source is not None:
-        raise TurnwiseError("--agent plays without a model: leave the run or model out, and name an environment with --env")
+        raise TurnwiseError(f"--agent {agent} plays without a model: leave the run or model out, and name an environment with --env")
+    if agent not in PLAYERS:
+        raise unknown_name("agent", agent, [*PLAYERS, *PROMPTED])
     config = Config.load(None, {"agent.max_prompt_tokens": 500, **changes, **({"env.name": env} if env else {})})
     system, policy = System(config), PlayerPolicy(player(agent))
     panel = system.panel_of(split or config.eval.split, n, seed)
@@ -212,7 +222,12 @@ def evaluate_player(
 def show_evaluation(console: Console, result: Evaluation) -> None:
     """The result as a short table."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_row("success", str(result.success))
+    if trials := result.settings.get("trials"):
+        for each in trials:
+            table.add_row(f"success within {each['trial']}", str(Share(round(each["success"] * each["n"]), each["n"])))
+        table.add_row("", "only the first row is one attempt at each task; later ones follow the environment's verdict on the ones before")
+    else:
+        table.add_row("success", str(result.success))
     for kind, share in result.by_type.items():
         table.add_row(f"  {kind}", str(share))
     table.add_row("turns", f"{result.turns:.1f} on average")

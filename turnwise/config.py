@@ -66,7 +66,7 @@ class Agent(Section):
     history: int = Field(2, ge=0)
     """With context=window: how many earlier observations and actions a prompt shows."""
     prompt: str = "think"
-    """A prompt template: think, action, tool, search, or the path of a template of your own."""
+    """A prompt template: think, react, plain, action, remind, tool, search, or the path of a template of your own."""
     parse: Literal["auto", "tags", "whole", "tool", "verbs"] = "auto"
     """How the action is read: between <action> tags, the whole response, the model's native tool call, between tags named after the
     action's verb; auto: what the prompt asks for."""

@@ -10,7 +10,15 @@ from turnwise.errors import TurnwiseError, unknown_name
 
 STYLES = ("tags", "whole", "tool", "verbs")
 VALID_RULES = ("parsed", "thought", "admissible")
-STYLE_OF_PROMPT = {"think": "tags", "action": "whole", "remind": "whole", "tool": "tool", "search": "verbs"}
+STYLE_OF_PROMPT = {
+    "think": "tags",
+    "react": "tags",
+    "plain": "whole",
+    "action": "whole",
+    "remind": "whole",
+    "tool": "tool",
+    "search": "verbs",
+}
 
 ACT_TOOL: Mapping[str, Any] = {
     "type": "function",
@@ -29,8 +37,8 @@ ACT_TOOL: Mapping[str, Any] = {
 @dataclass(frozen=True)
 class AgentSettings:
     """context: `window`, `full`, a registered name, or `path/to/file.py:Class`. history: how many past turns a window shows.
-    prompt: `think`, `action`, `tool`, `search`, or the path of a template. parse: `tags`, `whole`, `tool`, `verbs`, or `auto` (what the
-    prompt asks for).
+    prompt: `think`, `react`, `plain`, `action`, `remind`, `tool`, `search`, or the path of a template.
+    parse: `tags`, `whole`, `tool`, `verbs`, or `auto` (what the prompt asks for).
     valid: what a valid response needs: `parsed`, `thought` (also a closed <think> before the action), or `admissible`.
     show_actions: list the admissible actions in the prompt, less `hide_actions`. system: a system message, none where empty.
     max_prompt_tokens: the longest prompt. template_options: for the model's chat template, e.g. {"enable_thinking": False}.
