@@ -25,8 +25,27 @@
       this.middle = el("section", { class: "middle", "aria-label": "The attempt" });
       this.side = el("aside", { class: "side card", "aria-label": "Why was this turn rewarded" });
       this.top = el("div", { class: "chooser" });
-      T.show(this.root, el("div", { class: "attempts" }, el("section", { class: "left", "aria-label": "Choose an attempt" }, this.top, this.list), this.middle, this.side));
-      if (this.iteration === undefined) return T.show(this.middle, el("p", { class: "empty-words" }, T.file ? "This file holds no attempts of this run." : "This run keeps no attempts yet (run.keep_rollouts says how many iterations stay)."));
+      T.show(
+        this.root,
+        el(
+          "div",
+          { class: "attempts" },
+          el("section", { class: "left", "aria-label": "Choose an attempt" }, this.top, this.list),
+          this.middle,
+          this.side,
+        ),
+      );
+      if (this.iteration === undefined)
+        return T.show(
+          this.middle,
+          el(
+            "p",
+            { class: "empty-words" },
+            T.file
+              ? "This file holds no attempts of this run."
+              : "This run keeps no attempts yet (run.keep_rollouts says how many iterations stay).",
+          ),
+        );
       await this.load();
     }
     async load() {
@@ -51,22 +70,83 @@
     chooser() {
       const rows = this.batch?.rows ?? { stop: [], type: [] };
       const kept = this.about[this.part] ?? [];
-      const parts = [["rollouts", "training"], ["evals", "evaluation"]].filter(([part]) => this.about[part].length);
+      const parts = [
+        ["rollouts", "training"],
+        ["evals", "evaluation"],
+      ].filter(([part]) => this.about[part].length);
       const set = (key) => (value) => ((wishes[key] = value), this.refilter());
       const at = kept.indexOf(this.iteration);
-      const step = (by) => el("button", { type: "button", disabled: kept[at + by] === undefined, "aria-label": by < 0 ? "Iteration before" : "Next iteration", onclick: () => this.turnTo(this.part, kept[at + by]) }, by < 0 ? "‹" : "›");
-      this.field = el("input", { type: "search", value: wishes.text, placeholder: "task or text  ( / )", "aria-label": "Filter by task; Enter searches the texts", "data-search": true,
+      const step = (by) =>
+        el(
+          "button",
+          {
+            type: "button",
+            disabled: kept[at + by] === undefined,
+            "aria-label": by < 0 ? "Iteration before" : "Next iteration",
+            onclick: () => this.turnTo(this.part, kept[at + by]),
+          },
+          by < 0 ? "‹" : "›",
+        );
+      this.field = el("input", {
+        type: "search",
+        value: wishes.text,
+        placeholder: "task or text  ( / )",
+        "aria-label": "Filter by task; Enter searches the texts",
+        "data-search": true,
         oninput: (event) => ((wishes.text = event.target.value), (this.hits = null), this.refilter()),
-        onkeydown: (event) => event.key === "Enter" && this.search() });
-      const stops = different(rows.stop), types = different(rows.type);
+        onkeydown: (event) => event.key === "Enter" && this.search(),
+      });
+      const stops = different(rows.stop),
+        types = different(rows.type);
       T.show(
         this.top,
-        el("div", { class: "bar tight" }, T.choice("Training or evaluation", parts, this.part, (part) => this.turnTo(part, this.about[part][this.about[part].length - 1]), true), T.choice("iteration", [...kept].reverse().map((n) => [n, n]), this.iteration, (n) => this.turnTo(this.part, Number(n))), step(-1), step(1)),
-        el("div", { class: "bar tight" }, this.field, el("button", { type: "button", onclick: () => this.search(), title: "Search all texts of this iteration" }, "Search texts")),
-        el("div", { class: "bar tight filters" },
-          T.choice("Outcome", [["", "any outcome"], ["won", "solved"], ["lost", "not solved"], ["mixed", "mixed groups"]], wishes.outcome, set("outcome"), true),
-          stops.length > 1 ? T.choice("Ended by", [["", "any end"], ...stops.map((stop) => [stop, stop])], wishes.stop, set("stop"), true) : null,
-          types.length > 1 ? T.choice("Task type", [["", "any type"], ...types.map((type) => [type, type])], wishes.type, set("type"), true) : null),
+        el(
+          "div",
+          { class: "bar tight" },
+          T.choice(
+            "Training or evaluation",
+            parts,
+            this.part,
+            (part) => this.turnTo(part, this.about[part][this.about[part].length - 1]),
+            true,
+          ),
+          T.choice(
+            "iteration",
+            [...kept].reverse().map((n) => [n, n]),
+            this.iteration,
+            (n) => this.turnTo(this.part, Number(n)),
+          ),
+          step(-1),
+          step(1),
+        ),
+        el(
+          "div",
+          { class: "bar tight" },
+          this.field,
+          el("button", { type: "button", onclick: () => this.search(), title: "Search all texts of this iteration" }, "Search texts"),
+        ),
+        el(
+          "div",
+          { class: "bar tight filters" },
+          T.choice(
+            "Outcome",
+            [
+              ["", "any outcome"],
+              ["won", "solved"],
+              ["lost", "not solved"],
+              ["mixed", "mixed groups"],
+            ],
+            wishes.outcome,
+            set("outcome"),
+            true,
+          ),
+          stops.length > 1
+            ? T.choice("Ended by", [["", "any end"], ...stops.map((stop) => [stop, stop])], wishes.stop, set("stop"), true)
+            : null,
+          types.length > 1
+            ? T.choice("Task type", [["", "any type"], ...types.map((type) => [type, type])], wishes.type, set("type"), true)
+            : null,
+        ),
         (this.counted = el("p", { class: "dim small" })),
       );
     }
@@ -92,16 +172,19 @@
       const wanted = wishes.text.toLowerCase();
       const solved = new Map();
       group.forEach((name, number) => solved.set(name, (solved.get(name) ?? new Set()).add(success[number])));
-      const types = new Set(type), stops = new Set(stop);
-      this.order = id.map((_, number) => number).filter((number) => {
-        if (this.hits) return this.hits.has(id[number]);
-        if (wishes.outcome === "won" && !success[number]) return false;
-        if (wishes.outcome === "lost" && success[number]) return false;
-        if (wishes.outcome === "mixed" && solved.get(group[number]).size < 2) return false;
-        if (wishes.stop && stops.has(wishes.stop) && stop[number] !== wishes.stop) return false;
-        if (wishes.type && types.has(wishes.type) && type[number] !== wishes.type) return false;
-        return !wanted || task[number].toLowerCase().includes(wanted) || id[number] === wanted;
-      });
+      const types = new Set(type),
+        stops = new Set(stop);
+      this.order = id
+        .map((_, number) => number)
+        .filter((number) => {
+          if (this.hits) return this.hits.has(id[number]);
+          if (wishes.outcome === "won" && !success[number]) return false;
+          if (wishes.outcome === "lost" && success[number]) return false;
+          if (wishes.outcome === "mixed" && solved.get(group[number]).size < 2) return false;
+          if (wishes.stop && stops.has(wishes.stop) && stop[number] !== wishes.stop) return false;
+          if (wishes.type && types.has(wishes.type) && type[number] !== wishes.type) return false;
+          return !wanted || task[number].toLowerCase().includes(wanted) || id[number] === wanted;
+        });
       const won = this.order.filter((number) => success[number]).length;
       this.counted.textContent = `${this.order.length} of ${id.length} attempts, ${won} solved`;
     }
@@ -122,7 +205,8 @@
     }
     drawList() {
       const rows = this.batch.rows;
-      const groups = new Map(), sizes = new Map();
+      const groups = new Map(),
+        sizes = new Map();
       const add = (map, key, value) => (map.has(key) ? map.get(key).push(value) : map.set(key, [value]));
       for (const number of this.order) add(groups, rows.group[number], number);
       rows.group.forEach((group, number) => add(sizes, group, rows.success[number]));
@@ -135,9 +219,27 @@
         shown.map(([group, numbers]) => {
           const all = sizes.get(group);
           const won = all.filter(Boolean).length;
-          return el("div", { class: "group", role: "listitem" }, alone ? null : el("div", { class: "group-head" }, el("span", { class: "task-name", title: rows.task[numbers[0]] }, this.short(rows.task[numbers[0]])), el("span", { class: "dim" }, `${won}/${all.length}`)), numbers.map((number) => this.line(number, alone)));
+          return el(
+            "div",
+            { class: "group", role: "listitem" },
+            alone
+              ? null
+              : el(
+                  "div",
+                  { class: "group-head" },
+                  el("span", { class: "task-name", title: rows.task[numbers[0]] }, this.short(rows.task[numbers[0]])),
+                  el("span", { class: "dim" }, `${won}/${all.length}`),
+                ),
+            numbers.map((number) => this.line(number, alone)),
+          );
         }),
-        groups.size > this.limit ? el("button", { type: "button", onclick: () => ((this.limit += STEP), this.drawList()) }, `show more (${groups.size - this.limit} groups)`) : null,
+        groups.size > this.limit
+          ? el(
+              "button",
+              { type: "button", onclick: () => ((this.limit += STEP), this.drawList()) },
+              `show more (${groups.size - this.limit} groups)`,
+            )
+          : null,
         this.order.length ? null : el("p", { class: "dim" }, "No attempt fits."),
       );
     }
@@ -154,28 +256,47 @@
       const rows = this.batch.rows;
       const id = rows.id[number];
       const here = T.inFile("attempt", { ...this.place, id });
-      const pick =
-        el("button", { type: "button", class: `pick ${id === this.id ? "current" : ""}`, "aria-current": id === this.id ? "true" : null, disabled: !here, title: here ? null : "not in this file", onclick: () => this.open(id, 0) },
-          el("span", { class: rows.success[number] ? "won" : "lost" }, rows.success[number] ? "✓" : "✗"), el("span", { class: "id" }, alone ? this.short(rows.task[number]) : id), el("span", { class: "dim" }, `${rows.turns[number]} turns`), el("span", { class: "dim" }, T.number(rows.reward[number])), rows.invalid[number] ? el("span", { class: "bad-words", title: "turns that could not be read" }, `${rows.invalid[number]}!`) : null);
+      const pick = el(
+        "button",
+        {
+          type: "button",
+          class: `pick ${id === this.id ? "current" : ""}`,
+          "aria-current": id === this.id ? "true" : null,
+          disabled: !here,
+          title: here ? null : "not in this file",
+          onclick: () => this.open(id, 0),
+        },
+        el("span", { class: rows.success[number] ? "won" : "lost" }, rows.success[number] ? "✓" : "✗"),
+        el("span", { class: "id" }, alone ? this.short(rows.task[number]) : id),
+        el("span", { class: "dim" }, `${rows.turns[number]} turns`),
+        el("span", { class: "dim" }, T.number(rows.reward[number])),
+        rows.invalid[number] ? el("span", { class: "bad-words", title: "turns that could not be read" }, `${rows.invalid[number]}!`) : null,
+      );
       this.lines.set(id, pick);
       return el(
         "div",
         { class: "member" },
         pick,
-        (this.hits?.get(id) ?? []).slice(0, 3).map((hit) => el("button", { type: "button", class: "hit", onclick: () => this.open(id, hit.t) }, el("b", null, `turn ${hit.t} `), hit.text)),
+        (this.hits?.get(id) ?? [])
+          .slice(0, 3)
+          .map((hit) =>
+            el("button", { type: "button", class: "hit", onclick: () => this.open(id, hit.t) }, el("b", null, `turn ${hit.t} `), hit.text),
+          ),
       );
     }
     async open(id, t = 0, moved = true) {
-      if (id === null) return T.show(this.middle, el("p", { class: "empty-words" }, "No attempt fits what was asked for.")), T.show(this.side);
+      if (id === null)
+        return (T.show(this.middle, el("p", { class: "empty-words" }, "No attempt fits what was asked for.")), T.show(this.side));
       const turn = (this.opening = (this.opening ?? 0) + 1);
       const number = this.batch.rows.id.indexOf(id);
       const asked = [T.askOnce("attempt", { ...this.place, id })];
-      if (this.part === "rollouts") asked.push(T.askOnce("group", { ...this.place, group: this.batch.rows.group[number] }).catch(() => null));
+      if (this.part === "rollouts")
+        asked.push(T.askOnce("group", { ...this.place, group: this.batch.rows.group[number] }).catch(() => null));
       let found;
       try {
         found = await Promise.all(asked);
       } catch (error) {
-        return T.show(this.middle, el("p", { class: "warning" }, error.message)), T.show(this.side);
+        return (T.show(this.middle, el("p", { class: "warning" }, error.message)), T.show(this.side));
       }
       if (turn !== this.opening) return; // another one was opened meanwhile
       [this.attempt, this.group] = found;
@@ -191,9 +312,26 @@
       this.pick = pick;
       T.show(
         this.middle,
-        el("div", { class: "card head" }, T.attemptHead(attempt), attempt.problem ? el("p", { class: "warning" }, attempt.problem) : null,
-          this.map ? el("details", { open: true, class: "map-box" }, el("summary", null, "The group: every attempt, every turn, coloured by credit"), this.map.node, attempt.credited ? T.scaleLegend(attempt.scale) : null) : null),
-        el("ol", { class: "turns", start: 0 }, attempt.turns.map((turn, t) => T.turnCard(attempt, turn, t, this.place, (at) => this.choose(at, true, false)))),
+        el(
+          "div",
+          { class: "card head" },
+          T.attemptHead(attempt),
+          attempt.problem ? el("p", { class: "warning" }, attempt.problem) : null,
+          this.map
+            ? el(
+                "details",
+                { open: true, class: "map-box" },
+                el("summary", null, "The group: every attempt, every turn, coloured by credit"),
+                this.map.node,
+                attempt.credited ? T.scaleLegend(attempt.scale) : null,
+              )
+            : null,
+        ),
+        el(
+          "ol",
+          { class: "turns", start: 0 },
+          attempt.turns.map((turn, t) => T.turnCard(attempt, turn, t, this.place, (at) => this.choose(at, true, false))),
+        ),
       );
       this.middle.scrollTop = 0;
     }
@@ -219,7 +357,16 @@
       return null;
     }
     key(event) {
-      const acts = { j: () => this.step(1), ArrowDown: () => this.step(1), k: () => this.step(-1), ArrowUp: () => this.step(-1), l: () => this.next(1), ArrowRight: () => this.next(1), h: () => this.next(-1), ArrowLeft: () => this.next(-1) };
+      const acts = {
+        j: () => this.step(1),
+        ArrowDown: () => this.step(1),
+        k: () => this.step(-1),
+        ArrowUp: () => this.step(-1),
+        l: () => this.next(1),
+        ArrowRight: () => this.next(1),
+        h: () => this.next(-1),
+        ArrowLeft: () => this.next(-1),
+      };
       if (!acts[event.key]) return false;
       acts[event.key]();
       return true;
@@ -228,7 +375,8 @@
 
   T.views = T.views ?? {};
   T.views.attempts = async (root, words) => {
-    if (words.part && words.iteration) T.askOnce("batch", { run: words.run, part: words.part, iteration: Number(words.iteration) }).catch(() => null); // needed soon
+    if (words.part && words.iteration)
+      T.askOnce("batch", { run: words.run, part: words.part, iteration: Number(words.iteration) }).catch(() => null); // needed soon
     const about = await T.ask("run", { run: words.run });
     const page = new Page(root, words, about);
     await page.start();
@@ -241,7 +389,7 @@
         Object.assign(about, await T.ask("run", { run: words.run }));
         if (JSON.stringify([about.rollouts, about.evals]) === before) return;
         if (page.iteration === undefined) await page.start.call(Object.assign(page, new Page(root, words, about)));
-        else page.chooser(), page.filter();
+        else (page.chooser(), page.filter());
       },
     };
   };

@@ -5,10 +5,13 @@
   const T = (window.Turnwise = {});
   const SVG = "http://www.w3.org/2000/svg";
   // Control characters, marks that turn the reading direction, lone surrogates and non-characters: shown by name, so that nothing hides.
-  const ODD = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufdd0-\ufdef\ufffe\uffff]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
+  const ODD =
+    /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufdd0-\ufdef\ufffe\uffff]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
 
   T.visible = (value) =>
-    String(value ?? "").replace(/\r\n/g, "\n").replace(ODD, (odd) => `[U+${odd.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}]`);
+    String(value ?? "")
+      .replace(/\r\n/g, "\n")
+      .replace(ODD, (odd) => `[U+${odd.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}]`);
 
   const fill = (node, props, children) => {
     for (const [key, value] of Object.entries(props ?? {})) {

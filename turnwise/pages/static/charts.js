@@ -30,7 +30,8 @@
   };
 
   const nearest = (xs, x) => {
-    let low = 0, high = xs.length - 1;
+    let low = 0,
+      high = xs.length - 1;
     while (low < high) {
       const middle = (low + high) >> 1;
       if (xs[middle] < x) low = middle + 1;
@@ -46,7 +47,13 @@
     constructor({ title, hint, format = T.number, cursor, onpick }) {
       Object.assign(this, { title, format, cursor, onpick, width: 400 });
       this.legend = el("div", { class: "legend" });
-      this.svg = svg("svg", { class: "plot", height: HEIGHT, role: "img", tabindex: 0, "aria-label": `${title}. Arrow keys move through iterations.` });
+      this.svg = svg("svg", {
+        class: "plot",
+        height: HEIGHT,
+        role: "img",
+        tabindex: 0,
+        "aria-label": `${title}. Arrow keys move through iterations.`,
+      });
       this.node = el("section", { class: "chart card" }, el("h3", { title: hint }, title), this.legend, this.svg);
       this.svg.addEventListener("pointermove", (event) => this.point(event));
       this.svg.addEventListener("pointerleave", () => this.cursor.move(null));
@@ -77,7 +84,11 @@
       event.preventDefault();
       event.stopPropagation();
       this.cursor.move(this.xs[Math.min(last, Math.max(0, to))]);
-      T.say(`${this.title}, iteration ${this.cursor.x}: ${this.read(this.cursor.x).map(([name, value]) => `${name} ${value}`).join(", ")}`);
+      T.say(
+        `${this.title}, iteration ${this.cursor.x}: ${this.read(this.cursor.x)
+          .map(([name, value]) => `${name} ${value}`)
+          .join(", ")}`,
+      );
     }
     px(x) {
       return SPACE.left + ((x - this.low) / (this.high - this.low || 1)) * (this.width - SPACE.left - SPACE.right);
@@ -108,7 +119,9 @@
       this.svg.setAttribute("viewBox", `0 0 ${this.width} ${HEIGHT}`);
       this.line = svg("line", { class: "cursor", y1: SPACE.top, y2: HEIGHT - SPACE.bottom, visibility: "hidden" });
       this.dots = svg("g", null);
-      const empty = this.xs.length ? null : svg("text", { class: "empty", x: this.width / 2, y: HEIGHT / 2, "text-anchor": "middle" }, "not measured yet");
+      const empty = this.xs.length
+        ? null
+        : svg("text", { class: "empty", x: this.width / 2, y: HEIGHT / 2, "text-anchor": "middle" }, "not measured yet");
       T.show(this.svg, this.xs.length ? this.frame() : null, this.xs.length ? this.shapes() : null, this.line, this.dots, empty);
       this.mark(this.cursor.x);
     }
@@ -129,8 +142,15 @@
     label(x) {
       const at = x ?? this.xs[this.xs.length - 1];
       const when = x === null || !this.xs.length ? null : el("span", { class: "when" }, `iteration ${x}`);
-      T.show(this.legend, this.xs.length ? this.read(at).map(([name, value, look, hint]) =>
-        el("span", { class: "entry", title: hint }, el("i", { class: `swatch ${look}` }), `${name} `, el("b", null, value))) : null, when);
+      T.show(
+        this.legend,
+        this.xs.length
+          ? this.read(at).map(([name, value, look, hint]) =>
+              el("span", { class: "entry", title: hint }, el("i", { class: `swatch ${look}` }), `${name} `, el("b", null, value)),
+            )
+          : null,
+        when,
+      );
     }
   }
 
@@ -144,8 +164,11 @@
       this.series = series.filter((each) => each.x.length);
       this.xs = [...new Set(this.series.flatMap((each) => each.x))].sort((a, b) => a - b);
       this.range();
-      const values = this.series.flatMap((each) => [...each.y, ...(each.low ?? []), ...(each.high ?? [])]).filter((value) => value !== null);
-      let low = values.reduce((a, b) => Math.min(a, b), Infinity), high = values.reduce((a, b) => Math.max(a, b), -Infinity);
+      const values = this.series
+        .flatMap((each) => [...each.y, ...(each.low ?? []), ...(each.high ?? [])])
+        .filter((value) => value !== null);
+      let low = values.reduce((a, b) => Math.min(a, b), Infinity),
+        high = values.reduce((a, b) => Math.max(a, b), -Infinity);
       if (this.share) [low, high] = [0, 1];
       else if (this.zero || (low > 0 && low < 0.5 * high)) low = Math.min(0, low);
       const room = (high - low || Math.abs(high) || 1) * 0.06;
@@ -214,7 +237,8 @@
         const below = this.xs.map((x, index) => [this.px(x), this.py(base[index])]).reverse();
         layer.y.forEach((value, index) => (base[index] += value ?? 0));
         const above = this.xs.map((x, index) => [this.px(x), this.py(base[index])]);
-        if (this.xs.length === 1) above.push([this.width - SPACE.right, above[0][1]]), below.unshift([this.width - SPACE.right, below[0][1]]);
+        if (this.xs.length === 1)
+          (above.push([this.width - SPACE.right, above[0][1]]), below.unshift([this.width - SPACE.right, below[0][1]]));
         return svg("path", { class: `area ${layer.look}`, d: path([...above, ...below]) + "Z" });
       });
     }

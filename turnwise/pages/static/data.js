@@ -6,7 +6,12 @@
   const file = inside ? JSON.parse(inside.textContent) : null;
   const encode = (text) => encodeURIComponent(text).replace(/[!'()*]/g, (c) => "%" + c.charCodeAt(0).toString(16).toUpperCase());
   const key = (name, words) =>
-    name + "?" + Object.keys(words).sort().map((word) => `${encode(word).replace(/%2F/g, "/")}=${encode(words[word])}`).join("&");
+    name +
+    "?" +
+    Object.keys(words)
+      .sort()
+      .map((word) => `${encode(word).replace(/%2F/g, "/")}=${encode(words[word])}`)
+      .join("&");
   const known = new Map();
   const MOST = 60; // answers that stay in memory
   T.file = file;
@@ -33,7 +38,10 @@
   T.askOnce = (name, words) => {
     const place = key(name, words);
     if (!known.has(place)) {
-      known.set(place, T.ask(name, words).catch((error) => (known.delete(place), Promise.reject(error))));
+      known.set(
+        place,
+        T.ask(name, words).catch((error) => (known.delete(place), Promise.reject(error))),
+      );
       if (known.size > MOST) known.delete(known.keys().next().value);
     }
     return known.get(place);
@@ -91,7 +99,9 @@
     points(name, positive) {
       const iterations = this.columns.iteration ?? [];
       const values = this.columns[name] ?? [];
-      const x = [], y = [], at = [];
+      const x = [],
+        y = [],
+        at = [];
       values.forEach((value, index) => {
         if (value === null || iterations[index] === null || (positive && !(value > 0))) return;
         x.push(iterations[index]);

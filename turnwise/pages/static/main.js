@@ -17,13 +17,28 @@
     ["Esc", "leave a field, close this"],
     ["?", "this help"],
   ];
-  let view = null, timer = 0, drawn = 0;
+  let view = null,
+    timer = 0,
+    drawn = 0;
 
   const crumbs = ({ page, words }) => {
     const run = words.run ?? words.a;
-    const path = document.getElementById("path"), tabs = document.getElementById("tabs");
-    T.show(path, page ? [el("a", { href: "#/" }, "runs"), run && page !== "compare" ? [" / ", el("a", { href: T.link("run", { run }) }, run)] : null] : null);
-    T.show(tabs, run ? ["run", "attempts", "compare"].map((name) => el("a", { href: tab(name, run), "aria-current": page === name ? "page" : null }, TITLES[name])) : null);
+    const path = document.getElementById("path"),
+      tabs = document.getElementById("tabs");
+    T.show(
+      path,
+      page
+        ? [el("a", { href: "#/" }, "runs"), run && page !== "compare" ? [" / ", el("a", { href: T.link("run", { run }) }, run)] : null]
+        : null,
+    );
+    T.show(
+      tabs,
+      run
+        ? ["run", "attempts", "compare"].map((name) =>
+            el("a", { href: tab(name, run), "aria-current": page === name ? "page" : null }, TITLES[name]),
+          )
+        : null,
+    );
     document.title = `${run ?? "Runs"} · Turnwise`;
   };
   const tab = (name, run) => T.link(name, name === "compare" ? { a: run } : { run });
@@ -66,7 +81,8 @@
       document.body.dataset.ready = String(draw);
       tick();
     } catch (error) {
-      if (draw === drawn) T.show(root, el("p", { class: "warning" }, error.message), el("p", null, el("a", { href: "#/" }, "To the list of runs")));
+      if (draw === drawn)
+        T.show(root, el("p", { class: "warning" }, error.message), el("p", null, el("a", { href: "#/" }, "To the list of runs")));
     }
   };
 
@@ -84,7 +100,8 @@
       // a browser may forbid storage to files; the choice then lasts as long as the page
     }
   };
-  const isDark = () => (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+  const isDark = () =>
+    (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
   try {
     theme(localStorage.getItem("theme"));
   } catch {
@@ -92,7 +109,16 @@
   }
 
   const keys = document.getElementById("keys");
-  T.show(keys, el("h2", null, "Keyboard"), el("table", null, KEYS.map(([key, what]) => el("tr", null, el("td", null, el("kbd", null, key)), el("td", null, what)))), el("form", { method: "dialog" }, el("button", { class: "main" }, "Close")));
+  T.show(
+    keys,
+    el("h2", null, "Keyboard"),
+    el(
+      "table",
+      null,
+      KEYS.map(([key, what]) => el("tr", null, el("td", null, el("kbd", null, key)), el("td", null, what))),
+    ),
+    el("form", { method: "dialog" }, el("button", { class: "main" }, "Close")),
+  );
   const help = () => (keys.open ? keys.close() : keys.showModal());
   document.getElementById("help").addEventListener("click", help);
   document.getElementById("theme").addEventListener("click", () => theme(isDark() ? "light" : "dark"));
@@ -105,8 +131,15 @@
     const { words } = T.place();
     const run = words.run ?? words.a;
     const goTo = (name) => () => run && (location.hash = tab(name, run));
-    const acts = { "?": help, d: () => theme(isDark() ? "light" : "dark"), r: () => (location.hash = "#/"), o: goTo("run"), a: goTo("attempts"), c: goTo("compare"),
-      "/": () => document.querySelector("[data-search]")?.focus() };
+    const acts = {
+      "?": help,
+      d: () => theme(isDark() ? "light" : "dark"),
+      r: () => (location.hash = "#/"),
+      o: goTo("run"),
+      a: goTo("attempts"),
+      c: goTo("compare"),
+      "/": () => document.querySelector("[data-search]")?.focus(),
+    };
     if (acts[event.key]) acts[event.key]();
     else if (!view?.key?.(event)) return;
     event.preventDefault();

@@ -9,21 +9,86 @@
 
   // title, what it means, [[metric, name, look, more]], settings
   T.CHARTS = [
-    ["Success", "Share of tasks solved. Evaluation: the fixed held-out panel, with its 95 % interval; training: the sampled attempts.",
-      [["eval/success", "evaluation", "c1", { low: "eval/low", high: "eval/high", dots: true }], ["collect/success", "training", "c2"]], { share: true, format: whole }],
-    ["Reward", "Mean reward of an attempt.", [["eval/reward", "evaluation", "c1", { dots: true }], ["collect/reward", "training", "c2"]]],
-    ["Length", "Mean number of turns of an attempt.", [["eval/turns", "evaluation", "c1", { dots: true }], ["collect/length", "training", "c2"]], { zero: true }],
-    ["Invalid turns", "Share of turns whose response held no action that could be read.", [["eval/invalid", "evaluation", "c1", { dots: true }], ["collect/invalid", "training", "c2"]], { format: (v) => T.percent(v, 1), zero: true }],
+    [
+      "Success",
+      "Share of tasks solved. Evaluation: the fixed held-out panel, with its 95 % interval; training: the sampled attempts.",
+      [
+        ["eval/success", "evaluation", "c1", { low: "eval/low", high: "eval/high", dots: true }],
+        ["collect/success", "training", "c2"],
+      ],
+      { share: true, format: whole },
+    ],
+    [
+      "Share of turns with step credit",
+      "Turns that got credit of their own; states that nobody else visited give none; groups that all ended the same give no episode credit.",
+      [
+        ["credit/step_credit_share", "with step credit", "c1"],
+        ["credit/singleton_share", "state seen once", "c5"],
+        ["credit/constant_group_share", "groups that all ended the same", "c6"],
+      ],
+      { share: true, format: whole },
+    ],
+    [
+      "Reward",
+      "Mean reward of an attempt.",
+      [
+        ["eval/reward", "evaluation", "c1", { dots: true }],
+        ["collect/reward", "training", "c2"],
+      ],
+    ],
+    [
+      "Length",
+      "Mean number of turns of an attempt.",
+      [
+        ["eval/turns", "evaluation", "c1", { dots: true }],
+        ["collect/length", "training", "c2"],
+      ],
+      { zero: true },
+    ],
+    [
+      "Invalid turns",
+      "Share of turns whose response held no action that could be read.",
+      [
+        ["eval/invalid", "evaluation", "c1", { dots: true }],
+        ["collect/invalid", "training", "c2"],
+      ],
+      { format: (v) => T.percent(v, 1), zero: true },
+    ],
     ["Entropy", "Mean entropy of the tokens' distribution, in nats.", [["learner/entropy", "entropy", "c3"]], { zero: true }],
-    ["KL", "How far the policy moved: within the update (old), and from the frozen reference.",
-      [["learner/kl_old_k3", "to the old policy", "c1"], ["learner/kl_ref_k3", "to the reference", "c4"]], { zero: true }],
-    ["Clipped tokens", "Share of tokens whose ratio was cut off by the objective.", [["learner/clip_low", "below", "c5"], ["learner/clip_high", "above", "c1"]], { format: (v) => T.percent(v, 1), zero: true }],
-    ["Engine and learner", "Mean difference of log-probabilities between who sampled a token and who trains on it; should be near 0.",
-      [["learner/engine_gap", "mean", "c1"], ["learner/engine_gap_max", "largest", "c5"]], { zero: true }],
+    [
+      "KL",
+      "How far the policy moved: within the update (old), and from the frozen reference.",
+      [
+        ["learner/kl_old_k3", "to the old policy", "c1"],
+        ["learner/kl_ref_k3", "to the reference", "c4"],
+      ],
+      { zero: true },
+    ],
+    [
+      "Clipped tokens",
+      "Share of tokens whose ratio was cut off by the objective.",
+      [
+        ["learner/clip_low", "below", "c5"],
+        ["learner/clip_high", "above", "c1"],
+      ],
+      { format: (v) => T.percent(v, 1), zero: true },
+    ],
+    [
+      "Engine and learner",
+      "Mean difference of log-probabilities between who sampled a token and who trains on it; should be near 0.",
+      [
+        ["learner/engine_gap", "mean", "c1"],
+        ["learner/engine_gap_max", "largest", "c5"],
+      ],
+      { zero: true },
+    ],
     ["Gradient norm", "Before clipping.", [["learner/grad_norm", "mean", "c3"]], { zero: true }],
-    ["Share of turns with step credit", "Turns that got credit of their own; states that nobody else visited give none; groups that all ended the same give no episode credit.",
-      [["credit/step_credit_share", "with step credit", "c1"], ["credit/singleton_share", "state seen once", "c5"], ["credit/constant_group_share", "groups that all ended the same", "c6"]], { share: true, format: whole }],
-    ["Tokens a second", "Sampled tokens over the time of collecting.", [["time/tokens_per_second", "tokens/s", "c3", { positive: true }]], { zero: true }],
+    [
+      "Tokens a second",
+      "Sampled tokens over the time of collecting.",
+      [["time/tokens_per_second", "tokens/s", "c3", { positive: true }]],
+      { zero: true },
+    ],
   ];
 
   // Curves of a chart. Beside those of another run (`side`: a letter and a look), evaluation and training are told apart by thickness.
@@ -32,17 +97,39 @@
       const { x, y, at } = curves.points(metric, more.positive);
       const look = side ? `${side.look}${number ? " thin" : ""}` : own;
       const edge = (key) => (more[key] && curves.columns[more[key]] ? at.map((index) => curves.columns[more[key]][index]) : undefined);
-      return { name: side ? `${side.letter} ${name}` : name, x, y, low: edge("low"), high: edge("high"), look, dots: more.dots, hint: metric };
+      return {
+        name: side ? `${side.letter} ${name}` : name,
+        x,
+        y,
+        low: edge("low"),
+        high: edge("high"),
+        look,
+        dots: more.dots,
+        hint: metric,
+      };
     });
 
   const stacked = (curves, names, prefix, from = 0) => {
     const iterations = curves.columns.iteration ?? [];
-    const rows = iterations.map((_, index) => index).filter((index) => iterations[index] >= from && names.some((name) => (curves.columns[prefix + name] ?? [])[index] != null));
-    const layers = names.map((name, number) => ({ name, look: `h${number}`, y: rows.map((index) => (curves.columns[prefix + name] ?? [])[index] ?? 0) }));
+    const rows = iterations
+      .map((_, index) => index)
+      .filter((index) => iterations[index] >= from && names.some((name) => (curves.columns[prefix + name] ?? [])[index] != null));
+    const layers = names.map((name, number) => ({
+      name,
+      look: `h${number}`,
+      y: rows.map((index) => (curves.columns[prefix + name] ?? [])[index] ?? 0),
+    }));
     return [rows.map((index) => iterations[index]), layers];
   };
 
-  const fact = (title, value, note) => el("div", { class: "fact" }, el("span", { class: "dim" }, title), el("b", null, value), note ? el("span", { class: "dim" }, note) : null);
+  const fact = (title, value, note) =>
+    el(
+      "div",
+      { class: "fact" },
+      el("span", { class: "dim" }, title),
+      el("b", null, value),
+      note ? el("span", { class: "dim" }, note) : null,
+    );
 
   const facts = (card) => {
     const range = ([low, high]) => (low === null || low === undefined ? null : `95 %: ${T.percent(low)} to ${T.percent(high)}`);
@@ -59,76 +146,137 @@
   };
 
   T.recipe = (found) => {
-    const rows = found.differs.map(([key, value, usual]) => el("tr", null, el("td", null, key), el("td", { class: "mono" }, value), el("td", { class: "mono dim" }, usual ?? "")));
+    const rows = found.differs.map(([key, value, usual]) =>
+      el("tr", null, el("td", null, key), el("td", { class: "mono" }, value), el("td", { class: "mono dim" }, usual ?? "")),
+    );
     return [
       found.problem ? el("p", { class: "warning" }, found.problem) : null,
-      el("table", { class: "recipe" }, el("thead", null, el("tr", null, el("th", null, "key"), el("th", null, "this run"), el("th", null, "default"))), el("tbody", null, rows)),
+      el(
+        "table",
+        { class: "recipe" },
+        el("thead", null, el("tr", null, el("th", null, "key"), el("th", null, "this run"), el("th", null, "default"))),
+        el("tbody", null, rows),
+      ),
       el("details", null, el("summary", null, "The whole recipe"), el("pre", null, found.text)),
     ];
   };
 
   const warnings = (list) =>
     list.length
-      ? el("section", { class: "card warnings", "aria-label": "Warnings" }, el("h2", null, "Warnings"), el("ul", null, list.slice(-12).reverse().map((each) => el("li", null, el("b", null, `iteration ${each.iteration}`), ` ${each.name}: ${each.text}`))))
+      ? el(
+          "section",
+          { class: "card warnings", "aria-label": "Warnings" },
+          el("h2", null, "Warnings"),
+          el(
+            "ul",
+            null,
+            list
+              .slice(-12)
+              .reverse()
+              .map((each) => el("li", null, el("b", null, `iteration ${each.iteration}`), ` ${each.name}: ${each.text}`)),
+          ),
+        )
       : null;
 
   // Any metric that no chart shows yet.
   const explorer = (curves, cursor, onpick) => {
-    const names = Object.keys(curves.columns).filter((name) => name !== "iteration").sort();
+    const names = Object.keys(curves.columns)
+      .filter((name) => name !== "iteration")
+      .sort();
     const chart = new T.LineChart({ title: "Any metric", cursor, onpick });
-    const choose = el("select", { "aria-label": "Metric to draw", onchange: () => update() }, names.map((name) => el("option", { value: name, selected: name === "learner/loss" }, name)));
+    const choose = el(
+      "select",
+      { "aria-label": "Metric to draw", onchange: () => update() },
+      names.map((name) => el("option", { value: name, selected: name === "learner/loss" }, name)),
+    );
     const update = () => chart.update([{ ...curves.points(choose.value), name: choose.value, look: "c4" }]);
     chart.node.querySelector("h3").replaceWith(el("div", { class: "bar tight" }, el("h3", null, "Any metric"), choose));
     update();
     return { node: chart.node, update };
   };
 
+  // All charts of a run, in the order in which they are shown, and how to bring them up to date.
+  const board = (curves, onpick) => {
+    const cursor = new T.Cursor();
+    const shared = { cursor, onpick };
+    const charts = T.CHARTS.map(([title, hint, wanted, settings]) => [new T.LineChart({ title, hint, ...shared, ...settings }), wanted]);
+    const anchors = new T.StackChart({
+      title: "Turns by the size of their anchor group",
+      hint: "How many turns of the group started from the same state. Turns alone in their state (size 1) get no step credit.",
+      share: true,
+      format: whole,
+      ...shared,
+    });
+    const phases = new T.StackChart({
+      title: "Seconds by phase",
+      hint: "Where an iteration's time goes; the warm start before the first one is left out.",
+      ...shared,
+    });
+    const other = explorer(curves, cursor, onpick);
+    const [success, ...rest] = charts.map(([chart]) => chart.node);
+    return {
+      nodes: [success, anchors.node, ...rest, phases.node, other.node],
+      update: () => {
+        for (const [chart, wanted] of charts) chart.update(T.series(curves, wanted));
+        anchors.update(...stacked(curves, SIZES, "credit/anchor_size_histogram/"));
+        phases.update(...stacked(curves, PHASES, "time/", curves.lines > 1 ? 1 : 0)); // the warm start would dwarf all else
+        other.update();
+      },
+    };
+  };
+
+  const recipeCard = (run) => {
+    const title = el("h2", null, "What this run was asked to do");
+    const card = el("section", { class: "card recipe-card" }, title, el("p", { class: "dim" }, "…"));
+    T.ask("config", { run }).then(
+      (found) => T.show(card, title, el("p", { class: "dim" }, "What differs from the defaults:"), T.recipe(found)),
+      (error) => T.notice(error.message),
+    );
+    return card;
+  };
+
+  const titleBar = (run, state) =>
+    el(
+      "div",
+      { class: "bar" },
+      el("h1", null, run),
+      T.chip(state),
+      el("span", { class: "grow" }),
+      el("a", { class: "button main", href: T.link("attempts", { run }) }, "See the attempts →"),
+    );
+
   T.views = T.views ?? {};
   T.views.run = async (root, { run }) => {
     const curves = new T.Curves(run);
     const [about] = await Promise.all([T.ask("run", { run }), curves.look()]);
-    const cursor = new T.Cursor();
-    const onpick = (x) => {
+    const { nodes, update } = board(curves, (x) => {
       const kept = about.rollouts.includes(x) ? "rollouts" : about.evals.includes(x) ? "evals" : null;
       if (kept) T.go("attempts", { run, part: kept, iteration: x });
       else T.say(`No attempts of iteration ${x} are kept`);
-    };
-    const charts = T.CHARTS.map(([title, hint, wanted, settings]) => [new T.LineChart({ title, hint, cursor, onpick, ...settings }), wanted]);
-    const anchors = new T.StackChart({ title: "Turns by the size of their anchor group", hint: "How many turns of the group started from the same state. Turns alone in their state (size 1) get no step credit.", share: true, format: whole, cursor, onpick });
-    const phases = new T.StackChart({ title: "Seconds by phase", hint: "Where an iteration's time goes; the warm start before the first one is left out.", cursor, onpick });
-    const other = explorer(curves, cursor, onpick);
-    const update = () => {
-      for (const [chart, wanted] of charts) chart.update(T.series(curves, wanted));
-      anchors.update(...stacked(curves, SIZES, "credit/anchor_size_histogram/"));
-      phases.update(...stacked(curves, PHASES, "time/", curves.lines > 1 ? 1 : 0)); // the warm start would dwarf all else
-      other.update();
-    };
-    update();
-    const nodes = charts.map(([chart]) => chart.node);
-    nodes.splice(1, 0, anchors.node);
-    nodes.splice(nodes.length - 1, 0, phases.node);
-    const order = [nodes[0], anchors.node, charts[9][0].node, ...nodes.filter((node) => ![nodes[0], anchors.node, charts[9][0].node].includes(node)), other.node];
+    });
     const top = el("div", null);
-    const head = (told) => T.show(top, facts(told.card), warnings(told.warnings), curves.damaged ? el("p", { class: "warning" }, `${curves.damaged} lines of metrics.jsonl could not be read and are left out.`) : null);
-    head(about);
-    const recipe = el("section", { class: "card recipe-card" }, el("h2", null, "What this run was asked to do"), el("p", { class: "dim" }, "…"));
-    T.show(
-      root,
-      el("div", { class: "bar" }, el("h1", null, run), T.chip(about.card.state), el("span", { class: "grow" }), el("a", { class: "button main", href: T.link("attempts", { run }) }, "See the attempts →")),
-      top,
-      el("p", { class: "dim small" }, "A click on a curve opens the attempts of that iteration, where they are kept."),
-      el("div", { class: "charts" }, order),
-      recipe,
-    );
-    T.ask("config", { run }).then((found) => T.show(recipe, el("h2", null, "What this run was asked to do"), el("p", { class: "dim" }, "What differs from the defaults:"), T.recipe(found)), (error) => T.notice(error.message));
+    const draw = () => {
+      const lost = curves.damaged ? `${curves.damaged} lines of metrics.jsonl could not be read and are left out.` : null;
+      T.show(
+        top,
+        titleBar(run, about.card.state),
+        facts(about.card),
+        warnings(about.warnings),
+        lost && el("p", { class: "warning" }, lost),
+      );
+      update();
+    };
+    draw();
+    const hint = "A click on a curve opens the attempts of that iteration, where they are kept.";
+    T.show(root, top, el("p", { class: "dim small" }, hint), el("div", { class: "charts" }, nodes), recipeCard(run));
     return {
       every: 2000,
       live: () => curves.state === "running",
       poll: async () => {
-        if (!(await curves.look())) return;
+        const before = curves.state;
+        if (!(await curves.look()) && curves.state === before) return;
         Object.assign(about, await T.ask("run", { run }));
-        head(about);
-        update();
+        draw();
         T.say(`${run}: iteration ${about.card.iterations}`);
       },
     };

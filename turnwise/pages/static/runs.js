@@ -29,7 +29,11 @@
     el(
       "span",
       { class: "share" },
-      el("span", { class: "rail", title: low === null || low === undefined ? null : `95 % interval ${T.percent(low)} to ${T.percent(high)}` }, T.rail(share, low, high)),
+      el(
+        "span",
+        { class: "rail", title: low === null || low === undefined ? null : `95 % interval ${T.percent(low)} to ${T.percent(high)}` },
+        T.rail(share, low, high),
+      ),
       T.percent(share),
     );
 
@@ -40,7 +44,9 @@
       "svg",
       { width: 62, height: 10, "aria-hidden": "true" },
       T.svg("rect", { class: "rail-bed", x: 1, y: 4, width: 60, height: 2 }),
-      low === null || low === undefined ? null : T.svg("rect", { class: "rail-band", x: +at(low) + 1, y: 2, width: at(high - low), height: 6 }),
+      low === null || low === undefined
+        ? null
+        : T.svg("rect", { class: "rail-band", x: +at(low) + 1, y: 2, width: at(high - low), height: 6 }),
       T.svg("circle", { class: "rail-dot", cx: +at(share) + 1, cy: 5, r: 3 }),
     );
   };
@@ -51,8 +57,18 @@
   T.views[""] = async (root) => {
     const shown = { runs: [] };
     const body = el("tbody", null);
-    const filter = el("input", { type: "search", placeholder: "filter runs  ( / )", "aria-label": "Filter runs", "data-search": true, oninput: () => draw() });
-    const both = el("button", { type: "button", class: "main", onclick: () => T.go("compare", { a: [...chosen][0], b: [...chosen][1] }) }, "Compare two");
+    const filter = el("input", {
+      type: "search",
+      placeholder: "filter runs  ( / )",
+      "aria-label": "Filter runs",
+      "data-search": true,
+      oninput: () => draw(),
+    });
+    const both = el(
+      "button",
+      { type: "button", class: "main", onclick: () => T.go("compare", { a: [...chosen][0], b: [...chosen][1] }) },
+      "Compare two",
+    );
     const head = el("tr", null);
 
     const pick = (card) => {
@@ -68,7 +84,16 @@
       el(
         "tr",
         { class: chosen.has(card.run) ? "chosen" : null },
-        el("td", null, el("input", { type: "checkbox", checked: chosen.has(card.run), "aria-label": `Choose ${card.run} to compare`, onchange: () => pick(card) })),
+        el(
+          "td",
+          null,
+          el("input", {
+            type: "checkbox",
+            checked: chosen.has(card.run),
+            "aria-label": `Choose ${card.run} to compare`,
+            onchange: () => pick(card),
+          }),
+        ),
         el("td", null, el("a", { href: T.link("run", { run: card.run }), class: "name" }, card.run)),
         el("td", null, card.algorithm),
         el("td", null, card.environment),
@@ -82,7 +107,9 @@
 
     const draw = () => {
       const wanted = filter.value.toLowerCase();
-      const cards = shown.runs.filter((card) => [card.run, card.name, card.algorithm, card.environment, card.state].join(" ").toLowerCase().includes(wanted));
+      const cards = shown.runs.filter((card) =>
+        [card.run, card.name, card.algorithm, card.environment, card.state].join(" ").toLowerCase().includes(wanted),
+      );
       T.show(
         head,
         el("th", null, el("span", { class: "unseen" }, "choose")),
@@ -90,7 +117,15 @@
           el(
             "th",
             { "aria-sort": order.key === key ? (order.down ? "descending" : "ascending") : "none" },
-            el("button", { type: "button", onclick: () => (Object.assign(order, { key, down: order.key === key ? !order.down : key !== "run" }), draw()) }, title, order.key === key ? (order.down ? " ↓" : " ↑") : ""),
+            el(
+              "button",
+              {
+                type: "button",
+                onclick: () => (Object.assign(order, { key, down: order.key === key ? !order.down : key !== "run" }), draw()),
+              },
+              title,
+              order.key === key ? (order.down ? " ↓" : " ↑") : "",
+            ),
           ),
         ),
       );
@@ -111,7 +146,13 @@
     T.show(
       root,
       el("div", { class: "bar" }, el("h1", null, "Runs"), count, el("span", { class: "grow" }), filter, both),
-      T.file ? el("p", { class: "dim" }, `This file holds ${T.file.attempts} of the ${T.file.kept} attempts of the iterations shown; \`turnwise view\` shows all.`) : el("p", { class: "dim" }, shown.folder),
+      T.file
+        ? el(
+            "p",
+            { class: "dim" },
+            `This file holds ${T.file.attempts} of the ${T.file.kept} attempts of the iterations shown; \`turnwise view\` shows all.`,
+          )
+        : el("p", { class: "dim" }, shown.folder),
       el("div", { class: "card scroll" }, el("table", { class: "runs" }, el("thead", null, head), body)),
     );
     return { poll: look, every: 4000 };
