@@ -8,7 +8,7 @@ as JSON literals and says so in its column `escaped`. Pictures are named by thei
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ TOKENS = ("prompt_ids", "response_ids", "logprobs")
 NO_TURN = -1  # the `t` of the one row of a trajectory without turns
 
 
-def to_rows(trajectories: Iterable[Trajectory], tokens: bool = False, columns: Mapping[str, Sequence[Any]] | None = None) -> list[Row]:
+def to_rows(trajectories: Iterable[Trajectory], tokens: bool = False, columns: Mapping[str, Any] | None = None) -> list[Row]:
     """One row a turn. `columns` are further ones by name, one entry a turn, in the trajectories' order."""
     rows: list[Row] = []
     number = 0
@@ -127,7 +127,7 @@ def _add(found: dict[Any, Trajectory], row: Mapping[str, Any]) -> None:
 
 
 def write_trajectories(
-    path: str | Path, trajectories: Iterable[Trajectory], *, tokens: bool = False, columns: Mapping[str, Sequence[Any]] | None = None
+    path: str | Path, trajectories: Iterable[Trajectory], *, tokens: bool = False, columns: Mapping[str, Any] | None = None
 ) -> Path:
     """Write one row a turn to `path`, by its ending: .jsonl or .parquet. Atomic."""
     path = Path(path)
@@ -232,11 +232,11 @@ def export_trajectories(
     number = known[-1] if iteration is None else iteration
     trajectories = stored_trajectories(run, number, part, tokens=tokens)
     turns = sum(len(trajectory.turns) for trajectory in trajectories)
-    columns: dict[str, Sequence[Any]] = {"iteration": [number] * turns} | ({} if evals else credit_columns(run, number))
+    columns: dict[str, Any] = {"iteration": [number] * turns} | ({} if evals else credit_columns(run, number))
     return write_trajectories(out, trajectories, tokens=tokens, columns=columns), len(trajectories)
 
 
-def credit_columns(run: Run, iteration: int) -> dict[str, Sequence[Any]]:
+def credit_columns(run: Run, iteration: int) -> dict[str, Any]:
     """What the run's algorithm gave every turn, and why (`turnwise.credit.explain`)."""
     from turnwise import credit
     from turnwise.config import Config

@@ -96,7 +96,8 @@ def per_turn(values: Any, rollouts: Rollouts) -> Floats:
         return exact
     offsets = rollouts.token_offsets
     sums = np.concatenate([np.zeros(1), np.cumsum(exact)])
-    return (sums[offsets[1:]] - sums[offsets[:-1]]) / np.maximum(np.diff(offsets), 1)
+    means: Floats = (sums[offsets[1:]] - sums[offsets[:-1]]) / np.maximum(np.diff(offsets), 1)
+    return means
 
 
 # -- the update ---------------------------------------------------------------------------------------------------------------------

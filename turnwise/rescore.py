@@ -101,7 +101,7 @@ def play_again(env: Any, task: Task, old: Trajectory, rewards: Rewards) -> tuple
 
 
 def _record(iteration: int, old: Sequence[Trajectory], played: Sequence[tuple[Trajectory, int | None]]) -> dict[str, Any]:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "task": before.task,
             "matches": changed is None,
