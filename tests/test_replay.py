@@ -97,6 +97,17 @@ def test_stored_trajectories_are_those_that_were_trained_on(tmp_path: Path, monk
             )
 
 
+def test_files_of_different_iterations_are_told_apart(tmp_path: Path) -> None:
+    run = Run.open(start(tmp_path, iterations=2).folder)
+    folder = run.folder / "rollouts"
+    (folder / "000001.npz").write_bytes((folder / "000002.npz").read_bytes())
+    with pytest.raises(TurnwiseError, match="not of the same attempts"):
+        stored_trajectories(run, 1)
+    write_tokens(folder / "000002.tokens.npz", [])
+    with pytest.raises(TurnwiseError, match="0 turns have tokens, and 16 have texts"):
+        stored_trajectories(run, 2)
+
+
 def test_anchors_that_are_numbers_come_back_and_others_stay_apart() -> None:
     r = tw.Rollouts.from_columns(
         group=[0] * 3, trajectory=[0, 1, 2], t=[0] * 3, reward=[0] * 3, anchor=[-5, "a", b"x"], next_anchor=[None] * 3

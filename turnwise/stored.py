@@ -34,18 +34,20 @@ def stored_trajectories(run: Run, iteration: int, part: str = "rollouts", tokens
     if part != "rollouts":
         return trajectories
     rollouts = stored_rollouts(run, iteration)
-    for (trajectory, t, turn), row in zip(_turns(trajectories), range(len(rollouts)), strict=True):
-        if rollouts.trajectory_labels[rollouts.trajectory[row]] != trajectory.id or rollouts.t[row] != t:
-            raise TurnwiseError(
-                f"{run.folder}, iteration {iteration}: columns and texts are not of the same attempts; the folder was changed"
-            )
+    labels = [(trajectory.id, t) for trajectory, t, _ in _turns(trajectories)]
+    if labels != list(zip(rollouts.trajectory_labels[rollouts.trajectory].tolist(), rollouts.t.tolist(), strict=True)):
+        raise TurnwiseError(f"{run.folder}, iteration {iteration}: columns and texts are not of the same attempts")
+    for row, (trajectory, _, turn) in enumerate(_turns(trajectories)):
         turn.anchor = anchor_at(rollouts.anchor_table, int(rollouts.anchor[row]))
         if rollouts.next_anchor is not None:
             trajectory.final_anchor = anchor_at(rollouts.anchor_table, int(rollouts.next_anchor[row]))
         if rollouts.token_logprob is not None:
             turn.logprobs = tuple(rollouts.token_logprob[rollouts.token_offsets[row] : rollouts.token_offsets[row + 1]].tolist())
     if tokens or (run.folder / "rollouts" / f"{iteration:06d}.tokens.npz").is_file():
-        for (_, _, turn), (prompt, response) in zip(_turns(trajectories), run.tokens(iteration), strict=True):
+        found = run.tokens(iteration)
+        if len(found) != len(labels):
+            raise TurnwiseError(f"{run.folder}, iteration {iteration}: {len(found)} turns have tokens, and {len(labels)} have texts")
+        for (_, _, turn), (prompt, response) in zip(_turns(trajectories), found, strict=True):
             turn.prompt_ids, turn.response_ids = tuple(prompt.tolist()), tuple(response.tolist())
     return trajectories
 
