@@ -303,9 +303,7 @@ class Sft(Section):
     tasks: int = Field(256, ge=1)
     """How many training tasks the expert plays; with a file, how many of its trajectories are taken at most."""
     noise: float = Field(0.0, ge=0, lt=1)
-    """Share of turns in which chance plays instead of the expert, any possible action; only the expert's turns are learned from."""
-    learn_noise: bool = False
-    """Learn those turns too: the model then starts as a clumsy player that speaks the whole language and tries everything."""
+    """Share of turns in which chance plays instead of the expert; only the expert's turns are learned from."""
     epochs: int = Field(3, ge=1)
     """Passes over the expert's turns."""
     steps: int | None = Field(None, ge=1)

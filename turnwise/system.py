@@ -245,7 +245,6 @@ class System:
             self.agent,
             max_turns=self.max_turns,
             noise=own.noise,
-            learn_noise=own.learn_noise,
             seed=derive(self.config.seed, "warm start noise"),
             on_task=on_task,
         )

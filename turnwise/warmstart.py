@@ -27,17 +27,16 @@ def expert_trajectories(
     *,
     max_turns: int,
     noise: float = 0.0,
-    learn_noise: bool = False,
     seed: int = 0,
     on_task: Callable[[], None] = lambda: None,
 ) -> list[Trajectory]:
     """The expert's attempts at the tasks as trajectories of prompts and responses. In a share `noise` of the turns chance plays instead:
-    that turn is part of what the model sees and, unless `learn_noise`, not of what it learns, so it learns how to go on from there."""
+    that turn is part of what the model sees and not of what it learns, so it learns how to go on from there."""
     env = AdvisedEnv(registry.make(name, **options))
     try:
         found = []
         for number, task in enumerate(tasks):
-            found.append(_play(env, task, number, agent, max_turns, ExpertPlayer(noise), derive(seed, task.id), learn_noise))
+            found.append(_play(env, task, number, agent, max_turns, ExpertPlayer(noise), derive(seed, task.id)))
             on_task()
         return found
     finally:
@@ -90,9 +89,7 @@ def has_expert(name: str, options: dict[str, Any]) -> bool:
         registry.close(env)
 
 
-def _play(
-    env: AdvisedEnv, task: Task, number: int, agent: Agent, max_turns: int, player: ExpertPlayer, seed: int, learn_noise: bool
-) -> Trajectory:
+def _play(env: AdvisedEnv, task: Task, number: int, agent: Agent, max_turns: int, player: ExpertPlayer, seed: int) -> Trajectory:
     observation = env.reset(task, 0)
     context, trajectory = agent.context(), Trajectory(number, number, task=task.id)
     context.start(task, observation)
@@ -107,7 +104,7 @@ def _play(
             break
         action = str(transition.info["action"])
         response = agent.write(action)
-        if learn_noise or asked == ASK_EXPERT:
+        if asked == ASK_EXPERT:
             turn = Turn(observation.key, float(transition.reward), True, observation.text, "", action, action, prompt.ids, response)
             turn.images = prompt.images
             trajectory.turns.append(turn)
