@@ -199,6 +199,12 @@ def test_algorithms_without_two_levels_show_their_total(tmp_path: Path, algorith
     assert "step" not in turns[0] and "Return from here 0.95; the 3 visits of this state came to" in " ".join(turns[0]["why"])
 
 
+def test_options_that_another_algorithm_reads_otherwise_do_no_harm(tmp_path: Path) -> None:
+    make_run(tmp_path, algorithm="reinforce_pp", more='gamma = "often"')
+    found = Answers(Shelf(tmp_path))("attempt", place(id=0))
+    assert not found["credited"] and found["turns"][0]["return"] == pytest.approx(0.95)
+
+
 def test_credit_by_token_is_shown_as_the_mean_of_a_turn(tmp_path: Path) -> None:
     run = make_run(tmp_path, algorithm="gae", more='level = "token"')
     path = run.folder / "config.toml"

@@ -173,7 +173,7 @@ class Answers:
         with self._lock:
             if key not in self._batches:
                 own = read_recipe(run.folder).get("credit", {})
-                options = {name: None if value == "none" and name != "norm" else value for name, value in own.items() if name != "name"}
+                options = {name: value for name, value in own.items() if name != "name"}
                 self._batches[key] = Batch(run, part, iteration, str(own.get("name", "gigpo")), options)
                 while len(self._batches) > KEPT_BATCHES:
                     self._batches.popitem(last=False)

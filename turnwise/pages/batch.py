@@ -26,6 +26,7 @@ from turnwise.runs import Run
 
 PARTS = ("rollouts", "evals")
 SPLIT = "gigpo"  # the algorithm whose credit is a sum of two levels
+ALIKE = ("gamma", "anchors", "threshold")  # options that others share with it: what a return and a state are
 LIKE_EPISODES = "grpo"  # the one whose credit is the first of them
 
 
@@ -155,9 +156,12 @@ class Batch:
         r = self.columns
         if r is None:
             return None
-        known = credit.algorithms[SPLIT].options
+        known = credit.algorithms[SPLIT].options if self._algorithm == SPLIT else ALIKE
         shared = {name: value for name, value in self._options.items() if name in known}
-        options = credit.algorithms[SPLIT].bind(shared, credit.algorithms.kind)
+        try:
+            options = credit.algorithms[SPLIT].bind(shared, credit.algorithms.kind)
+        except TurnwiseError:  # another algorithm may mean something else by the same name
+            shared, options = {}, credit.algorithms[SPLIT].bind({}, credit.algorithms.kind)
         why = credit.explain(r, **shared)
         state, size = why["anchor_group"], int(why["anchor_group"].max()) + 1
         score = why["step_return"] - options["invalid_penalty"] * ~r.valid
