@@ -3,7 +3,7 @@
     python benchmarks/engine.py --out benchmarks/engine.json            # 1.5B shape; also --shape 0.5b, 7b
     python benchmarks/engine.py --parts decode128 prefill               # some parts alone
 
-Models have random weights made on the device, bf16. Sampling has temperature 1 and top-p 0.95, and log-probs are returned. Everything is
+Models have random weights made on the device, bf16. Sampling has temperature 1 and top-p 0.95 (`--top-p`), and log-probs are returned. Everything is
 run once to compile and record, then timed. Floors come from two ceilings measured in the same run: a large copy and a large matrix product.
 Each run has new random prompts. vLLM, where it is installed, runs last and as a process of its own (engine_vllm.py).
 """
@@ -68,12 +68,12 @@ def ceilings() -> dict[str, float]:
 class Bench:
     """One model, one engine, and the parts that can be measured with them."""
 
-    def __init__(self, shape: str, seats: int):
+    def __init__(self, shape: str, seats: int, top_p: float):
         self.model = make_model(shape)
         self.ceiling = ceilings()
         torch.cuda.empty_cache()
         self.engine = NativeEngine(self.model, max_batch=seats, max_length=1536, cache_memory=0.6)
-        self.sampling = Sampling(temperature=1.0, top_p=0.95, max_tokens=128)
+        self.top_p = top_p
         config = self.model.config
         self.kv_bytes = 2 * 2 * config.num_hidden_layers * config.num_key_value_heads * config.hidden_size // config.num_attention_heads
         self.matrix = sum(p.numel() for n, p in self.model.named_parameters() if p.dim() == 2 and "embed" not in n and "lm_head" not in n)
@@ -86,7 +86,7 @@ class Bench:
         return [ids for _ in range(count // copies) for ids in [[rng.randrange(WORDS) for _ in range(length)]] * copies]
 
     def submit(self, prompts: list[list[int]], max_tokens: int) -> None:
-        sampling = Sampling(temperature=1.0, top_p=0.95, max_tokens=max_tokens)
+        sampling = Sampling(temperature=1.0, top_p=self.top_p, max_tokens=max_tokens)
         self.engine.submit([Request(n, ids, sampling, seed=n, sequence=n) for n, ids in enumerate(prompts)])
 
     def drain(self) -> list[Response]:
@@ -181,7 +181,7 @@ class Bench:
 
     def transformers(self) -> dict[str, Any]:
         ids = torch.tensor(self.prompts(128, 1024), device="cuda")
-        ask = {"do_sample": True, "temperature": 1.0, "top_p": 0.95, "top_k": 0, "pad_token_id": 0}
+        ask = {"do_sample": True, "temperature": 1.0, "top_p": self.top_p, "top_k": 0, "pad_token_id": 0}
         mask = torch.ones_like(ids)
         with torch.no_grad():
             self.model.generate(ids[:, :64], attention_mask=mask[:, :64], max_new_tokens=4, **ask)
@@ -223,10 +223,10 @@ def as_float(model: Any) -> Any:
     return other
 
 
-def vllm(shape: str, parts: list[str]) -> dict[str, Any]:
+def vllm(shape: str, parts: list[str], top_p: float) -> dict[str, Any]:
     """What engine_vllm.py measures; why not, where it cannot."""
     wanted = [part for part in ("end_to_end", "groups", "prefill", "decode128", "decode512") if part in parts]
-    command = [sys.executable, str(Path(__file__).with_name("engine_vllm.py")), "--shape", shape, "--parts", *wanted]
+    command = [sys.executable, str(Path(__file__).with_name("engine_vllm.py")), "--shape", shape, "--top-p", str(top_p), "--parts", *wanted]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("VLLM ")]
     found: dict[str, Any] = json.loads(lines[-1].removeprefix("VLLM ")) if lines else {}
@@ -240,11 +240,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="1.5b")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--top-p", type=float, default=0.95)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    bench = Bench(options.shape, 512 if "decode512" in options.parts else 128)
+    bench = Bench(options.shape, 512 if "decode512" in options.parts else 128, options.top_p)
     result: dict[str, Any] = {
-        "device": torch.cuda.get_device_name(), "torch": torch.__version__, "shape": options.shape, "dtype": "bfloat16", **bench.ceiling,
+        "device": torch.cuda.get_device_name(), "torch": torch.__version__, "shape": options.shape, "dtype": "bfloat16",
+        "top_p": options.top_p, **bench.ceiling,
     }  # fmt: skip
     work: dict[str, Callable[[], dict[str, Any]]] = {
         "decode128": lambda: bench.decode(128),
@@ -262,7 +264,7 @@ def main() -> None:
             continue
         if part == "vllm":
             bench.close()
-            result[part] = vllm(options.shape, options.parts)
+            result[part] = vllm(options.shape, options.parts, options.top_p)
         else:
             result[part] = work[part]()
         print(part, json.dumps(result[part]), flush=True)

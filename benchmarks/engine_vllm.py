@@ -36,7 +36,7 @@ def config_folder(shape: str, folder: Path) -> Path:
 
 
 class Bench:
-    def __init__(self, shape: str, folder: Path, seats: int):
+    def __init__(self, shape: str, folder: Path, seats: int, top_p: float):
         from vllm import LLM
 
         self.llm = LLM(
@@ -44,7 +44,7 @@ class Bench:
             max_num_seqs=seats, max_num_batched_tokens=16384, gpu_memory_utilization=0.45, enable_prefix_caching=True,
             compilation_config={"cudagraph_capture_sizes": [1, 8, 32, 64, 128, 256, 512][: 5 if seats <= 128 else 7]},
         )  # fmt: skip
-        self.seed = 0
+        self.seed, self.top_p = 0, top_p
 
     def run(self, count: int, length: int, tokens: int, copies: int = 1) -> float:
         from vllm import SamplingParams
@@ -54,7 +54,7 @@ class Bench:
         prompts: list[Any] = [
             {"prompt_token_ids": ids} for _ in range(count // copies) for ids in [[rng.randrange(WORDS) for _ in range(length)]] * copies
         ]
-        sampling = SamplingParams(temperature=1.0, top_p=0.95, max_tokens=tokens, ignore_eos=True, logprobs=0, detokenize=False)
+        sampling = SamplingParams(temperature=1.0, top_p=self.top_p, max_tokens=tokens, ignore_eos=True, logprobs=0, detokenize=False)
         start = time.perf_counter()
         found = self.llm.generate(prompts, sampling, use_tqdm=False)
         took = time.perf_counter() - start
@@ -82,12 +82,13 @@ class Bench:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="1.5b")
+    parser.add_argument("--top-p", type=float, default=0.95)
     parser.add_argument("--parts", nargs="+", default=["end_to_end", "groups", "prefill", "decode128", "decode512"])
     options = parser.parse_args()
     import vllm
 
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(options.shape, Path(folder), 512 if "decode512" in options.parts else 128)
+        bench = Bench(options.shape, Path(folder), 512 if "decode512" in options.parts else 128, options.top_p)
         result: dict[str, Any] = {"vllm": vllm.__version__}
         work = {
             "end_to_end": bench.end_to_end,

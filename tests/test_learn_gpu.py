@@ -80,6 +80,18 @@ def test_logprobs_and_their_gradient_are_those_of_float64(words: int, temperatur
         near(one.grad, other.grad, 1e-2)
 
 
+def test_the_gradient_of_a_plain_sum_is_that_of_float64() -> None:
+    """A warm start sums log-probs: the gradient that comes back is one number that stands for all of them."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    hidden = torch.randn(300, 128, generator=generator, device="cuda").bfloat16().requires_grad_()
+    weight = (torch.randn(20_000, 128, generator=generator, device="cuda") / 4).bfloat16()
+    target = torch.randint(0, 20_000, (300,), generator=generator, device="cuda")
+    token_logprobs(hidden, Head(weight), target, chunk=128)[0].sum().backward()
+    exact = hidden.detach().double().requires_grad_()
+    (exact @ weight.double().t()).log_softmax(-1).gather(1, target[:, None]).sum().backward()
+    near(hidden.grad, exact.grad, 1e-2)
+
+
 @pytest.mark.parametrize("lengths", [[2500, 100, 30, 3000, 2048, 5], [7, 4096, 1], [300, 40], [2600]])
 @pytest.mark.parametrize(("heads", "kv_heads", "size"), [(12, 2, 128), (4, 4, 64)])
 def test_attention_over_short_and_long_sequences_is_that_of_float64(lengths: list[int], heads: int, kv_heads: int, size: int) -> None:

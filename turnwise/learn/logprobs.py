@@ -104,6 +104,8 @@ class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
         scale, cap, chunk = ctx.settings
         if logprob_grad is None:
             logprob_grad = torch.zeros_like(normaliser)
+        # The gradient of a sum is one number that stands for all; kernels read a number a row.
+        logprob_grad, entropy_grad = logprob_grad.contiguous(), None if entropy_grad is None else entropy_grad.contiguous()
         need_hidden, need_weight, need_bias = ctx.needs_input_grad[:3]
         right, kernels = _ready(weight), _kernels(weight, bias, cap)
         hidden_grad = torch.empty_like(hidden) if need_hidden else None
