@@ -67,12 +67,12 @@ class Board(Lines):
 
     def _render(self) -> Table:
         table = Table(box=None, padding=(0, 2, 0, 0), caption=self._footer(), caption_justify="left")
-        for title in ("run", "state", "iteration", "success", "time left"):
+        for title in ("run", "state", "iteration", "success", "time"):
             table.add_column(title, justify="left" if title in ("run", "state") else "right", no_wrap=True)
         room = max(self.console.height - 6, 5)
         shown = list(self._jobs) if len(self._jobs) <= room else [job for job in self._jobs if job.state in ("running", "failed")][:room]
         for job in shown:
-            left = duration(job.left) if job.left is not None else duration(job.seconds) if job.seconds else ""
+            left = f"{duration(job.left)} left" if job.left is not None else duration(job.seconds) if job.seconds else ""
             name = Text(job.name, style=STYLES[job.state])
             table.add_row(name, job.state, f"{job.iteration}/{job.config.iterations}", _percent(job.success), left)
         return table
