@@ -3,9 +3,9 @@
     python benchmarks/engine.py --out benchmarks/engine.json            # 1.5B shape; also --shape 0.5b, 7b
     python benchmarks/engine.py --parts decode128 prefill               # some parts alone
 
-Models have random weights made on the device, bf16. Sampling has temperature 1 and top-p 0.95 (`--top-p`), and log-probs are returned. Everything is
-run once to compile and record, then timed. Floors come from two ceilings measured in the same run: a large copy and a large matrix product.
-Each run has new random prompts. vLLM, where it is installed, runs last and as a process of its own (engine_vllm.py).
+Models have random weights made on the device, bf16. Sampling has temperature 1 and top-p 0.95 (`--top-p`), and log-probs are returned.
+Everything is run once to compile and record, then timed. Floors come from two ceilings measured in the same run: a large copy and a
+large matrix product. Each run has new random prompts. vLLM, where it is installed, runs last and as a process of its own (engine_vllm.py).
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ process of its own; alone:
     python benchmarks/engine_vllm.py --shape 1.5b
 
 Prefix caching is on and every run has new random prompts, so only what a group shares is reused. A decode step is the time of a run with
-64 tokens more, divided by 64.
+64 tokens more, divided by 64. vLLM runs inside this process, and without FlashInfer's sampler, which compiles itself on first use and
+wants packages of its own: with top-p it then sorts all logits of every row.
 """
 
 from __future__ import annotations
