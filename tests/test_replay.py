@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 from test_train import command, start
@@ -203,3 +204,13 @@ def test_replay_from_the_command_line_in_words_and_as_json(tmp_path: Path) -> No
     assert "credit.name=hgpo against as trained" in words.stdout and "that the run logged, exactly" in words.stdout
     plain = command("replay", str(folder), "--also", "grpo", "--json", cwd=tmp_path)
     assert json.loads(plain.stdout)["comparisons"][0]["other"] == "credit.name=grpo"
+
+
+def test_the_page_shows_the_committed_figures() -> None:
+    text = (ROOT / "docs" / "exchange.md").read_text()
+    for row in json.loads((ROOT / "benchmarks" / "tokens.json").read_text()):
+        count = row["iterations"]
+        sizes = [row[f"{name}_bytes"] / count / 1000 for name in ("plain", "columns", "texts", "tokens")]
+        cells = [f"{row['turns'] / count:.0f}", f"{row['prompt_tokens'] / count:,.0f}", *(f"{size:.0f}" for size in sizes)]
+        line = " | ".join(["", row["context"], *cells, f"{1000 * row['write_cpu_seconds'] / count:.0f}", ""]).strip()
+        assert line in text, f"the benchmark was run again; put this into docs/exchange.md: {line}"
