@@ -122,7 +122,7 @@ def show_plan(console: Console, folder: Path, jobs: Sequence[Job]) -> None:
         does = {"new": "new", "cut off": f"goes on after iteration {job.iteration}", "finished": "finished already: skipped"}[job.found]
         console.print(Text(f"{job.folder}  ({job.config.iterations} iterations; {does})"), soft_wrap=True)
     left = sum(job.found != "finished" for job in jobs)
-    console.print(Text(f"{len(jobs)} runs in {folder}, {left} to do."))
+    console.print(Text(f"{len(jobs)} runs in {folder}, {left} to do."), soft_wrap=True)
 
 
 def close(console: Console, sweep: Sweep, target: float | None) -> None:
@@ -142,5 +142,5 @@ def close(console: Console, sweep: Sweep, target: float | None) -> None:
         else:
             console.print(comparison.table())
     counts = Counter(job.state for job in sweep.jobs)
-    console.print(Text(f"{len(sweep.jobs)} runs: " + ", ".join(f"{count} {state}" for state, count in counts.items())))
+    console.print(Text(f"{len(sweep.jobs)} runs: " + ", ".join(f"{count} {state}" for state, count in counts.items())), soft_wrap=True)
     console.print(Text(f"The sweep: {sweep.folder / SWEEP}. Again: turnwise compare {shlex.quote(str(sweep.folder))}"), soft_wrap=True)
