@@ -95,9 +95,7 @@ def test_a_tracker_that_fails_is_left_out_with_one_warning_and_training_goes_on(
 
 
 @pytest.mark.parametrize(("moment", "lost"), [("after-5", set()), ("before-5", {5})])
-def test_a_run_that_was_killed_and_resumed_sends_no_step_twice(
-    tmp_path: Path, notebook: str, moment: str, lost: set[int]
-) -> None:
+def test_a_run_that_was_killed_and_resumed_sends_no_step_twice(tmp_path: Path, notebook: str, moment: str, lost: set[int]) -> None:
     changes = {"run.trackers": [notebook, "tensorboard"], "run.checkpoint_every": 3, "iterations": 8}
     settings = {**TINY, "out": str(tmp_path), "name": "try", **changes}
     held = tmp_path / f"hold-{moment}"
