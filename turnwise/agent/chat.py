@@ -92,6 +92,7 @@ class Chat:
         self._special = special_texts(tokenizer)
         # a group's attempts read the same observations again and again, and a tokenizer's call takes as long as an environment's step
         self._known_ids = lru_cache(maxsize=KEPT_TEXTS)(self._ids_of)
+        self._known_texts = lru_cache(maxsize=KEPT_TEXTS)(self._text_of)
         if tools and not self.is_plain:
             bare = self.render([_user(ASKED)])
             self._tools = [dict(tool) for tool in tools]
@@ -296,8 +297,10 @@ class Chat:
         end = len(response_ids)
         while end and response_ids[end - 1] in self.stop_ids:
             end -= 1
-        text = self.tokenizer.decode(list(response_ids[:end]), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return str(text)
+        return self._known_texts(tuple(response_ids[:end]))
+
+    def _text_of(self, ids: tuple[int, ...]) -> str:
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def answer_ids(self, text: str) -> list[int]:
         """A written answer as if it had been sampled: its tokens and the one that ends it. For examples to learn from."""

@@ -175,13 +175,23 @@ def fit_action(action: str, actions: Sequence[str]) -> str | None:
     the action fills (as in `search[<your query>]`; then the action itself). None where there is none."""
     if action in actions:
         return action
-    plain = _plain(action)
+    candidates, plain = _candidates(tuple(actions)), _plain(action)
+    if candidates is not None:
+        return candidates.get(plain)
     for candidate in actions:
         if _plain(candidate) == plain:
             return candidate
         if "<" in candidate and _fills(action, candidate):
             return action
     return None
+
+
+@lru_cache(maxsize=4096)
+def _candidates(actions: tuple[str, ...]) -> dict[str, str] | None:
+    """Admissible actions by their plain form; None where one of them has a placeholder, so that the order counts."""
+    if any("<" in candidate for candidate in actions):
+        return None
+    return {_plain(candidate): candidate for candidate in reversed(actions)}
 
 
 def _plain(text: str) -> str:

@@ -86,7 +86,9 @@ class NativeEngine:
         for request in requests:
             if request.sampling.stop and self.tokenizer is None:
                 raise TurnwiseError("engine: stop strings need a tokenizer: give one to NativeEngine")
-            ids = [int(token) for token in request.prompt_ids]
+            ids = list(request.prompt_ids)
+            if set(map(type, ids)) - {int}:  # numpy's integers, say
+                ids = [int(token) for token in ids]
             if problem := self._problem(ids):
                 self._done.append(Response(request.key, finish=Finish.REFUSED, message=problem))
                 continue
@@ -212,38 +214,38 @@ class NativeEngine:
     def _plan(self) -> Step:
         self._pages.step()
         step = Step()
-        if self._runner.mixed or self._prompts_first():
-            for row in self._rows:
-                if row.todo > 1 or self._runner.mixed:
-                    self._schedule(row, step)
+        todo = [(row, row.todo) for row in self._rows]
+        if self._runner.mixed or self._prompts_first(any(count > 1 for _, count in todo)):
+            for row, count in todo:
+                if count > 1 or self._runner.mixed:
+                    self._schedule(row, count, step)
             self._admit(step)
+            todo += [(row, row.todo) for row in self._rows[len(todo) :]]
             self._since_prefill = 0
         if not step.rows:
             self._since_prefill += 1
-            for row in self._rows:
-                if row.todo == 1:
-                    self._schedule(row, step)
+            for row, count in todo:
+                if count == 1:
+                    self._schedule(row, count, step)
         if step.rows:
             step.copies, self._copies = self._copies, []
             step.seated, self._seated = self._seated, []
         return step
 
-    def _prompts_first(self) -> bool:
+    def _prompts_first(self, begun: bool) -> bool:
         """Where prompts have a forward of their own: whether it is time for one. A small one costs as much as a step of everybody, so
-        few waiting rows wait for more of them, but not for long."""
-        if any(row.todo > 1 for row in self._rows):
+        few waiting rows wait for more of them, but not for long. `begun`: a prompt has been read in part."""
+        if begun:
             return True
         ready = min(len(self._queue), len(self._seats))
         return bool(ready) and (ready * 4 >= len(self._rows) or self._since_prefill >= 8)
 
-    def _schedule(self, row: Row, step: Step) -> None:
+    def _schedule(self, row: Row, todo: int, step: Step) -> None:
         """Give a row its tokens in this step, as far as budget and memory go."""
-        count = row.todo
-        if count > 1:
-            count = min(count, self.prefill_tokens - step.tokens)
+        count = min(todo, self.prefill_tokens - step.tokens) if todo > 1 else todo
         if count < 1 or not self._grow(row.chain, row.computed + count):
             return
-        step.add(row, count)
+        step.add(row, count, draws=count == todo)
         if count > 1:  # the tokens of a prompt are known: others may use them from now on
             row.chain.written = row.computed + count
             row.chain.ids = row.ids[: row.chain.written]
@@ -284,7 +286,7 @@ class NativeEngine:
             self._rows.append(row)
             self._seated.append(row)
             if row.todo > 1 or self._runner.mixed:
-                self._schedule(row, step)
+                self._schedule(row, row.todo, step)
         self._queue.extendleft(reversed(waiting))
 
     def _fits(self, row: Row, spare: int) -> bool:

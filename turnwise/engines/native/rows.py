@@ -34,7 +34,8 @@ class Row:
     @property
     def todo(self) -> int:
         """Tokens that the model has to read before the next one can be drawn; 0 when the last one is drawn already."""
-        return self.length - self.computed if self.length < self.end else 0
+        length = len(self.ids) + self.flying
+        return length - self.computed if length < self.end else 0
 
     @property
     def drawn(self) -> int:
@@ -59,8 +60,8 @@ class Step:
     drawing: list[int] = field(default_factory=list)  # the places of the rows that draw
     tokens: int = 0
 
-    def add(self, row: Row, count: int) -> None:
-        if count == row.todo:
+    def add(self, row: Row, count: int, draws: bool) -> None:
+        if draws:
             self.drawing.append(len(self.rows))
         self.rows.append(row)
         self.counts.append(count)

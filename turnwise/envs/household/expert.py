@@ -168,6 +168,9 @@ class Expert:
         self.actions = {name: (number, rules.actions[number].parameters) for name, number in rules.numbers.items()}
         self.agent = world.facts["atlocation"][0][0]
         self.place_of = dict(_pairs(world, "receptacleatlocation"))
+        self.receptacles_at: dict[int, list[int]] = {}
+        for receptacle, place in self.place_of.items():
+            self.receptacles_at.setdefault(place, []).append(receptacle)
         self.receptacle_type = dict(_pairs(world, "receptacletype"))
         self.item_type = dict(_pairs(world, "objecttype"))
         self.fits = set(world.facts.get("cancontain", ()))
@@ -209,9 +212,9 @@ class Expert:
 
     def in_sight(self, state: State) -> set[int]:
         """The receptacles whose contents are seen from where the agent stands."""
-        scene = Scene(self, state)
-        here = (receptacle for receptacle, place in self.place_of.items() if place == scene.place)
-        return {receptacle for receptacle in here if receptacle not in self.openable or receptacle in scene.opened}
+        here = self.receptacles_at.get(next(iter(state.facts("atlocation")))[1], ())
+        opened = state.facts("opened")
+        return {receptacle for receptacle in here if receptacle not in self.openable or (receptacle,) in opened}
 
     def search(self, state: State, known: Collection[int]) -> list[str]:
         """Commands that show what lies in a receptacle that is not `known`: the one where the agent stands, else any of them, by a chance
