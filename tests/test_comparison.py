@@ -200,6 +200,40 @@ def test_a_mean_curve_has_only_the_iterations_of_all_runs() -> None:
     assert curve.low[0] <= curve.success[0] <= curve.high[0] and mean_curve([long, []]).iterations == []
 
 
+def test_any_metric_is_shown_over_training(tmp_path: Path) -> None:
+    study(tmp_path, seeds=2)
+    path = tmp_path / "gigpo-1" / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("\n".join(json.dumps(line | {"collect/turns": 300.0, "only/here": 1.0}) for line in lines if line["iteration"] != 7))
+    found = tw.compare(tmp_path, metrics=["collect/turns", "only/here"])
+    turns, grpo, alone, nowhere = found.tracks
+    assert (turns.metric, turns.label, grpo.label) == ("collect/turns", "gigpo", "grpo")
+    assert turns.iterations == [*range(1, 7), *range(8, 21)], "only iterations that every run of the group has"
+    assert set(turns.mean) == {200.0} and set(grpo.mean) == {100.0} and turns.overall == 200.0
+    assert turns.low[0] < 200 < turns.high[0] and grpo.low[0] == grpo.high[0] == 100
+    assert not alone.mean and alone.overall is None and not nowhere.mean
+    assert re.search(r"collect/turns +gigpo +1 to 20 +200 +200 +200", words(found))
+    height = [int.from_bytes(one.plot(tmp_path / "x.png").read_bytes()[20:24], "big") for one in (tw.compare(tmp_path), found)]
+    assert height[1] > height[0], "each metric has its place below the curves"
+    with pytest.raises(TurnwiseError, match=r"metric 'collect/turn'.*'collect/turns'"):
+        tw.compare(tmp_path, metrics=["collect/turn"])
+
+
+def test_success_by_kind_of_task(tmp_path: Path) -> None:
+    study(tmp_path, seeds=2)
+    for path in tmp_path.glob("*/evals/*.json"):
+        measured = json.loads(path.read_text())
+        for number, outcome in enumerate(measured["outcomes"]):
+            outcome["type"] = "early" if number < 4 else "late"
+        path.write_text(json.dumps(measured))
+    found = tw.compare(tmp_path, by_kind=True)
+    assert [(kind.name, kind.tasks) for kind in found.kinds] == [("early", 4), ("late", 6)]
+    assert found.kinds[0].success == [1.0, 1.0] and found.kinds[1].success == pytest.approx([(3 + 4) / 12, 1 / 6])
+    assert "| late | 6 | 58.3 | 16.7 |" in found.to_markdown() and not tw.compare(tmp_path).kinds
+    result = CliRunner().invoke(app, ["compare", str(tmp_path), "--by-kind", "--metric", "collect/turns", "--format", "markdown"])
+    assert "| late | 6 | 58.3 | 16.7 |" in result.output and "| collect/turns | grpo | 1 to 20 | 100 | 100 | 100 |" in result.output
+
+
 def test_tables_in_every_form(tmp_path: Path) -> None:
     found = tw.compare(study(tmp_path), target=0.6)
     assert "gigpo − grpo" in words(found) and "73.3" in words(found)

@@ -24,6 +24,7 @@ from turnwise.report.efficiency import Cost, Curve, cost_until, mean_curve
 from turnwise.report.groups import Group, grouped
 from turnwise.report.records import Record, find, read
 from turnwise.report.statistics import Interval
+from turnwise.report.tracks import Kind, Track, check_metrics, kinds, tracks
 
 LEVEL = 0.05
 
@@ -95,6 +96,8 @@ class Comparison:
     target: float | None = None
     panel: dict[str, Any] | None = None
     unfinished: list[str] = field(default_factory=list)
+    tracks: list[Track] = field(default_factory=list)
+    kinds: list[Kind] = field(default_factory=list)
 
     def table(self) -> Rendered:
         """For a terminal: give it to rich's `print`."""
@@ -148,18 +151,22 @@ def compare(
     anyway: bool = False,
     baseline: str | None = None,
     seed: int = 0,
+    metrics: Sequence[str] = (),
+    by_kind: bool = False,
 ) -> Comparison:
     """Compare runs, folders of runs (a sweep) and files that `turnwise eval --save` wrote. `at`: the last or best evaluation, or that of an
     iteration. `target`: a success rate; the comparison then says what it cost to get there. `anyway`: show results side by side that
-    were measured differently, without tests between them. `baseline`: test only against the groups whose label contains this."""
+    were measured differently, without tests between them. `baseline`: test only against the groups whose label contains this.
+    `metrics`: names in metrics.jsonl that are shown over training. `by_kind`: also success by kind of task."""
     paths = find([sources] if isinstance(sources, (str, Path)) else sources)
-    found = [(path, read(path, at)) for path in paths]
+    found = [(path, read(path, at, metrics)) for path in paths]
     records = [record for _, record in found if record is not None]
     notes = [f"{path} has no evaluation yet and is left out." for path, record in found if record is None]
     if not records:
         raise TurnwiseError("none of these runs has an evaluation yet: there is nothing to compare")
     if target is not None and not 0 < target <= 1:
         raise TurnwiseError(f"a target is a success rate between 0 and 1 (60 % is 0.6), not {target}")
+    check_metrics(metrics, {name for record in records for name in record.metrics})
     differences = unlike(records)
     if differences and not anyway:
         raise TurnwiseError(
@@ -190,6 +197,8 @@ def compare(
         target=target,
         panel=panel,
         unfinished=[str(record.place) for record in records if not record.finished],
+        tracks=tracks(groups, metrics),
+        kinds=kinds(groups) if by_kind and not differences else [],
     )
 
 

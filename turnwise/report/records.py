@@ -8,6 +8,7 @@ same temperature and step limit. That is a record's `panel`.
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -54,7 +55,8 @@ class Point:
 
 @dataclass(frozen=True)
 class Record:
-    """One evaluated run, or one saved evaluation. `won` is the share of successful attempts, task by task."""
+    """One evaluated run, or one saved evaluation. `won` is the share of successful attempts and `kinds` the kind of task, task by task;
+    `tracks` are the metrics that were asked for, by iteration, and `metrics` the names of all."""
 
     name: str
     place: Path
@@ -67,7 +69,10 @@ class Record:
     panel: Panel | None = None
     tasks: tuple[str, ...] = ()
     won: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0), repr=False)
+    kinds: tuple[str, ...] = field(default=(), repr=False)
     curve: tuple[Point, ...] = field(default=(), repr=False)
+    tracks: Mapping[str, Mapping[int, float]] = field(default_factory=dict, repr=False)
+    metrics: frozenset[str] = field(default=frozenset(), repr=False)
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -101,22 +106,24 @@ def find(sources: Iterable[str | Path]) -> list[Path]:
     return list(found)
 
 
-def read(path: Path, at: str | int = "last") -> Record | None:
-    """A run at its last or best evaluation or that of an iteration, or a saved evaluation; none where a run has no evaluation yet."""
-    return _read_run(path, at) if path.is_dir() else _read_file(path)
+def read(path: Path, at: str | int = "last", tracked: Sequence[str] = ()) -> Record | None:
+    """A run at its last or best evaluation or that of an iteration, or a saved evaluation; none where a run has no evaluation yet. Of a
+    run, `tracked` are metrics to take along."""
+    return _read_run(path, at, tracked) if path.is_dir() else _read_file(path)
 
 
-def _read_run(folder: Path, at: str | int) -> Record | None:
+def _read_run(folder: Path, at: str | int, tracked: Sequence[str]) -> Record | None:
     run = Run.open(folder)
     config = _config(folder / CONFIG)
-    curve = curve_of(run.metrics())
+    metrics = run.metrics()
+    curve = curve_of(metrics)
     if not curve:
         return None
     point = _point(curve, at, folder)
     kept = run.iterations_of("evals")
     measured = run.evaluation(point.iteration) if kept else {}
     summary = _json(folder / SUMMARY) if (folder / SUMMARY).is_file() else {}
-    panel, tasks, won = _measured(measured, str(config.get("env.name", "")), folder)
+    panel, tasks, won, kinds = _measured(measured, str(config.get("env.name", "")), folder)
     return Record(
         name=folder.name,
         place=folder,
@@ -129,7 +136,10 @@ def _read_run(folder: Path, at: str | int) -> Record | None:
         panel=panel,
         tasks=tasks,
         won=won,
+        kinds=kinds,
         curve=curve,
+        tracks=pick(metrics, tracked),
+        metrics=frozenset(name for line in metrics for name in line) if tracked else frozenset(),
     )
 
 
@@ -146,7 +156,7 @@ def _read_file(path: Path) -> Record:
     if measured.get("player") is not None:
         config = {"player": measured["player"], "env.name": config.get("env.name", "")}
     environment = measured.get("environment", config.get("env.name", ""))
-    panel, tasks, won = _measured(measured, str(environment), path)
+    panel, tasks, won, kinds = _measured(measured, str(environment), path)
     return Record(
         name=path.stem,
         place=path,
@@ -157,17 +167,23 @@ def _read_file(path: Path) -> Record:
         panel=panel,
         tasks=tasks,
         won=won,
+        kinds=kinds,
     )
 
 
-def _measured(measured: Mapping[str, Any], environment: str, place: Path) -> tuple[Panel | None, tuple[str, ...], NDArray[np.float64]]:
-    """The panel, its tasks in order, and the share of attempts won at each."""
+Measured = tuple[Panel | None, tuple[str, ...], NDArray[np.float64], tuple[str, ...]]
+
+
+def _measured(measured: Mapping[str, Any], environment: str, place: Path) -> Measured:
+    """The panel, its tasks in order, the share of attempts won at each, and the kind of each."""
     if not measured:
-        return None, (), np.zeros(0)
+        return None, (), np.zeros(0), ()
     try:
         outcomes: dict[str, list[bool]] = {}
+        kinds: dict[str, str] = {}
         for outcome in measured["outcomes"]:
             outcomes.setdefault(str(outcome["task"]), []).append(bool(outcome["success"]))
+            kinds[str(outcome["task"])] = str(outcome.get("type") or "")
         panel = Panel(
             environment,
             str(measured["split"]),
@@ -179,7 +195,18 @@ def _measured(measured: Mapping[str, Any], environment: str, place: Path) -> tup
         )
     except (KeyError, TypeError) as error:
         raise TurnwiseError(f"{place}: an evaluation in it lacks {error}; it was written by another version of Turnwise") from None
-    return panel, tuple(outcomes), np.array([sum(won) / len(won) for won in outcomes.values()])
+    return panel, tuple(outcomes), np.array([sum(won) / len(won) for won in outcomes.values()]), tuple(kinds.values())
+
+
+def pick(metrics: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, dict[int, float]]:
+    """By metric: its finite values by iteration. A name that the run has never logged is absent."""
+    found: dict[str, dict[int, float]] = {}
+    for line in metrics:
+        for name in names:
+            value = line.get(name)
+            if isinstance(value, (int, float)) and math.isfinite(value):
+                found.setdefault(name, {})[int(line["iteration"])] = float(value)
+    return found
 
 
 def curve_of(metrics: Sequence[Mapping[str, Any]]) -> tuple[Point, ...]:

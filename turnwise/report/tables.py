@@ -50,8 +50,12 @@ def tables_of(comparison: Comparison) -> list[Table]:
         found.append(_over_seeds(comparison.pairs))
     if any(pair.over_tasks for pair in comparison.pairs):
         found.append(_over_tasks(comparison.pairs))
+    if comparison.kinds:
+        found.append(_kinds(comparison))
     if comparison.target is not None:
         found.append(_costs(comparison))
+    if comparison.tracks:
+        found.append(_tracks(comparison))
     return found
 
 
@@ -116,6 +120,31 @@ def _costs(comparison: Comparison) -> Table:
             rows.append([group.label, f"{group.cost.reached} of {group.cost.runs}", *(_cost(group.cost, name) for name in MEASURES)])
     title = f"Until {percent(comparison.target)} % was first measured: median over seeds (least to most)"
     return Table(title, [_heading(comparison), "reached by", "iterations", "turns", "tokens", "training time"], rows)
+
+
+def _kinds(comparison: Comparison) -> Table:
+    rows = [[kind.name, str(kind.tasks), *map(percent, kind.success)] for kind in comparison.kinds]
+    return Table("Success % by kind of task, mean over seeds", ["kind", "tasks", *(group.label for group in comparison.groups)], rows)
+
+
+def _tracks(comparison: Comparison) -> Table:
+    """The first and last iteration and the mean of all, of the mean over seeds."""
+    rows = []
+    for track in comparison.tracks:
+        cells = (
+            [f"{track.iterations[0]} to {track.iterations[-1]}", *map(number, (track.mean[0], track.mean[-1]))]
+            if track.mean
+            else [NONE] * 3
+        )
+        rows.append([track.metric, track.label, *cells, number(track.overall)])
+    return Table("Over training, mean over seeds", ["metric", _heading(comparison), "iterations", "first", "last", "mean"], rows)
+
+
+def number(value: float | None) -> str:
+    """Four digits, in words that a table can hold."""
+    if value is None:
+        return NONE
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _cost(cost: Cost, name: str) -> str:

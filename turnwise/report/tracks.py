@@ -1,0 +1,74 @@
+"""Any metric of a run over training, and success by kind of task: what a comparison shows beside success.
+
+A track is one metric of `metrics.jsonl` in one group: its mean over seeds at every iteration that all runs of the group have, with
+Student's band.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from turnwise.errors import unknown_name
+from turnwise.report.groups import Group
+from turnwise.report.statistics import t_interval
+
+
+@dataclass(frozen=True)
+class Track:
+    """`mean` is over seeds, iteration by iteration; `overall` also over iterations. Empty where no run of the group has the metric."""
+
+    metric: str
+    label: str
+    iterations: list[int] = field(default_factory=list)
+    mean: list[float] = field(default_factory=list)
+    low: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
+    overall: float | None = None
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of task: how many the panel has of it, and each group's success, in the order of the groups."""
+
+    name: str
+    tasks: int
+    success: list[float]
+
+
+def check_metrics(names: Sequence[str], known: set[str]) -> None:
+    """An error for a metric that none of the runs has."""
+    for name in names:
+        if name not in known:
+            raise unknown_name("metric", name, sorted(known))
+
+
+def tracks(groups: Sequence[Group], names: Sequence[str]) -> list[Track]:
+    """One for each metric and group."""
+    return [_track(group, name) for name in names for group in groups]
+
+
+def _track(group: Group, name: str) -> Track:
+    series = [record.tracks.get(name, {}) for record in group.records]
+    shared = sorted(set.intersection(*(set(values) for values in series)))
+    rows = [[values[iteration] for values in series] for iteration in shared]
+    if not rows:
+        return Track(name, group.label)
+    means = [math.fsum(row) / len(row) for row in rows]
+    bands = [t_interval(row) or (mean, mean) for row, mean in zip(rows, means, strict=True)]
+    lows, highs = zip(*bands, strict=True)
+    return Track(name, group.label, shared, means, list(lows), list(highs), math.fsum(means) / len(means))
+
+
+def kinds(groups: Sequence[Group]) -> list[Kind]:
+    """Success by kind of task, for groups that were measured alike; empty where tasks have no kinds."""
+    first = groups[0].records[0]
+    names = sorted({kind for kind in first.kinds if kind})
+    if any(record.kinds != first.kinds for group in groups for record in group.records):
+        return []
+    found = []
+    for name in names:
+        places = [place for place, kind in enumerate(first.kinds) if kind == name]
+        found.append(Kind(name, len(places), [float(group.won[places].mean()) for group in groups]))
+    return found
