@@ -45,7 +45,7 @@ def test_none_unsets_what_may_be_empty() -> None:
     ("overrides", "words"),
     [
         (["credt.name=grpo"], ["unknown key credt", "Did you mean credit?"]),
-        (["collect.group_siz=4"], ["unknown key collect.group_siz", "group_size"]),
+        (["collect.group_siz=4"], ["unknown key collect.group_siz", "Did you mean collect.group_size?"]),
         (["learner.temperature=1"], ["unknown key learner.temperature", "engine.temperature"]),
         (["credit.gama=0.9"], ["credit", "'gama'", "'gamma'"]),
         (["credit.name=gigop"], ["'gigop'", "'gigpo'"]),

@@ -18,10 +18,10 @@ from conftest import ROOT
 from safetensors.torch import load_file
 
 import turnwise as tw
-from turnwise import TurnwiseError
+from turnwise import TurnwiseError, runs
 from turnwise.api import train_config
 from turnwise.config import Config
-from turnwise.learn import checkpoint
+from turnwise.learn import checkpoint, saving
 from turnwise.recipes import to_toml
 from turnwise.report.progress import Reporter
 from turnwise.runs import Run
@@ -55,20 +55,21 @@ def start(out: Path, **changes: Any) -> tw.api.Result:  # type: ignore[name-defi
     return tw.train(**{**TINY, "out": str(out), "name": "try", **changes})
 
 
+WARM: dict[str, Any] = {
+    "env.name": "numberline",
+    "env.tasks": 18,
+    "env.max_turns": 4,
+    "agent.max_prompt_tokens": 400,
+    "model.tiny.max_length": 512,
+    "iterations": 1,
+    "sft.tasks": 18,
+    "sft.epochs": 3,
+    "sft.batch_tokens": 64,
+}
+
+
 def test_a_warm_start_ends_when_enough_tasks_are_won(tmp_path: Path) -> None:
-    changes = {
-        "env.name": "numberline",
-        "env.tasks": 18,
-        "env.max_turns": 4,
-        "agent.max_prompt_tokens": 400,
-        "model.tiny.max_length": 512,
-        "iterations": 1,
-        "sft.tasks": 18,
-        "sft.epochs": 3,
-        "sft.batch_tokens": 64,
-        "sft.look_every": 3,
-        "sft.look_tasks": 4,
-    }
+    changes = {**WARM, "sft.look_every": 3, "sft.look_tasks": 4}
     easy = start(tmp_path / "easy", **changes, **{"sft.until": 1e-9})  # reached at once: no task need be won
     hard = start(tmp_path / "hard", **changes, **{"sft.until": 1.0})
     assert easy.metrics[0]["sft/steps"] > 0
@@ -209,6 +210,50 @@ def test_ctrl_c_saves_and_the_run_goes_on_from_there(tmp_path: Path) -> None:
     assert checkpoint.latest_good(run / "checkpoints").step == done["iterations"]  # type: ignore[union-attr]
 
 
+class Impatient(Reporter):
+    """Presses Ctrl-C when a phase begins for the nth time."""
+
+    def __init__(self, name: str, nth: int = 1):
+        self.name, self.left = name, nth
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        self.left -= name == self.name
+        if name == self.name and self.left == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_in_the_warm_start_ends_it_and_the_run_starts_anew(tmp_path: Path) -> None:
+    steps: list[float] = []
+
+    class Counting(Impatient):
+        def advance(self, amount: int = 1) -> None:
+            steps.append(amount)
+
+    stopped = start(tmp_path, reporter=Counting("warm start"), **WARM)
+    assert stopped.interrupted and sum(steps) < WARM["sft.tasks"] and stopped.metrics == []
+    whole = start(tmp_path / "whole", **WARM)
+    assert without_times(tw.train(resume=stopped.folder).metrics) == without_times(whole.metrics)
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_ctrl_c_in_an_evaluation_keeps_what_was_learned_before_it(tmp_path: Path, nth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = start(tmp_path / "whole", **WARM)
+    stopped = start(tmp_path, reporter=Impatient("evaluation", nth), **WARM)
+    assert stopped.interrupted and len(stopped.metrics) == nth - 1
+    with monkeypatch.context() as patch:
+        patch.setattr(System, "warm_start", lambda *rest: pytest.fail("the warm start was made again"))
+        resumed = tw.train(resume=stopped.folder)
+    assert without_times(resumed.metrics) == without_times(whole.metrics)
+    assert all((weights(whole.folder)[name] == tensor).all() for name, tensor in weights(resumed.folder).items())
+    scores = [checkpoint.load(path).score for path in checkpoint.checkpoints(resumed.folder / "checkpoints")]
+    assert scores == [line["eval/success"] for line in resumed.metrics]  # what came out is known to the checkpoints too
+
+
+def test_adapters_are_warmed_up_and_keep_the_base_model_as_reference(tmp_path: Path) -> None:
+    result = start(tmp_path, **WARM, **{"model.lora.rank": 2, "objective.kl": "loss"})
+    assert result.summary["finished"] and result.metrics[1]["learner/kl_ref_k3"] > 0
+
+
 def test_a_corrupt_checkpoint_is_passed_over_with_a_warning(tmp_path: Path) -> None:
     config = Config.load(None, {**TINY, "out": str(tmp_path), "name": "try"})
     whole = start(tmp_path / "whole")
@@ -246,9 +291,10 @@ def test_a_broken_environment_does_not_stop_the_run(tmp_path: Path) -> None:
         ({"agent.prompt": "thnk"}, "think"),
     ],
 )
-def test_wrong_settings_end_with_a_clear_error(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+def test_wrong_settings_end_with_a_clear_error_and_leave_no_run(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(TurnwiseError, match=words):
         start(tmp_path, **changes)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_evaluation_tasks_must_not_be_training_tasks(tmp_path: Path) -> None:
@@ -295,6 +341,36 @@ def test_a_full_disk_while_saving_keeps_the_checkpoint_before(tmp_path: Path, mo
     assert tw.train(resume=tmp_path / "try").summary["finished"]
 
 
+@pytest.mark.parametrize("part", ["write_texts", "write_text_atomically"])
+def test_a_full_disk_anywhere_in_the_run_is_a_clear_error_and_loses_nothing(
+    tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, real = start(tmp_path / "whole"), getattr(runs, part)
+
+    def full(path: Path, *rest: Any) -> Any:
+        if "000004" in path.name:
+            raise OSError(28, "No space left on device")
+        return real(path, *rest)
+
+    monkeypatch.setattr(runs, part, full)
+    with pytest.raises(TurnwiseError, match=r"disk full\?.*--resume"):
+        start(tmp_path)
+    monkeypatch.undo()
+    assert without_times(tw.train(resume=tmp_path / "try").metrics) == without_times(whole.metrics)
+
+
+def test_a_model_that_cannot_be_written_is_written_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*rest: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(saving, "_swap", full)
+    monkeypatch.setattr(checkpoint, "write_folder", lambda path, fill: (path.mkdir(parents=True), fill(path)))
+    with pytest.raises(TurnwiseError, match=r"could not be written.*disk full"):
+        start(tmp_path)
+    monkeypatch.undo()
+    assert weights(tw.train(resume=tmp_path / "try").folder)
+
+
 def test_reward_terms_of_ones_own_are_added_and_logged(tmp_path: Path) -> None:
     term = tmp_path / "terms.py"
     term.write_text("def brief(turn, transition, trajectory):\n    return -len(turn.action) / 10\n")
@@ -320,6 +396,19 @@ def test_a_run_and_its_model_can_be_evaluated_and_exported(tmp_path: Path) -> No
         tw.evaluate(tmp_path)
     out = tw.export(result.folder, tmp_path / "exported", best=True)
     assert (out / "config.json").is_file()
+
+
+def test_an_export_overwrites_nothing(tmp_path: Path) -> None:
+    run = start(tmp_path, iterations=0).folder
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "one.txt").write_text("keep me")
+    with pytest.raises(TurnwiseError, match="not empty"):
+        tw.export(run, tmp_path / "letters")
+    with pytest.raises(TurnwiseError, match="is a file"):
+        tw.export(run, tmp_path / "letters" / "one.txt")
+    assert (tmp_path / "letters" / "one.txt").read_text() == "keep me"
+    (tmp_path / "empty").mkdir()
+    assert (tw.export(run, tmp_path / "empty") / "config.json").is_file()
 
 
 def test_two_hundred_iterations_do_not_grow_the_process(tmp_path: Path) -> None:

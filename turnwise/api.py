@@ -42,12 +42,15 @@ def train(
         if recipe is not None or overrides:
             raise TurnwiseError("a resumed run keeps its recipe: give either resume, or a recipe with overrides")
         run = Run.open(resume)
-        config = Config.load(run.folder / CONFIG)
-    else:
-        config = Config.load(recipe, overrides)
-        check_trainable(config)
-        run = Run.create(config.out, config.name, to_toml(config))
-    return train_config(config, run, reporter)
+        return train_config(Config.load(run.folder / CONFIG), run, reporter)
+    config = Config.load(recipe, overrides)
+    check_trainable(config)
+    run = Run.create(config.out, config.name, to_toml(config))
+    try:
+        return train_config(config, run, reporter)
+    except TurnwiseError:
+        run.remove_unused()
+        raise
 
 
 def check_trainable(config: Config) -> None:
@@ -163,20 +166,27 @@ def model_of(run: Run, config: Config) -> Path:
     """The trained model of a run; made from its last checkpoint where the run is not finished."""
     if (run.model / "config.json").is_file():
         return run.model
-    return export(run.folder, run.folder / "model-from-checkpoint")
+    return _write_weights(run, config, run.folder / "model-from-checkpoint")
 
 
 def export(run_folder: str | Path, out: str | Path, *, merged: bool = True, best: bool = False) -> Path:
-    """Write a run's weights as a Hugging Face folder: of its last checkpoint, or of the best one by evaluation."""
-    run = Run.open(run_folder)
-    config = Config.load(run.folder / CONFIG)
-    system = System(config)
+    """Write a run's weights as a new Hugging Face folder: of its last checkpoint, or of the best one by evaluation."""
+    run, folder = Run.open(run_folder), Path(out)
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        what = "is a folder that is not empty" if folder.is_dir() else "is a file"
+        raise TurnwiseError(f"{folder} {what}, and nothing is overwritten: name a new folder, or remove that one first")
+    return _write_weights(run, Config.load(run.folder / CONFIG), folder, merged, best)
+
+
+def _write_weights(run: Run, config: Config, out: Path, merged: bool = True, best: bool = False) -> Path:
+    """A checkpoint's weights as a model folder, in place of what was there."""
     path = checkpoint.best(run.checkpoints) if best else None
     found = checkpoint.load(path) if path is not None else checkpoint.latest_good(run.checkpoints)
     if found is None:
         raise TurnwiseError(f"{run.folder} has no checkpoint yet: there is nothing to export")
+    system = System(config)
     system.learner.load_state(found.tensors, found.state["learner"])
-    return system.learner.save_model(Path(out), merged=merged, tokenizer=system.preprocessor)
+    return system.learner.save_model(out, merged=merged, tokenizer=system.preprocessor)
 
 
 # The loop's module is called turnwise.train, and importing it above has put it there; what users call by that name is the function.

@@ -114,7 +114,8 @@ def _problem(item: Any) -> str:
         section = section_at(place[:-1])
         known = list(section.model_fields) if section else []
         wrong = str(place[-1])
-        near = get_close_matches(wrong, known, n=1, cutoff=0.65) or _elsewhere(wrong) or get_close_matches(wrong, known, n=1, cutoff=0.4)
+        beside = [".".join([*map(str, place[:-1]), name]) for name in get_close_matches(wrong, known, n=1, cutoff=0.4)]
+        near = beside if get_close_matches(wrong, known, n=1, cutoff=0.65) else _elsewhere(wrong) or beside
         return f"unknown key {dotted}." + (f" Did you mean {near[0]}?" if near else f" Known here: {', '.join(known)}")
     message = item["msg"].removeprefix("Value error, ")
     if item["type"] == "value_error":

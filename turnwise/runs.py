@@ -14,7 +14,9 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,8 +52,10 @@ class Run:
                 continue
             except OSError as error:
                 raise TurnwiseError(f"cannot make the run's folder {folder}: {error.strerror}") from error
-            write_text_atomically(folder / CONFIG, config_text)
-            return cls(folder)
+            run = cls(folder)
+            with run._writing():
+                write_text_atomically(folder / CONFIG, config_text)
+            return run
         raise TurnwiseError(f"{out} has too many runs called {name!r}: choose another name")
 
     @classmethod
@@ -63,6 +67,22 @@ class Run:
         if not (path / CONFIG).is_file():
             raise TurnwiseError(f"{path} is not a run: it has no {CONFIG}. A run is a folder that `turnwise train` made")
         return cls(path)
+
+    def remove_unused(self) -> None:
+        """Remove the folder of a run that never began, so that a wrong word in a recipe leaves nothing behind."""
+        parts = [self.folder / name for name in ("rollouts", "evals", "checkpoints", "model")]
+        if not any(part.exists() for part in parts) and not self._records(METRICS):
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise TurnwiseError(
+                f"the run's folder {self.folder} could not be written ({error}). Is the disk full? What was written before is untouched: "
+                f"make room, then go on with `turnwise train --resume {self.folder}`"
+            ) from error
 
     @property
     def checkpoints(self) -> Path:
@@ -83,7 +103,7 @@ class Run:
 
     def _append(self, name: str, record: Mapping[str, Any]) -> None:
         line = json.dumps(record, allow_nan=False, default=float) + "\n"
-        with (self.folder / name).open("a", encoding="utf-8") as file:
+        with self._writing(), (self.folder / name).open("a", encoding="utf-8") as file:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
@@ -117,10 +137,11 @@ class Run:
 
     def rewind(self, iteration: int) -> None:
         """Forget everything after an iteration: what a checkpoint of that iteration does not know of."""
-        for name in (METRICS, WARNINGS):
-            if name == METRICS or (self.folder / name).exists():
-                kept = [line for line in self._records(name) if line.get("iteration", 0) <= iteration]
-                write_text_atomically(self.folder / name, "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept))
+        with self._writing():
+            for name in (METRICS, WARNINGS):
+                if name == METRICS or (self.folder / name).exists():
+                    kept = [line for line in self._records(name) if line.get("iteration", 0) <= iteration]
+                    write_text_atomically(self.folder / name, "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept))
         self.__dict__.pop("watch", None)
         for path in [*self._numbered("rollouts"), *self._numbered("evals")]:
             if int(path.name.split(".")[0]) > iteration:
@@ -133,16 +154,17 @@ class Run:
         if keep == 0:
             return
         folder = self.folder / "rollouts"
-        rollouts.save(folder / f"{iteration:06d}.npz")
-        write_texts(folder / f"{iteration:06d}.jsonl.gz", trajectories)
-        if tokens:
-            write_tokens(folder / f"{iteration:06d}.tokens.npz", trajectories)
-        if pictures := {image for trajectory in trajectories for turn in trajectory.turns for image in turn.images}:
-            save_pictures(folder / f"{iteration:06d}.images.npz", sorted(pictures, key=lambda image: image.name))
-        if keep is not None:
-            for path in self._numbered("rollouts"):
-                if int(path.name.split(".")[0]) <= iteration - keep:
-                    path.unlink()
+        with self._writing():
+            rollouts.save(folder / f"{iteration:06d}.npz")
+            write_texts(folder / f"{iteration:06d}.jsonl.gz", trajectories)
+            if tokens:
+                write_tokens(folder / f"{iteration:06d}.tokens.npz", trajectories)
+            if pictures := {image for trajectory in trajectories for turn in trajectory.turns for image in turn.images}:
+                save_pictures(folder / f"{iteration:06d}.images.npz", sorted(pictures, key=lambda image: image.name))
+            if keep is not None:
+                for path in self._numbered("rollouts"):
+                    if int(path.name.split(".")[0]) <= iteration - keep:
+                        path.unlink()
 
     def _numbered(self, part: str) -> list[Path]:
         """The files of a part of the run (`rollouts`, `evals`) that belong to an iteration."""
@@ -156,8 +178,9 @@ class Run:
         """One evaluation: what came out, task by task, and the attempts' texts. Evaluations are small, and all of them stay."""
         folder = self.folder / "evals"
         record = {"iteration": iteration} | dict(settings) | result.to_dict() | {"outcomes": result.outcomes()}
-        write_texts(folder / f"{iteration:06d}.jsonl.gz", result.trajectories)
-        write_text_atomically(folder / f"{iteration:06d}.json", json.dumps(record, allow_nan=False, default=float) + "\n")
+        with self._writing():
+            write_texts(folder / f"{iteration:06d}.jsonl.gz", result.trajectories)
+            write_text_atomically(folder / f"{iteration:06d}.json", json.dumps(record, allow_nan=False, default=float) + "\n")
 
     def evaluation(self, iteration: int) -> dict[str, Any]:
         """What `save_evaluation` wrote, without the texts."""
@@ -190,7 +213,8 @@ class Run:
         return load_pictures(path) if path.exists() else {}
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        write_text_atomically(self.folder / SUMMARY, json.dumps(summary, indent=2, allow_nan=False, default=float) + "\n")
+        with self._writing():
+            write_text_atomically(self.folder / SUMMARY, json.dumps(summary, indent=2, allow_nan=False, default=float) + "\n")
 
 
 def write_texts(path: Path, trajectories: Sequence[Trajectory]) -> None:

@@ -65,5 +65,7 @@ def restore(run: Run, system: System, say: Callable[[str], None]) -> State:
     except (KeyError, TypeError):
         raise TurnwiseError(f"checkpoint {found.path}: its state is not one of this Turnwise; it was written by another version") from None
     system.learner.load_state(found.tensors, found.state["learner"])
+    if state.waiting is not None:
+        state.saved = -1  # once more, with the evaluation's result, when that is known
     run.rewind(state.iteration - 1 if state.waiting is not None else state.iteration)
     return state

@@ -215,13 +215,16 @@ class System:
         if own is None:
             return {}
         examples = self._examples(own, on_task)
-        if examples is None:
+        if examples is None or self.cancelled():
             return {}
         optimiser = OptimiserSettings(own.lr, own.schedule, own.warmup, weight_decay=self.config.learner.weight_decay)
         settings = SftSettings(own.epochs, own.steps, own.batch_tokens, own.prompt_weight, optimiser, own.look_every)
         order, enough = derive(self.config.seed, "warm start order"), None if own.until is None else self._wins(own.until, own.look_tasks)
-        metrics = warm_start(self.learner, examples, settings, order, enough)
-        self.learner.reset_reference()
+        metrics = warm_start(self.learner, examples, settings, order, enough, self.cancelled)
+        if self.config.model.lora is None:
+            self.learner.reset_reference()
+        elif self.config.objective.kl != "off":
+            self.say("KL is measured against the model without its adapters, as it was before the warm start")
         self.engine.refresh()
         return metrics | {"turns": float(sum(len(example.turns) for example in examples))}
 
@@ -247,6 +250,7 @@ class System:
             noise=own.noise,
             seed=derive(self.config.seed, "warm start noise"),
             on_task=on_task,
+            cancelled=self.cancelled,
         )
 
     def _wins(self, share: float, count: int) -> Callable[[], bool]:

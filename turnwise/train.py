@@ -27,7 +27,7 @@ def loop(run: Run, system: System, reporter: Reporter, interrupted: Callable[[],
     state = restore(run, system, reporter.note)
     reporter.begin(f"{config.name}: {config.credit.name} on {config.env.name}", config.iterations, state.iteration)
     if not state.prepared:
-        warm_start(run, system, state, reporter, interrupted)
+        warm_start(system, state, reporter, interrupted)
 
     while not interrupted():
         if state.waiting is not None:
@@ -61,10 +61,10 @@ def loop(run: Run, system: System, reporter: Reporter, interrupted: Callable[[],
 
 
 def close_iteration(run: Run, system: System, state: State, reporter: Reporter, interrupted: Callable[[], bool]) -> None:
-    """What follows an update: the evaluation, where one is due, the log, the checkpoint. Interrupted in the evaluation, all of this
-    waits in the checkpoint and is done after the resume."""
+    """What follows an update, or the warm start: the evaluation, where one is due, the log, the checkpoint. Interrupted in the evaluation,
+    all of this waits in the checkpoint and is done after the resume."""
     config, iteration, metrics = system.config, state.iteration, state.waiting or {}
-    if iteration == config.iterations or (config.eval.every and iteration % config.eval.every == 0):
+    if iteration in (0, config.iterations) or (config.eval.every and iteration % config.eval.every == 0):
         clock = Clock()
         measured = measure(system, reporter, clock)
         if interrupted():
@@ -74,29 +74,24 @@ def close_iteration(run: Run, system: System, state: State, reporter: Reporter, 
         state.seconds += clock.total
     state.waiting = None
     run.log(metrics)
-    reporter.iteration(iteration, metrics)
-    run.watch(metrics, config.credit.name, reporter.note)
-    if iteration % (config.run.checkpoint_every or config.iterations) == 0 or iteration == config.iterations:
+    if iteration > 0:
+        reporter.iteration(iteration, metrics)
+        run.watch(metrics, config.credit.name, reporter.note)
+    if iteration in (0, config.iterations) or iteration % (config.run.checkpoint_every or config.iterations) == 0:
         save(run, system, state, metrics.get("eval/success"))
 
 
-def warm_start(run: Run, system: System, state: State, reporter: Reporter, interrupted: Callable[[], bool]) -> None:
-    """What comes before the first iteration: learning from the expert, where the recipe says so, and the first evaluation. Interrupted
-    here, a run starts anew when it is resumed."""
+def warm_start(system: System, state: State, reporter: Reporter, interrupted: Callable[[], bool]) -> None:
+    """Learning from the expert before the first iteration, where the recipe says so. Interrupted here, a run starts anew when it is
+    resumed; once it is done, it stays, and the first evaluation follows as after any iteration."""
     clock = Clock()
     metrics: dict[str, float] = {"iteration": 0}
     if system.config.sft is not None:
         reporter.phase("warm start", system.config.sft.tasks)
         with clock("sft"):
             metrics |= numbers("sft", system.warm_start(reporter.advance))
-    measured = measure(system, reporter, clock)
-    if interrupted():
-        return
-    run.save_evaluation(0, measured, system.evaluation_settings)
-    metrics |= evaluation_metrics(measured)
-    run.log(metrics | clock.metrics(metrics))
-    state.prepared, state.seconds = True, clock.total
-    save(run, system, state, metrics["eval/success"])
+    if not interrupted():
+        state.prepared, state.waiting, state.seconds = True, metrics | clock.metrics(metrics), clock.total
 
 
 def measure(system: System, reporter: Reporter, clock: Clock) -> Evaluation:

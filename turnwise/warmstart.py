@@ -29,6 +29,7 @@ def expert_trajectories(
     noise: float = 0.0,
     seed: int = 0,
     on_task: Callable[[], None] = lambda: None,
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> list[Trajectory]:
     """The expert's attempts at the tasks as trajectories of prompts and responses. In a share `noise` of the turns chance plays instead:
     that turn is part of what the model sees and not of what it learns, so it learns how to go on from there."""
@@ -36,6 +37,8 @@ def expert_trajectories(
     try:
         found = []
         for number, task in enumerate(tasks):
+            if cancelled():
+                break
             found.append(_play(env, task, number, agent, max_turns, ExpertPlayer(noise), derive(seed, task.id)))
             on_task()
         return found

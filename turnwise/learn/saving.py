@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from torch import nn
 
 from turnwise.errors import TurnwiseError
@@ -129,7 +130,10 @@ def write_model(model: nn.Module, folder: Path, merged: bool, tokenizer: Any = N
         if tokenizer is not None:
             tokenizer.save_pretrained(temporary)
 
-    return write_folder(folder, fill)
+    try:
+        return write_folder(folder, fill)
+    except (OSError, SafetensorError) as error:
+        raise TurnwiseError(f"the model could not be written to {folder} ({error}). Is the disk full?") from error
 
 
 def fingerprint(model: nn.Module) -> str:

@@ -59,9 +59,10 @@ def warm_start(
     settings: SftSettings | None = None,
     seed: int = 0,
     enough: Callable[[], bool] | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> dict[str, float]:
     """Train the learner's model on the responses in `trajectories`. Metrics: the loss of the first and the last pass, and the cost.
-    `enough`, where given, is asked after every `look_every` steps whether to stop here.
+    `enough`, where given, is asked after every `look_every` steps whether to stop here; `cancelled` after every step.
 
     The learner's reference, where it has one, is the model from before; `learner.reset_reference()` moves it.
     """
@@ -82,6 +83,8 @@ def warm_start(
                 log.step({"loss": loss}, optimiser.step(loss, progress))
             losses.setdefault(epoch, []).append((loss, len(batch.source)))
             if enough is not None and optimiser.steps_taken % settings.look_every == 0 and enough():
+                break
+            if cancelled():
                 break
     log.add(tokens=len(packed.source), tokens_forward=len(packed.ids), sequences=len(packed), epochs=len(losses))
     log.add(loss_first=_mean(losses[0]), loss_last=_mean(losses[max(losses)]))
