@@ -35,6 +35,7 @@ class Panel:
     repeats: int
     temperature: float | None
     max_turns: int
+    trials: int = 1
 
     def differences(self, other: Panel) -> list[str]:
         """The names of what differs. A player without a model (random, expert) has no temperature, and goes with any."""
@@ -154,7 +155,7 @@ def _read_file(path: Path) -> Record:
     else:
         config = {"file": path.stem}
     if measured.get("player") is not None:
-        config = {"player": measured["player"], "env.name": config.get("env.name", "")}
+        config = _player(measured, config)
     environment = measured.get("environment", config.get("env.name", ""))
     panel, tasks, won, kinds = _measured(measured, str(environment), path)
     return Record(
@@ -169,6 +170,15 @@ def _read_file(path: Path) -> Record:
         won=won,
         kinds=kinds,
     )
+
+
+def _player(measured: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """What tells one player from another: its name, and where it prompts a model, which one and how it is asked."""
+    own = {"player": measured["player"], "env.name": config.get("env.name", "")}
+    if measured.get("temperature") is None:  # random, expert: nobody was asked
+        return own
+    asked = {key: value for key, value in config.items() if key.startswith(("agent.", "engine.", "model."))}
+    return own | asked | {name: measured[name] for name in ("model", "examples") if name in measured}
 
 
 Measured = tuple[Panel | None, tuple[str, ...], NDArray[np.float64], tuple[str, ...]]
@@ -192,6 +202,7 @@ def _measured(measured: Mapping[str, Any], environment: str, place: Path) -> Mea
             int(measured["repeats"]),
             None if measured["temperature"] is None else float(measured["temperature"]),
             int(measured["max_turns"]),
+            max(1, len(measured.get("trials") or ())),
         )
     except (KeyError, TypeError) as error:
         raise TurnwiseError(f"{place}: an evaluation in it lacks {error}; it was written by another version of Turnwise") from None
@@ -216,8 +227,8 @@ def curve_of(metrics: Sequence[Mapping[str, Any]]) -> tuple[Point, ...]:
     for line in metrics:
         turns += line.get("collect/turns", 0.0)
         tokens += line.get("collect/response_tokens", 0.0)
-        before = line["iteration"] == 0  # here the whole clock holds the evaluation too; later it does not
-        seconds += line.get("time/iteration", 0.0) - (line.get("time/eval", 0.0) if before else 0.0)
+        # in older runs the whole clock of iteration 0 holds the evaluation too
+        seconds += line.get("time/iteration" if line["iteration"] else "time/sft", 0.0)
         if "eval/success" in line:
             points.append(Point(int(line["iteration"]), float(line["eval/success"]), turns, tokens, seconds))
     return tuple(points)
