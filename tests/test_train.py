@@ -274,7 +274,14 @@ def test_a_corrupt_checkpoint_is_passed_over_with_a_warning(tmp_path: Path) -> N
 
 
 def test_a_broken_environment_does_not_stop_the_run(tmp_path: Path) -> None:
-    result = start(tmp_path, **{"env.name": BANDIT.replace(":Bandit", ":Broken"), "iterations": 2})
+    heard: list[str] = []
+
+    class Listening(Reporter):
+        def note(self, text: str) -> None:
+            heard.append(text)
+
+    result = start(tmp_path, reporter=Listening(), **{"env.name": BANDIT.replace(":Bandit", ":Broken"), "iterations": 2})
+    assert sum("the lever came off" in text for text in heard) == 1  # said once, not for every attempt
     assert result.summary["finished"] and result.metrics[-1]["collect/faults"] == 8
     assert result.metrics[-1]["eval/success"] == 0
 
@@ -289,9 +296,20 @@ def test_a_broken_environment_does_not_stop_the_run(tmp_path: Path) -> None:
         ({"sft.tasks": 4}, "expert"),
         ({"agent.context": "windw"}, "window"),
         ({"agent.prompt": "thnk"}, "think"),
+        ({"engine.name": "native", "engine.options.prefill": 3}, "prefill_tokens"),
+        ({"engine.options.autocast": "bfloat"}, "bfloat16"),
+        ({"eval.split": "valdi"}, "valid"),
+        ({"eval.n": 5000}, "ask for fewer"),
+        ({"reward": [{"name": "own", "function": "/nowhere/terms.py:own"}]}, "/nowhere/terms.py"),
+        ({"device": "cuda"}, "no GPU"),
     ],
 )
-def test_wrong_settings_end_with_a_clear_error_and_leave_no_run(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+def test_wrong_settings_end_with_a_clear_error_before_any_work_and_leave_no_run(
+    tmp_path: Path, changes: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    if "sft.tasks" not in changes:
+        changes = {**changes, "sft.tasks": 4}  # a warm start, which would end in another error: there is no expert
     with pytest.raises(TurnwiseError, match=words):
         start(tmp_path, **changes)
     assert list(tmp_path.iterdir()) == []
@@ -407,6 +425,8 @@ def test_an_export_overwrites_nothing(tmp_path: Path) -> None:
     with pytest.raises(TurnwiseError, match="is a file"):
         tw.export(run, tmp_path / "letters" / "one.txt")
     assert (tmp_path / "letters" / "one.txt").read_text() == "keep me"
+    with pytest.raises(TurnwiseError, match="without adapters"):
+        tw.export(run, tmp_path / "adapters", merged=False)
     (tmp_path / "empty").mkdir()
     assert (tw.export(run, tmp_path / "empty") / "config.json").is_file()
 
@@ -454,8 +474,10 @@ def test_an_environment_of_ones_own_trains_from_the_command_line(tmp_path: Path)
     done = command("train", "--env", BANDIT, *overrides(iterations=2), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "no warm start" in done.stdout and "iteration 2/2" in done.stdout and "held-out tasks" in done.stdout
-    assert "Three attempts" in done.stdout
+    attempts = done.stdout.partition("Three attempts")[2]
+    assert attempts.count("solved") == 3
     run = tmp_path / "runs" / "own-env"
+    assert "turnwise train runs/own-env/config.toml credit.name=grpo" in done.stdout
     assert (run / "curve.png").read_bytes()[:4] == b"\x89PNG"
     measured = command("eval", str(run), "--n", "4", "--json", cwd=tmp_path)
     assert measured.returncode == 0, measured.stderr
@@ -475,12 +497,15 @@ def test_a_dry_run_shows_the_recipe_and_what_would_happen(tmp_path: Path) -> Non
         (["train", "credit.nam=grpo"], "error: recipe"),
         (["train", "nowhere.toml"], "no recipe"),
         (["train", "--resume", "."], "is not a run"),
+        (["sft", "recipe.toml"], "no [sft] section"),
         (["eval"], "say what to evaluate"),
         (["eval", "--agent", "exprt", "--env", "household"], "Did you mean 'expert'"),
+        (["eval", "--agent", "expert", "--env", BANDIT], "no expert"),
         (["eval", "."], "neither a run"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line_and_exit_code_two(tmp_path: Path, arguments: list[str], words: str) -> None:
+    (tmp_path / "recipe.toml").write_text("iterations = 3\n[agent]\nmax_prompt_tokens = 500\n")
     done = command(*arguments, cwd=tmp_path)
     assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
 

@@ -71,6 +71,7 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
     with Interrupt(reporter.note) as interrupted:
         system = System(config, say=reporter.note, cancelled=interrupted, on_turn=lambda trajectory: reporter.advance())
         try:
+            system.check()
             trackers.open(config.model_dump(mode="json"), run.metrics())
             run.on_log = trackers.log
             state = loop(run, system, reporter, interrupted)
@@ -126,7 +127,7 @@ def settings_of(config: Config, split: str, seed: int, max_turns: int) -> dict[s
 
 
 def report_faults(result: Evaluation, reporter: Reporter) -> None:
-    """Attempts that the engine ended count as failures, so somebody must hear of it; an engine that answered nothing is an error."""
+    """Attempts that a fault ended count as failures, so somebody must hear of it; an engine that answered nothing is an error."""
     failed = [trajectory for trajectory in result.trajectories if trajectory.stop is Stop.ENGINE_FAULT]
     if failed and len(failed) == len(result.trajectories) and not any(trajectory.turns for trajectory in failed):
         raise TurnwiseError(f"the engine answered none of {len(failed)} attempts. The first: {failed[0].stop_detail}")
@@ -134,6 +135,12 @@ def report_faults(result: Evaluation, reporter: Reporter) -> None:
         reporter.note(
             f"warning: {len(failed)} of {len(result.trajectories)} attempts were ended by a fault of the engine and count as failures. "
             f"The first: {failed[0].stop_detail}"
+        )
+    broken = [trajectory for trajectory in result.trajectories if trajectory.stop in (Stop.ENVIRONMENT_FAULT, Stop.ENVIRONMENT_TIMEOUT)]
+    if broken:
+        reporter.note(
+            f"warning: {len(broken)} of {len(result.trajectories)} attempts were ended by a fault of the environment, and count as failed. "
+            f"The first, at task {broken[0].task}: {broken[0].stop_detail}"
         )
 
 
@@ -175,7 +182,10 @@ def export(run_folder: str | Path, out: str | Path, *, merged: bool = True, best
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         what = "is a folder that is not empty" if folder.is_dir() else "is a file"
         raise TurnwiseError(f"{folder} {what}, and nothing is overwritten: name a new folder, or remove that one first")
-    return _write_weights(run, Config.load(run.folder / CONFIG), folder, merged, best)
+    config = Config.load(run.folder / CONFIG)
+    if not merged and config.model.lora is None:
+        raise TurnwiseError(f"{run.folder} was trained without adapters (model.lora), so there are none to export: leave --adapters out")
+    return _write_weights(run, config, folder, merged, best)
 
 
 def _write_weights(run: Run, config: Config, out: Path, merged: bool = True, best: bool = False) -> Path:

@@ -6,13 +6,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from turnwise.agent import Agent, AgentSettings
 from turnwise.config import Config
 from turnwise.engines.base import Engine
-from turnwise.errors import TurnwiseError
+from turnwise.errors import TurnwiseError, unknown_name
 from turnwise.learn.learner import Learner
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
 from turnwise.models import choose_device
@@ -20,6 +23,7 @@ from turnwise.objectives import Loss
 from turnwise.vision import Vision
 
 KEY_VARIABLE = "OPENAI_API_KEY"
+PRECISIONS = ("float32", "bfloat16", "float16")
 
 
 def agent_settings(config: Config, environment: Any) -> AgentSettings:
@@ -129,6 +133,25 @@ def build_server(config: Config, tokenizer: Any, agent: Agent) -> Engine:
     return OpenAIEngine(server, tokenizer)
 
 
+def engine_options(config: Config) -> dict[str, Any]:
+    """The recipe's further options of an engine in this process, checked by its signature; precisions become torch's own."""
+    from turnwise.engines.native import NativeEngine
+    from turnwise.engines.transformers import TransformersEngine
+
+    factory: Any = NativeEngine if config.engine.name == "native" else TransformersEngine
+    known = [name for name, parameter in signature(factory).parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
+    known = [name for name in known if name not in ("stop_token_ids", "vision")]  # these the run gives
+    options = dict(config.engine.options)
+    for name, value in options.items():
+        if name not in known:
+            raise unknown_name(f"option of the {config.engine.name} engine (engine.options):", name, known)
+        if name in ("dtype", "autocast"):
+            if value not in PRECISIONS:
+                raise unknown_name(f"precision (engine.options.{name}):", str(value), PRECISIONS)
+            options[name] = getattr(torch, value)
+    return options
+
+
 def build_engine(
     config: Config, model: Any, tokenizer: Any, stop_ids: Sequence[int], say: Callable[[str], None], vision: Vision | None = None
 ) -> Engine:
@@ -140,9 +163,9 @@ def build_engine(
 
         reason = supports(model)
         if reason is None:
-            return NativeEngine(model, tokenizer, own.max_batch, longest, stop_token_ids=stop_ids, **own.options)
+            return NativeEngine(model, tokenizer, own.max_batch, longest, stop_token_ids=stop_ids, **engine_options(config))
         say(f"the native engine does not take this model ({reason}): the transformers engine serves it")
     from turnwise.engines.transformers import TransformersEngine
 
-    options = own.options if own.name == "transformers" else {}  # options of the native engine mean nothing to another
+    options = engine_options(config) if own.name == "transformers" else {}  # options of the native engine mean nothing to another
     return TransformersEngine(model, tokenizer, own.max_batch, longest, stop_token_ids=stop_ids, vision=vision, **options)

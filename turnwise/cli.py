@@ -251,7 +251,7 @@ def sft(
     """Only the supervised warm start of a recipe: learn from the environment's expert."""
     from turnwise import commands
 
-    raise typer.Exit(commands.train(recipe, [*(overrides or []), "iterations=0"], None, None, False))
+    raise typer.Exit(commands.sft(recipe, overrides or []))
 
 
 @app.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from rich.console import Console
@@ -19,7 +20,7 @@ from turnwise.recipes import help_config, parse_override, to_toml
 from turnwise.report.progress import reporter
 from turnwise.runs import CONFIG, Run
 
-__all__ = ["evaluate", "help_config", "train"]
+__all__ = ["evaluate", "help_config", "sft", "train"]
 
 PROMPTED = ("plain", "react", "reflexion")  # agents of turnwise.baselines
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
@@ -50,12 +51,22 @@ def train(recipe: str | None, overrides: list[str], env: str | None, resume: str
     run = Run.open(result.folder)
     if result.interrupted:
         console.print(
-            Text(f"Stopped after iteration {result.summary['iterations']}. Go on with: turnwise train --resume {run.folder}"),
+            Text(f"Stopped after iteration {result.summary['iterations']}. Go on with: turnwise train --resume {quote(str(run.folder))}"),
             soft_wrap=True,
         )
         return INTERRUPTED
     finish(console, run, result, closing_words(result.summary, run), in_words)
     return 0
+
+
+def sft(recipe: str | None, overrides: list[str]) -> int:
+    """`turnwise sft`: a recipe's warm start and nothing after it."""
+    if recipe is not None and "=" in recipe:
+        overrides, recipe = [recipe, *overrides], None
+    source = recipe or str(default_recipe(None))
+    if Config.load(source, overrides).sft is None:
+        raise TurnwiseError(f"recipe {source} has no [sft] section, so there is no warm start to make. Say how large it is: sft.tasks=256")
+    return train(source, [*overrides, "iterations=0"], None, None, False)
 
 
 def default_recipe(env: str | None) -> Path:
@@ -84,18 +95,22 @@ def finish(console: Console, run: Run, result: Any, words: list[str], in_words: 
     last = int(result.summary["iterations"])
     if (run.folder / "rollouts" / f"{last:06d}.jsonl.gz").exists():
         console.print(Text("\nThree attempts of the last iteration:"))
-        seen: dict[Any, dict[str, Any]] = {}
-        for trajectory in run.trajectories(last):
-            seen.setdefault(trajectory["group"], trajectory)
-        for trajectory in list(seen.values())[:3]:
-            for line in in_words(trajectory):
+        played = run.trajectories(last)
+        groups = [trajectory["group"] for trajectory in played]
+        firsts = [groups.index(group) for group in dict.fromkeys(groups)]  # of different tasks, where there are three
+        for number in [*firsts, *(other for other in range(len(played)) if other not in firsts)][:3]:
+            for line in in_words(played[number]):
                 console.print(Text(line), soft_wrap=True)
     console.print()
     for line in words:
         console.print(Text(line), soft_wrap=True)
     if picture is not None:
         console.print(Text(f"The curve: {picture}"), soft_wrap=True)
-    console.print(Text(f"Next: turnwise view {run.folder}   turnwise eval {run.folder}   turnwise train credit.name=grpo"), soft_wrap=True)
+    other = "gigpo" if result.summary["algorithm"] == "grpo" else "grpo"
+    folder, recipe = quote(str(run.folder)), quote(str(run.folder / CONFIG))
+    console.print(
+        Text(f"Next: turnwise view {folder}   turnwise eval {folder}   turnwise train {recipe} credit.name={other}"), soft_wrap=True
+    )
 
 
 def forecast(config: Config) -> list[str]:
@@ -114,15 +129,19 @@ def forecast(config: Config) -> list[str]:
         f"  at most {turns * config.engine.max_tokens:,} sampled tokens, in prompts of at most {config.agent.max_prompt_tokens:,}",
         f"{config.iterations} iterations: at most {turns * config.iterations:,} turns",
     ]
+    if config.sft is not None:
+        much = f"{config.sft.steps} steps" if config.sft.steps is not None else f"{config.sft.epochs} passes"
+        lines.insert(1, f"a warm start: {config.sft.tasks} attempts of {config.sft.file or 'the expert'}, learned in {much}")
     parameters = parameter_count(config)
     if parameters is None:
         return [*lines, "memory: not known (the model's folder is not here)"]
+    known = "about " if config.model.path is None else ""  # how many words the tiny model will have is not known yet
     trained = parameters if config.model.lora is None else parameters // 50
     width = 2 if config.model.dtype == "bfloat16" else 4
     weights = parameters * width + trained * (12 + (4 if width == 2 else 0)) + (parameters * width if config.objective.kl != "off" else 0)
     return [
         *lines,
-        f"model: {parameters:,} parameters; about {weights / 1e9:.2f} GB for weights, gradients and optimiser, "
+        f"model: {known}{parameters:,} parameters; about {weights / 1e9:.2f} GB for weights, gradients and optimiser, "
         f"and activations of {config.learner.tokens_per_batch:,} tokens (a turn has at most {per_turn:,})",
     ]
 
@@ -202,6 +221,7 @@ def evaluate_player(
     from turnwise.envs.pool import Pool
     from turnwise.envs.registry import portable
     from turnwise.system import System
+    from turnwise.warmstart import has_expert
 
     if source is not None:
         raise TurnwiseError(f"--agent {agent} plays without a model: leave the run or model out, and name an environment with --env")
@@ -209,11 +229,14 @@ def evaluate_player(
         raise unknown_name("agent", agent, [*PLAYERS, *PROMPTED])
     config = Config.load(None, {"agent.max_prompt_tokens": 500, **changes, **({"env.name": env} if env else {})})
     system, policy = System(config), PlayerPolicy(player(agent))
+    if agent == "expert" and not has_expert(config.env.name, dict(config.env.options)):
+        raise TurnwiseError(f"environment {config.env.name!r} has no expert: it needs expert(task) or expert_action()")
     panel = system.panel_of(split or config.eval.split, n, seed)
     factory = portable(config.env.name, config.env.options)
     limits: dict[str, Any] = {"workers": config.env.workers, "timeout": config.env.timeout, "memory_mb": config.env.memory_mb}
     with Pool(Advised(factory) if agent == "expert" else factory, 32, **limits) as pool:
         result = run_panel(Collector(pool, policy, system.max_turns, system.rewards), panel, seed, repeats)
+    api.report_faults(result, reporter(Console(stderr=True)))
     settings = api.settings_of(config, split or config.eval.split, seed, system.max_turns)
     result.settings = settings | {"player": agent, "temperature": None}
     return result

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from shlex import quote
 
 from turnwise.errors import TurnwiseError
 from turnwise.files import write_atomically, write_text_atomically
@@ -81,7 +82,7 @@ class Run:
         except OSError as error:
             raise TurnwiseError(
                 f"the run's folder {self.folder} could not be written ({error}). Is the disk full? What was written before is untouched: "
-                f"make room, then go on with `turnwise train --resume {self.folder}`"
+                f"make room, then go on with `turnwise train --resume {quote(str(self.folder))}`"
             ) from error
 
     @property

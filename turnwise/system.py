@@ -6,17 +6,17 @@ This is the only place that knows both the recipe's words and the parts' constru
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from turnwise import credit, models
 from turnwise.agent import Agent
-from turnwise.build import agent_settings, build_engine, build_learner, build_server
-from turnwise.collect.collector import Collector
+from turnwise.build import agent_settings, build_engine, build_learner, build_server, engine_options
+from turnwise.collect.collector import Collector, Start
 from turnwise.collect.model_policy import ModelPolicy
-from turnwise.collect.plan import Gathered, Plan, dynamic, plain
+from turnwise.collect.plan import FAULTS, Gathered, Plan, dynamic, plain
 from turnwise.collect.rewards import Rewards, Term
 from turnwise.config import Config, Sft
 from turnwise.engines.base import Engine, Sampling
@@ -30,7 +30,7 @@ from turnwise.learn.learner import Learner
 from turnwise.learn.settings import OptimiserSettings
 from turnwise.learn.sft import SftSettings, warm_start
 from turnwise.learn.values import gae_targets
-from turnwise.rollouts import Rollouts, Trajectory
+from turnwise.rollouts import Rollouts, Stop, Trajectory
 from turnwise.seeds import derive
 from turnwise.tasks import TaskSet
 from turnwise.vision import Vision
@@ -48,6 +48,14 @@ class System:
     say: Callable[[str], None] = lambda text: None
     cancelled: Callable[[], bool] = lambda: False
     on_turn: Callable[[Trajectory], None] = lambda trajectory: None
+    told: set[str] = field(default_factory=set)  # kinds of faults that were told of already
+
+    def check(self) -> None:
+        """Look at all that a recipe can get wrong before any time is spent on it: tasks and panel, environment, reward terms, prompts,
+        model, device, the engine's options."""
+        for part in ("panel", "max_turns", "rewards", "agent", "learner"):
+            getattr(self, part)
+        engine_options(self.config)
 
     @cached_property
     def tasks(self) -> TaskSet:
@@ -64,6 +72,10 @@ class System:
         """`n` tasks of a split (none: all of it), the same ones on every machine."""
         env = self.config.env
         found = registry.tasks(env.name, split, n=None, **env.options)
+        if n is not None and n > len(found):
+            raise TurnwiseError(
+                f"{env.name} has {len(found)} tasks in its split {split!r}, not {n}: ask for fewer (eval.n, or --n of eval)"
+            )
         panel = found if n is None else found.panel(n, seed)
         if check:
             check_disjoint(self.tasks, panel, warn=self.say)
@@ -165,13 +177,27 @@ class System:
     def collect(self, place: int) -> Gathered:
         """The groups from a place on, by the recipe's strategy; the counts include what the policy counted."""
         own, collector = self.config.collect, self.collector()
+
+        def run(starts: Sequence[Start]) -> list[Trajectory]:
+            return self._tell_faults(collector.run(starts))
+
         if own.strategy == "dynamic":
-            gathered = dynamic(collector.run, self.plan, place, own.groups, own.refills)
+            gathered = dynamic(run, self.plan, place, own.groups, own.refills)
         else:
-            gathered = plain(collector.run, self.plan, place, own.groups)
+            gathered = plain(run, self.plan, place, own.groups)
         if isinstance(collector.policy, ModelPolicy):
             gathered.counts |= dict(collector.policy.counts)
         return gathered
+
+    def _tell_faults(self, trajectories: list[Trajectory]) -> list[Trajectory]:
+        """What was wrong with the first attempt that a fault ended, once for each kind: such attempts are only counted otherwise."""
+        for trajectory in trajectories:
+            stop = trajectory.stop.value
+            if trajectory.stop in FAULTS and trajectory.stop is not Stop.CANCELLED and stop not in self.told:
+                self.told.add(stop)
+                why = trajectory.stop_detail or f"no answer within {self.config.env.timeout} s (env.timeout)"
+                self.say(f"warning: an attempt at task {trajectory.task} was ended by a fault ({stop}): {why}")
+        return trajectories
 
     def annotate(self, trajectories: Sequence[Trajectory], rollouts: Rollouts) -> Rollouts:
         """The rollouts with what only the learner knows, where the recipe needs it: values, a KL penalty in the reward."""

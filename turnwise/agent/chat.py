@@ -283,10 +283,10 @@ class Chat:
         return list(self._known_ids(text))
 
     def _ids_of(self, text: str) -> tuple[int, ...]:
-        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return tuple(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])  # what is too long is dealt with here
 
     def _encode_framed(self, before: str, content: str, after: str) -> list[int]:
-        plain = self.tokenizer(content, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        plain = self.tokenizer(content, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
         return [*self.encode(before), *plain, *self.encode(after)]
 
     def _forges(self, content: str) -> bool:

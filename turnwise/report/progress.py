@@ -54,13 +54,15 @@ class Plain(Reporter):
 
     def __init__(self, console: Console | None = None):
         self.console = console or Console()
-        self._iterations, self._done_before, self._started = 0, 0, time.monotonic()
+        self._iterations, self._done_before = 0, 0
+        self._started: float | None = None  # when the first iteration began: what came before says nothing about those to come
 
     def begin(self, title: str, iterations: int, done: int) -> None:
-        self._iterations, self._done_before, self._started = iterations, done, time.monotonic()
+        self._iterations, self._done_before, self._started = iterations, done, None
         self._say(title)
 
     def phase(self, name: str, total: int | None = None) -> None:
+        self._start_clock(name)
         if name in ("warm start", "evaluation"):
             self._say(f"  {name} …")
 
@@ -73,9 +75,15 @@ class Plain(Reporter):
         words += [f"{metrics.get('time/tokens_per_second', 0):.0f} tokens/s", f"{left} left"]
         self._say("  ".join(words))
 
+    def _start_clock(self, phase: str) -> None:
+        if self._started is None and phase == "collecting":
+            self._started = time.monotonic()
+
     def _left(self, number: int) -> str:
         done = number - self._done_before
-        return duration((time.monotonic() - self._started) / done * (self._iterations - number)) if done > 0 else "?"
+        if done < 1 or self._started is None:
+            return "?"
+        return duration((time.monotonic() - self._started) / done * (self._iterations - number))
 
     def note(self, text: str) -> None:
         self._say(text)
@@ -98,11 +106,12 @@ class Panelled(Plain):
 
     def begin(self, title: str, iterations: int, done: int) -> None:
         self._title, self._number = title, done
-        self._iterations, self._done_before, self._started = iterations, done, time.monotonic()
+        self._iterations, self._done_before, self._started = iterations, done, None
         self._live = Live(console=self.console, refresh_per_second=4, get_renderable=self._render)
         self._live.start()
 
     def phase(self, name: str, total: int | None = None) -> None:
+        self._start_clock(name)
         self._phase, self._total, self._count = name, total, 0
 
     def advance(self, amount: int = 1) -> None:
@@ -127,7 +136,8 @@ class Panelled(Plain):
             table.add_row(
                 "speed", f"{speed}, {duration(self._metrics.get('time/iteration', 0))} an iteration, {self._left(self._number)} left"
             )
-        bar = ProgressBar(total=max(self._iterations, 1), completed=self._number)
+        bar = Table.grid(expand=True)  # a bar alone ends no line: what follows would stand behind it and be cut off
+        bar.add_row(ProgressBar(total=max(self._iterations, 1), completed=self._number))
         return Panel(
             Group(Text(f"iteration {self._number} of {self._iterations}"), bar, table), title=Text(self._title), title_align="left"
         )

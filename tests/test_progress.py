@@ -1,0 +1,83 @@
+"""What a person sees while a run goes on: plain lines, or a panel in a terminal."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from turnwise.report import progress
+from turnwise.report.progress import Panelled, Plain, Reporter, reporter, sparkline
+
+METRICS = {
+    "collect/success": 0.5,
+    "collect/reward": 1.25,
+    "collect/turns": 96.0,
+    "eval/success": 0.75,
+    "time/iteration": 10.0,
+    "time/tokens_per_second": 321.0,
+}
+
+
+def play(shown: Reporter, clock: list[float]) -> None:
+    """A run of three iterations of ten seconds each, after a warm start of a hundred."""
+    shown.begin("mine: gigpo on household", 3, 0)
+    shown.phase("warm start", 8)
+    clock[0] += 100
+    for number in (1, 2):
+        shown.phase("collecting", 64)
+        shown.advance(3)
+        clock[0] += 10
+        shown.iteration(number, METRICS)
+    shown.note("warning: [bold]odd")
+    shown.phase("evaluation")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_elsewhere_than_in_a_terminal_an_iteration_is_one_line(clock: list[float]) -> None:
+    console = Console(file=StringIO(), width=60)
+    shown = reporter(console)
+    assert type(shown) is Plain
+    play(shown, clock)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert "iteration 1/3  success 50 %  held-out 75 %  reward 1.25  turns 96  321 tokens/s  20 s left" in lines
+    assert "iteration 2/3  success 50 %  held-out 75 %  reward 1.25  turns 96  321 tokens/s  10 s left" in lines
+    assert "warning: [bold]odd" in lines
+
+
+def test_in_a_terminal_a_panel_says_where_the_run_is(clock: list[float]) -> None:
+    console = Console(file=StringIO(), width=100, force_terminal=True)
+    shown = reporter(console)
+    assert isinstance(shown, Panelled)
+    play(shown, clock)
+    shown.end()
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    for words in (
+        "mine: gigpo on household",
+        "iteration 2 of 3",
+        "now       evaluation",
+        "50 %",
+        sparkline([0.5, 0.5]),
+        "321 tokens/s",
+        "10 s left",
+    ):
+        assert words in text
+
+
+def test_a_resumed_run_counts_only_its_own_iterations(clock: list[float]) -> None:
+    console = Console(file=StringIO(), width=200)
+    shown = Plain(console)
+    shown.begin("mine", 10, 4)
+    shown.iteration(4, METRICS)  # was waiting for its evaluation when the run was stopped
+    shown.phase("collecting")
+    clock[0] += 10
+    shown.iteration(5, METRICS)
+    first, second = console.file.getvalue().splitlines()[1:]  # type: ignore[attr-defined]
+    assert first.endswith("? left") and second.endswith("50 s left")
