@@ -15,7 +15,8 @@ class Bandit:
     def step(self, action):
         self.turn += 1
         left, done = action[:1].lower() < "n", self.turn == 2
-        return Transition(Observation("pick left or right again", actions=("left", "right")), float(left), done, done and left)
+        info = {"measures": {"turns taken": self.turn}} if done else {}
+        return Transition(Observation("pick left or right again", actions=("left", "right")), float(left), done, done and left, info)
 
 
 class Broken(Bandit):

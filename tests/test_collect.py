@@ -186,6 +186,36 @@ def test_a_panel_plays_every_task_once_in_order() -> None:
     assert len({start.number for start in starts}) == 8
 
 
+def test_an_evaluation_reports_what_the_environment_measures_and_the_mean_of_the_types() -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    from turnwise import Trajectory
+    from turnwise.commands import show_evaluation
+    from turnwise.evaluation import evaluation_of
+    from turnwise.report.metrics import evaluation_metrics
+
+    def attempt(task: str, won: bool, measures: object) -> Trajectory:
+        return Trajectory(task, task, task, [Turn("a", info={"env": {"measures": measures}})], success=won)
+
+    panel = TaskSet((Task(name, data={"task_type": name[0]}) for name in ("a1", "a2", "a3", "b1")), "panel")
+    played = [
+        attempt("a1", True, {"score": 1.0, "broken": float("nan")}),
+        attempt("a2", False, {"score": 0.5}),
+        attempt("a3", False, "no table"),
+        Trajectory("b1", "b1", "b1", [], success=True),  # no turn: nothing was measured, which counts as 0
+    ]
+    result = evaluation_of(played, panel, 1)
+    assert result.measures == {"score": 1.5 / 4}
+    assert result.mean_of_types == pytest.approx((1 / 3 + 1) / 2) and result.success.rate == 0.5
+    assert [outcome.get("measures") for outcome in result.outcomes()] == [{"score": 1.0}, {"score": 0.5}, None, None]
+    assert evaluation_metrics(result)["eval/measure/score"] == 1.5 / 4
+    show_evaluation(Console(file=(out := StringIO()), width=100), result)
+    lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    assert "score 0.375 on average" in lines and "mean of these 66.7 %, each counted once" in lines
+
+
 def attempts(rewards: dict[int, list[float]]) -> object:
     def collect(starts: Sequence[Start]) -> list:
         from turnwise import Trajectory

@@ -104,6 +104,7 @@ def test_a_wrong_option_lowers_the_score_and_is_no_success(folder: Path, lamp: T
         _walk(env, lamp, *actions)
         end = env.step("click[buy now]")
         assert (end.reward, end.success, end.info["score"], end.info["options"]) == (expected, False, 3 / 4, 1 / 2)
+        assert end.info["measures"] == {"score": 3 / 4}
 
 
 def test_prev_leads_back_one_page_and_keeps_the_options(env: WebShopEnv, lamp: Task) -> None:

@@ -253,6 +253,10 @@ def show_evaluation(console: Console, result: Evaluation) -> None:
         table.add_row("success", str(result.success))
     for kind, share in result.by_type.items():
         table.add_row(f"  {kind}", str(share))
+    if result.mean_of_types is not None:
+        table.add_row("  mean of these", f"{100 * result.mean_of_types:.1f} %, each counted once")
+    for name, mean in result.measures.items():
+        table.add_row(name, f"{mean:.3f} on average")
     table.add_row("turns", f"{result.turns:.1f} on average")
     table.add_row("reward", f"{result.reward:.3f} on average")
     table.add_row("invalid turns", f"{100 * result.invalid:.1f} %")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +38,7 @@ class Share:
 
 @dataclass
 class Evaluation:
-    """The result of one evaluation."""
+    """The result of one evaluation. `measures` are means over attempts of what the environment itself measures, as a score or F1."""
 
     success: Share
     by_type: dict[str, Share]
@@ -51,6 +52,13 @@ class Evaluation:
     trajectories: list[Trajectory] = field(default_factory=list, repr=False)
     types: dict[str, str] = field(default_factory=dict, repr=False)  # task type by task id, where the environment says so
     settings: dict[str, Any] = field(default_factory=dict, repr=False)  # what else the result depends on: split, temperature, recipe …
+    measures: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def mean_of_types(self) -> float | None:
+        """Success with every task type counted once, however many tasks it has; none where there are not two types."""
+        rates = [share.rate for share in self.by_type.values()]
+        return math.fsum(rates) / len(rates) if len(rates) > 1 else None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, without the trajectories."""
@@ -63,6 +71,8 @@ class Evaluation:
             "by_type": {
                 kind: {"success": share.rate, "n": share.n, "interval": list(share.interval)} for kind, share in self.by_type.items()
             },
+            "mean_of_types": self.mean_of_types,
+            "measures": self.measures,
         } | plain
 
     def record(self) -> dict[str, Any]:
@@ -81,6 +91,7 @@ class Evaluation:
                 "stop": trajectory.stop.value,
             }
             | ({"type": self.types[trajectory.task]} if trajectory.task in self.types else {})
+            | ({"measures": measured} if (measured := measures_of(trajectory)) else {})
             for trajectory in self.trajectories
         ]
 
@@ -100,6 +111,8 @@ def evaluation_of(trajectories: Sequence[Trajectory], panel: TaskSet, repeats: i
             by_type[kinds[trajectory.task]].append(trajectory.success)
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     n = max(len(trajectories), 1)
+    measured = [measures_of(trajectory) for trajectory in trajectories]
+    names = sorted({name for values in measured for name in values})
     return Evaluation(
         success=Share(sum(t.success for t in trajectories), len(trajectories)),
         by_type={kind: Share(sum(won), len(won)) for kind, won in sorted(by_type.items())},
@@ -112,7 +125,17 @@ def evaluation_of(trajectories: Sequence[Trajectory], panel: TaskSet, repeats: i
         repeats=repeats,
         trajectories=list(trajectories),
         types=kinds,
+        measures={name: math.fsum(values.get(name, 0.0) for values in measured) / n for name in names},
     )
+
+
+def measures_of(trajectory: Trajectory) -> dict[str, float]:
+    """What the environment measured of an attempt besides success: the finite numbers in `info["measures"]` of its last step. An attempt
+    that was cut off, or lost to a fault, has none, and counts as 0 in the means."""
+    info = trajectory.turns[-1].info.get("env", {}) if trajectory.turns else {}
+    said = info.get("measures") if isinstance(info, Mapping) else None
+    numbers = said.items() if isinstance(said, Mapping) else ()
+    return {str(name): float(value) for name, value in numbers if isinstance(value, (int, float)) and math.isfinite(value)}
 
 
 def check_disjoint(train: TaskSet, panel: TaskSet, limit: int = 200_000, warn: Callable[[str], None] = lambda text: None) -> None:

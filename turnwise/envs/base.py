@@ -41,7 +41,8 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """What one action led to. `success` is about the task and counts when `done`; `info` carries anything else worth logging."""
+    """What one action led to. `success` is about the task and counts when `done`; `info` carries anything else worth logging;
+    numbers under `info["measures"]` on the last step (a score, F1) are reported by evaluations as means over attempts."""
 
     observation: Observation
     reward: float = 0.0

@@ -34,7 +34,8 @@ def evaluation_metrics(result: Evaluation) -> dict[str, float]:
         "reward": result.reward,
         "invalid": result.invalid,
     }
-    return numbers("eval", plain | by_type)
+    measures = {f"measure/{name}": value for name, value in result.measures.items()}
+    return numbers("eval", plain | by_type | measures)
 
 
 class Clock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.webshop.catalogue import Catalogue
@@ -144,7 +144,7 @@ class WebShopEnv:
         return by_rule(self.shop, self.page, self._goal.instruction)
 
 
-def _info(result: Score) -> dict[str, float | bool]:
+def _info(result: Score) -> dict[str, Any]:
     return {
         "score": result.total,
         "won": result.success,
@@ -152,4 +152,5 @@ def _info(result: Score) -> dict[str, float | bool]:
         "attributes": result.attributes,
         "options": result.options,
         "price": result.price,
+        "measures": {"score": result.total},
     }
