@@ -60,13 +60,14 @@ def test_a_search_shows_passages_and_the_right_answer_wins(env: SearchEnv, task:
     assert found.info == {"query": "first program", "passages": ["0"]}
     end = env.step("<think>It was her.</think><answer>the Lovelace</answer>")
     assert (end.reward, end.done, end.success) == (1.0, True, True)
-    assert end.info == {"answer": "the Lovelace", "em": 1.0, "f1": 1.0, "searches": 1}
+    assert end.info == {"answer": "the Lovelace", "em": 1.0, "f1": 1.0, "searches": 1, "measures": {"f1": 1.0}}
 
 
 def test_a_wrong_answer_ends_without_reward_and_tells_f1(env: SearchEnv, task: Task) -> None:
     (end,) = played(env, task, ["answer[Ada Byron]"])
     assert (end.reward, end.done, end.success) == (0.0, True, False)
     assert end.info["em"] == 0.0 and end.info["f1"] == pytest.approx(0.5) and end.info["searches"] == 0
+    assert end.info["measures"] == {"f1": end.info["f1"]}
 
 
 def test_after_the_last_turn_without_an_answer_it_is_over(env: SearchEnv, task: Task) -> None:
@@ -89,6 +90,12 @@ def test_options_bound_passages_and_turns(data: Path, task: Task) -> None:
     for wrong in ({"topk": 0}, {"max_turns": True}, {"per_set": -1}, {"anchor": "texts"}, {"questions": "some"}, {"retriever": "bing"}):
         with pytest.raises(TurnwiseError):
             played(SearchEnv(data=data, **wrong), SearchEnv(data=data, **wrong).tasks("nq")[0], ["search[x]"])
+
+
+@pytest.mark.parametrize("retriever", ["bing", {"name": "bing"}, {"url": "http://127.0.0.1:9"}, 3])
+def test_a_retriever_that_there_is_not_is_refused_before_anything_is_played(data: Path, retriever: Any) -> None:
+    with pytest.raises(TurnwiseError, match="retriever"):
+        SearchEnv(data=data, retriever=retriever)
 
 
 def test_a_task_without_question_or_answers_is_refused(env: SearchEnv) -> None:

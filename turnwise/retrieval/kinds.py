@@ -44,6 +44,11 @@ def make_retriever(kind: str | Mapping[str, Any], corpus: str | Path | None = No
     return _made[identity]
 
 
+def check_kind(kind: str | Mapping[str, Any]) -> None:
+    """An error for a retriever that there is not, without making one: what a recipe misspells is said before anything is played."""
+    _read(kind)
+
+
 def open_corpus(path: str | Path) -> Corpus:
     """The corpus in a file, opened once a process."""
     place = Path(path).expanduser().resolve()

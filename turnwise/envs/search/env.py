@@ -19,7 +19,7 @@ from turnwise.envs.search.answers import exact_match, f1
 from turnwise.envs.search.questions import Library, Which, find_corpus, find_data
 from turnwise.errors import TurnwiseError, unknown_name
 from turnwise.retrieval.base import Hit, Retriever
-from turnwise.retrieval.kinds import make_retriever, open_corpus
+from turnwise.retrieval.kinds import check_kind, make_retriever, open_corpus
 from turnwise.tasks import Task, TaskSet
 
 Anchor = Literal["observation", "state"]
@@ -58,6 +58,7 @@ class SearchEnv:
         for name, value in (("topk", topk), ("max_turns", max_turns), ("per_set", 1 if per_set is None else per_set)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise TurnwiseError(f"environment 'search': {name} is a whole number from 1, not {value!r}")
+        check_kind(retriever)
         self.anchor, self.topk, self.max_turns = anchor, topk, max_turns
         self._data, self._corpus = data, corpus
         self._which, self._files, self._train_sets, self._per_set = questions, files, train_sets, per_set
@@ -112,7 +113,7 @@ class SearchEnv:
         if self._turn < self.max_turns:
             return Transition(self._observation(text), info=info)
         self._over = f"the episode is over (no answer within {self.max_turns} turns): call reset(task) before the next step"
-        return Transition(self._observation(text), done=True, info=info | {"em": 0.0, "f1": 0.0, "searches": self._searches})
+        return Transition(self._observation(text), done=True, info=info | self._scores(0.0, 0.0))
 
     def _search(self, wanted: Action) -> tuple[str, dict[str, Any]]:
         (hits,) = self.retriever.search([wanted.words], self.topk)
@@ -127,8 +128,11 @@ class SearchEnv:
         self._turn += 1
         self._over = "the episode is over (an answer was given): call reset(task) before the next step"
         text = "The answer is right." if right else f"The answer is not right. Accepted: {accepted[0]}"
-        info = {"answer": wanted.words, "em": float(right), "f1": f1(wanted.words, accepted), "searches": self._searches}
+        info = {"answer": wanted.words} | self._scores(float(right), f1(wanted.words, accepted))
         return Transition(self._observation(text), float(right), True, right, info)
+
+    def _scores(self, em: float, overlap: float) -> dict[str, Any]:
+        return {"em": em, "f1": overlap, "searches": self._searches, "measures": {"f1": overlap}}
 
     def _observation(self, text: str) -> Observation:
         return Observation(text, (), ACTIONS, self._state() if self.anchor == "state" else None)
