@@ -96,9 +96,26 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     path.write_text("no json\n")
     with pytest.raises(TurnwiseError, match=r"line 1: not JSON"):
         tw.read_trajectories(path)
+    path.write_bytes(b'{"trajectory": "\xff"}\n')
+    with pytest.raises(TurnwiseError, match="not UTF-8"):
+        tw.read_trajectories(path)
     rows = to_rows([tw.Trajectory(0, 0, turns=[tw.Turn("a"), tw.Turn("b")])])
     with pytest.raises(TurnwiseError, match=r"row 1.*rows are in order"):
         from_rows(rows[1:])
+
+
+def test_empty_lines_of_a_file_that_somebody_edited_are_passed_over(tmp_path: Path) -> None:
+    path = tw.write_trajectories(tmp_path / "x.jsonl", [tw.Trajectory(0, 0, turns=[tw.Turn("a")])])
+    path.write_text("\n" + path.read_text() + "\n  \n")
+    assert len(tw.read_trajectories(path)) == 1
+
+
+def test_a_parquet_table_of_something_else_is_named(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for columns in ({"a": [1, 2]}, {"info": [5]}, {"info": ["no json"]}):
+        parquet.write_table(pyarrow.table(columns), tmp_path / "other.parquet")
+        with pytest.raises(TurnwiseError, match="'info' is missing"):
+            tw.read_trajectories(tmp_path / "other.parquet")
 
 
 def test_parquet_without_its_package_names_the_pip_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -253,6 +253,20 @@ def test_broken_unicode_arrives_as_it_is(answers: Answers) -> None:
     assert (turn["observation"], turn["thought"]) == (ATTACK, ODD)
 
 
+def test_numbers_that_json_does_not_have_are_shown_as_words(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    told = {"env": {"odds": float("inf"), "nested": [float("nan"), 1.5]}}
+    attempts = [Trajectory(0, 0, "find-mug", [Turn("hall", action="go", info=told)])]
+    run.save_rollouts(3, Rollouts.from_trajectories(attempts), attempts, keep=None)
+
+    def refuse(word: str) -> float:
+        raise AssertionError(f"{word} is no JSON")
+
+    sent = as_json(Answers(Shelf(tmp_path))("attempt", place(id=0)))
+    assert json.loads(sent, parse_constant=refuse)["turns"][0]["info"]["env"] == {"odds": "inf", "nested": ["nan", 1.5]}
+    assert json.loads(as_json({"odds": float("nan"), "rest": (1, "a")}), parse_constant=refuse) == {"odds": "nan", "rest": [1, "a"]}
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [

@@ -8,9 +8,9 @@ as JSON literals and says so in its column `escaped`. Pictures are named by thei
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -155,11 +155,19 @@ def _kind(path: Path) -> str:
 
 def _read_lines(path: Path) -> Iterable[Row]:
     with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(_texts(path, file), 1):
             try:
-                yield json.loads(line)
+                if line.strip():
+                    yield json.loads(line)
             except json.JSONDecodeError:
                 raise TurnwiseError(f"{path}, line {number}: not JSON") from None
+
+
+def _texts(path: Path, file: TextIO) -> Iterator[str]:
+    try:
+        yield from file
+    except UnicodeDecodeError as error:
+        raise TurnwiseError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}), so no file of trajectories") from None
 
 
 def _pyarrow() -> Any:
@@ -211,9 +219,15 @@ def _read_parquet(path: Path) -> Iterable[Row]:
     except (arrow.ArrowException, OSError) as error:
         raise TurnwiseError(f"{path}: damaged, or not a Parquet file ({error})") from None
     for row in rows:
-        if row.pop("escaped", False):
-            row |= {name: json.loads(row[name]) for name in (*TEXTS, *LABELS) if isinstance(row[name], str)}
-        yield row | {"info": json.loads(row["info"])}
+        try:
+            if row.pop("escaped", False):
+                row |= {name: json.loads(row[name]) for name in (*TEXTS, *LABELS) if isinstance(row[name], str)}
+            row["info"] = json.loads(row["info"])
+        except (KeyError, TypeError, ValueError):
+            raise TurnwiseError(
+                f"{path}: not a table that `turnwise trajectories` writes: the column 'info' is missing or no JSON"
+            ) from None
+        yield row
 
 
 def export_trajectories(

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 from shlex import quote
+from typing import TYPE_CHECKING, Any
 
 from turnwise.errors import TurnwiseError
 from turnwise.files import write_atomically, write_text_atomically
@@ -259,4 +260,6 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)  # JSON has no such numbers, and a browser reads none of a file that claims to
     return value if isinstance(value, (str, int, float, bool, type(None))) else repr(value)

@@ -31,7 +31,7 @@ from turnwise.pages.recipe import recipe_of
 from turnwise.pages.shelf import Shelf, read_recipe
 from turnwise.pages.tail import news
 from turnwise.pages.words import why
-from turnwise.runs import METRICS, Run
+from turnwise.runs import METRICS, Run, plain
 
 KEPT_BATCHES = 6
 MOST_HITS = 200
@@ -269,4 +269,7 @@ def _short(value: Any) -> Any:
 
 def as_json(answer: Any) -> str:
     """An answer as JSON of plain ASCII, so that broken Unicode arrives as it is and is shown as text."""
-    return json.dumps(answer, separators=(",", ":"), allow_nan=False, default=str)
+    try:
+        return json.dumps(answer, separators=(",", ":"), allow_nan=False, default=str)
+    except ValueError:  # an environment told of a number that JSON does not have
+        return json.dumps(plain(answer), separators=(",", ":"), allow_nan=False)
