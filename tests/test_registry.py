@@ -228,6 +228,16 @@ def test_the_listing_names_what_is_missing_and_does_not_look_further() -> None:
         registry.unregister("needy-for-tests")
 
 
+def test_a_line_to_install_something_is_whole_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    line = "pip install 'turnwise[an-extra-with-a-rather-long-name-for-tests]'"
+    register("needy-for-tests", "no_such_package:Env", needs=[Need("package extra", lambda: False, line)])
+    try:
+        assert line in CliRunner().invoke(app, ["envs", "needy-for-tests"]).output
+    finally:
+        registry.unregister("needy-for-tests")
+
+
 def test_a_registered_turn_limit_counts_where_the_environment_has_none(counter: str) -> None:
     register("limited-for-tests", Listed, max_turns=99)
     try:

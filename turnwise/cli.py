@@ -78,7 +78,7 @@ def envs(
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
     else:
-        Console().print(table.environments_table(rows))
+        table.print_environments(rows, Console())
 
 
 @app.command()

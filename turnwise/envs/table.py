@@ -13,8 +13,18 @@ from turnwise.envs.check import Report
 from turnwise.envs.play import plain
 
 
+def print_environments(rows: list[dict[str, Any]], console: Console) -> None:
+    """The environments, and below them what to do about what is missing: whole lines that can be copied, however narrow the terminal."""
+    console.print(environments_table(rows))
+    remedies = [(row["name"], need["remedy"]) for row in rows for need in row["needs"] if not need["present"] and need["remedy"]]
+    if remedies:
+        console.print(Text("\nWhat is missing, and where to get it:"))
+    for name, remedy in remedies:
+        console.print(Text.assemble((f"  {plain(name)}: ", "bold yellow"), plain(remedy)), soft_wrap=True)
+
+
 def environments_table(rows: list[dict[str, Any]]) -> Table:
-    """The environments with their tasks, horizon and needs; what is missing is red, with the remedy."""
+    """The environments with their tasks, horizon and needs; what is missing is red."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("name", "tasks", "turns", "needs"):
         table.add_column(column, no_wrap=column == "name", justify="right" if column == "turns" else "left", overflow="fold")
@@ -36,8 +46,6 @@ def _needs(row: dict[str, Any]) -> Text:
     text = Text()
     for need in row["needs"]:
         text.append(f"{need['what']}: {'present' if need['present'] else 'missing'}\n", style="" if need["present"] else "red")
-        if not need["present"] and need["remedy"]:
-            text.append(f"  {need['remedy']}\n", style="dim")
     if row["error"]:
         text.append(plain(row["error"]), style="red")
     text.rstrip()
