@@ -299,6 +299,22 @@ def test_saved_evaluations_are_compared_like_runs(tmp_path: Path) -> None:
     assert tw.compare([write_run(tmp_path, "own", {20: GOOD}) / "evals" / "000020.json"]).groups[0].success == 0.8
 
 
+def test_models_that_are_only_prompted_are_told_apart_and_more_trials_are_another_question(tmp_path: Path) -> None:
+    def saved(name: str, agent: str, model: str, won: list[bool], **more: Any) -> Path:
+        config = Config.load(None, {"model.path": model, "agent.prompt": agent if agent == "plain" else "react"})
+        settings = {"config": config.model_dump(mode="json"), "environment": "household", "player": agent, "model": model, "examples": 0}
+        (tmp_path / name).write_text(json.dumps(evaluation(config, won, settings | more)))
+        return tmp_path / name
+
+    small, large = saved("small.json", "react", "small", BAD), saved("large.json", "react", "large", GOOD)
+    found = tw.compare([small, large])
+    assert [(group.label, group.success) for group in found.groups] == [("large", 0.8), ("small", 0.2)] and found.named_by == ["model"]
+    assert [group.label for group in tw.compare([small, saved("plain.json", "plain", "small", MIDDLE)]).groups] == ["plain", "react"]
+    tried = saved("tried.json", "reflexion", "small", GOOD, trials=[{"trial": 1}, {"trial": 2}])
+    with pytest.raises(TurnwiseError, match=r"trials is 1 \(small\) and 2 \(tried\)"):
+        tw.compare([small, tried])
+
+
 def test_evaluations_that_eval_saved_are_compared(tmp_path: Path) -> None:
     for agent in ("random", "expert"):
         words_typed = [

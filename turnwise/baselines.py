@@ -79,7 +79,7 @@ def evaluate(
     try:
         panel = system.panel_of(split, n, seed)
         settings = settings_of(config, split, seed, system.max_turns)
-        settings |= {"temperature": warmth, "player": agent, "examples": examples}
+        settings |= {"temperature": warmth, "player": agent, "examples": examples, "model": str(source or config.engine.model)}
         if agent == "reflexion":
             collector = system.collector(warmth)
             tried, shares = Reflexion(system, collector, trials).run(panel_starts(panel, seed))

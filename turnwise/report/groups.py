@@ -122,4 +122,4 @@ def _rank(key: str) -> int:
         return 0
     if key.endswith(".name"):
         return 1
-    return 2 if key in ("model.path", "engine.model", "file") else 3
+    return 2 if key in ("model", "model.path", "engine.model", "file") else 3
