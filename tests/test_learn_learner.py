@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from turnwise import credit
 from turnwise.errors import MissingExtra, TurnwiseError
-from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, add_lora, gae_targets, pack
+from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, add_lora, gae_targets, pack, saving
 from turnwise.objectives import Loss
 from turnwise.rollouts import Rollouts, Trajectory, Turn
 
@@ -404,6 +404,19 @@ def test_a_saved_model_loads_as_a_plain_hugging_face_folder(tmp_path: Path, adap
     before = weights_of(learner)
     learner.update(found, rollouts, values)  # saving a merged copy has not touched the adapters
     assert not equal(before, weights_of(learner))
+
+
+def test_models_can_be_saved_side_by_side_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner, real = Learner(tiny()), saving._swap
+
+    def meanwhile(new: Path, path: Path) -> None:
+        if path.name == "one":
+            learner.save_model(tmp_path / "two")
+        real(new, path)
+
+    monkeypatch.setattr(saving, "_swap", meanwhile)
+    learner.save_model(tmp_path / "one")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"] and (tmp_path / "one" / "config.json").is_file()
 
 
 def test_adapters_can_be_saved_alone(tmp_path: Path) -> None:

@@ -291,7 +291,7 @@ def test_a_broken_environment_does_not_stop_the_run(tmp_path: Path) -> None:
     [
         ({"credit.nam": "grpo"}, "credit"),
         ({"env.name": "housold"}, "household"),
-        ({"model.path": "/nowhere/at/all"}, "/nowhere/at/all"),
+        ({"model.path": "/nowhere/at/all"}, "/nowhere/at/all: there is no such folder"),
         ({"eval.split": "valid", "env.split": "valid"}, "both"),
         ({"sft.tasks": 4}, "expert"),
         ({"agent.context": "windw"}, "window"),
@@ -416,6 +416,29 @@ def test_a_run_and_its_model_can_be_evaluated_and_exported(tmp_path: Path) -> No
     assert (out / "config.json").is_file()
 
 
+def test_a_run_can_be_evaluated_while_it_writes_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, found = saving._swap, []
+
+    def meanwhile(new: Path, path: Path) -> None:
+        if path == tmp_path / "try" / "model":
+            found.append(tw.evaluate(tmp_path / "try", n=2))
+        real(new, path)
+
+    monkeypatch.setattr(saving, "_swap", meanwhile)
+    assert start(tmp_path).summary["finished"] and len(found) == 1
+
+
+def test_prompts_that_never_fit_are_told_of(tmp_path: Path) -> None:
+    heard: list[str] = []
+
+    class Listening(Reporter):
+        def note(self, text: str) -> None:
+            heard.append(text)
+
+    start(tmp_path, reporter=Listening(), **{"agent.prompt": "think", "iterations": 1})
+    assert sum("agent.max_prompt_tokens" in text for text in heard) == 1
+
+
 def test_an_export_overwrites_nothing(tmp_path: Path) -> None:
     run = start(tmp_path, iterations=0).folder
     (tmp_path / "letters").mkdir()
@@ -497,6 +520,7 @@ def test_a_dry_run_shows_the_recipe_and_what_would_happen(tmp_path: Path) -> Non
         (["train", "credit.nam=grpo"], "error: recipe"),
         (["train", "nowhere.toml"], "no recipe"),
         (["train", "--resume", "."], "is not a run"),
+        (["train", "."], "is a folder, not a recipe"),
         (["sft", "recipe.toml"], "no [sft] section"),
         (["eval"], "say what to evaluate"),
         (["eval", "--agent", "exprt", "--env", "household"], "Did you mean 'expert'"),

@@ -173,7 +173,7 @@ def model_of(run: Run, config: Config) -> Path:
     """The trained model of a run; made from its last checkpoint where the run is not finished."""
     if (run.model / "config.json").is_file():
         return run.model
-    return _write_weights(run, config, run.folder / "model-from-checkpoint")
+    return _write_weights(run, config, run.folder / "from-checkpoint" / "model")  # apart from what the run itself may be writing just now
 
 
 def export(run_folder: str | Path, out: str | Path, *, merged: bool = True, best: bool = False) -> Path:

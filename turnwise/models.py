@@ -68,6 +68,8 @@ def tokenizer_of(path: str | Path) -> Any:
     try:
         return AutoTokenizer.from_pretrained(str(path))
     except Exception as error:
+        if not Path(path).exists():
+            raise TurnwiseError(f"model {path}: there is no such folder here, and no hub gave it ({_line(error)})") from error
         raise TurnwiseError(
             f"model {path}: its tokenizer cannot be loaded ({_line(error)}). A model folder needs its tokenizer's files"
         ) from error

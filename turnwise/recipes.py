@@ -44,6 +44,10 @@ def read_recipe(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     path = path.resolve()
     if path in seen:
         raise TurnwiseError(f"recipe {path} extends itself, by way of {' → '.join(p.name for p in seen)}")
+    if path.is_dir():
+        of_run = path / "config.toml"
+        run = f". It is a run: go on with --resume {path}, or start anew from {of_run}" if of_run.is_file() else ""
+        raise TurnwiseError(f"{path} is a folder, not a recipe{run}")
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -190,13 +190,15 @@ class System:
         return gathered
 
     def _tell_faults(self, trajectories: list[Trajectory]) -> list[Trajectory]:
-        """What was wrong with the first attempt that a fault ended, once for each kind: such attempts are only counted otherwise."""
+        """What was wrong with the first attempt that a fault ended, or that no prompt fitted, once for each kind: such attempts are only
+        counted otherwise."""
         for trajectory in trajectories:
             stop = trajectory.stop.value
-            if trajectory.stop in FAULTS and trajectory.stop is not Stop.CANCELLED and stop not in self.told:
+            spoilt = trajectory.stop in FAULTS or (trajectory.stop is Stop.CONTEXT_LIMIT and not trajectory.turns)
+            if spoilt and trajectory.stop is not Stop.CANCELLED and stop not in self.told:
                 self.told.add(stop)
                 why = trajectory.stop_detail or f"no answer within {self.config.env.timeout} s (env.timeout)"
-                self.say(f"warning: an attempt at task {trajectory.task} was ended by a fault ({stop}): {why}")
+                self.say(f"warning: an attempt at task {trajectory.task} was ended ({stop}): {why}")
         return trajectories
 
     def annotate(self, trajectories: Sequence[Trajectory], rollouts: Rollouts) -> Rollouts:

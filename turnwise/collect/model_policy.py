@@ -61,7 +61,8 @@ class ModelPolicy:
         prompt = seat.context.prompt()
         self.counts["dropped_history"] += prompt.dropped
         if not prompt.fits:
-            self._ready.append(Answer(slot, None, Stop.CONTEXT_LIMIT, f"the shortest prompt has {len(prompt.ids)} tokens"))
+            why = f"the shortest prompt has {len(prompt.ids)} tokens, more than agent.max_prompt_tokens allows"
+            self._ready.append(Answer(slot, None, Stop.CONTEXT_LIMIT, why))
             return
         seat.prompt_ids, seat.images = prompt.ids, prompt.images
         seed = derive(seat.start.policy_seed, seat.turn)

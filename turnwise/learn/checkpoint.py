@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from turnwise.errors import TurnwiseError
-from turnwise.learn.saving import OLD, PART, restore, write_folder
+from turnwise.learn.saving import OLD, PART, restore, sweep, write_folder
 
 VERSION = 1
 PATTERN = re.compile(r"step-(\d{8,})")
@@ -96,6 +96,7 @@ def save(
 
     path = Path(folder) / f"step-{step:08d}"
     try:
+        sweep(path.parent)
         write_folder(path, fill)
     except (OSError, SafetensorError) as error:
         raise TurnwiseError(

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,12 @@ PART, OLD = ".turnwise-part", ".turnwise-old"  # how the names of unfinished fol
 def write_folder(path: str | Path, fill: Callable[[Path], Any]) -> Path:
     """Call `fill` with a new folder beside `path`, flush its files to the disk, then put it in place of what was there.
 
-    Whatever goes wrong (a full disk, a kill), what was at `path` before is still there or can be found again; unfinished folders of
-    earlier attempts are removed first.
+    Whatever goes wrong (a full disk, a kill), what was at `path` before is still there or can be found again; what earlier attempts at
+    the same folder left unfinished is removed first. Others may write beside it at the same time.
     """
     path = Path(path)
     _make(path.parent)
-    sweep(path.parent)
+    sweep(path.parent, path.name)
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART))
     try:
         fill(temporary)
@@ -44,15 +45,14 @@ def write_folder(path: str | Path, fill: Callable[[Path], Any]) -> Path:
     return path
 
 
-def sweep(parent: Path) -> None:
-    """Remove what killed writers left in this folder; put back a folder that was caught between the two renames.
-
-    Call it from the one process that writes there: what another one is writing right now would be removed too.
-    """
-    for old in parent.glob(f".*{OLD}"):
+def sweep(parent: Path, name: str | None = None) -> None:
+    """Remove what killed writers of `name` (none: of anything) left in this folder; put back a folder that was caught between the two
+    renames. Call it from the one process that writes there: what another one is writing right now would be removed too."""
+    names = "*" if name is None else escape(name)
+    for old in parent.glob(f".{names}{OLD}"):
         restore(parent / old.name.removeprefix(".").removesuffix(OLD))
         shutil.rmtree(old, ignore_errors=True)
-    for part in parent.glob(f".*{PART}"):
+    for part in parent.glob(f".{names}.*{PART}"):
         shutil.rmtree(part, ignore_errors=True)
 
 
