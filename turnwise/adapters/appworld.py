@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from turnwise.adapters import appworld_process
-from turnwise.adapters.base import well_formed
+from turnwise.adapters.base import turn_limit, well_formed
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.errors import TurnwiseError, unknown_name
 from turnwise.seeds import derive
@@ -154,7 +154,7 @@ class AppWorldEnv:
                 f"appworld: there is no {self.root / 'data'}. Run: appworld install && appworld download data. Then give the option root,"
                 " or set APPWORLD_ROOT, to the folder that has data/"
             )
-        self.reward, self.anchor, self.max_turns = reward, anchor, max_turns
+        self.reward, self.anchor, self.max_turns = reward, anchor, turn_limit(max_turns, "appworld")
         self._start = (str(Path(python).expanduser()) if python else default_python(), self.root, timeout, memory_mb)
         self._world = dict(world or {})
         self._process: Process | None = None

@@ -19,6 +19,13 @@ def load(package: str, feature: str, extra: str) -> Any:
         raise MissingExtra(feature, extra) from None
 
 
+def turn_limit(value: Any, where: str) -> int:
+    """A limit of turns as given, where it is one."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise TurnwiseError(f"{where}: max_turns is a whole number from 1, not {value!r}")
+    return value
+
+
 def well_formed(text: str) -> str:
     """The text without what other programs choke on: lone surrogates and NUL."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\x00", "\ufffd")

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from turnwise.adapters.base import Success, load, plain_values, well_formed
+from turnwise.adapters.base import Success, load, plain_values, turn_limit, well_formed
 from turnwise.adapters.spaces import Named, actions_of, has_words, is_picture, words_of
 from turnwise.adapters.toytext import Words, drawing, words_for
 from turnwise.envs.base import EpisodeOver, Observation, Transition
@@ -58,7 +58,7 @@ class GymnasiumEnv:
             raise TurnwiseError(f"{self.where}: observations of {self._env.observation_space} are too large for text. Try show='picture'")
         self._success = Success(success if success is not None else words.success if words else "reward", self.where)
         own_limit = self._env.spec.max_episode_steps if self._env.spec is not None else None
-        self.max_turns = int(max_turns or own_limit or MAX_TURNS)
+        self.max_turns = turn_limit(max_turns, self.where) if max_turns is not None else int(own_limit or MAX_TURNS)
         self._over = "call reset(task) before the first step"
         self._seen: Any = None
         self._info: Mapping[str, Any] = {}
@@ -72,8 +72,11 @@ class GymnasiumEnv:
                 if ".py" in id:
                     return load_reference(id)(**kwargs, **more)
                 return gymnasium.make(id, disable_env_checker=True, **kwargs, **more)
-            except (gymnasium.error.Error, ImportError) as error:
-                raise TurnwiseError(f"{self.where} cannot be made: {type(error).__name__}: {error}") from None
+            except TurnwiseError:
+                raise
+            except Exception as error:  # whatever its author raises on arguments that it does not like
+                given = f" with kwargs {kwargs}" if kwargs else ""
+                raise TurnwiseError(f"{self.where} cannot be made{given}: {type(error).__name__}: {error}") from error
 
         env = make()
         modes = env.metadata.get("render_modes") or ()

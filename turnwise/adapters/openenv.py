@@ -17,7 +17,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from turnwise.adapters.base import Success, load, plain_values, well_formed
+from turnwise.adapters.base import Success, load, plain_values, turn_limit, well_formed
 from turnwise.adapters.openenv_wire import Broken, Lost, Refused, Requests, Session, Wire, action_schema
 from turnwise.adapters.spaces import words_of
 from turnwise.envs.base import EpisodeOver, Observation, Transition
@@ -72,7 +72,7 @@ class OpenEnvClient:
             )
         if mode == "session":
             load("websockets", "the adapter for OpenEnv", "openenv")
-        self.mode, self.on_error, self.anchor, self.max_turns = mode, on_error, anchor, max_turns
+        self.mode, self.on_error, self.anchor, self.max_turns = mode, on_error, anchor, turn_limit(max_turns, "openenv")
         self.timeout, self.retries, self.first_wait = timeout, retries, first_wait
         self.action_field, self.show, self.tasks_file = action_field, show, tasks_file
         self._key = os.environ.get(key_variable, "")

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from turnwise.adapters.base import load, well_formed
+from turnwise.adapters.base import load, turn_limit, well_formed
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.errors import TurnwiseError, unknown_name
 from turnwise.tasks import Task, TaskSet
@@ -39,6 +39,7 @@ class ScienceWorldEnv:
     ):
         if anchor not in get_args(Anchor):
             raise TurnwiseError(f"scienceworld: anchor is observation or state, not {anchor!r}")
+        turn_limit(max_turns, "scienceworld")
         package = load("scienceworld", "the adapter for ScienceWorld", "scienceworld")
         if shutil.which("java") is None:
             raise TurnwiseError(

@@ -16,7 +16,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from turnwise.adapters.base import load, well_formed
+from turnwise.adapters.base import load, turn_limit, well_formed
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.registry import NUMBERED_SPLITS
 from turnwise.errors import TurnwiseError, unknown_name
@@ -57,7 +57,7 @@ class TextWorldEnv:
             said = f"there is nothing at {games}" if games is not None else "no games were named"
             raise TurnwiseError(f"textworld: {said}. Give the option games (a game or a folder of games), or set TEXTWORLD_GAMES to one")
         self.place = place
-        self.reward, self.anchor, self.max_turns = reward, anchor, max_turns
+        self.reward, self.anchor, self.max_turns = reward, anchor, turn_limit(max_turns, "textworld")
         self._game: Any = None
         self._file: Path | None = None
         self._state: Mapping[str, Any] = {}
