@@ -106,6 +106,27 @@ def test_entries_that_are_no_products_are_refused(tmp_path: Path) -> None:
         Catalogue(choose_files(folder, 1000))
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("[]", "no product in this file"),
+        ('[{"asin": "B1", "customization_options": {"color": ["red"]}}]', "product B1 is not as in the official file"),
+        ('[{"asin": "B1", "customization_options": {"color": 3}}]', "product B1 is not as in the official file"),
+    ],
+)
+def test_products_in_another_form_are_named(tmp_path: Path, content: str, words: str) -> None:
+    folder = write_shop(tmp_path)
+    (folder / "items_shuffle_1000.json").write_text(content)
+    with pytest.raises(TurnwiseError, match=words):
+        Catalogue(choose_files(folder, 1000))
+
+
+def test_a_shop_without_any_goal_has_empty_splits(tmp_path: Path) -> None:
+    folder = write_shop(tmp_path)
+    (folder / "items_ins_v2_1000.json").write_text("{}")
+    assert [len(tw.tasks("webshop", split, data=str(folder))) for split in ("train", "valid")] == [0, 0]
+
+
 def test_an_unknown_product_names_the_file(tmp_path: Path) -> None:
     catalogue = Catalogue(choose_files(write_shop(tmp_path), 1000))
     with pytest.raises(TurnwiseError, match=r"items_shuffle_1000\.json: there is no product 'B1'"):

@@ -155,9 +155,17 @@ class Catalogue:
                 if identity == "nan" or len(identity) > LONGEST_ID or identity in self.number:
                     continue
                 place = extras.get(identity, (0, 0))
-                product = make_product(entry.value, read_at(attributes, *place) if place[1] else {})
+                try:
+                    product = make_product(entry.value, read_at(attributes, *place) if place[1] else {})
+                except (AttributeError, TypeError) as error:
+                    raise TurnwiseError(
+                        f"{self.files.products}, byte {entry.start}: product {identity} is not as in the official file ({error}); options are "
+                        'lists of {"value": …}, and its entry beside it is a JSON object'
+                    ) from None
                 self._keep(product, (entry.start, entry.length), place)
                 builder.add(identity, product.index_text)
+        if not self.ids:
+            raise TurnwiseError(f"{self.files.products}: no product in this file. Check that it is the official one")
         return builder.build()
 
     def _keep(self, product: Product, place: tuple[int, int], extra: tuple[int, int]) -> None:

@@ -170,7 +170,9 @@ class GoalBook:
 def _whole_groups(ranks: NDArray[np.uint64], size: int) -> NDArray[np.bool_]:
     """Marks the first `size` of a sorted list, without tearing equal ones apart: a group that no longer fits is passed over."""
     held = np.zeros(len(ranks), dtype=bool)
-    starts = np.flatnonzero(np.r_[True, ranks[1:] != ranks[:-1]]) if len(ranks) else np.zeros(0, np.int64)
+    if not size:  # also where there is no goal at all
+        return held
+    starts = np.flatnonzero(np.r_[True, ranks[1:] != ranks[:-1]])
     left = size
     for start, end in zip(starts, [*starts[1:], len(ranks)], strict=True):
         if not left:
