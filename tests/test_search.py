@@ -98,6 +98,11 @@ def test_a_retriever_that_there_is_not_is_refused_before_anything_is_played(data
         SearchEnv(data=data, retriever=retriever)
 
 
+def test_a_corpus_that_is_not_there_is_refused_before_anything_is_played(data: Path) -> None:
+    with pytest.raises(TurnwiseError, match="no corpus file"):
+        SearchEnv(data=data, corpus=data / "nowhere.jsonl")
+
+
 def test_a_task_without_question_or_answers_is_refused(env: SearchEnv) -> None:
     for wrong in ({}, {"question": "q"}, {"question": "q", "answers": "text"}, {"question": "q", "answers": []}):
         with pytest.raises(TurnwiseError, match="question and a list of answers"):

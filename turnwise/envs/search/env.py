@@ -59,6 +59,8 @@ class SearchEnv:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise TurnwiseError(f"environment 'search': {name} is a whole number from 1, not {value!r}")
         check_kind(retriever)
+        if corpus is not None and not Path(corpus).expanduser().is_file():
+            raise TurnwiseError(f"environment 'search': there is no corpus file {corpus}. See docs/search.md for its forms")
         self.anchor, self.topk, self.max_turns = anchor, topk, max_turns
         self._data, self._corpus = data, corpus
         self._which, self._files, self._train_sets, self._per_set = questions, files, train_sets, per_set
