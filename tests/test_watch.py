@@ -54,6 +54,12 @@ def test_a_model_folder_plays_the_environment_that_is_named(run: Path) -> None:
         watch(str(run / "model"))
 
 
+def test_a_game_that_was_lost_is_not_called_done() -> None:
+    text, attempts = told("random", "blackjack", n=12)
+    lost = sum(not attempt.success for attempt in attempts)
+    assert 0 < lost < 12 and text.count("Not done (it ended unsolved).") == lost and "(done)" not in text
+
+
 def test_tasks_in_a_row_or_attempts_at_one(run: Path) -> None:
     text, _ = told(str(run), n=3, seed=1, split="train")
     assert [line.split("task ")[1].split()[0] for line in text.splitlines() if "played by" in line] == ["1", "2", "3"]

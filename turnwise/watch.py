@@ -24,7 +24,7 @@ from turnwise.envs.play import find_task, plain, task_at
 from turnwise.envs.pool import Pool
 from turnwise.envs.registry import portable
 from turnwise.errors import TurnwiseError
-from turnwise.rollouts import Trajectory, Turn
+from turnwise.rollouts import Stop, Trajectory, Turn
 from turnwise.runs import CONFIG
 from turnwise.seeds import derive
 from turnwise.system import System
@@ -129,7 +129,8 @@ class Teller:
         self.seen(transition.observation)
 
     def end(self, trajectory: Trajectory) -> None:
-        word = "Done." if trajectory.success else f"Not done ({trajectory.stop.value}{_because(trajectory.stop_detail)})."
+        why = "it ended unsolved" if trajectory.stop is Stop.DONE else trajectory.stop.value
+        word = "Done." if trajectory.success else f"Not done ({why}{_because(trajectory.stop_detail)})."
         self.say("")
         self.say(f"{word} Turns: {len(trajectory.turns)}, reward: {trajectory.reward:g}.\n", "bold")
 
