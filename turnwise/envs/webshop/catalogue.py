@@ -159,8 +159,8 @@ class Catalogue:
                     product = make_product(entry.value, read_at(attributes, *place) if place[1] else {})
                 except (AttributeError, TypeError) as error:
                     raise TurnwiseError(
-                        f"{self.files.products}, byte {entry.start}: product {identity} is not as in the official file ({error}); options are "
-                        'lists of {"value": …}, and its entry beside it is a JSON object'
+                        f"{self.files.products}, byte {entry.start}: product {identity} is not as in the official file ({error}); options "
+                        'are lists of {"value": …}, and its entry beside it is a JSON object'
                     ) from None
                 self._keep(product, (entry.start, entry.length), place)
                 builder.add(identity, product.index_text)
