@@ -55,6 +55,7 @@ def test_intervals_and_errors_of_known_samples() -> None:
     low, high = t_interval(values) or (0, 0)
     assert (low, high) == (pytest.approx(0.7 - 2.7764451 * error), pytest.approx(0.7 + 2.7764451 * error))
     assert t_interval([0.5]) is None
+    assert t_interval([0.25, 0.25]) is None and t_interval([0.3 - 0.1, 0.2, 0.5 - 0.3]) is None  # no spread is no certainty
     assert wilson(0, 10)[0] == 0 and wilson(10, 10)[1] == 1 and wilson(5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
 
 

@@ -47,11 +47,14 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
 
 
 def t_interval(values: ArrayLike, level: float = 0.95) -> Interval | None:
-    """Student's interval of the mean; none for fewer than two values, of which nobody knows the spread."""
+    """Student's interval of the mean; none for fewer than two values, of which nobody knows the spread, and for values that are all equal,
+    as a few seeds on a small panel can be: an interval without width would feign certainty."""
     array = _array(values)
     if len(array) < 2:
         return None
     mean, error = mean_and_error(array.tolist())
+    if error <= 1e-12 * max(1.0, abs(mean)):
+        return None
     half = t_quantile(0.5 + level / 2, len(array) - 1) * error
     return mean - half, mean + half
 
