@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -414,6 +415,13 @@ def test_a_run_and_its_model_can_be_evaluated_and_exported(tmp_path: Path) -> No
         tw.evaluate(tmp_path)
     out = tw.export(result.folder, tmp_path / "exported", best=True)
     assert (out / "config.json").is_file()
+    for path in result.folder.glob("checkpoints/*/manifest.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"score": None}))
+    with pytest.raises(TurnwiseError, match="the best is not known"):
+        tw.export(result.folder, tmp_path / "best", best=True)
+    shutil.rmtree(result.folder / "checkpoints")
+    with pytest.raises(TurnwiseError, match=r"its trained model lies in .*model"):
+        tw.export(result.folder, tmp_path / "last")
 
 
 def test_a_run_can_be_evaluated_while_it_writes_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,7 +193,10 @@ def _write_weights(run: Run, config: Config, out: Path, merged: bool = True, bes
     path = checkpoint.best(run.checkpoints) if best else None
     found = checkpoint.load(path) if path is not None else checkpoint.latest_good(run.checkpoints)
     if found is None:
-        raise TurnwiseError(f"{run.folder} has no checkpoint yet: there is nothing to export")
+        trained = f"its trained model lies in {run.model}" if run.model.is_dir() else "there is nothing to export"
+        raise TurnwiseError(f"{run.folder} has no checkpoint: {trained}")
+    if best and path is None:
+        raise TurnwiseError(f"none of the checkpoints of {run.folder} was evaluated, so the best is not known: leave --best out")
     system = System(config)
     system.learner.load_state(found.tensors, found.state["learner"])
     return system.learner.save_model(out, merged=merged, tokenizer=system.preprocessor)

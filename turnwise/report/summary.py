@@ -42,9 +42,9 @@ def closing_words(summary: Mapping[str, Any], run: Run) -> list[str]:
 
     low, high = summary["interval_after"]
     interval = f" (95 % interval {100 * low:.0f}–{100 * high:.0f} %)" if low is not None else ""
+    then = f"{percent('success_before')} before, {percent('success_after')} after" if summary["iterations"] else percent("success_after")
     return [
-        f"Success on {summary['panel_size']} held-out tasks: "
-        f"{percent('success_before')} before, {percent('success_after')} after{interval}.",
+        f"Success on {summary['panel_size']} held-out tasks: {then}{interval}.",
         f"{summary['iterations']} iterations, {summary['turns']} turns, {duration(summary['train_seconds'])} of training.",
         f"Everything lies in {run.folder}: model/ (the trained model), metrics.jsonl, rollouts/, summary.json.",
     ]
