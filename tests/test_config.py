@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from turnwise import TurnwiseError
 from turnwise.config import Config
-from turnwise.recipes import content_hash, fields, help_config, parse_override, to_toml
+from turnwise.recipes import content_hash, fields, help_config, is_override, parse_override, to_toml
 
 RECIPES = ROOT / "recipes"
 SMALL = ["agent.max_prompt_tokens=500", "engine.max_tokens=100"]
@@ -27,6 +27,15 @@ def test_overrides_are_toml_values_and_bare_words_are_text() -> None:
     assert (config.credit.name, config.seed, config.learner.lr, config.agent.show_actions) == ("grpo", 3, 2e-5, False)
     assert config.engine.stop == ["a", "b"]
     assert Config.load(None, {"seed": 3, "agent.max_prompt_tokens": 500}).seed == 3
+
+
+def test_the_folder_of_a_run_is_no_override_though_its_name_has_equals_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = "quickstart-credit.name=grpo-seed=1"
+    assert is_override(name) and is_override("credit.name=grpo") and is_override(f"agent.instructions={'word ' * 1000}")
+    Path(name).mkdir()
+    assert not is_override(name) and not is_override(f"{tmp_path}/{name}")
+    assert not is_override("runs/credit.name=grpo-seed=9"), "a run that is not there is a path all the same"
 
 
 def test_options_of_algorithms_and_environments_go_through() -> None:

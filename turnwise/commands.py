@@ -16,7 +16,7 @@ from turnwise.config import Config
 from turnwise.errors import TurnwiseError, unknown_name
 from turnwise.evaluation import Evaluation, Share, run_panel
 from turnwise.files import write_text_atomically
-from turnwise.recipes import help_config, parse_override, to_toml
+from turnwise.recipes import help_config, is_override, parse_override, to_toml
 from turnwise.report.progress import reporter
 from turnwise.runs import CONFIG, Run
 
@@ -31,7 +31,7 @@ def train(recipe: str | None, overrides: list[str], env: str | None, resume: str
     from turnwise import api
     from turnwise.report.summary import closing_words, in_words
 
-    if recipe is not None and "=" in recipe:  # the first override stands where a recipe may stand
+    if recipe is not None and is_override(recipe):  # the first override stands where a recipe may stand
         overrides, recipe = [recipe, *overrides], None
     changes = dict(parse_override(text) for text in overrides) | ({"env.name": env} if env is not None else {})
     if resume is not None and (recipe or changes):
@@ -61,7 +61,7 @@ def train(recipe: str | None, overrides: list[str], env: str | None, resume: str
 
 def sft(recipe: str | None, overrides: list[str]) -> int:
     """`turnwise sft`: a recipe's warm start and nothing after it."""
-    if recipe is not None and "=" in recipe:
+    if recipe is not None and is_override(recipe):
         overrides, recipe = [recipe, *overrides], None
     source = recipe or str(default_recipe(None))
     if Config.load(source, overrides).sft is None:
@@ -179,7 +179,7 @@ def evaluate(
     examples: int = 0,
 ) -> None:
     """`turnwise eval`."""
-    if source is not None and "=" in source:
+    if source is not None and is_override(source):
         overrides, source = [source, *overrides], None
     changes = dict(parse_override(text) for text in overrides) | changes
     console = Console(stderr=as_json)
@@ -223,10 +223,10 @@ def evaluate_player(
     from turnwise.system import System
     from turnwise.warmstart import has_expert
 
-    if source is not None:
-        raise TurnwiseError(f"--agent {agent} plays without a model: leave the run or model out, and name an environment with --env")
     if agent not in PLAYERS:
         raise unknown_name("agent", agent, [*PLAYERS, *PROMPTED])
+    if source is not None:
+        raise TurnwiseError(f"--agent {agent} plays without a model: leave the run or model out, and name an environment with --env")
     config = Config.load(None, {"agent.max_prompt_tokens": 500, **changes, **({"env.name": env} if env else {})})
     system, policy = System(config), PlayerPolicy(player(agent))
     if agent == "expert" and not has_expert(config.env.name, dict(config.env.options)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -93,6 +94,12 @@ def parse_override(text: str) -> tuple[str, Any]:
         return key, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return key, value
+
+
+def is_override(text: str) -> bool:
+    """Whether a text is `key=value` and not a path: the folders of a sweep have equals signs in their names too."""
+    key, equals, _ = text.partition("=")
+    return bool(equals) and "/" not in key and os.sep not in key and not os.path.exists(text)  # noqa: PTH110 (Path.exists raises on long texts)
 
 
 def _set(values: dict[str, Any], dotted: str, value: Any) -> None:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from turnwise.errors import TurnwiseError
+from turnwise.recipes import is_override
 from turnwise.report.progress import duration
 from turnwise.report.tables import wide_console
 from turnwise.sweep import LOG, SWEEP, Job, Sweep, Watcher, plan
@@ -102,7 +103,7 @@ def sweep_command(
     from turnwise.commands import default_recipe
 
     console = wide_console()
-    if recipe is not None and "=" in recipe:  # the first list of values stands where a recipe may stand
+    if recipe is not None and is_override(recipe):  # the first list of values stands where a recipe may stand
         given, recipe = [recipe, *given], None
     path = recipe or str(default_recipe(None))
     folder, planned = plan(path, given, out)
