@@ -265,7 +265,7 @@ def test_wrong_contexts_are_clear_errors(tmp_path: Path) -> None:
         (str(path), "say which class"),
         (f"{path}:Half", r"Half has no method prompt\(\)"),
         (f"{path}:thing", "is int, not a class"),
-        (f"{path}:Other", "unknown name in"),
+        (f"{path}:Other", "unknown name in .*Known: Half"),
         (str(tmp_path / "none.py:X"), "there is no file"),
     ):
         with pytest.raises(TurnwiseError, match=message):

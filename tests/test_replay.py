@@ -206,6 +206,30 @@ def test_replay_from_the_command_line_in_words_and_as_json(tmp_path: Path) -> No
     assert json.loads(plain.stdout)["comparisons"][0]["other"] == "credit.name=grpo"
 
 
+def test_what_a_model_wrote_does_not_act_on_the_terminal() -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    from turnwise.report.replaying import show
+    from turnwise.report.summary import in_words
+
+    harm = "go\x1b[2J\x1b]0;title\x07 on\u202e"
+    row = {"task": harm, "turn": 1, "action": harm, "success": False, "one": 1.0, "other": 0.0}
+    numbers = dict.fromkeys(("pearson", "spearman", "same_sign", "flipped", "only_one", "only_other"), 0.0)
+    found = {
+        "iteration": 1,
+        "run": "r",
+        "turns": 1,
+        "credits": [],
+        "comparisons": [{"one": "a", "other": "b", "differ_most": [row]} | numbers],
+    }
+    show(Console(file=(out := StringIO()), width=100), found)
+    attempt = {"task": "t", "success": False, "stop": "done", "turns": [{"observation": harm, "action": harm, "valid": True}]}
+    for text in (out.getvalue(), "\n".join(in_words(attempt))):
+        assert "go on" in text and not set(text) & set("\x1b\x07\u202e")
+
+
 def test_the_page_shows_the_committed_figures() -> None:
     text = (ROOT / "docs" / "exchange.md").read_text()
     for row in json.loads((ROOT / "benchmarks" / "tokens.json").read_text()):

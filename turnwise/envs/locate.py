@@ -33,7 +33,7 @@ def load_reference(reference: str) -> Any:
     target: Any = module
     for part in attribute.split("."):
         if not hasattr(target, part):
-            raise unknown_name(f"name in {place}:", attribute, _environments(module))
+            raise unknown_name(f"name in {place}:", attribute, _own_names(module))
         target = getattr(target, part)
     return target
 
@@ -74,6 +74,11 @@ def load_file(path: Path) -> ModuleType:
         raise
     _loaded[str(full)] = (stamp, module)
     return module
+
+
+def _own_names(module: ModuleType) -> list[str]:
+    """The classes and functions that stand in a file, without those that it imports."""
+    return [name for name, value in vars(module).items() if callable(value) and getattr(value, "__module__", "") == module.__name__]
 
 
 def _environments(module: ModuleType) -> list[str]:

@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from turnwise.envs.play import plain
+
 SHOWN = ("loss", "grad_norm", "kl_old_k3", "kl_ref_k3", "entropy", "steps", "kl_after", "weights_moved")
 
 
@@ -48,9 +50,9 @@ def _turns(pair: Mapping[str, Any]) -> Table:
         table.add_column(Text(name))
     for row in pair["differ_most"]:
         cells = (
-            row["task"],
+            plain(row["task"]),
             str(row["turn"]),
-            row["action"],
+            " ".join(plain(row["action"]).split()),
             "yes" if row["success"] else "no",
             f"{row['one']:+.3f}",
             f"{row['other']:+.3f}",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnwise.config import Config
+from turnwise.envs.play import plain
 from turnwise.report.progress import duration
 from turnwise.runs import Run
 from turnwise.state import State
@@ -51,11 +52,11 @@ def closing_words(summary: Mapping[str, Any], run: Run) -> list[str]:
 
 
 def in_words(trajectory: Mapping[str, Any], width: int = 200) -> list[str]:
-    """A trajectory as lines of text."""
+    """A trajectory as lines of text, whatever a model or an environment put into it."""
     word = "solved" if trajectory["success"] else f"not solved ({trajectory['stop']})"
     lines = [f"{trajectory['task']}: {word} in {len(trajectory['turns'])} turns"]
     for turn in trajectory["turns"]:
-        seen = " ".join(str(turn["observation"]).split())
+        seen, did = (" ".join(plain(str(turn[part])).split()) for part in ("observation", "action"))
         lines.append(f"    {seen[:width]}{'…' if len(seen) > width else ''}")
-        lines.append(f"  > {turn['action']}" + ("" if turn["valid"] else "   (could not be parsed)"))
+        lines.append(f"  > {did}" + ("" if turn["valid"] else "   (could not be parsed)"))
     return lines
