@@ -15,6 +15,7 @@ from test_train import command, start
 
 from turnwise import TurnwiseError
 from turnwise.baselines import LONGEST_NOTE, evaluate, shortened, with_notes
+from turnwise.report.progress import Reporter
 
 NOTE = "Next time I add one in every turn."
 
@@ -142,6 +143,17 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         evaluate("reflexion", env=COUNTER, repeats=2, **served("http://127.0.0.1:9/v1"))
     done = command("eval", "--agent", "reflection", "--env", COUNTER, cwd=tmp_path)
     assert done.returncode == 2 and "Did you mean 'reflexion'" in done.stderr
+    done = command("eval", "some-model", "--agent", "reakt", "--env", COUNTER, cwd=tmp_path)
+    assert done.returncode == 2 and "unknown agent 'reakt'. Did you mean 'react'" in done.stderr
+
+
+def test_a_prompt_that_does_not_fit_is_told_of_and_not_only_counted_as_failure(tmp_path: Path) -> None:
+    told: list[str] = []
+    reporter = Reporter()
+    reporter.note = told.append  # type: ignore[method-assign]
+    run = start(tmp_path, iterations=0).folder
+    result = evaluate("react", run, n=2, reporter=reporter, **{"agent.max_prompt_tokens": 8})
+    assert result.success.count == 0 and any("2 of 2 attempts ended before their first turn" in text for text in told)
 
 
 def test_the_page_names_every_agent() -> None:

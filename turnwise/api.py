@@ -142,6 +142,12 @@ def report_faults(result: Evaluation, reporter: Reporter) -> None:
             f"warning: {len(broken)} of {len(result.trajectories)} attempts were ended by a fault of the environment, and count as failed. "
             f"The first, at task {broken[0].task}: {broken[0].stop_detail}"
         )
+    unread = sum(trajectory.stop is Stop.CONTEXT_LIMIT and not trajectory.turns for trajectory in result.trajectories)
+    if unread:
+        reporter.note(
+            f"warning: {unread} of {len(result.trajectories)} attempts ended before their first turn, because the prompt did not fit into "
+            "agent.max_prompt_tokens, and count as failed: raise it, or shorten the prompt"
+        )
 
 
 def source_config(source: str | Path | None, env: str | None, overrides: Mapping[str, Any]) -> tuple[Config, Path | None]:
