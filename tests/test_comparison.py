@@ -245,6 +245,34 @@ def test_tables_in_every_form(tmp_path: Path) -> None:
     assert plain["groups"][0]["success"] == pytest.approx(22 / 30) and plain["pairs"][0]["over_seeds"]["p_exact"] == 0.25
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"\xbd\xff\x00", "not JSON"),
+        (b"[]", "not a result of Turnwise"),
+        (b'{"outcomes": 3, "panel_hash": "x", "success": 1}', "another form .*not iterable"),
+        (b'{"outcomes": [], "panel_hash": "x", "success": 1}', "lacks 'split'"),
+    ],
+)
+def test_files_that_are_no_evaluations_are_named(tmp_path: Path, content: bytes, words: str) -> None:
+    (tmp_path / "odd.json").write_bytes(content)
+    with pytest.raises(TurnwiseError, match=rf"odd\.json: .*{words}"):
+        tw.compare([tmp_path / "odd.json"])
+
+
+def test_damage_in_a_run_is_named_with_its_place(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "a", {0: BAD, 20: GOOD})
+    metrics, evaluated = run / "metrics.jsonl", run / "evals" / "000020.json"
+    lines = metrics.read_bytes().splitlines(keepends=True)
+    metrics.write_bytes(b"".join([lines[0], b"\xff\xfe\n", *lines[2:]]))
+    with pytest.raises(TurnwiseError, match=r"metrics\.jsonl, line 2: not JSON"):
+        tw.compare([run])
+    metrics.write_bytes(b"".join(lines))
+    evaluated.write_bytes(b"\xff")
+    with pytest.raises(TurnwiseError, match=r"000020\.json: not JSON"):
+        tw.compare([run])
+
+
 def test_latex_is_escaped(tmp_path: Path) -> None:
     assert latex(r"a_b & 50 % {x} \y ~ ^ $ # < −1 | – ×") == (
         r"a\_b \& 50 \% \{x\} \textbackslash{}y \textasciitilde{} \textasciicircum{} \$ \# \textless{} $-$1 \textbar{} -- $\times$"

@@ -127,7 +127,7 @@ class Run:
 
     def _records(self, name: str) -> list[dict[str, Any]]:
         path = self.folder / name
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []  # damage is found line by line
         found = []
         for number, line in enumerate(lines, 1):
             try:
@@ -192,7 +192,7 @@ class Run:
         except FileNotFoundError:
             known = self.iterations_of("evals")
             raise TurnwiseError(f"{self.folder} keeps no evaluation of iteration {iteration}; it keeps {known or 'none'}") from None
-        except json.JSONDecodeError:
+        except ValueError:  # no JSON, or no UTF-8
             raise TurnwiseError(f"{path}: not JSON; the file was damaged after it was written") from None
         return found
 

@@ -204,8 +204,9 @@ def _measured(measured: Mapping[str, Any], environment: str, place: Path) -> Mea
             int(measured["max_turns"]),
             max(1, len(measured.get("trials") or ())),
         )
-    except (KeyError, TypeError) as error:
-        raise TurnwiseError(f"{place}: an evaluation in it lacks {error}; it was written by another version of Turnwise") from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"lacks {error}" if isinstance(error, KeyError) else f"has another form ({error})"
+        raise TurnwiseError(f"{place}: an evaluation in it {what}; it was written by another version of Turnwise, or edited") from None
     return panel, tuple(outcomes), np.array([sum(won) / len(won) for won in outcomes.values()]), tuple(kinds.values())
 
 
@@ -249,15 +250,15 @@ def _point(curve: Sequence[Point], at: str | int, folder: Path) -> Point:
 def _config(path: Path) -> dict[str, Any]:
     try:
         return flatten(tomllib.loads(path.read_text(encoding="utf-8")))
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # no TOML, or no UTF-8
         raise TurnwiseError(f"{path}: {error}; the file was damaged after it was written") from None
 
 
 def _json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError:
-        raise TurnwiseError(f"{path}: not JSON; the file was damaged after it was written") from None
+    except ValueError:  # no JSON, or no UTF-8
+        raise TurnwiseError(f"{path}: not JSON; the file was damaged after it was written, or is none of Turnwise's") from None
     if not isinstance(found, dict):
         raise TurnwiseError(f"{path}: not a result of Turnwise")
     return found
