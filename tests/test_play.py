@@ -18,9 +18,10 @@ from typer.testing import CliRunner, Result
 import turnwise.envs.registry as registry
 from turnwise.cli import app
 from turnwise.envs import EpisodeOver, Observation, Transition, register
-from turnwise.envs.play import completions, find_task, plain, play
+from turnwise.envs.play import completions, find_task, play
 from turnwise.errors import TurnwiseError
 from turnwise.tasks import Task, TaskSet
+from turnwise.terminal import plain
 
 DOORS = f"{Path(__file__)}:Doors"
 SLOW = 60.0

@@ -20,7 +20,7 @@ from turnwise.collect.player_policy import PLAYERS, PlayerPolicy, player
 from turnwise.collect.players import Advised
 from turnwise.config import Config
 from turnwise.envs.base import Observation, Transition
-from turnwise.envs.play import find_task, plain, task_at
+from turnwise.envs.play import find_task, task_at
 from turnwise.envs.pool import Pool
 from turnwise.envs.registry import portable
 from turnwise.errors import TurnwiseError
@@ -29,6 +29,7 @@ from turnwise.runs import CONFIG
 from turnwise.seeds import derive
 from turnwise.system import System
 from turnwise.tasks import Task
+from turnwise.terminal import plain
 from turnwise.warmstart import has_expert
 
 SEEN, THOUGHT, ACTION, REWARD = "", "dim", "bold cyan", "green"  # how each is shown on a terminal

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import re
 import sys
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TextIO
@@ -19,17 +17,11 @@ from turnwise.envs.base import Env, Observation, Transition
 from turnwise.envs.registry import NUMBERED_SPLITS, close, make, split_sizes, tasks, turn_limit
 from turnwise.errors import TurnwiseError
 from turnwise.tasks import Task, TaskSet
+from turnwise.terminal import plain
 
-TERMINAL_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])|\x9b[0-?]*[ -/]*[@-~]")
 HELP = "quit: leave   hint: what the expert would do   actions: what is possible here   (:quit, :hint, :actions always mean these)"
 EXPERT_LIMIT = 1000
 Read = Callable[[], str | None]
-
-
-def plain(text: str) -> str:
-    """Text that is safe to show: no terminal sequences, control, invisible or direction-changing characters but newline and tab."""
-    text = TERMINAL_SEQUENCE.sub("", text)
-    return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co"))
 
 
 def find_task(name: str, wanted: str, split: str = "train", **options: Any) -> Task:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from turnwise.envs.agents import AGENTS
 from turnwise.envs.check import Report
-from turnwise.envs.play import plain
+from turnwise.terminal import plain
 
 
 def print_environments(rows: list[dict[str, Any]], console: Console) -> None:

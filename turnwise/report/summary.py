@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnwise.config import Config
-from turnwise.envs.play import plain
 from turnwise.report.progress import duration
 from turnwise.runs import Run
 from turnwise.state import State
+from turnwise.terminal import plain
 
 
 def summarise_run(metrics: Sequence[Mapping[str, Any]], state: State, config: Config, run: Run) -> dict[str, Any]:
