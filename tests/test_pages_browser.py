@@ -227,6 +227,27 @@ def test_two_runs_stand_side_by_side_on_the_same_task(page: Any, url: str) -> No
     assert texts(page, ".column .outcome") == ["✗ not solved", "✗ not solved"]
 
 
+def test_the_long_names_of_a_sweep_are_read_whole_where_two_runs_are_chosen(page: Any, runs: Path) -> None:
+    names = [f"numberline-tiny-credit.name={name}-seed=0" for name in ("gigpo", "grpo")]
+    for name in names:
+        make_run(runs, name)
+    served = Server(Shelf(runs), 0)
+    threading.Thread(target=served.serve_forever, daemon=True).start()
+    open_page(page, f"{served.url}#/compare?a={names[0]}&b={names[1]}")
+    page.wait_for_selector(".sides select")
+    for chosen in page.locator(".sides select").all():
+        wide = chosen.evaluate(
+            """select => {
+                const pen = document.createElement("canvas").getContext("2d");
+                pen.font = getComputedStyle(select).font;
+                return select.clientWidth - pen.measureText(select.selectedOptions[0].text).width;
+            }"""
+        )
+        assert wide > 0
+    served.shutdown()
+    served.server_close()
+
+
 def test_pictures_are_shown(page: Any, url: str) -> None:
     open_page(page, f"{url}#/attempts?run=good&part=rollouts&iteration=3&id=0")
     page.wait_for_selector(".turn img")

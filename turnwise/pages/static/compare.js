@@ -264,7 +264,7 @@
       root,
       el(
         "div",
-        { class: "bar wrap" },
+        { class: "bar wrap sides" },
         el("h1", null, "Two runs side by side"),
         choose("A", a, (run) => ({ a: run, b })),
         choose("B", b, (run) => ({ a, b: run })),
