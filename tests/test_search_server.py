@@ -258,3 +258,12 @@ def test_the_command_serves_a_corpus(tmp_path: Path) -> None:
 def test_the_command_tells_what_is_wrong(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*arguments, "--port", "0"]) == 2
     assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_a_port_that_there_is_not_and_a_table_that_is_no_json_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path / "cache"))
+    corpus = str(write_corpus(tmp_path / "passages.jsonl"))
+    assert main(["--corpus", corpus, "--port", "70000"]) == 2 and "port 70000" in capsys.readouterr().err
+    assert main(["--corpus", corpus, "--retriever", "{bad"]) == 2 and "--retriever {bad: not JSON" in capsys.readouterr().err

@@ -100,8 +100,9 @@ class Server(ThreadingHTTPServer):
             self.address_family = socket.AF_INET6
         try:
             super().__init__((host, port), Handler)
-        except OSError as error:
-            raise TurnwiseError(f"cannot listen on {host} port {port}: {error.strerror}. Choose another --port") from None
+        except (OSError, OverflowError) as error:
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            raise TurnwiseError(f"cannot listen on {host} port {port}: {why}. Choose another --port") from None
 
     def search(self, asked: Asked) -> dict[str, Any]:
         with self._searching:
@@ -188,6 +189,13 @@ class Handler(BaseHTTPRequestHandler):
         """Thousands of requests an iteration: nothing is written about each."""
 
 
+def _kind(given: str) -> Any:
+    try:
+        return json.loads(given) if given.lstrip().startswith("{") else given
+    except ValueError as error:
+        raise TurnwiseError(f'--retriever {given}: not JSON ({error}). Write a name, or a table like {{"name": "dense", …}}') from None
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m turnwise.envs.search.server", description="A retrieval server: POST /retrieve.")
     parser.add_argument("--corpus", help="the file of passages; default: the one in --data")
@@ -199,10 +207,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cache", type=int, default=100_000, help="answers to remember")
     given = parser.parse_args(arguments)
     try:
-        kind = json.loads(given.retriever) if given.retriever.lstrip().startswith("{") else given.retriever
+        kind = _kind(given.retriever)
         corpus = Path(given.corpus) if given.corpus else find_corpus(Path(given.data).expanduser() if given.data else find_data())
         server = Server(make_retriever(kind, corpus, given.cache), given.host, given.port, given.topk)
-    except ValueError as error:  # TurnwiseError is one; the other is JSON that is none
+    except TurnwiseError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(f"serving {corpus} at http://{given.host}:{server.server_address[1]}/retrieve", flush=True)
