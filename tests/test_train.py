@@ -316,6 +316,12 @@ def test_wrong_settings_end_with_a_clear_error_before_any_work_and_leave_no_run(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_warm_start_without_an_expert_says_how_to_do_without_and_leaves_no_run(tmp_path: Path) -> None:
+    with pytest.raises(TurnwiseError, match=r"has no expert for the recipe's warm start.*sft=none"):
+        start(tmp_path, **{"sft.tasks": 2})
+    assert not list(tmp_path.iterdir())
+
+
 def test_evaluation_tasks_must_not_be_training_tasks(tmp_path: Path) -> None:
     source = tmp_path / "leaky.py"
     source.write_text(

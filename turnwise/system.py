@@ -76,7 +76,7 @@ class System:
             raise TurnwiseError(
                 f"{env.name} has {len(found)} tasks in its split {split!r}, not {n}: ask for fewer (eval.n, or --n of eval)"
             )
-        panel = found if n is None else found.panel(n, seed)
+        panel = found.distinct() if n is None else found.panel(n, seed)
         if check:
             check_disjoint(self.tasks, panel, warn=self.say)
         return panel
@@ -266,7 +266,12 @@ class System:
                 raise TurnwiseError(f"sft.file: {own.file} holds no trajectory that succeeds when its actions are played again")
             return examples
         starts = Plan(self.tasks, derive(self.config.seed, "warm start"), 1, self.config.collect.shuffle).starts(0, own.tasks)
-        if not own.required and not has_expert(env.name, dict(env.options)):
+        if not has_expert(env.name, dict(env.options)):
+            if own.required:
+                raise TurnwiseError(
+                    f"environment {env.name!r} has no expert for the recipe's warm start to learn from (expert(task) or expert_action()). "
+                    "Leave the warm start out with sft=none, or learn from recorded attempts with sft.file"
+                )
             self.say(f"environment {env.name!r} has no expert: no warm start")
             return None
         return expert_trajectories(
