@@ -75,3 +75,13 @@ def test_two_tasks_with_one_id_are_refused() -> None:
 def test_data_that_is_not_json_is_refused_with_the_tasks_name() -> None:
     with pytest.raises(TurnwiseError, match="task 'a'"):
         _ = Task("a", data={"x": object()}).hash
+
+
+def test_a_panel_has_no_task_twice_though_its_set_makes_some_twice() -> None:
+    tasks = TaskSet.lazy(12, lambda i: Task(f"t{i * 5 % 8}"), "again")
+    panel = [task.id for task in tasks.panel(6, seed=3)]
+    assert len(set(panel)) == 6 and set(panel) < {task.id for task in tasks.panel(8, seed=3)}
+    assert [task.id for task in tasks.distinct()] == [f"t{i * 5 % 8}" for i in range(8)]
+    assert numbered(20).distinct().hash == numbered(20).hash
+    with pytest.raises(TurnwiseError, match="12 tasks, 8 of them different: a panel takes 1 to 8 of them, not 9"):
+        tasks.panel(9)

@@ -93,16 +93,30 @@ class TaskSet(Sequence[Task]):
 
     def panel(self, n: int, seed: int = 0) -> TaskSet:
         """`n` tasks of this set, the same on every machine for the same seed, in the set's order. A larger panel of the same seed
-        contains the smaller one."""
-        if not 0 < n <= self._size:
-            raise TurnwiseError(f"task set {self.name!r} has {self._size} tasks: a panel takes 1 to {self._size} of them, not {n}")
+        contains the smaller one, and none contains a task twice."""
+        places = self._places
+        if not 0 < n <= len(places):
+            known = f"{self._size} tasks" + ("" if len(places) == self._size else f", {len(places)} of them different")
+            raise TurnwiseError(f"task set {self.name!r} has {known}: a panel takes 1 to {len(places)} of them, not {n}")
         if n == self._size:
             return self
 
-        def rank(index: int) -> bytes:
-            return blake2b(f"{seed}\x00{self[index].id}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        def rank(task: str) -> bytes:
+            return blake2b(f"{seed}\x00{task}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
-        return self._subset(sorted(sorted(range(self._size), key=rank)[:n]))
+        return self._subset(sorted(places[task] for task in sorted(places, key=rank)[:n]))
+
+    def distinct(self) -> TaskSet:
+        """Every task once, where it comes first. A set whose tasks are made by number may make the same one twice."""
+        return self if len(self._places) == self._size else self._subset(list(self._places.values()))
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        """Where each task, by its id, comes first."""
+        places: dict[str, int] = {}
+        for index, task in enumerate(self):
+            places.setdefault(task.id, index)
+        return places
 
     def overlap(self, other: TaskSet) -> list[str]:
         """The ids of tasks that both sets contain, by content hash."""

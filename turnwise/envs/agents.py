@@ -75,7 +75,7 @@ def _panel(name: str, n: int, options: dict[str, Any]) -> tuple[str, TaskSet]:
     splits = next(row["splits"] for row in describe(name)) or {"valid": None}
     split = min(splits, key=lambda known: (not known.startswith("valid"), not known.startswith(("dev", "test")), known))
     found = tasks(name, split, **options)
-    return split, found.panel(min(n, len(found)), SEED)
+    return split, found.panel(min(n, len(found.distinct())), SEED)
 
 
 def _modest_expert(name: str, panel: TaskSet, limit: int, options: dict[str, Any]) -> Score | None:
