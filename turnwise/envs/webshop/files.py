@@ -90,7 +90,12 @@ def entries(path: Path) -> Iterator[Entry]:
 
 def read_at(file: BinaryIO, start: int, length: int) -> Any:
     """The value at a place that `entries` has named."""
-    return json.loads(os.pread(file.fileno(), length, start).decode("utf-8"))  # pread: no shared position, safe after a fork
+    if hasattr(os, "pread"):  # no shared position: safe after a fork
+        found = os.pread(file.fileno(), length, start)
+    else:  # Windows, which does not fork
+        file.seek(start)
+        found = file.read(length)
+    return json.loads(found.decode("utf-8"))
 
 
 class _Walk:
