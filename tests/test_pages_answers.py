@@ -360,8 +360,12 @@ def test_lines_in_another_order_of_keys_are_read_too(tmp_path: Path) -> None:
     assert lines.heads == [{"id": 5, "task": ', "turns": ['}] and lines.read(0) == line
 
 
-@pytest.mark.parametrize("data", [b"no gzip", gzip.compress(b'{"id": 1}\n' * 99)[:20], gzip.compress(b"no json\n")])
-def test_a_damaged_file_of_texts_is_an_error_that_names_it(tmp_path: Path, data: bytes) -> None:
+DAMAGED = {"no gzip": b"no gzip", "cut off": gzip.compress(b'{"id": 1}\n' * 99)[:20], "no JSON": gzip.compress(b"no json\n")}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_a_damaged_file_of_texts_is_an_error_that_names_it(tmp_path: Path, what: str) -> None:
+    data = DAMAGED[what]
     (tmp_path / "x.jsonl.gz").write_bytes(data)
     with pytest.raises(tw.TurnwiseError, match=r"x\.jsonl\.gz"):
         PackedLines(tmp_path / "x.jsonl.gz")
