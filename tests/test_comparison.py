@@ -219,18 +219,18 @@ def test_any_metric_is_shown_over_training(tmp_path: Path) -> None:
         tw.compare(tmp_path, metrics=["collect/turn"])
 
 
-def test_success_by_kind_of_task(tmp_path: Path) -> None:
+def test_success_by_type_of_task(tmp_path: Path) -> None:
     study(tmp_path, seeds=2)
     for path in tmp_path.glob("*/evals/*.json"):
         measured = json.loads(path.read_text())
         for number, outcome in enumerate(measured["outcomes"]):
             outcome["type"] = "early" if number < 4 else "late"
         path.write_text(json.dumps(measured))
-    found = tw.compare(tmp_path, by_kind=True)
-    assert [(kind.name, kind.tasks) for kind in found.kinds] == [("early", 4), ("late", 6)]
-    assert found.kinds[0].success == [1.0, 1.0] and found.kinds[1].success == pytest.approx([(3 + 4) / 12, 1 / 6])
-    assert "| late | 6 | 58.3 | 16.7 |" in found.to_markdown() and not tw.compare(tmp_path).kinds
-    result = CliRunner().invoke(app, ["compare", str(tmp_path), "--by-kind", "--metric", "collect/turns", "--format", "markdown"])
+    found = tw.compare(tmp_path, by_type=True)
+    assert [(one.name, one.tasks) for one in found.types] == [("early", 4), ("late", 6)]
+    assert found.types[0].success == [1.0, 1.0] and found.types[1].success == pytest.approx([(3 + 4) / 12, 1 / 6])
+    assert "| late | 6 | 58.3 | 16.7 |" in found.to_markdown() and not tw.compare(tmp_path).types
+    result = CliRunner().invoke(app, ["compare", str(tmp_path), "--by-type", "--metric", "collect/turns", "--format", "markdown"])
     assert "| late | 6 | 58.3 | 16.7 |" in result.output and "| collect/turns | grpo | 1 to 20 | 100 | 100 | 100 |" in result.output
 
 

@@ -21,10 +21,11 @@ from turnwise.objectives import Loss
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
-def near(found: Any, wanted: Any, bound: float = 1e-5) -> None:
+def near(found: Any, wanted: Any, bound: float = 1e-5) -> bool:
     pairs = zip(found, wanted, strict=True) if isinstance(found, tuple) else [(found, wanted)]
-    for one, other in pairs:
-        assert one.shape == other.shape and (one.float() - other.float()).norm() <= bound * other.float().norm()
+    return all(
+        one.shape == other.shape and bool((one.float() - other.float()).norm() <= bound * other.float().norm()) for one, other in pairs
+    )
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
@@ -38,9 +39,9 @@ def test_kernels_do_what_their_plain_arithmetic_does(dtype: torch.dtype, bound: 
         return torch.randn(*shape, generator=generator, device="cuda").to(dtype)
 
     x, delta, more, grad, weight = draw(rows, 1100), draw(rows, 1100), draw(rows, 1100), draw(rows, 1100), draw(1100)
-    near(kernels.add_norm(x, delta, weight, 1e-6), plain.add_norm(x, delta, weight, 1e-6), bound)
+    assert near(kernels.add_norm(x, delta, weight, 1e-6), plain.add_norm(x, delta, weight, 1e-6), bound)
     scales = plain.add_norm(x, None, weight, 1e-6)[2]
-    near(kernels.norm_backward(grad, more, x, scales, weight), plain.norm_backward(grad, more, x, scales, weight), bound)
+    assert near(kernels.norm_backward(grad, more, x, scales, weight), plain.norm_backward(grad, more, x, scales, weight), bound)
     heads, kv_heads, size = 12, 2, 64
     places = torch.randint(0, 50, (rows,), generator=generator, device="cuda")
     angle = torch.randn(50, size // 2, generator=generator, device="cuda")
@@ -49,13 +50,13 @@ def test_kernels_do_what_their_plain_arithmetic_does(dtype: torch.dtype, bound: 
     other = one.clone()
     kernels.rotate(one, cos, sin, places, heads, kv_heads, size)
     plain.rotate(other, cos, sin, places, heads, kv_heads, size)
-    near(one, other, bound)
+    assert near(one, other, bound)
     parts = draw(rows, heads, size), draw(rows, kv_heads, size), draw(rows, kv_heads, size)
-    near(kernels.rotate_back(*parts, cos, sin, places), plain.rotate_back(*parts, cos, sin, places), bound)
+    assert near(kernels.rotate_back(*parts, cos, sin, places), plain.rotate_back(*parts, cos, sin, places), bound)
     both, slope = draw(rows, 2 * 1500), draw(rows, 1500)
-    near(kernels.swiglu(both), plain.swiglu(both), bound)
+    assert near(kernels.swiglu(both), plain.swiglu(both), bound)
     wanted = plain.swiglu_backward(both.float(), slope.float())
-    near(kernels.swiglu_backward(both, slope), wanted, bound)
+    assert near(kernels.swiglu_backward(both, slope), wanted, bound)
 
 
 @pytest.mark.parametrize("words", [100, 20_000])
@@ -77,7 +78,7 @@ def test_logprobs_and_their_gradient_are_those_of_float64(words: int, temperatur
     torch.testing.assert_close(logprob.double(), chosen, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(entropy.double(), spread, rtol=1e-4, atol=1e-4)
     for one, other in zip(leaves, exact, strict=True):
-        near(one.grad, other.grad, 1e-2)
+        assert near(one.grad, other.grad, 1e-2)
 
 
 def test_the_gradient_of_a_plain_sum_is_that_of_float64() -> None:
@@ -89,7 +90,7 @@ def test_the_gradient_of_a_plain_sum_is_that_of_float64() -> None:
     token_logprobs(hidden, Head(weight), target, chunk=128)[0].sum().backward()
     exact = hidden.detach().double().requires_grad_()
     (exact @ weight.double().t()).log_softmax(-1).gather(1, target[:, None]).sum().backward()
-    near(hidden.grad, exact.grad, 1e-2)
+    assert near(hidden.grad, exact.grad, 1e-2)
 
 
 @pytest.mark.parametrize("lengths", [[2500, 100, 30, 3000, 2048, 5], [7, 4096, 1], [300, 40], [2600]])
@@ -106,8 +107,8 @@ def test_attention_over_short_and_long_sequences_is_that_of_float64(lengths: lis
     plain = Frame(lengths, nothing, nothing, nothing, nothing, heads, kv_heads, size, 1e-6)
     exact, slope = qkv.double().cpu(), grad.double().cpu()
     wanted, _ = attend(exact, plain)
-    near(out.cpu(), wanted, 1e-2)
-    near(tuple(x.cpu() for x in found), attend_backward(slope, exact, wanted, (), plain), 1e-2)
+    assert near(out.cpu(), wanted, 1e-2)
+    assert near(tuple(x.cpu() for x in found), attend_backward(slope, exact, wanted, (), plain), 1e-2)
 
 
 def model(kind: str, dtype: torch.dtype, **more: Any) -> Any:

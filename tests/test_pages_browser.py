@@ -251,7 +251,8 @@ def test_the_long_names_of_a_sweep_are_read_whole_where_two_runs_are_chosen(page
 def test_pictures_are_shown(page: Any, url: str) -> None:
     open_page(page, f"{url}#/attempts?run=good&part=rollouts&iteration=3&id=0")
     page.wait_for_selector(".turn img")
-    page.wait_for_function("document.querySelector('.turn img').naturalWidth === 6")
+    page.wait_for_function("document.querySelector('.turn img').complete")
+    assert page.evaluate("document.querySelector('.turn img').naturalWidth") == 6
 
 
 def test_light_and_dark_by_the_system_and_by_choice(page: Any, url: str) -> None:

@@ -234,13 +234,13 @@ def compare(
     picture: Annotated[str | None, typer.Option(metavar="FILE", help="Draw the learning curves: .png, .svg or .pdf.")] = None,
     baseline: Annotated[str | None, typer.Option(metavar="TEXT", help="Test only against the groups whose label contains this.")] = None,
     metric: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Also this metric over training; may be repeated.")] = None,
-    by_kind: Annotated[bool, typer.Option("--by-kind", help="Also success by kind of task.")] = False,
+    by_type: Annotated[bool, typer.Option("--by-type", help="Also success by type of task.")] = False,
     anyway: Annotated[bool, typer.Option("--anyway", help="Also show results that were measured differently, without tests.")] = False,
 ) -> None:
     """Compare runs: groups over seeds with intervals, paired tests, sample efficiency, curves."""
     from turnwise.report.compare_command import compare_command
 
-    compare_command(sources, at, target, form, out, picture, anyway, baseline, metric or [], by_kind)
+    compare_command(sources, at, target, form, out, picture, anyway, baseline, metric or [], by_type)
 
 
 @app.command()

@@ -24,12 +24,12 @@ def compare_command(
     anyway: bool,
     baseline: str | None,
     metrics: list[str],
-    by_kind: bool,
+    by_type: bool,
 ) -> None:
     """Standard output is the comparison alone, so that it can be piped; what was written is said on standard error."""
     if form not in FORMATS:
         raise TurnwiseError(f"--format is one of {', '.join(FORMATS)}, not {form!r}")
-    comparison = compare(sources, at=at, target=target, anyway=anyway, baseline=baseline, metrics=metrics, by_kind=by_kind)
+    comparison = compare(sources, at=at, target=target, anyway=anyway, baseline=baseline, metrics=metrics, by_type=by_type)
     written = comparison.write(out) if out is not None else []
     written += [comparison.plot(picture)] if picture is not None else []
     if form == "table":

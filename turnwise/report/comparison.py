@@ -24,7 +24,7 @@ from turnwise.report.efficiency import Cost, Curve, cost_until, mean_curve
 from turnwise.report.groups import Group, grouped
 from turnwise.report.records import Record, find, read
 from turnwise.report.statistics import Interval
-from turnwise.report.tracks import Kind, Track, check_metrics, kinds, tracks
+from turnwise.report.tracks import Track, TypeOfTask, check_metrics, tracks, types
 
 LEVEL = 0.05
 
@@ -97,7 +97,7 @@ class Comparison:
     panel: dict[str, Any] | None = None
     unfinished: list[str] = field(default_factory=list)
     tracks: list[Track] = field(default_factory=list)
-    kinds: list[Kind] = field(default_factory=list)
+    types: list[TypeOfTask] = field(default_factory=list)
 
     def table(self) -> Rendered:
         """For a terminal: give it to rich's `print`."""
@@ -152,12 +152,12 @@ def compare(
     baseline: str | None = None,
     seed: int = 0,
     metrics: Sequence[str] = (),
-    by_kind: bool = False,
+    by_type: bool = False,
 ) -> Comparison:
     """Compare runs, folders of runs (a sweep) and files that `turnwise eval --save` wrote. `at`: the last or best evaluation, or that of an
     iteration. `target`: a success rate; the comparison then says what it cost to get there. `anyway`: show results side by side that
     were measured differently, without tests between them. `baseline`: test only against the groups whose label contains this.
-    `metrics`: names in metrics.jsonl that are shown over training. `by_kind`: also success by kind of task."""
+    `metrics`: names in metrics.jsonl that are shown over training. `by_type`: also success by type of task."""
     paths = find([sources] if isinstance(sources, (str, Path)) else sources)
     found = [(path, read(path, at, metrics)) for path in paths]
     records = [record for _, record in found if record is not None]
@@ -198,7 +198,7 @@ def compare(
         panel=panel,
         unfinished=[str(record.place) for record in records if not record.finished],
         tracks=tracks(groups, metrics),
-        kinds=kinds(groups) if by_kind and not differences else [],
+        types=types(groups) if by_type and not differences else [],
     )
 
 

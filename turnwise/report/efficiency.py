@@ -7,7 +7,7 @@ median over seeds is a number only where more than half of the runs got there.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from turnwise.report.records import Point
@@ -42,12 +42,17 @@ def mean_curve(curves: Sequence[Sequence[Point]]) -> Curve:
     """Over the iterations that all runs have: where one is missing, a mean of the others would be a mean of survivors."""
     if not curves or not all(curves):
         return Curve()
-    by_iteration = [{point.iteration: point.success for point in curve} for curve in curves]
-    shared = sorted(set.intersection(*(set(values) for values in by_iteration)))
-    rows = [[values[iteration] for values in by_iteration] for iteration in shared]
+    shared, means, lows, highs = over_seeds([{point.iteration: point.success for point in curve} for curve in curves])
+    return Curve(shared, means, [max(0.0, low) for low in lows], [min(1.0, high) for high in highs])
+
+
+def over_seeds(runs: Sequence[Mapping[int, float]]) -> tuple[list[int], list[float], list[float], list[float]]:
+    """Values by iteration of several runs: the iterations that all of them have, there the mean, and the ends of Student's band."""
+    shared = sorted(set.intersection(*(set(values) for values in runs)))
+    rows = [[values[iteration] for values in runs] for iteration in shared]
     means = [math.fsum(row) / len(row) for row in rows]
     bands = [t_interval(row) or (mean, mean) for row, mean in zip(rows, means, strict=True)]
-    return Curve(shared, means, [max(0.0, low) for low, _ in bands], [min(1.0, high) for _, high in bands])
+    return shared, means, [low for low, _ in bands], [high for _, high in bands]
 
 
 def cost_until(curves: Sequence[Sequence[Point]], target: float) -> Cost | None:

@@ -56,7 +56,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Record:
-    """One evaluated run, or one saved evaluation. `won` is the share of successful attempts and `kinds` the kind of task, task by task;
+    """One evaluated run, or one saved evaluation. `won` is the share of successful attempts and `types` the type of task, task by task;
     `tracks` are the metrics that were asked for, by iteration, and `metrics` the names of all."""
 
     name: str
@@ -70,7 +70,7 @@ class Record:
     panel: Panel | None = None
     tasks: tuple[str, ...] = ()
     won: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0), repr=False)
-    kinds: tuple[str, ...] = field(default=(), repr=False)
+    types: tuple[str, ...] = field(default=(), repr=False)
     curve: tuple[Point, ...] = field(default=(), repr=False)
     tracks: Mapping[str, Mapping[int, float]] = field(default_factory=dict, repr=False)
     metrics: frozenset[str] = field(default=frozenset(), repr=False)
@@ -124,7 +124,7 @@ def _read_run(folder: Path, at: str | int, tracked: Sequence[str]) -> Record | N
     kept = run.iterations_of("evals")
     measured = run.evaluation(point.iteration) if kept else {}
     summary = _json(folder / SUMMARY) if (folder / SUMMARY).is_file() else {}
-    panel, tasks, won, kinds = _measured(measured, str(config.get("env.name", "")), folder)
+    panel, tasks, won, types = _measured(measured, str(config.get("env.name", "")), folder)
     return Record(
         name=folder.name,
         place=folder,
@@ -137,7 +137,7 @@ def _read_run(folder: Path, at: str | int, tracked: Sequence[str]) -> Record | N
         panel=panel,
         tasks=tasks,
         won=won,
-        kinds=kinds,
+        types=types,
         curve=curve,
         tracks=pick(metrics, tracked),
         metrics=frozenset(name for line in metrics for name in line) if tracked else frozenset(),
@@ -157,7 +157,7 @@ def _read_file(path: Path) -> Record:
     if measured.get("player") is not None:
         config = _player(measured, config)
     environment = measured.get("environment", config.get("env.name", ""))
-    panel, tasks, won, kinds = _measured(measured, str(environment), path)
+    panel, tasks, won, types = _measured(measured, str(environment), path)
     return Record(
         name=path.stem,
         place=path,
@@ -168,7 +168,7 @@ def _read_file(path: Path) -> Record:
         panel=panel,
         tasks=tasks,
         won=won,
-        kinds=kinds,
+        types=types,
     )
 
 
@@ -185,15 +185,15 @@ Measured = tuple[Panel | None, tuple[str, ...], NDArray[np.float64], tuple[str, 
 
 
 def _measured(measured: Mapping[str, Any], environment: str, place: Path) -> Measured:
-    """The panel, its tasks in order, the share of attempts won at each, and the kind of each."""
+    """The panel, its tasks in order, the share of attempts won at each, and the type of each."""
     if not measured:
         return None, (), np.zeros(0), ()
     try:
         outcomes: dict[str, list[bool]] = {}
-        kinds: dict[str, str] = {}
+        types: dict[str, str] = {}
         for outcome in measured["outcomes"]:
             outcomes.setdefault(str(outcome["task"]), []).append(bool(outcome["success"]))
-            kinds[str(outcome["task"])] = str(outcome.get("type") or "")
+            types[str(outcome["task"])] = str(outcome.get("type") or "")
         panel = Panel(
             environment,
             str(measured["split"]),
@@ -207,7 +207,7 @@ def _measured(measured: Mapping[str, Any], environment: str, place: Path) -> Mea
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"lacks {error}" if isinstance(error, KeyError) else f"has another form ({error})"
         raise TurnwiseError(f"{place}: an evaluation in it {what}; it was written by another version of Turnwise, or edited") from None
-    return panel, tuple(outcomes), np.array([sum(won) / len(won) for won in outcomes.values()]), tuple(kinds.values())
+    return panel, tuple(outcomes), np.array([sum(won) / len(won) for won in outcomes.values()]), tuple(types.values())
 
 
 def pick(metrics: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, dict[int, float]]:

@@ -50,8 +50,8 @@ def tables_of(comparison: Comparison) -> list[Table]:
         found.append(_over_seeds(comparison.pairs))
     if any(pair.over_tasks for pair in comparison.pairs):
         found.append(_over_tasks(comparison.pairs))
-    if comparison.kinds:
-        found.append(_kinds(comparison))
+    if comparison.types:
+        found.append(_types(comparison))
     if comparison.target is not None:
         found.append(_costs(comparison))
     if comparison.tracks:
@@ -122,9 +122,9 @@ def _costs(comparison: Comparison) -> Table:
     return Table(title, [_heading(comparison), "reached by", "iterations", "turns", "tokens", "training time"], rows)
 
 
-def _kinds(comparison: Comparison) -> Table:
-    rows = [[kind.name, str(kind.tasks), *map(percent, kind.success)] for kind in comparison.kinds]
-    return Table("Success % by kind of task, mean over seeds", ["kind", "tasks", *(group.label for group in comparison.groups)], rows)
+def _types(comparison: Comparison) -> Table:
+    rows = [[one.name, str(one.tasks), *map(percent, one.success)] for one in comparison.types]
+    return Table("Success % by type of task, mean over seeds", ["type", "tasks", *(group.label for group in comparison.groups)], rows)
 
 
 def _tracks(comparison: Comparison) -> Table:

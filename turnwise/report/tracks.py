@@ -1,4 +1,4 @@
-"""Any metric of a run over training, and success by kind of task: what a comparison shows beside success.
+"""Any metric of a run over training, and success by type of task: what a comparison shows beside success.
 
 A track is one metric of `metrics.jsonl` in one group: its mean over seeds at every iteration that all runs of the group have, with
 Student's band.
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from turnwise.errors import unknown_name
+from turnwise.report.efficiency import over_seeds
 from turnwise.report.groups import Group
-from turnwise.report.statistics import t_interval
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Track:
 
 
 @dataclass(frozen=True)
-class Kind:
-    """One kind of task: how many the panel has of it, and each group's success, in the order of the groups."""
+class TypeOfTask:
+    """One type of task: how many the panel has of it, and each group's success, in the order of the groups."""
 
     name: str
     tasks: int
@@ -50,25 +50,18 @@ def tracks(groups: Sequence[Group], names: Sequence[str]) -> list[Track]:
 
 
 def _track(group: Group, name: str) -> Track:
-    series = [record.tracks.get(name, {}) for record in group.records]
-    shared = sorted(set.intersection(*(set(values) for values in series)))
-    rows = [[values[iteration] for values in series] for iteration in shared]
-    if not rows:
-        return Track(name, group.label)
-    means = [math.fsum(row) / len(row) for row in rows]
-    bands = [t_interval(row) or (mean, mean) for row, mean in zip(rows, means, strict=True)]
-    lows, highs = zip(*bands, strict=True)
-    return Track(name, group.label, shared, means, list(lows), list(highs), math.fsum(means) / len(means))
+    shared, means, lows, highs = over_seeds([record.tracks.get(name, {}) for record in group.records])
+    return Track(name, group.label, shared, means, lows, highs, math.fsum(means) / len(means) if means else None)
 
 
-def kinds(groups: Sequence[Group]) -> list[Kind]:
-    """Success by kind of task, for groups that were measured alike; empty where tasks have no kinds."""
+def types(groups: Sequence[Group]) -> list[TypeOfTask]:
+    """Success by type of task, for groups that were measured alike; empty where tasks have no types."""
     first = groups[0].records[0]
-    names = sorted({kind for kind in first.kinds if kind})
-    if any(record.kinds != first.kinds for group in groups for record in group.records):
+    names = sorted({one for one in first.types if one})
+    if any(record.types != first.types for group in groups for record in group.records):
         return []
     found = []
     for name in names:
-        places = [place for place, kind in enumerate(first.kinds) if kind == name]
-        found.append(Kind(name, len(places), [float(group.won[places].mean()) for group in groups]))
+        places = [place for place, one in enumerate(first.types) if one == name]
+        found.append(TypeOfTask(name, len(places), [float(group.won[places].mean()) for group in groups]))
     return found
