@@ -170,6 +170,10 @@ def test_a_bfloat16_learner_on_a_gpu_learns_what_a_float32_one_on_a_cpu_learns()
         before = {name: tensor.cpu().clone() for name, tensor in learner.weights.tensors().items()}
         metrics = learner.update(found, rollouts, values, seed=1)
         assert metrics["steps"] == 4
+        if device == "cuda":
+            assert 0 < metrics["memory_peak_gib"] <= metrics["memory_held_gib"]
+        else:
+            assert "memory_peak_gib" not in metrics
         moved.append({name: tensor.cpu() - before[name] for name, tensor in learner.weights.tensors().items()})
     for name, step in moved[0].items():
         assert torch.nn.functional.cosine_similarity(step.flatten(), moved[1][name].flatten(), dim=0) > 0.97, name

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from turnwise.errors import TurnwiseError
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.logprobs import token_logprobs
-from turnwise.learn.memory import Memory
+from turnwise.learn.memory import Memory, peak_memory
 from turnwise.learn.metrics import StepLog
 from turnwise.learn.optimiser import Optimiser, Weights
 from turnwise.learn.packing import Packed, microbatches, minibatches, pack
@@ -246,6 +246,7 @@ class Learner:
         if not needed.all():
             log.add(skipped_sequences=int((~needed).sum()))
         log.add(tokens=len(packed.source), tokens_forward=len(packed.ids), sequences=len(packed), turns=len(np.unique(packed.turn)))
+        log.add(**peak_memory(self.device))
         return log.summary(self.optimiser.settings.lr * self.optimiser.settings.factor(self.optimiser.steps_taken, progress))
 
     def _prepared(self, trajectories: Sequence[Trajectory], rollouts: Rollouts, credit: Any, targets: Any) -> Packed:

@@ -105,3 +105,12 @@ def free_bytes(device: torch.device) -> int:
     share = int(torch.cuda.get_per_process_memory_fraction(device) * total)
     left: int = min(free + held - used, share - used)
     return left
+
+
+def peak_memory(device: torch.device) -> dict[str, float]:
+    """The most memory that this process had in use on the device since the last call (engine and learner together), in GiB. On a CPU nothing."""
+    if device.type != "cuda":
+        return {}
+    used, held = torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    return {"memory_peak_gib": used / 2**30, "memory_held_gib": held / 2**30}
