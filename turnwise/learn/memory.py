@@ -108,7 +108,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def peak_memory(device: torch.device) -> dict[str, float]:
-    """The most memory that this process had in use on the device since the last call (engine and learner together), in GiB. On a CPU nothing."""
+    """The most memory, in GiB, that engine and learner had in use on the GPU since the last call. On a CPU nothing."""
     if device.type != "cuda":
         return {}
     used, held = torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
