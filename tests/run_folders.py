@@ -27,8 +27,9 @@ def write_run(
     (folder / "config.toml").write_text(to_toml(config))
     lines = []
     for iteration in range(max(curve) + 1):
-        line: dict[str, Any] = {"iteration": iteration, "time/iteration": 2.0 if iteration else 3.0}
-        line |= {"collect/turns": 100.0, "collect/response_tokens": 1000.0} if iteration else {"time/eval": 4.0, "time/sft": 3.0}
+        line: dict[str, Any] = {"iteration": iteration}
+        work = {"time/iteration": 2.0, "collect/turns": 100.0, "collect/response_tokens": 1000.0}
+        line |= work if iteration else {"time/eval": 4.0, "time/sft": 3.0}
         if iteration in curve:
             won = curve[iteration]
             line["eval/success"] = sum(won) / len(won)

@@ -74,6 +74,7 @@ def test_a_warm_start_ends_when_enough_tasks_are_won(tmp_path: Path) -> None:
     easy = start(tmp_path / "easy", **changes, **{"sft.until": 1e-9})  # reached at once: no task need be won
     hard = start(tmp_path / "hard", **changes, **{"sft.until": 1.0})
     assert easy.metrics[0]["sft/steps"] > 0
+    assert easy.metrics[0]["time/sft"] > 0 and "time/iteration" not in easy.metrics[0]  # it is no iteration: means over them leave it out
     assert easy.metrics[0]["sft/steps"] <= hard.metrics[0]["sft/steps"]
 
 

@@ -88,10 +88,9 @@ def warm_start(system: System, state: State, reporter: Reporter, interrupted: Ca
     metrics: dict[str, float] = {"iteration": 0}
     if system.config.sft is not None:
         reporter.phase("warm start", system.config.sft.tasks)
-        with clock("sft"):
-            metrics |= numbers("sft", system.warm_start(reporter.advance))
+        metrics |= numbers("sft", system.warm_start(reporter.advance)) | {"time/sft": clock.total}
     if not interrupted():
-        state.prepared, state.waiting, state.seconds = True, metrics | clock.metrics(metrics), clock.total
+        state.prepared, state.waiting, state.seconds = True, metrics, clock.total
 
 
 def measure(system: System, reporter: Reporter, clock: Clock) -> Evaluation:

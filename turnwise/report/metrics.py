@@ -60,5 +60,5 @@ class Clock:
     def metrics(self, counts: Mapping[str, float]) -> dict[str, float]:
         """Seconds by phase, in all, and tokens a second (sampled tokens over the time of collecting)."""
         seconds = {f"time/{phase}": value for phase, value in self.phases.items()}
-        rate = counts.get("collect/response_tokens", 0.0) / max(self.phases.get("collect", 0.0), 1e-9)
-        return seconds | {"time/iteration": self.total, "time/tokens_per_second": rate if "collect" in self.phases else 0.0}
+        rate = counts.get("collect/response_tokens", 0.0) / max(self.phases["collect"], 1e-9)
+        return seconds | {"time/iteration": self.total, "time/tokens_per_second": rate}
