@@ -3,13 +3,14 @@
 A command is wasted where ALFWorld answers "Nothing happens." The kept rollouts of trained runs are played again, command by command, which
 gives every turn its exact state beside the text it was told. Step credit (no episode part) is then computed for the same turns three
 ways: with the observation as anchor, the same with each trajectory counting once in an anchor group, and with the state as anchor.
+The games of the last evaluation are played again too, and what was done in those won and those lost is counted.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,40 +40,84 @@ def main() -> None:
         write_text_atomically(options.out, text + "\n")
 
 
+@dataclass
+class Played:
+    """By turn: the state it started from, whether its command was wasted, or the same as in the turn before, whether its answer was as long
+    as it may be, whether its attempt was won; and by attempt how long it was and whether it was won."""
+
+    states: list[Any]
+    wasted: np.ndarray
+    repeated: np.ndarray
+    cut: np.ndarray
+    won: np.ndarray
+    lengths: np.ndarray
+    wins: np.ndarray
+
+
 def look_at(run: Run) -> dict[str, Any]:
+    config = Config.load(run.folder / "config.toml")
+    measured = {"games": games(played_again(run, config, "evals", config.eval.split))}
+    if not run.iterations_of("rollouts"):
+        return measured
     iteration = run.iterations_of("rollouts")[-1]
     rollouts = Rollouts.load(run.folder / "rollouts" / f"{iteration:06d}.npz")
-    states, wasted, won = played_again(run, iteration)
-    by_state = replace(rollouts, anchor=encode({"anchor": states})[0]["anchor"])
+    turns = played_again(run, config, "rollouts", config.env.split)
+    by_state = replace(rollouts, anchor=encode({"anchor": turns.states})[0]["anchor"])
     ways = {
         "observation": (rollouts, {}),
         "observation, once": (rollouts, {"once": True}),
         "state": (by_state, {}),
     }
+    return (
+        measured
+        | {
+            "iteration": iteration,
+            "turns": len(turns.wasted),
+            "wasted": share(turns.wasted),
+            "turns without credit, grpo": share(credit.compute("grpo", rollouts, norm="std") == 0),
+        }
+        | {name: step_part(grouped, turns.wasted, turns.won, **more) for name, (grouped, more) in ways.items()}
+    )
+
+
+def games(turns: Played) -> dict[str, dict[str, float]]:
+    """What was done in the games of the last evaluation."""
     return {
-        "iteration": iteration,
-        "turns": len(wasted),
-        "wasted": round(float(wasted.mean()), 3),
-        "turns without credit, grpo": round(float((credit.compute("grpo", rollouts, norm="std") == 0).mean()), 3),
-    } | {name: step_part(turns, wasted, won, **more) for name, (turns, more) in ways.items()}
+        name: {
+            "games": int(games.sum()),
+            "turns a game": round(float(turns.lengths[games].mean()), 1),
+            "wasted": share(turns.wasted[of]),
+            "the command of the turn before": share(turns.repeated[of]),
+            "answers cut": share(turns.cut[of]),
+        }
+        for name, games, of in (("won", turns.wins, turns.won), ("lost", ~turns.wins, ~turns.won))
+        if games.any()
+    }
 
 
-def played_again(run: Run, iteration: int) -> tuple[list[Any], np.ndarray, np.ndarray]:
-    """For every turn: the state it started from, whether its command was wasted, whether its attempt was won."""
-    config = Config.load(run.folder / "config.toml")
+def share(turns: np.ndarray) -> float:
+    return round(float(turns.mean()), 3)
+
+
+def played_again(run: Run, config: Config, part: str, split: str) -> Played:
+    """The attempts of the last iteration that the run keeps of this part."""
     env = AlfworldEnv(config.env.options.get("data"), anchor="state")
-    tasks = {task.id: task for task in env.tasks(config.env.split)}
-    states, wasted, won = [], [], []
-    for trajectory in run.trajectories(iteration):
-        seen = env.reset(tasks[trajectory["task"]])
+    tasks = {task.id: task for task in env.tasks(split)}
+    trajectories = run.trajectories(run.iterations_of(part)[-1], part)
+    rows: list[tuple[Any, bool, bool, bool, bool]] = []
+    for trajectory in trajectories:
+        seen, before = env.reset(tasks[trajectory["task"]]), None
         for turn in trajectory["turns"]:
             if seen.text != turn["observation"]:
                 raise SystemExit(f"{run.folder}: {trajectory['task']} answers otherwise than in the run: other games?")
-            states.append(seen.key)
-            seen = env.step(turn["action"]).observation
-            wasted.append(seen.text == NOTHING)
-            won.append(trajectory["success"])
-    return states, np.array(wasted), np.array(won)
+            state, seen = seen.key, env.step(turn["action"]).observation
+            full = turn["tokens"] >= config.engine.max_tokens
+            rows.append((state, seen.text == NOTHING, turn["action"] == before, full, trajectory["success"]))
+            before = turn["action"]
+    wasted, repeated, cut, won = np.array([flags for _, *flags in rows]).T
+    lengths = np.array([len(trajectory["turns"]) for trajectory in trajectories])
+    wins = np.array([trajectory["success"] for trajectory in trajectories])
+    return Played([state for state, *_ in rows], wasted, repeated, cut, won, lengths, wins)
 
 
 def step_part(rollouts: Rollouts, wasted: np.ndarray, won: np.ndarray, **more: Any) -> dict[str, float]:

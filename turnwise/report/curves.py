@@ -57,6 +57,7 @@ def draw(comparison: Comparison, path: Path) -> Path:
                 axes.plot(track.iterations, track.mean, style, color=colour, lw=1.5, label=track.label)
                 axes.fill_between(track.iterations, track.low, track.high, color=colour, alpha=0.15, lw=0)
         axes.set_ylabel(metric, fontsize=8)
+        axes.set_title("Mean over seeds, band: least to most", fontsize=8)
     for axes in (top, *below):
         axes.grid(alpha=0.3)
     (top, *below)[-1].set_xlabel("iteration")

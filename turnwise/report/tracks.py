@@ -1,7 +1,7 @@
 """Any metric of a run over training, and success by type of task: what a comparison shows beside success.
 
-A track is one metric of `metrics.jsonl` in one group: its mean over seeds at every iteration that all runs of the group have, with
-Student's band.
+A track is one metric of `metrics.jsonl` in one group: its mean over seeds at every iteration that all runs of the group have, with the
+least and the most of them. (Student's band, as curves of success have it, would leave what a metric can be: shares below 0, say.)
 """
 
 from __future__ import annotations
@@ -50,8 +50,10 @@ def tracks(groups: Sequence[Group], names: Sequence[str]) -> list[Track]:
 
 
 def _track(group: Group, name: str) -> Track:
-    shared, means, lows, highs = over_seeds([record.tracks.get(name, {}) for record in group.records])
-    return Track(name, group.label, shared, means, lows, highs, math.fsum(means) / len(means) if means else None)
+    runs = [record.tracks.get(name, {}) for record in group.records]
+    shared, means, _, _ = over_seeds(runs)
+    least, most = ([pick(values[iteration] for values in runs) for iteration in shared] for pick in (min, max))
+    return Track(name, group.label, shared, means, least, most, math.fsum(means) / len(means) if means else None)
 
 
 def types(groups: Sequence[Group]) -> list[TypeOfTask]:
