@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -315,6 +316,17 @@ def test_wrong_settings_end_with_a_clear_error_before_any_work_and_leave_no_run(
     with pytest.raises(TurnwiseError, match=words):
         start(tmp_path, **changes)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("dtype", "in_hardware", "warned"), [("bfloat16", False, 1), ("bfloat16", True, 0), ("float32", False, 0)])
+def test_a_recipe_whose_numbers_this_processor_must_emulate_says_what_to_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, in_hardware: bool, warned: int
+) -> None:
+    monkeypatch.setattr("turnwise.models.computes_bfloat16", lambda: in_hardware)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        start(tmp_path, **{"model.dtype": dtype, "device": "cpu", "iterations": 1, "eval.n": 1})
+    assert sum("set model.dtype=float32" in str(warning.message) for warning in found) == warned
 
 
 def test_a_warm_start_without_an_expert_says_how_to_do_without_and_leaves_no_run(tmp_path: Path) -> None:

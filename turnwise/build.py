@@ -18,7 +18,7 @@ from turnwise.engines.base import Engine
 from turnwise.errors import TurnwiseError, unknown_name
 from turnwise.learn.learner import Learner
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
-from turnwise.models import choose_device
+from turnwise.models import choose_device, warn_of_slow_dtype
 from turnwise.objectives import Loss
 from turnwise.vision import Vision
 
@@ -76,7 +76,9 @@ def build_learner(config: Config, model: Any, vision: Vision | None = None) -> L
 
         lora = config.model.lora
         model = add_lora(model, rank=lora.rank, alpha=lora.alpha, dropout=lora.dropout, targets=lora.targets, seed=config.seed)
-    return Learner(model, learner_settings(config), choose_device(config.device), vision=vision)
+    device = choose_device(config.device)
+    warn_of_slow_dtype(config.model.dtype, device)
+    return Learner(model, learner_settings(config), device, vision=vision)
 
 
 def learner_settings(config: Config) -> LearnerSettings:

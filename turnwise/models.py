@@ -3,6 +3,7 @@ processor that turns images into its inputs."""
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,25 @@ def choose_device(name: str) -> str:
     if name == "cuda" and not torch.cuda.is_available():
         raise TurnwiseError("device=cuda, but torch sees no GPU here. Use device=auto or device=cpu")
     return name
+
+
+def warn_of_slow_dtype(dtype: str, device: str) -> None:
+    """A recipe made for a GPU, tried on a processor that has to emulate its numbers, would seem to hang."""
+    if dtype == "bfloat16" and device == "cpu" and not computes_bfloat16():
+        warnings.warn(
+            "this processor has no instructions for bfloat16, which makes the model hundreds of times slower: set model.dtype=float32",
+            stacklevel=2,
+        )
+
+
+def computes_bfloat16() -> bool:
+    """Whether torch multiplies matrices of bfloat16 in hardware here, as far as it tells."""
+    import torch
+
+    try:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    except (AttributeError, RuntimeError):  # a torch without that library
+        return True
 
 
 def load(config: Config, folder: str | Path | None = None) -> tuple[Any, Any]:
