@@ -140,7 +140,7 @@ def test_an_attempt_is_found_by_filter_and_its_state_shows_all_actions(page: Any
     said = " ".join(page.locator(".side").inner_text().split())
     assert "on average over 3 visits of this state" in said
     assert texts(page, ".actions .sum td:first-child") == ["go to kitchen", "go to cellar × 2"]
-    page.get_by_role("button", name="✓ 0 turn 0").click()
+    page.get_by_role("button", name="✓ 0 turn 1").click()
     page.wait_for_selector("text=attempt 0 ·")
     assert "Step credit +0.33" in page.locator(".side").inner_text()
     assert page.locator(".cell.same").count() == 3

@@ -333,7 +333,7 @@ def remarks(groups: Sequence[Group], pairs: Sequence[Pair], at: str) -> list[str
         notes.append("Success at the best evaluation is too good: the best was picked on the panel that it is measured on.")
     tests = [pair.over_seeds for pair in pairs if pair.over_seeds is not None]
     if any(pair.over_seeds is None for pair in pairs) and pairs:
-        notes.append("A group of one run says nothing about other seeds: its training might have been lucky.")
+        notes.append("A group of one run says nothing about other seeds: with another seed it might come out otherwise.")
     for n, paired in sorted({(test.n, test.paired) for test in tests if test.smallest_p > LEVEL}):
         smallest = next(test.smallest_p for test in tests if (test.n, test.paired) == (n, paired))
         kind = "flipping signs" if paired else "exchanging labels"

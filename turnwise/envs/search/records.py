@@ -57,7 +57,7 @@ def read_questions(path: Path) -> list[Question]:
                 question = question_of(record, f"{stem}-{number}")
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 why = f"{type(error).__name__}: {error}"
-                raise TurnwiseError(f"{path}, record {number}: not a question with its answers ({why}). See docs/search.md") from None
+                raise TurnwiseError(f"{path}, record {number + 1}: not a question with its answers ({why}). See docs/search.md") from None
             if question is not None:
                 found.append(question)
     except (OSError, EOFError, ValueError, csv.Error) as error:
@@ -76,13 +76,22 @@ def _records(path: Path) -> Iterator[Mapping[str, Any]]:
         return
     with open_lines(path) as file:
         if form == ".jsonl":
-            yield from (json.loads(line) for line in file if line.strip())
+            yield from _lines(file)
         elif form == ".json":
             content = json.load(file)
             yield from content if isinstance(content, list) else content.get("Data") or content["data"]
         else:
             text = io.TextIOWrapper(file, encoding="utf-8", newline="")
             yield from csv.DictReader(text, delimiter="\t" if form == ".tsv" else ",")
+
+
+def _lines(file: Iterable[str | bytes]) -> Iterator[Mapping[str, Any]]:
+    for number, line in enumerate(file, 1):
+        if line.strip():
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"line {number}: {error}") from None
 
 
 def _parquet(path: Path) -> Iterable[Mapping[str, Any]]:

@@ -280,7 +280,7 @@
         (this.hits?.get(id) ?? [])
           .slice(0, 3)
           .map((hit) =>
-            el("button", { type: "button", class: "hit", onclick: () => this.open(id, hit.t) }, el("b", null, `turn ${hit.t} `), hit.text),
+            el("button", { type: "button", class: "hit", onclick: () => this.open(id, hit.t) }, el("b", null, `turn ${hit.t + 1} `), hit.text),
           ),
       );
     }
@@ -329,7 +329,7 @@
         ),
         el(
           "ol",
-          { class: "turns", start: 0 },
+          { class: "turns" },
           attempt.turns.map((turn, t) => T.turnCard(attempt, turn, t, this.place, (at) => this.choose(at, true, false))),
         ),
       );
@@ -346,7 +346,7 @@
     }
     step(by) {
       if (this.attempt) this.choose(Math.min(this.attempt.turns.length - 1, Math.max(0, this.t + by)));
-      T.say(`turn ${this.t}: ${this.attempt?.turns[this.t]?.why?.[0] ?? ""}`);
+      T.say(`turn ${this.t + 1}: ${this.attempt?.turns[this.t]?.why?.[0] ?? ""}`);
     }
     next(by) {
       const at = this.order.findIndex((number) => this.batch.rows.id[number] === this.id);

@@ -210,7 +210,7 @@
             pickers,
             el(
               "ol",
-              { class: "turns", start: 0 },
+              { class: "turns" },
               attempt.turns.map((turn, t) => T.turnCard(attempt, turn, t, side.place)),
             ),
           );

@@ -66,10 +66,10 @@
           {
             type: "button",
             class: "quiet t",
-            "aria-label": `Turn ${t}: why was it rewarded?`,
+            "aria-label": `Turn ${t + 1}: why was it rewarded?`,
             onclick: (event) => (event.stopPropagation(), pick?.(t)),
           },
-          `turn ${t}`,
+          `turn ${t + 1}`,
         ),
         T.creditChip(turn.credit, attempt.scale, "credit"),
         turn.step === undefined
@@ -107,8 +107,8 @@
           class: "cell",
           tint: [turn.credit, group.scale],
           tabindex: -1,
-          title: `attempt ${attempt.id}, turn ${t}: credit ${T.signed(turn.credit)}`,
-          "aria-label": `attempt ${attempt.id}, turn ${t}, credit ${T.signed(turn.credit)}`,
+          title: `attempt ${attempt.id}, turn ${t + 1}: credit ${T.signed(turn.credit)}`,
+          "aria-label": `attempt ${attempt.id}, turn ${t + 1}, credit ${T.signed(turn.credit)}`,
           onclick: () => pick(attempt.id, t),
         });
         cells.set(`${place} ${t}`, { cell, turn, attempt, t });
@@ -213,7 +213,7 @@
                       title: `return ${T.number(turn.return)}, ${kind} ${T.signed(group.split ? turn.step : turn.credit)}`,
                       onclick: () => pick(attempt.id, t),
                     },
-                    `${attempt.success ? "✓" : "✗"} ${attempt.id} turn ${t}`,
+                    `${attempt.success ? "✓" : "✗"} ${attempt.id} turn ${t + 1}`,
                   ),
                 ),
               ),
