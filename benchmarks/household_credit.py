@@ -68,16 +68,14 @@ def look_at(run: Run) -> dict[str, Any]:
         "observation, once": (rollouts, {"once": True}),
         "state": (by_state, {}),
     }
-    return (
-        measured
-        | {
-            "iteration": iteration,
-            "turns": len(turns.wasted),
-            "wasted": share(turns.wasted),
-            "turns without credit, grpo": share(credit.compute("grpo", rollouts, norm="std") == 0),
-        }
-        | {name: step_part(grouped, turns.wasted, turns.won, **more) for name, (grouped, more) in ways.items()}
-    )
+    counted = {
+        "iteration": iteration,
+        "turns": len(turns.wasted),
+        "wasted": share(turns.wasted),
+        "wasted turns of attempts won, lost": [int((turns.wasted & of).sum()) for of in (turns.won, ~turns.won)],
+        "turns without credit, grpo": share(credit.compute("grpo", rollouts, norm="std") == 0),
+    }
+    return measured | counted | {name: step_part(grouped, turns.wasted, turns.won, **more) for name, (grouped, more) in ways.items()}
 
 
 def games(turns: Played) -> dict[str, dict[str, float]]:
@@ -103,6 +101,8 @@ def played_again(run: Run, config: Config, part: str, split: str) -> Played:
     """The attempts of the last iteration that the run keeps of this part."""
     env = AlfworldEnv(config.env.options.get("data"), anchor="state")
     tasks = {task.id: task for task in env.tasks(split)}
+    if not list((run.folder / part).glob("*.jsonl.gz")):
+        raise SystemExit(f"{run.folder} keeps no texts of its {part}: take the folder as the run left it")
     trajectories = run.trajectories(run.iterations_of(part)[-1], part)
     rows: list[tuple[Any, bool, bool, bool, bool]] = []
     for trajectory in trajectories:
@@ -125,7 +125,7 @@ def step_part(rollouts: Rollouts, wasted: np.ndarray, won: np.ndarray, **more: A
     step = credit.compute("gigpo", rollouts, norm="std", gamma=GAMMA, episode_weight=0, **more)
     whole = credit.compute("gigpo", rollouts, norm="std", gamma=GAMMA, **more)
     groups = credit.diagnose(rollouts)
-    kinds = {"won": won, "lost": ~won}
+    kinds = {"all": np.ones_like(won), "won": won, "lost": ~won}
     means = {
         f"{name}, {end}": round(float(step[turns & of].mean()), 3)
         for end, of in kinds.items()

@@ -26,7 +26,7 @@ from turnwise.report.comparison import pair_of
 from turnwise.report.efficiency import cost_until, mean_curve
 from turnwise.report.groups import grouped, label_keys
 from turnwise.report.records import Panel, Point, Record
-from turnwise.report.tables import latex
+from turnwise.report.tables import latex, quarters
 
 GOOD, MIDDLE, BAD = [True] * 8 + [False] * 2, [True] * 5 + [False] * 5, [True] * 2 + [False] * 8
 
@@ -212,7 +212,8 @@ def test_any_metric_is_shown_over_training(tmp_path: Path) -> None:
     assert set(turns.mean) == {200.0} and set(grpo.mean) == {100.0} and turns.overall == 200.0
     assert (turns.low[0], turns.high[0]) == (100, 300) and grpo.low[0] == grpo.high[0] == 100, "the least and the most of the seeds"
     assert not alone.mean and alone.overall is None and not nowhere.mean
-    assert re.search(r"collect/turns +gigpo +1 to 20 +200 +200 +200", words(found))
+    assert re.search(r"collect/turns +gigpo +1 to 20 +200 +200 +200 +200 +200 +100 +300", words(found))
+    assert quarters([1.0, 2.0, 3.0, 4.0, 6.0]) == [1.0, 2.0, 3.0, 5.0] and quarters([7.0]) == [None, None, None, 7.0]
     height = [int.from_bytes(one.plot(tmp_path / "x.png").read_bytes()[20:24], "big") for one in (tw.compare(tmp_path), found)]
     assert height[1] > height[0], "each metric has its place below the curves"
     with pytest.raises(TurnwiseError, match=r"metric 'collect/turn'.*'collect/turns'"):

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
@@ -128,16 +129,23 @@ def _types(comparison: Comparison) -> Table:
 
 
 def _tracks(comparison: Comparison) -> Table:
-    """The first and last iteration and the mean of all, of the mean over seeds."""
+    """Means over seeds by quarters of training and over all of it, and the least and the most of any run in any iteration."""
     rows = []
     for track in comparison.tracks:
-        cells = (
-            [f"{track.iterations[0]} to {track.iterations[-1]}", *map(number, (track.mean[0], track.mean[-1]))]
-            if track.mean
-            else [NONE] * 3
-        )
-        rows.append([track.metric, track.label, *cells, number(track.overall)])
-    return Table("Over training, mean over seeds", ["metric", _heading(comparison), "iterations", "first", "last", "mean"], rows)
+        cells = [NONE] * 8
+        if track.mean:
+            cells = [f"{track.iterations[0]} to {track.iterations[-1]}", *map(number, quarters(track.mean))]
+            cells += map(number, (track.overall, min(track.low), max(track.high)))
+        rows.append([track.metric, track.label, *cells])
+    columns = ["metric", _heading(comparison), "iterations", "1st quarter", "2nd", "3rd", "4th", "mean", "least", "most"]
+    return Table("Over training, mean over seeds", columns, rows)
+
+
+def quarters(values: list[float]) -> list[float | None]:
+    """The means of four parts as equal as possible, in order; none for a part without a value."""
+    edges = [len(values) * part // 4 for part in range(5)]
+    parts = [values[start:end] for start, end in pairwise(edges)]
+    return [math.fsum(part) / len(part) if part else None for part in parts]
 
 
 def number(value: float | None) -> str:
