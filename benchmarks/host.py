@@ -5,7 +5,7 @@
 
 The path is the real one, as recipes/alfworld-0.5b-gigpo.toml sets it up: ALFWorld's games, 16 tasks × 8 attempts of up to 50 turns, full
 context, collector, pool, policy and the native engine's own planning with pages as on a GPU. Only the model's forward is missing: a runner
-answers at once with tokens written down beforehand, the action of an expert that has to search, or half the time one by chance. `--model` is
+answers at once with tokens written down before: the action of an expert that has to search, or half the time one by chance. `--model` is
 a folder with a tokenizer; without it one of words is made from the games.
 
 Each measurement is a process of its own that plays a first iteration to warm up and then measures the next ones, each with games that it
@@ -26,7 +26,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -212,9 +211,11 @@ class Host:
             packed = pack(found, rollouts)
         with self.clock("keeping"):
             Run(folder).save_rollouts(number, rollouts, found, 2)
-        self.engine.refresh()
-        for part in _all_of(found, rollouts, packed, Run(folder), number):
-            results.update(part)
+        with self.clock("refreshing"):
+            self.engine.refresh()
+        if results is not None:
+            for part in _all_of(found, rollouts, packed, Run(folder), number):
+                results.update(part)
         return summary
 
 
@@ -243,7 +244,7 @@ def measure(data: Path, model: Path | None, scripts: list[list[str]], profile: P
 
             profiler = cProfile.Profile()
             profiler.enable()
-        done = [host.iteration(number, Path(folder), results) for number in range(1, iterations)]
+        done = [host.iteration(number, Path(folder), None if profile else results) for number in range(1, iterations)]
         if profile is not None:
             profiler.disable()
             profiler.dump_stats(profile)
@@ -311,7 +312,9 @@ def main() -> None:
         print(json.dumps(measure(args.data, args.model, json.loads(args.scripts.read_text()), args.profile)))
         return
     if args.against:
-        named = subprocess.run(["git", "-C", str(args.against), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+        named = subprocess.run(
+            ["git", "-C", str(args.against), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+        )
         args.commit = named.stdout.strip() or args.against.name
     with tempfile.TemporaryDirectory() as folder:
         scripts = args.scripts or Path(folder) / "scripts.json"

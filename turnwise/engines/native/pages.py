@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
+from turnwise.prefix import common_length
+
 ROOT = 0
 SHORTEST_COPY = 4  # fewer tokens are computed as fast as they are copied
 
@@ -125,7 +127,7 @@ class Pages:
         chain.pages.pop()
         return last, inside
 
-    def match(self, ids: Sequence[int], limit: int) -> Match:
+    def match(self, ids: list[int], limit: int) -> Match:
         """The longest prefix of the first `limit` ids that is in memory."""
         node, page, place = ROOT, -1, 0
         pages: list[int] = []
@@ -208,17 +210,3 @@ class Pages:
                     del self._after[node]
         del self._content[page][length:]
         self._fresh.pop(page, None)
-
-
-def common_length(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens two lists have in common at their beginnings. Slices are compared as a whole: that is quick where they are equal."""
-    low, high = 0, min(len(first), len(second))
-    if list(first[:high]) == list(second[:high]):
-        return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if list(first[low:middle]) == list(second[low:middle]):
-            low = middle
-        else:
-            high = middle
-    return low
