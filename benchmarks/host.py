@@ -35,7 +35,7 @@ import numpy as np
 import turnwise
 from turnwise import credit
 from turnwise.agent import Agent, AgentSettings
-from turnwise.collect.collector import Collector, summarise
+from turnwise.collect.collector import Collector, Start, summarise
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.plan import Plan
 from turnwise.engines.base import Sampling
@@ -45,6 +45,7 @@ from turnwise.engines.native.memory import GPU_PAGE
 from turnwise.engines.native.rows import Step
 from turnwise.envs import registry
 from turnwise.envs.pool import Pool
+from turnwise.errors import TurnwiseError
 from turnwise.learn.packing import pack
 from turnwise.learn.tiny import build_tiny_for
 from turnwise.rollouts import Rollouts, Trajectory
@@ -73,12 +74,15 @@ def write_scripts(data: Path, iterations: int) -> list[list[str]]:
     return [_script(env, start) for start in plan(games(data)).starts(0, GROUPS * iterations)]
 
 
-def _script(env: Any, start: Any) -> list[str]:
-    observation, said = env.reset(start.task, start.env_seed), []
+def _script(env: Any, start: Start) -> list[str]:
+    observation, said = env.reset(start.task, start.env_seed), list[str]()
     for turn in range(TURNS):
         draw = derive(start.policy_seed, "script", turn)
-        by_chance = draw % 1000 < 1000 * CHANCE
-        said.append(observation.actions[draw // 1000 % len(observation.actions)] if by_chance else env.expert_action())
+        by_chance = observation.actions[draw // 1000 % len(observation.actions)]
+        try:
+            said.append(by_chance if draw % 1000 < 1000 * CHANCE else env.expert_action())
+        except TurnwiseError:  # what came by chance has made it impossible to win
+            said.append(by_chance)
         transition = env.step(said[-1])
         if transition.done:
             break

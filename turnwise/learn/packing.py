@@ -174,8 +174,9 @@ class _Builder:
                 raise TurnwiseError(f"{where}: a response without a prompt cannot be trained on, its first token is predicted from nothing")
             self.past = None
             return
-        if self._goes_on(prompt) and starts_with(turn.images, self.images[-1]):
-            fresh = as_ids(prompt[len(self.past or ()) :], where)
+        held = self._held(prompt)
+        if held and starts_with(turn.images, self.images[-1]):
+            fresh = as_ids(prompt[held:], where)
             self.images[-1] = tuple(turn.images)
         else:
             fresh = as_ids(prompt, where)
@@ -190,14 +191,15 @@ class _Builder:
         self.past = [*prompt, *turn.response_ids] if isinstance(prompt, list) else np.concatenate([prompt, response])
         self._add_logprobs(turn.logprobs, len(response), where)
 
-    def _goes_on(self, prompt: list[int] | Ints) -> bool:
-        """Whether a prompt begins with all of the turn before. Lists, as they come from a dialogue, are compared without making arrays."""
+    def _held(self, prompt: list[int] | Ints) -> int:
+        """How many tokens the turn before held, if the prompt begins with all of them; else 0. Lists, as a dialogue gives them, are
+        compared without making arrays."""
         past = self.past
         if past is None or len(prompt) < len(past):
-            return False
-        if isinstance(prompt, list) and isinstance(past, list):
-            return prompt[: len(past)] == past
-        return np.array_equal(prompt[: len(past)], past)
+            return 0
+        start = prompt[: len(past)]
+        same = start == past if isinstance(start, list) and isinstance(past, list) else np.array_equal(start, past)
+        return len(past) if same else 0
 
     def _add_logprobs(self, logprobs: Sequence[float], tokens: int, where: str) -> None:
         if len(logprobs) not in (0, tokens):
