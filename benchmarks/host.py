@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -52,6 +52,11 @@ from turnwise.rollouts import Rollouts, Trajectory
 from turnwise.runs import Run
 from turnwise.seeds import derive
 from turnwise.tasks import TaskSet
+
+try:
+    from turnwise.garbage import loaded_set_apart
+except ImportError:  # an older checkout
+    loaded_set_apart = nullcontext
 
 GROUPS, MEMBERS, TURNS, CHANCE = 16, 8, 50, 0.5
 LONGEST_PROMPT, LONGEST_RESPONSE = 4096, 24
@@ -240,7 +245,7 @@ def measure(data: Path, model: Path | None, scripts: list[list[str]], profile: P
     """The warm-up, then the other iterations: CPU seconds of each part of one, on average."""
     host, results = Host(data, model, scripts), hashlib.blake2b(digest_size=16)
     iterations = len(scripts) // (GROUPS * MEMBERS)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, loaded_set_apart():
         host.iteration(0, Path(folder), results)
         host.clock.seconds.clear()
         if profile is not None:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from turnwise.collect.garbage import rare_searches
 from turnwise.collect.rewards import Rewards
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.pool import Fault, Pool, Result
+from turnwise.garbage import rare_searches
 from turnwise.rollouts import Stop, Trajectory, Turn
 from turnwise.tasks import Task
 
