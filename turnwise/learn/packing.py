@@ -233,7 +233,7 @@ class _Builder:
         )
 
 
-def as_ids(ids: Sequence[int], where: str) -> Ints:
+def as_ids(ids: Sequence[int] | Ints, where: str) -> Ints:
     """Token ids as a flat array of whole numbers ≥ 0."""
     array = np.asarray(ids)
     if array.size == 0:
