@@ -216,3 +216,17 @@ def test_real_tokenizers_keep_what_was_sampled() -> None:
         assert ids[start : start + len(said[0])] == said[0]
         if not chat.rewrites_history:
             assert ids == chat.encode(chat.render(conversation(chat))), path.parent
+
+
+def test_known_texts_are_bounded_and_each_chats_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnwise.agent.chat.KEPT_TEXTS", 8)
+    one, other = Chat(tokenizer(QWEN)), Chat(build_tokenizer(["a mug 0 1 2 3 4 5 6 7 8 9 on the desk"]))
+    texts = [f"a mug {number} on the desk" for number in range(20)] * 2
+    for chat in (one, other):
+        for text in texts:
+            plain = list(chat.tokenizer(text, add_special_tokens=False)["input_ids"])
+            assert chat.encode(text) == plain
+            assert chat.decode(plain) == chat.tokenizer.decode(plain, clean_up_tokenization_spaces=False)
+        assert chat._known_ids.cache_info().currsize <= 8 and chat._known_texts.cache_info().currsize <= 8
+    one.encode(texts[0]).append(0)
+    assert one.encode(texts[0])[-1] != 0

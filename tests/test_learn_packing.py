@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -53,6 +56,25 @@ def test_a_dialogue_that_only_grows_is_one_sequence_with_each_token_once() -> No
     packed = pack(found)
     assert len(packed) == len(found)
     assert len(packed.ids) == sum(len(x.turns[-1].prompt_ids) + len(x.turns[-1].response_ids) for x in found)
+
+
+@pytest.mark.parametrize("kinds", [(tuple,), (np.array,), (list, np.array), (np.array, list), (list, tuple)])
+@pytest.mark.parametrize("context", ["window", "full"])
+def test_lists_tuples_and_arrays_of_ids_are_packed_alike(context: str, kinds: tuple[Callable[[Any], Any], ...]) -> None:
+    found = trajectories(3, context=context)
+    expected = pack(found)
+    for trajectory in found:
+        for t, one in enumerate(trajectory.turns):
+            kind = kinds[t % len(kinds)]
+            one.prompt_ids, one.response_ids = kind(list(one.prompt_ids)), kind(list(one.response_ids))
+    packed = pack(found)
+    for name in ("ids", "offsets", "source", "turn", "trajectory", "index", "turn_source"):
+        assert np.array_equal(getattr(packed, name), getattr(expected, name)) and getattr(packed, name).dtype == np.int64
+
+
+def test_a_wrong_id_late_in_a_dialogue_is_named() -> None:
+    with pytest.raises(TurnwiseError, match=r"trajectory 0, turn 1.*whole numbers"):
+        pack([Trajectory(0, 0, turns=[turn([1, 2], [3]), turn([1, 2, 3, -4], [5])])])
 
 
 def test_a_prompt_that_does_not_continue_starts_a_sequence_of_its_own() -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from native_models import ask, drain, make, plain_logprobs, prompt, worst
 
 from turnwise.engines.base import Finish, Request, Response, Sampling
 from turnwise.engines.native import NativeEngine
-from turnwise.engines.native.pages import Chain, Pages, common_length
+from turnwise.engines.native.pages import Chain, Pages
 from turnwise.engines.native.rows import Step
 from turnwise.errors import TurnwiseError
+from turnwise.prefix import common_length
 
 GREEDY = Sampling(temperature=0.0, max_tokens=6)
 
@@ -46,6 +49,30 @@ def test_a_growing_dialogue_computes_only_its_new_tokens() -> None:
         ids = [*ids, *response.token_ids, *prompt(10, 100 + turn)]
     # each turn: its new tokens, the last one sampled before (drawn, not read), and what it samples but for the last
     assert counted.tokens == (50 + 5) + 3 * (1 + 10 + 5)
+
+
+@pytest.mark.parametrize(
+    "kind", [tuple, np.array, lambda ids: [np.int64(token) for token in ids]], ids=["tuple", "array", "numpy's integers"]
+)
+def test_a_dialogue_goes_on_whatever_its_prompt_is_made_of(kind: Callable[[list[int]], Any]) -> None:
+    engines = NativeEngine(make(), max_length=256), NativeEngine(make(), max_length=256)
+    ids = prompt(50)
+    counted = [Counted(engine) for engine in engines]
+    for turn in range(3):
+        plain, other = (ask(engine, [given], GREEDY)[0] for engine, given in zip(engines, (ids, kind(ids)), strict=True))
+        assert plain == other and {type(token) for token in other.token_ids} == {int}
+        ids = [*ids, *plain.token_ids, *prompt(10, 100 + turn)]
+    assert counted[0].tokens == counted[1].tokens
+
+
+def test_a_token_that_the_model_does_not_know_is_refused_also_late_in_a_dialogue() -> None:
+    engine = NativeEngine(make(), max_length=256)
+    ids = prompt(50)
+    ids = [*ids, *ask(engine, [ids], GREEDY)[0].token_ids]
+    for wrong in (97, -1):
+        refused = ask(engine, [[*ids, 5, wrong]], GREEDY)[0]
+        assert refused.finish is Finish.REFUSED and "the model knows 0 to 96" in refused.message
+    assert ask(engine, [[*ids, 5]], GREEDY)[0].finish is not Finish.REFUSED
 
 
 def test_a_changed_history_is_reused_up_to_the_change() -> None:

@@ -53,6 +53,16 @@ def test_tokens_come_back_bit_by_bit(tmp_path_factory: pytest.TempPathFactory, t
     assert [(list(p), list(r)) for p, r in back] == [(list(turn.prompt_ids), list(turn.response_ids)) for turn in turns]
 
 
+def test_lists_tuples_and_arrays_of_tokens_give_the_same_file(tmp_path: Path) -> None:
+    ids = [([1, 2], [3]), ([1, 2, 3, 4], [5, 6]), ([1, 9, 4], []), ([], [7])]
+    files = []
+    for number, kind in enumerate((list, tuple, np.array)):
+        turns = [tw.Turn(0, prompt_ids=kind(prompt), response_ids=kind(response)) for prompt, response in ids]
+        files.append(write_tokens(tmp_path / f"{number}.npz", [tw.Trajectory(0, 0, turns=turns)]))
+    back = [[(p.tolist(), r.tolist()) for p, r in read_tokens(path)] for path in files]
+    assert back == [ids] * 3
+
+
 def test_a_growing_dialogue_costs_each_token_once(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     prompt: list[int] = []

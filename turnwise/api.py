@@ -11,6 +11,7 @@ from typing import Any
 from turnwise.config import Config
 from turnwise.errors import TurnwiseError
 from turnwise.evaluation import Evaluation, run_panel
+from turnwise.garbage import loaded_set_apart
 from turnwise.interrupt import Interrupt
 from turnwise.learn import checkpoint
 from turnwise.recipes import content_hash, to_toml
@@ -74,7 +75,8 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
             system.check()
             trackers.open(config.model_dump(mode="json"), run.metrics())
             run.on_log = trackers.log
-            state = loop(run, system, reporter, interrupted)
+            with loaded_set_apart():
+                state = loop(run, system, reporter, interrupted)
             finished = state.finished(config.iterations)
             if finished:
                 system.learner.save_model(run.model, tokenizer=system.preprocessor)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from turnwise.errors import TurnwiseError
 from turnwise.files import write_atomically
+from turnwise.prefix import common_length
 from turnwise.rollouts import Trajectory
 
 SCHEMA, VERSION = "turnwise.tokens", 1
@@ -29,18 +30,20 @@ NOTHING: Ids = np.zeros(0, np.int64)
 def write_tokens(path: Path, trajectories: Sequence[Trajectory]) -> Path:
     """Write the prompts and responses of all turns, in the trajectories' order."""
     table: list[tuple[int, int, int, int, int]] = []
-    middles, responses = [NOTHING], [NOTHING]
-    first = NOTHING
+    middles: list[int] = []
+    responses: list[int] = []
+    first: list[int] = []
     for trajectory in trajectories:
-        prompt, response = first, NOTHING
+        prompt, response = first, list[int]()
         for t, turn in enumerate(trajectory.turns):
-            before, after = np.concatenate([prompt, response]), prompt
-            prompt, response = np.asarray(turn.prompt_ids, np.int64), np.asarray(turn.response_ids, np.int64)
-            start = _common(before, prompt)
-            end = _common(after[::-1], prompt[start:][::-1])
-            table.append((int(t == 0), start, end, len(prompt) - start - end, len(response)))
-            middles.append(prompt[start : len(prompt) - end])
-            responses.append(response)
+            before, after = prompt + response, prompt
+            prompt, response = _listed(turn.prompt_ids), _listed(turn.response_ids)
+            start = common_length(before, prompt)
+            rest = prompt[start:]
+            end = common_length(after[: -len(rest) - 1 : -1], rest[::-1])
+            table.append((int(t == 0), start, end, len(rest) - end, len(response)))
+            middles += rest[: len(rest) - end]
+            responses += response
             first = prompt if t == 0 else first
     columns = np.asarray(table, np.int64).reshape(-1, 5)
     arrays: dict[str, Any] = {
@@ -50,8 +53,8 @@ def write_tokens(path: Path, trajectories: Sequence[Trajectory]) -> Path:
         "end": _narrow(columns[:, 2]),
         "middle": _narrow(columns[:, 3]),
         "response": _narrow(columns[:, 4]),
-        "middle_ids": _narrow(np.concatenate(middles)),
-        "response_ids": _narrow(np.concatenate(responses)),
+        "middle_ids": _narrow(np.asarray(middles, np.int64)),
+        "response_ids": _narrow(np.asarray(responses, np.int64)),
     }
     return write_atomically(path, lambda file: np.savez_compressed(file, **arrays))
 
@@ -87,11 +90,8 @@ def _restore(arrays: dict[str, Ids]) -> Iterable[Pair]:
         yield prompt, response
 
 
-def _common(one: Ids, other: Ids) -> int:
-    """How many tokens two sequences share from their start."""
-    length = min(len(one), len(other))
-    different = one[:length] != other[:length]
-    return int(different.argmax()) if different.any() else length
+def _listed(ids: Sequence[int]) -> list[int]:
+    return ids if isinstance(ids, list) else np.asarray(ids, np.int64).tolist()
 
 
 def _narrow(values: Ids) -> NDArray[Any]:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from turnwise.collect.rewards import Rewards
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.pool import Fault, Pool, Result
+from turnwise.garbage import rare_searches
 from turnwise.rollouts import Stop, Trajectory, Turn
 from turnwise.tasks import Task
 
@@ -85,8 +86,14 @@ class Collector:
 
     def run(self, starts: Iterable[Start]) -> list[Trajectory]:
         """The trajectories of all starts, in their order. Where cancelled, those that had begun, as far as they came."""
-        waiting, free = deque(starts), deque(range(self.pool.size))
+        waiting = deque(starts)
         order = [start.number for start in waiting]
+        with rare_searches():
+            done = self._play(waiting)
+        return [done[number] for number in order if number in done]
+
+    def _play(self, waiting: deque[Start]) -> dict[int, Trajectory]:
+        free = deque(range(self.pool.size))
         active: dict[int, Attempt] = {}
         done: dict[int, Trajectory] = {}
         while waiting or active:
@@ -104,7 +111,7 @@ class Collector:
                 attempt = active.pop(slot)
                 done[attempt.start.number] = attempt.trajectory
                 free.append(slot)
-        return [done[number] for number in order if number in done]
+        return done
 
     def _cancel(self, attempts: Iterable[Attempt]) -> None:
         while self.pool.pending:  # the pool wants every result taken before a slot plays again

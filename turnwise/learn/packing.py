@@ -160,26 +160,26 @@ class _Builder:
         self.logprobs: list[NDArray[Any]] = []
         self.complete = True  # whether every response token so far came with a log-prob
         self.trajectory = -1
-        self.past: Ints | None = None
+        self.past: list[int] | Ints | None = None  # prompt and response of the turn before
 
     def start(self, trajectory: int) -> None:
         """A new trajectory: nothing to continue."""
         self.trajectory, self.past = trajectory, None
 
     def add(self, turn: Turn, row: int, first_index: int, where: str) -> None:
-        prompt, response = as_ids(turn.prompt_ids, where), as_ids(turn.response_ids, where)
+        given, response = turn.prompt_ids, as_ids(turn.response_ids, where)
+        prompt = given if isinstance(given, list) else as_ids(given, where)
         if len(prompt) == 0:
             if len(response):
                 raise TurnwiseError(f"{where}: a response without a prompt cannot be trained on, its first token is predicted from nothing")
             self.past = None
             return
-        held = 0 if self.past is None else len(self.past)
-        goes_on = self.past is not None and len(prompt) >= held and np.array_equal(prompt[:held], self.past)
-        if goes_on and starts_with(turn.images, self.images[-1]):
-            fresh = prompt[held:]
+        held = self._held(prompt)
+        if held and starts_with(turn.images, self.images[-1]):
+            fresh = as_ids(prompt[held:], where)
             self.images[-1] = tuple(turn.images)
         else:
-            fresh = prompt
+            fresh = as_ids(prompt, where)
             self.sequence_starts.append(self.size)
             self.sequence_trajectory.append(self.trajectory)
             self.images.append(tuple(turn.images))
@@ -188,8 +188,18 @@ class _Builder:
         entry = (row, self.size - 1, len(response), first_index, len(self.sequence_starts) - 1, self.trajectory)
         self.turns.append(entry)
         self.size += len(response)
-        self.past = np.concatenate([prompt, response])
+        self.past = [*prompt, *turn.response_ids] if isinstance(prompt, list) else np.concatenate([prompt, response])
         self._add_logprobs(turn.logprobs, len(response), where)
+
+    def _held(self, prompt: list[int] | Ints) -> int:
+        """How many tokens the turn before held, if the prompt begins with all of them; else 0. Lists, as a dialogue gives them, are
+        compared without making arrays."""
+        past = self.past
+        if past is None or len(prompt) < len(past):
+            return 0
+        start = prompt[: len(past)]
+        same = start == past if isinstance(start, list) and isinstance(past, list) else np.array_equal(start, past)
+        return len(past) if same else 0
 
     def _add_logprobs(self, logprobs: Sequence[float], tokens: int, where: str) -> None:
         if len(logprobs) not in (0, tokens):
@@ -223,7 +233,7 @@ class _Builder:
         )
 
 
-def as_ids(ids: Sequence[int], where: str) -> Ints:
+def as_ids(ids: Sequence[int] | Ints, where: str) -> Ints:
     """Token ids as a flat array of whole numbers ≥ 0."""
     array = np.asarray(ids)
     if array.size == 0:

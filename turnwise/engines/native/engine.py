@@ -21,11 +21,12 @@ import torch
 
 from turnwise.engines.base import Finish, Request, Response
 from turnwise.engines.native.memory import make_runner
-from turnwise.engines.native.pages import Chain, Match, Pages, common_length
+from turnwise.engines.native.pages import Chain, Match, Pages
 from turnwise.engines.native.rows import Result, Row, Runner, Step
 from turnwise.engines.native.weights import Weights
 from turnwise.engines.stopping import StopStrings, stop_tokens
 from turnwise.errors import TurnwiseError
+from turnwise.prefix import common_length
 
 GRAIN = 32  # tokens: how finely common prefixes are found where pages are longer than that
 WORTH_A_STEP = 32  # tokens: for fewer in common, a row does not wait until another one has computed them
@@ -86,16 +87,27 @@ class NativeEngine:
         for request in requests:
             if request.sampling.stop and self.tokenizer is None:
                 raise TurnwiseError("engine: stop strings need a tokenizer: give one to NativeEngine")
-            ids = list(request.prompt_ids)
-            if set(map(type, ids)) - {int}:  # numpy's integers, say
-                ids = [int(token) for token in ids]
-            if problem := self._problem(ids):
+            known, fresh = self._split(request)
+            ids = known + fresh
+            if problem := self._problem(ids, fresh):
                 self._done.append(Response(request.key, finish=Finish.REFUSED, message=problem))
                 continue
             stop = StopStrings(self.tokenizer, request.sampling.stop) if request.sampling.stop else None
             self._queue.append(Row(request, ids, min(len(ids) + request.sampling.max_tokens, self.max_length), stop))
 
-    def _problem(self, prompt: list[int]) -> str:
+    def _split(self, request: Request) -> tuple[list[int], list[int]]:
+        """A prompt as what is kept of its trajectory, which was looked at when it came, and the plain integers that follow."""
+        chain, prompt = self._kept.get(request.sequence), request.prompt_ids
+        known = chain.ids if chain is not None else []
+        if not isinstance(prompt, list) or prompt[: len(known)] != known:
+            known = []
+        fresh = list(prompt[len(known) :])
+        if set(map(type, fresh)) - {int}:  # numpy's integers, say
+            fresh = [int(token) for token in fresh]
+        return known, fresh
+
+    def _problem(self, prompt: list[int], fresh: list[int]) -> str:
+        """Why a prompt cannot be taken, or nothing; `fresh` is its end that was never looked at."""
         if not prompt:
             return "the prompt is empty: it needs at least one token"
         if len(prompt) >= self.max_length:
@@ -104,7 +116,7 @@ class NativeEngine:
                 "give a shorter prompt, a larger max_length or more cache_memory"
             )
         words = self.weights.shape.vocabulary
-        if min(prompt) < 0 or max(prompt) >= words:
+        if fresh and (min(fresh) < 0 or max(fresh) >= words):
             return f"the prompt has token ids from {min(prompt)} to {max(prompt)}, and the model knows 0 to {words - 1}: another tokenizer?"
         return ""
 
@@ -224,9 +236,10 @@ class NativeEngine:
             self._since_prefill = 0
         if not step.rows:
             self._since_prefill += 1
+            size = self._pages.size
             for row, count in todo:
-                if count == 1:
-                    self._schedule(row, count, step)
+                if count == 1 and (row.computed < len(row.chain.pages) * size or self._grow(row.chain, row.computed + 1)):
+                    step.add(row, 1, draws=True)
         if step.rows:
             step.copies, self._copies = self._copies, []
             step.seated, self._seated = self._seated, []
@@ -299,7 +312,7 @@ class NativeEngine:
         """Give the row what is in memory of its tokens. None: wait a step; False: no page for a copy."""
         limit = row.length - 1  # the last token must be computed to be gone on from
         own = self._kept.pop(row.request.sequence, None)
-        common = common_length(own.ids, row.ids[:limit]) if own is not None else 0
+        common = min(limit, common_length(own.ids, row.ids)) if own is not None else 0
         match = Match() if own is not None and common == min(len(own.ids), limit) else self._pages.match(row.ids, limit)
         if match.fresh and match.length(self._pages.size) < WORTH_A_STEP:
             match = Match()

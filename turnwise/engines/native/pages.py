@@ -10,10 +10,12 @@ shared and everything copied, by the same rules.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
+
+from turnwise.prefix import common_length
 
 ROOT = 0
 SHORTEST_COPY = 4  # fewer tokens are computed as fast as they are copied
@@ -56,13 +58,13 @@ class Pages:
 
     def clear(self) -> None:
         """Forget every content. Chains made before must not be used any more."""
-        self._free = list(range(self.count))
-        heapify(self._free)
+        self._free = list(range(self.count))  # a heap, as it is
         self._idle: OrderedDict[int, None] = OrderedDict()  # held by nobody, contents still indexed; the oldest first
         self._holders = [0] * self.count
-        self._content: list[list[int]] = [[] for _ in range(self.count)]
-        self._keys: list[list[tuple[int, tuple[int, ...], int]]] = [[] for _ in range(self.count)]  # (node, grain, end in the page)
-        self._follows: list[dict[int, int]] = [{} for _ in range(self.count)]  # node -> where in the page it ends
+        # By page; those that were never used have none: there are many, and every update of the weights clears all of them.
+        self._content: defaultdict[int, list[int]] = defaultdict(list)
+        self._keys: defaultdict[int, list[tuple[int, tuple[int, ...], int]]] = defaultdict(list)  # (node, grain, end in the page)
+        self._follows: defaultdict[int, dict[int, int]] = defaultdict(dict)  # node -> where in the page it ends
         self._fresh: dict[int, int] = {}  # page -> how much of it was there before this step
         self._nodes.clear()
         self._after.clear()
@@ -125,7 +127,7 @@ class Pages:
         chain.pages.pop()
         return last, inside
 
-    def match(self, ids: Sequence[int], limit: int) -> Match:
+    def match(self, ids: list[int], limit: int) -> Match:
         """The longest prefix of the first `limit` ids that is in memory."""
         node, page, place = ROOT, -1, 0
         pages: list[int] = []
@@ -208,17 +210,3 @@ class Pages:
                     del self._after[node]
         del self._content[page][length:]
         self._fresh.pop(page, None)
-
-
-def common_length(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens two lists have in common at their beginnings. Slices are compared as a whole: that is quick where they are equal."""
-    low, high = 0, min(len(first), len(second))
-    if list(first[:high]) == list(second[:high]):
-        return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if list(first[low:middle]) == list(second[low:middle]):
-            low = middle
-        else:
-            high = middle
-    return low

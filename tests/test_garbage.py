@@ -1,0 +1,71 @@
+"""Python's search for garbage: rarer while attempts are played, and as it was before, whatever happens."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from turnwise.garbage import loaded_set_apart, rare_searches
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+    gc.unfreeze()
+
+
+class Knot:
+    """Holds itself."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+
+def test_searches_are_rare_inside_and_as_before_afterwards_also_after_an_error() -> None:
+    gc.set_threshold(700, 10, 10)
+    with pytest.raises(RuntimeError), rare_searches():
+        assert gc.get_threshold() == (50_000, 10, 10)
+        raise RuntimeError
+    assert gc.get_threshold() == (700, 10, 10)
+
+
+@pytest.mark.parametrize("own", [0, 100_000])
+def test_a_users_own_choice_stays(own: int) -> None:
+    gc.set_threshold(own, 10, 10)
+    with rare_searches():
+        assert gc.get_threshold()[0] == own
+    assert gc.get_threshold()[0] == own
+
+
+def test_cycles_are_still_found_inside() -> None:
+    alive: weakref.WeakSet[Knot] = weakref.WeakSet()
+    with rare_searches(containers=1000):
+        for _ in range(20_000):
+            alive.add(Knot())
+    assert len(alive) < 15_000
+
+
+def test_what_is_loaded_is_set_apart_inside_only() -> None:
+    with pytest.raises(RuntimeError), loaded_set_apart():
+        assert gc.get_freeze_count() > 1000
+        raise RuntimeError
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_is_made_inside_is_searched() -> None:
+    with loaded_set_apart():
+        alive = weakref.ref(Knot())
+        gc.collect()
+        assert alive() is None
+
+
+def test_what_somebody_else_set_apart_stays_so() -> None:
+    gc.freeze()
+    with loaded_set_apart():
+        pass
+    assert gc.get_freeze_count() > 0
