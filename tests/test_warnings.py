@@ -97,6 +97,13 @@ def test_equal_groups_are_told_by_how_they_end() -> None:
     assert "no credit" in troubles(nothing, "grpo")
 
 
+def test_responses_that_used_to_end_need_another_remedy_than_more_room() -> None:
+    always = troubles(lines(TROUBLE["length limit"]), "grpo")["length limit"]
+    since = troubles(lines(lambda n: {"collect/truncated": 1 if n < 20 else 100}), "grpo")["length limit"]
+    assert "Raise engine.max_tokens" in always and "learner.lr" not in always
+    assert "Raise engine.max_tokens" not in since and "learner.lr" in since and "0.2% did at the start" in since
+
+
 def test_success_in_training_that_halves_is_noticed_without_an_evaluation() -> None:
     found = troubles(lines(lambda n: {"collect/success": 0.8 if n < 20 else 0.2}), "gigpo")["fallen"]
     assert "20%" in found and "80% at iteration" in found

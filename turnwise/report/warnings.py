@@ -127,10 +127,17 @@ def no_repeated_anchors(lines: Lines, credit: str) -> str | None:
 
 
 def cut_off(lines: Lines, credit: str) -> str | None:
-    """Responses that end at the limit lose their action, and the learner sees half a thought."""
+    """Responses that end at the limit lose their action, and the learner sees half a thought. Where they used to end by themselves, more
+    room would only be filled."""
     share = share_of(lines, "collect/truncated", ["collect/generations"])
     if share is None or share < CUT_OFF:
         return None
+    before = share_of(lines[:BRIEF], "collect/truncated", ["collect/generations"])
+    if before is not None and before < CUT_OFF / 5:
+        return (
+            f"{share:.0%} of the responses end at the token limit, and {before:.1%} did at the start: the model forgets how to end one. "
+            "Try a lower learner.lr, or objective.kl=loss with a larger objective.kl_coef"
+        )
     return f"{share:.0%} of the responses end at the token limit. Raise engine.max_tokens, or ask for shorter thoughts in the prompt"
 
 
