@@ -132,7 +132,8 @@ def cut_off(lines: Lines, credit: str) -> str | None:
     share = share_of(lines, "collect/truncated", ["collect/generations"])
     if share is None or share < CUT_OFF:
         return None
-    before = share_of(lines[:BRIEF], "collect/truncated", ["collect/generations"])
+    first = [line for line in lines[: BRIEF + 1] if line["iteration"] > 0][:BRIEF]
+    before = share_of(first, "collect/truncated", ["collect/generations"])
     if before is not None and before < CUT_OFF / 5:
         return (
             f"{share:.0%} of the responses end at the token limit, and {before:.1%} did at the start: the model forgets how to end one. "
