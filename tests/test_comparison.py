@@ -22,6 +22,7 @@ import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.cli import app
 from turnwise.config import Config
+from turnwise.recipes import content_hash, load
 from turnwise.report.comparison import pair_of
 from turnwise.report.efficiency import cost_until, mean_curve
 from turnwise.report.groups import grouped, label_keys
@@ -381,6 +382,8 @@ def test_an_evaluation_knows_how_it_was_measured() -> None:
     record = result.record()
     assert (record["temperature"], record["environment"], record["split"], record["max_turns"]) == (0.7, "ezpoints", "valid", 6)
     assert record["config"]["credit"]["name"] == "grpo" and record["seed"] == 3 and "out" not in record["config"]
+    assert record["config_hash"] == content_hash(load(recipe, {**settings_, "credit.name": "grpo", "model.tiny.heads": 2, "name": "other"}))
+    assert record["config_hash"] != content_hash(load(recipe, {**settings_, "model.tiny.heads": 2}))
     assert len(record["outcomes"]) == 4 and record["panel_hash"] == result.panel_hash
     json.dumps(record, allow_nan=False)
 

@@ -125,7 +125,8 @@ def evaluate(
 def settings_of(config: Config, split: str, seed: int, max_turns: int) -> dict[str, Any]:
     """What an evaluation's result depends on besides the panel, with the recipe that it belongs to."""
     recipe = config.model_dump(mode="json", exclude={"out", "run"})
-    return {"environment": config.env.name, "split": split, "seed": seed, "max_turns": max_turns, "config": recipe}
+    own = {"config": recipe, "config_hash": content_hash(config)}
+    return {"environment": config.env.name, "split": split, "seed": seed, "max_turns": max_turns} | own
 
 
 def report_faults(result: Evaluation, reporter: Reporter) -> None:
