@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -24,6 +25,7 @@ from turnwise import TurnwiseError, runs
 from turnwise.api import train_config
 from turnwise.config import Config
 from turnwise.learn import checkpoint, saving
+from turnwise.learn.tiny import build_tiny_for
 from turnwise.recipes import to_toml
 from turnwise.report.progress import Reporter
 from turnwise.runs import Run
@@ -316,6 +318,25 @@ def test_wrong_settings_end_with_a_clear_error_before_any_work_and_leave_no_run(
     with pytest.raises(TurnwiseError, match=words):
         start(tmp_path, **changes)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_environment_that_takes_its_time_at_the_start_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    released = threading.Event()
+
+    class Notes(Reporter):
+        def note(self, text: str) -> None:
+            said.append(text)
+            released.set()
+
+    def slow_words(*rest: Any, **more: Any) -> Any:
+        assert released.wait(20), "nothing was said while the environment took its time"
+        return build_tiny_for(*rest, **more)
+
+    monkeypatch.setattr("turnwise.system.PATIENCE", 0.05)
+    monkeypatch.setattr("turnwise.learn.tiny.build_tiny_for", slow_words)
+    start(tmp_path, reporter=Notes(), **{"iterations": 1, "eval.n": 1})
+    assert "still playing environment" in said[0] and "does its reset or step return?" in said[0]
 
 
 @pytest.mark.parametrize(("dtype", "in_hardware", "warned"), [("bfloat16", False, 1), ("bfloat16", True, 0), ("float32", False, 0)])

@@ -30,6 +30,7 @@ from turnwise.learn.learner import Learner
 from turnwise.learn.settings import OptimiserSettings
 from turnwise.learn.sft import SftSettings, warm_start
 from turnwise.learn.values import gae_targets
+from turnwise.report.progress import told_after
 from turnwise.rollouts import Rollouts, Stop, Trajectory
 from turnwise.seeds import derive
 from turnwise.tasks import TaskSet
@@ -37,6 +38,7 @@ from turnwise.vision import Vision
 from turnwise.warmstart import demonstrated, expert_trajectories, has_expert
 
 DEFAULT_MAX_TURNS = 50
+PATIENCE = 15.0  # seconds before a start that seems to hang is explained
 
 
 @dataclass
@@ -93,7 +95,14 @@ class System:
 
     @cached_property
     def _loaded(self) -> tuple[Any, Any]:
-        return models.load(self.config, self.model_folder)
+        if self.model_folder is not None or self.config.model.path is not None:
+            return models.load(self.config, self.model_folder)
+        words = (
+            f"still playing environment {self.config.env.name!r} for the words of the tiny model (model.tiny.vocabulary_tasks); "
+            "if this does not end, does its reset or step return?"
+        )
+        with told_after(PATIENCE, self.say, words):
+            return models.load(self.config)
 
     @cached_property
     def tokenizer(self) -> Any:

@@ -5,8 +5,10 @@ The loop tells a `Reporter` what happens; a reporter only shows. The plain `Repo
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console, Group
@@ -33,6 +35,18 @@ class Reporter:
     def note(self, text: str) -> None: ...
 
     def end(self) -> None: ...
+
+
+@contextmanager
+def told_after(seconds: float, say: Callable[[str], None], text: str) -> Iterator[None]:
+    """Says the text once if what is inside takes longer than that."""
+    timer = threading.Timer(seconds, say, [text])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def sparkline(values: list[float], width: int = 40) -> str:
