@@ -46,6 +46,7 @@ from turnwise.engines.native.rows import Step
 from turnwise.envs import registry
 from turnwise.envs.pool import Pool
 from turnwise.errors import TurnwiseError
+from turnwise.files import write_text_atomically
 from turnwise.learn.packing import pack
 from turnwise.learn.tiny import build_tiny_for
 from turnwise.rollouts import Rollouts, Trajectory
@@ -331,7 +332,7 @@ def main() -> None:
         text = json.dumps(report(args, scripts), indent=1)
     print(text)
     if args.out:
-        args.out.write_text(text + "\n")
+        write_text_atomically(args.out, text + "\n")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.cli import main as turnwise
+from turnwise.files import write_text_atomically
 
 EVERY = 0.004  # seconds
 DEEPEST = 80
@@ -64,7 +65,7 @@ def main() -> None:
     try:
         turnwise()
     finally:
-        out.write_text(json.dumps(sampler.result(), indent=0) + "\n")
+        write_text_atomically(out, json.dumps(sampler.result(), indent=0) + "\n")
 
 
 if __name__ == "__main__":
