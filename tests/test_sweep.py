@@ -24,7 +24,7 @@ from turnwise.config import Config
 from turnwise.grid import points, read_grid, split_values
 from turnwise.learn import checkpoint
 from turnwise.runs import Run
-from turnwise.sweep import Job, Sweep, Watcher, last_lines, plan, threads_for
+from turnwise.sweep import Job, Sweep, Watcher, cores_for, last_lines, plan
 
 BANDIT = f"{ROOT / 'tests' / 'bandit_env.py'}:Bandit"
 RECIPE = f"""
@@ -134,9 +134,9 @@ def test_a_folder_with_another_recipe_stops_the_sweep_and_is_named(recipe: Path,
 
 def test_threads_are_divided_among_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
-    assert [threads_for(1), threads_for(3), threads_for(100), threads_for(4, 5)] == [8, 2, 1, 5]
+    assert [cores_for(1), cores_for(3), cores_for(100), cores_for(4, 5)] == [8, 2, 1, 5]
     monkeypatch.delenv("OMP_NUM_THREADS")
-    assert threads_for(1) >= 1
+    assert cores_for(1) >= 1
 
 
 def test_progress_is_read_from_the_end_of_a_long_file(tmp_path: Path) -> None:

@@ -8,6 +8,9 @@ from turnwise.envs.registry import make, tasks
 from turnwise.errors import TurnwiseError
 from turnwise.rollouts import Rollouts, Stop, Trajectory, Turn
 from turnwise.tasks import Task, TaskSet
+from turnwise.threads import wait_quietly
+
+wait_quietly()
 
 if TYPE_CHECKING:
     from turnwise.api import evaluate, export, train

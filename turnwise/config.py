@@ -392,6 +392,8 @@ class Config(Section):
     """Collect-and-update rounds."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the model lives; auto: a GPU if there is one."""
+    threads: int | None = Field(None, ge=1)
+    """CPU threads; none: what OMP_NUM_THREADS says, else by the model's size (a tiny model is fastest with one)."""
     env: Env = Env()
     agent: Agent = Agent()
     model: Model = Model()

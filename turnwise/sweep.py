@@ -29,6 +29,7 @@ from turnwise.grid import points, read_grid
 from turnwise.interrupt import Interrupt
 from turnwise.recipes import content_hash, to_toml, toml_value
 from turnwise.runs import CONFIG, METRICS, SUMMARY
+from turnwise.threads import CORES, cores, told
 
 try:
     import fcntl
@@ -150,21 +151,18 @@ def _difference(there: Config, asked: Config) -> str:
     return "; ".join(words) + (f"; and {len(keys) - 3} more" if len(keys) > 3 else "")
 
 
-def threads_for(jobs: int, asked: int | None = None) -> int:
-    """Threads of each process: what was asked for, else the cores (or what OMP_NUM_THREADS allows) divided among the processes."""
-    if asked is not None:
-        return asked
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    told = os.environ.get("OMP_NUM_THREADS", "")
-    return max(1, (int(told) if told.isdigit() and int(told) > 0 else cores) // jobs)
+def cores_for(jobs: int, asked: int | None = None) -> int:
+    """Cores of each process: what was asked for, else all (or what OMP_NUM_THREADS allows) divided among the processes."""
+    return asked or max(1, (told() or cores()) // jobs)
 
 
 class Sweep:
     """Runs the jobs of a plan, `at_once` of them at a time."""
 
     def __init__(self, folder: Path, jobs: Sequence[Job], at_once: int = 1, threads: int | None = None, watcher: Watcher | None = None):
-        self.folder, self.jobs, self.at_once, self.threads = folder, list(jobs), at_once, threads_for(at_once, threads)
+        self.folder, self.jobs, self.at_once, self.threads = folder, list(jobs), at_once, cores_for(at_once, threads)
         self.watcher = watcher or Watcher()
+        self.asked = threads is not None
         self.head: dict[str, Any] = {"jobs": at_once, "threads": self.threads}
 
     def run(self) -> None:
@@ -215,8 +213,9 @@ class Sweep:
             return self._changed(job)
         if not (job.folder / CONFIG).is_file():
             write_text_atomically(job.folder / CONFIG, to_toml(job.config))
-        environment = os.environ | {"OMP_NUM_THREADS": str(self.threads)}
-        environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        environment = os.environ | {CORES: str(self.threads)}
+        if self.asked or told():
+            environment["OMP_NUM_THREADS"] = str(self.threads)  # otherwise each run chooses among its cores by its model's size
         command = [sys.executable, "-m", "turnwise.cli", "train", "--resume", str(job.folder)]
         with (job.folder / LOG).open("ab") as log:
             job.process = subprocess.Popen(

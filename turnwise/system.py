@@ -34,6 +34,7 @@ from turnwise.report.progress import told_after
 from turnwise.rollouts import Rollouts, Stop, Trajectory
 from turnwise.seeds import derive
 from turnwise.tasks import TaskSet
+from turnwise.threads import use_threads
 from turnwise.vision import Vision
 from turnwise.warmstart import demonstrated, expert_trajectories, has_expert
 
@@ -95,6 +96,12 @@ class System:
 
     @cached_property
     def _loaded(self) -> tuple[Any, Any]:
+        """Model and tokenizer; torch computes with as many threads as that model can use."""
+        loaded = self._load()
+        use_threads(sum(weight.numel() for weight in loaded[0].parameters()), self.config.threads)
+        return loaded
+
+    def _load(self) -> tuple[Any, Any]:
         if self.model_folder is not None or self.config.model.path is not None:
             return models.load(self.config, self.model_folder)
         words = (
@@ -255,9 +262,14 @@ class System:
         if examples is None or self.cancelled():
             return {}
         optimiser = OptimiserSettings(own.lr, own.schedule, own.warmup, weight_decay=self.config.learner.weight_decay)
-        settings = SftSettings(own.epochs, own.steps, own.batch_tokens, own.prompt_weight, optimiser, own.look_every)
-        order, enough = derive(self.config.seed, "warm start order"), None if own.until is None else self._wins(own.until, own.look_tasks)
-        metrics = warm_start(self.learner, examples, settings, order, enough, self.cancelled)
+        settings = SftSettings(own.epochs, own.steps, own.batch_tokens, own.prompt_weight, optimiser, own.look_every, own.until or 1.0)
+        order, look = derive(self.config.seed, "warm start order"), None if own.until is None else self._look(own.until, own.look_tasks)
+        metrics = warm_start(self.learner, examples, settings, order, look, self.cancelled)
+        if own.until is not None and not self.cancelled() and metrics.get("success", 0.0) < own.until:
+            self.say(
+                f"warning: the warm start ended after {metrics['steps']:.0f} steps at {metrics.get('success', 0.0):.0%} of {own.look_tasks} "
+                f"training tasks, below sft.until={own.until:g}. Raise sft.steps (or sft.epochs), or look at sft.lr and sft.tasks"
+            )
         if self.config.model.lora is None:
             self.learner.reset_reference()
         elif self.config.objective.kl != "off":
@@ -295,15 +307,21 @@ class System:
             cancelled=self.cancelled,
         )
 
-    def _wins(self, share: float, count: int) -> Callable[[], bool]:
-        """Whether the model, as it is, wins that share of `count` training tasks: always the same ones, with the same chance."""
+    def _look(self, enough: float, count: int) -> Callable[[], float]:
+        """Measures the share of `count` training tasks that the model, as it is, wins: always the same tasks, with the same chance. A first
+        part that lies far below `enough` speaks for the whole, so that the many looks before a model can play cost little."""
         starts = Plan(self.tasks, derive(self.config.seed, "look"), 1).starts(0, count)
+        first = starts[: -(-count // 4)]
 
-        def wins() -> bool:
+        def won(some: Sequence[Start]) -> int:
+            return sum(trajectory.success for trajectory in self.collector().run(some))
+
+        def look() -> float:
             self.engine.refresh()
-            return sum(trajectory.success for trajectory in self.collector().run(starts)) >= share * count
+            part = won(first)
+            return part / len(first) if part < enough * len(first) / 2 else (part + won(starts[len(first) :])) / count
 
-        return wins
+        return look
 
     def evaluate(self) -> Evaluation:
         """The recipe's evaluation with the weights as they are."""

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 class SftSettings:
     """batch_tokens: tokens (prompts included) of an optimiser step. steps, where given, counts; otherwise `epochs` passes are made.
     prompt_weight: how much the prompts' tokens are learned too, as a language model learns: it teaches a model that starts from nothing the
-    environment's language; a pretrained one needs 0. look_every: after how many steps it is asked whether that is enough."""
+    environment's language; a pretrained one needs 0. until: with a `look`, the share of tasks won that is enough; look_every: the steps
+    between two looks."""
 
     epochs: int = 1
     steps: int | None = None
@@ -39,6 +40,7 @@ class SftSettings:
     prompt_weight: float = 0.0
     optimiser: OptimiserSettings = field(default_factory=lambda: OptimiserSettings(lr=1e-5))
     look_every: int = 10
+    until: float = 1.0
 
     def __post_init__(self) -> None:
         if min(self.epochs, self.batch_tokens, self.look_every, 1 if self.steps is None else self.steps) < 1 or not self.prompt_weight >= 0:
@@ -58,11 +60,12 @@ def warm_start(
     trajectories: Sequence[Trajectory],
     settings: SftSettings | None = None,
     seed: int = 0,
-    enough: Callable[[], bool] | None = None,
+    look: Callable[[], float] | None = None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> dict[str, float]:
     """Train the learner's model on the responses in `trajectories`. Metrics: the loss of the first and the last pass, and the cost.
-    `enough`, where given, is asked after every `look_every` steps whether to stop here; `cancelled` after every step.
+    `look`, where given, measures after every `look_every` steps which share of tasks the model wins; at `settings.until` training stops.
+    `cancelled` is asked after every step.
 
     The learner's reference, where it has one, is the model from before; `learner.reset_reference()` moves it.
     """
@@ -75,6 +78,7 @@ def warm_start(
         raise TurnwiseError("sft: the trajectories hold no response token to learn from")
     optimiser = Optimiser(learner.weights, settings.optimiser)
     losses: dict[int, list[tuple[float, int]]] = {}
+    looks: list[float] = []
     with log.phase("update"):
         for epoch, progress, sequences in _schedule(packed, settings, seed):
             batch = packed.take(sequences)
@@ -82,12 +86,16 @@ def warm_start(
                 loss = float(_backward(learner, batch, settings.prompt_weight))
                 log.step({"loss": loss}, optimiser.step(loss, progress))
             losses.setdefault(epoch, []).append((loss, len(batch.source)))
-            if enough is not None and optimiser.steps_taken % settings.look_every == 0 and enough():
-                break
+            if look is not None and optimiser.steps_taken % settings.look_every == 0:
+                looks.append(look())
+                if looks[-1] >= settings.until:
+                    break
             if cancelled():
                 break
     log.add(tokens=len(packed.source), tokens_forward=len(packed.ids), sequences=len(packed), epochs=len(losses))
     log.add(loss_first=_mean(losses[0]), loss_last=_mean(losses[max(losses)]))
+    if looks:
+        log.add(looks=len(looks), success=looks[-1])
     return log.summary(settings.optimiser.lr)
 
 

@@ -1,0 +1,56 @@
+"""How many threads torch computes with, and how they wait.
+
+More threads than a model can use make it slower, and threads that spin while they wait take the cores from everybody else: two runs of a
+tiny model on two cores once took several times as long as one after the other. So waiting threads sleep, and a small model gets one
+thread. Whoever sets OMP_NUM_THREADS, OMP_WAIT_POLICY or the recipe's `threads` is obeyed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+PER_THREAD = 4_000_000  # parameters that give one more thread enough to do; measured by benchmarks/threads.py
+CORES = "TURNWISE_CORES"  # how many of the machine's cores a process may count on, where it shares them with others
+QUIET = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}  # GNU's and LLVM's OpenMP
+
+
+def wait_quietly() -> None:
+    """Let idle threads sleep instead of spin. OpenMP reads this when torch is first imported; later it has no effect."""
+    if "torch" not in sys.modules and not any(name in os.environ for name in QUIET):
+        os.environ.update(QUIET)
+
+
+def cores() -> int:
+    """The cores that this process may use: by TURNWISE_CORES, by its affinity, and by the limit of its container."""
+    if (share := os.environ.get(CORES, "")).isdigit() and int(share) > 0:
+        return int(share)
+    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return mine if quota == "max" else max(1, min(mine, int(quota) // int(period)))
+    except (OSError, ValueError):
+        return mine
+
+
+def told() -> int | None:
+    """The number of threads that OMP_NUM_THREADS asks for; None where it asks for nothing."""
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(first) if first.isdigit() and int(first) > 0 else None
+
+
+def threads_for(parameters: int, asked: int | None = None) -> int:
+    """Threads for a model of that size: as asked (by the recipe, then by OMP_NUM_THREADS), else one per `PER_THREAD` parameters and at
+    most one per core."""
+    return asked or told() or min(cores(), 1 + parameters // PER_THREAD)
+
+
+def use_threads(parameters: int, asked: int | None = None) -> int:
+    """Let torch compute with as many threads as the model can use."""
+    import torch
+
+    count = threads_for(parameters, asked)
+    if torch.get_num_threads() != count:
+        torch.set_num_threads(count)
+    return count
