@@ -10,7 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+
+from turnwise import trust as trusting
 
 Share = Field(ge=0, le=1)
 
@@ -404,6 +406,14 @@ class Config(Section):
     eval: Eval = Eval()
     reward: list[RewardTerm] = []
     run: Run = Run()
+    _folder: Path | None = PrivateAttr(None)  # of the run that it was read from
+    _typed: tuple[str, ...] = PrivateAttr(())  # code that the user has named himself, on top of it
+
+    def trusted(self, trust: bool = False, folder: Path | None = None) -> Config:
+        """This config, once somebody vouches for the code that it names: a run's own, or `trust`. Ask before any of it is imported."""
+        if (place := folder or self._folder) is not None:
+            trusting.require(place, self.model_dump(mode="json"), self._typed, trust)
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
