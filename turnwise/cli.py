@@ -167,7 +167,9 @@ def train(
     ] = None,
     overrides: Overrides = None,
     env: Annotated[str | None, typer.Option(help="Train on this environment; a file of your own: path/to/my_env.py:MyEnv.")] = None,
-    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with a run that was stopped.")] = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Go on with a run that was stopped, or lengthen it: iterations=80.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the whole recipe and what would happen, and stop.")] = False,
     help_config: Annotated[bool, typer.Option("--help-config", help="Explain every key of a recipe, and stop.")] = False,
 ) -> None:

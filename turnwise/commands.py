@@ -30,22 +30,23 @@ def train(recipe: str | None, overrides: list[str], env: str | None, resume: str
     """`turnwise train`. The exit code: 0, or 130 where it was interrupted."""
     from turnwise import api
     from turnwise.report.summary import closing_words, in_words
+    from turnwise.resume import resumed_config
 
     if recipe is not None and is_override(recipe):  # the first override stands where a recipe may stand
         overrides, recipe = [recipe, *overrides], None
     changes = dict(parse_override(text) for text in overrides) | ({"env.name": env} if env is not None else {})
-    if resume is not None and (recipe or changes):
-        raise TurnwiseError("a resumed run keeps its recipe: give either --resume RUN, or a recipe with overrides")
+    if resume is not None and recipe:
+        raise TurnwiseError(f"a resumed run keeps its recipe: give either --resume RUN, or {recipe}")
     console = Console()
     if dry_run:
-        config = Config.load(Run.open(resume).folder / CONFIG) if resume else Config.load(recipe or default_recipe(env), changes)
+        config = resumed_config(Run.open(resume), changes) if resume else Config.load(recipe or default_recipe(env), changes)
         api.check_trainable(config)
         console.print(Text(to_toml(config)), soft_wrap=True)
         for line in forecast(config):
             console.print(Text(line), soft_wrap=True)
         return 0
     if resume is not None:
-        result = api.train(resume=resume, reporter=reporter(console))
+        result = api.train(resume=resume, reporter=reporter(console), **changes)
     else:
         result = api.train(recipe or default_recipe(env), reporter=reporter(console), **changes)
     run = Run.open(result.folder)
