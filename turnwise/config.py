@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from turnwise import trust as trusting
+from turnwise.secret import secrets_in
 
 Share = Field(ge=0, le=1)
 
@@ -419,6 +420,11 @@ class Config(Section):
     def _consistent(self) -> Config:
         from turnwise.recipes import contradictions
 
+        if secret := next(secrets_in(self.model_dump(mode="json")), None):
+            raise ValueError(
+                f"{secret} holds a password or a key, and a recipe is kept and shown with its run. Put it into an environment variable and "
+                "name that instead (key_variable); an address goes without user:password@"
+            )
         if found := contradictions(self):
             raise ValueError("; ".join(found))
         return self

@@ -18,6 +18,7 @@ from turnwise.config import Config
 from turnwise.errors import TurnwiseError
 from turnwise.files import inside
 from turnwise.references import code_in
+from turnwise.secret import redact
 from turnwise.trust import TOKEN
 
 GROUP_ALGORITHMS = {"grpo", "dr_grpo", "rloo", "loop", "gigpo", "hgpo", "graph_gpo", "reinforce_pp_baseline"}
@@ -49,7 +50,7 @@ def check(values: dict[str, Any], source: str) -> Config:
     except ValidationError as error:
         problems = [_problem(item) for item in error.errors()]
         lines = problems[0] if len(problems) == 1 else "".join(f"\n  - {problem}" for problem in problems)
-        raise TurnwiseError(f"recipe {source}: {lines}") from None
+        raise TurnwiseError(redact(f"recipe {source}: {lines}")) from None
 
 
 def read_recipe(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
