@@ -11,15 +11,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 HIDDEN = "***"
-SECRET_NAME = re.compile(
-    r"(?i)(.*[_-])?(api[_-]?(key|secret)|client[_-]?secret|secret[_-]?key|password|passwd|(access|auth|bearer)[_-]?token|authorization)"
+NAMES = (
+    r"(?:[\w-]*[_-])?(?:(?:api|secret)[_-]?key|(?:api|client)[_-]?secret|password|passwd|"
+    r"(?:access|auth|bearer)[_-]?token|authorization)"
 )
+SECRET_NAME = re.compile(f"(?i){NAMES}")
 IN_ADDRESS = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^/\s@'\"]*@")
 IN_QUERY = re.compile(r"(?i)([?&](?:[a-z_-]*(?:key|token|secret|password|signature)|sig)=)[^&\s'\"#]+")
 BEARER = re.compile(r"(?i)\b(bearer\s+)[a-z0-9._~+/=-]{6,}")
-IN_RECIPE = re.compile(
-    r"(?im)^(\s*\"?(?:[\w-]*[_-])?(?:(?:api|secret)[_-]?key|(?:api|client)[_-]?secret|password|passwd|(?:access|auth|bearer)[_-]?token|authorization|key)\"?\s*=\s*)\"(?!none\")[^\"]+\""
-)
+IN_RECIPE = re.compile(rf'(?im)^(\s*"?(?:{NAMES}|key)"?\s*=\s*)"(?!none")[^"]+"')
 
 
 def redact(text: str) -> str:
