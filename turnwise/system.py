@@ -21,7 +21,7 @@ from turnwise.collect.rewards import Rewards, Term
 from turnwise.config import Config, Sft
 from turnwise.engines.base import Engine, Sampling
 from turnwise.envs import registry
-from turnwise.envs.locate import load_reference
+from turnwise.envs.locate import REWARD, load_reference
 from turnwise.envs.pool import Pool
 from turnwise.errors import TurnwiseError
 from turnwise.evaluation import Evaluation, check_disjoint, run_panel
@@ -143,12 +143,7 @@ class System:
     @cached_property
     def rewards(self) -> Rewards:
         """The environment's reward, scaled, and the user's own terms."""
-        terms = []
-        for term in self.config.reward:
-            function = load_reference(term.function)
-            if not callable(function):
-                raise TurnwiseError(f"reward term {term.name!r}: {term.function} is {type(function).__name__}, not a function")
-            terms.append(Term(term.name, function, term.weight))
+        terms = [Term(term.name, load_reference(term.function, REWARD), term.weight) for term in self.config.reward]
         return Rewards(self.config.env.reward_scale, terms)
 
     def sampling(self, temperature: float | None = None) -> Sampling:
