@@ -123,7 +123,7 @@ class LearnerSettings:
         _choice(self, "old_logprobs", ("learner", "engine", "auto"))
         _choice(self, "kl_reward", ("k1", "k2", "k3"))
         counts = {"epochs": 1, "minibatches": 1, "minibatch_size": 1, "tokens_per_batch": 0}
-        positive = {"temperature": 0, "kl_stop": 0, "constant": 0, "kl_reward_cap": 0}
+        positive: dict[str, float] = {"temperature": 0, "kl_stop": 0, "constant": 0, "kl_reward_cap": 0}
         _numbers(self, at_least={**counts, "kl_reward_coef": 0, "engine_gap": 0}, above=positive)
         if self.constant is not None and not self.aggregation.endswith("_sum"):
             raise TurnwiseError(f"learner: constant goes with turn_sum or trajectory_sum, not with aggregation {self.aggregation!r}")
