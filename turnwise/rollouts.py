@@ -25,6 +25,7 @@ from turnwise.images import Picture
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
+NOISE = 1e-12  # relative difference below which two 64-bit sums count as equal
 LARGEST_REWARD = 1e150  # squares of sums of these still fit a 64-bit float
 
 
@@ -100,6 +101,7 @@ class Rollouts:
     token_value: Floats | None = None
     token_logprob: Floats | None = None
     extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    token_extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     @classmethod
     def from_columns(
@@ -118,6 +120,7 @@ class Rollouts:
         token_value: Any = None,
         token_logprob: Any = None,
         extra: Mapping[str, Any] | None = None,
+        token_extra: Mapping[str, Any] | None = None,
     ) -> Rollouts:
         """Rollouts from sequences of equal length, one entry a turn.
 
@@ -125,7 +128,7 @@ class Rollouts:
         reward: of this turn. anchor: the state the turn started from (text, bytes, integer or image). valid: whether the response could
         be parsed (default: all). next_anchor: the state the turn led to, None where unknown. success: of the trajectory, on each of its
         turns. value: a critic's value of the state. tokens: response tokens of the turn; token_value, token_logprob: flat, one entry a
-        token, in row order. extra: further columns by name, one entry a turn or, where `tokens` is given, one a token.
+        token, in row order. extra: further columns by name, one entry per turn. token_extra: the same, one entry per token.
         """
         from turnwise.columns import read_columns
 
@@ -214,12 +217,14 @@ class Rollouts:
         changes: dict[str, Any] = {name: rows(getattr(self, name)) for name in by_turn}
         for name in ("token_value", "token_logprob"):
             changes[name] = flat_tokens(getattr(self, name))
-        changes["extra"] = {name: rows(column) if len(column) == len(self) else flat_tokens(column) for name, column in self.extra.items()}
+        changes["extra"] = {name: rows(column) for name, column in self.extra.items()}
+        changes["token_extra"] = {name: flat_tokens(column) for name, column in self.token_extra.items()}
         return replace(self, **changes)
 
     def need(self, column: str, why: str) -> NDArray[Any]:
         """The named column; an error that says who needs it where it is absent."""
-        found: NDArray[Any] | None = self.extra[column] if column in self.extra else getattr(self, column, None)
+        further = {**self.extra, **self.token_extra}
+        found: NDArray[Any] | None = further[column] if column in further else getattr(self, column, None)
         if found is None:
             raise TurnwiseError(f"{why} needs the column {column!r}, which these rollouts do not have")
         return found
@@ -238,6 +243,14 @@ class Rollouts:
         return read(cls, Path(path))
 
 
+def alike(values: Any) -> bool:
+    """Whether all numbers are equal but for rounding: 0.1 + 0.1 + 0.1 is 0.3. What credit calls a constant group."""
+    numbers = np.asarray(values, np.float64)
+    if not len(numbers):
+        return True
+    return bool((np.abs(numbers - numbers[0]) <= NOISE * np.maximum(np.abs(numbers), abs(numbers[0]))).all())
+
+
 def ragged(offsets: Ints, order: Ints) -> Ints:
     """The flat indices of the pieces `offsets[i]:offsets[i+1]` for i in `order`, one after another."""
     lengths = (offsets[1:] - offsets[:-1])[order]
@@ -247,4 +260,4 @@ def ragged(offsets: Ints, order: Ints) -> Ints:
     return flat
 
 
-__all__ = ["LARGEST_REWARD", "Rollouts", "Stop", "Trajectory", "Turn", "dense", "encode", "ragged"]
+__all__ = ["LARGEST_REWARD", "NOISE", "Rollouts", "Stop", "Trajectory", "Turn", "alike", "dense", "encode", "ragged"]

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
 from turnwise.api import source_config
@@ -19,6 +18,7 @@ from turnwise.collect.collector import Answer, Collector, Policy, Start
 from turnwise.collect.player_policy import PLAYERS, PlayerPolicy, player
 from turnwise.collect.players import Advised
 from turnwise.config import Config
+from turnwise.console import Console
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.play import find_task, task_at
 from turnwise.envs.pool import Pool
@@ -47,13 +47,14 @@ def watch(
     max_turns: int | None = None,
     options: Mapping[str, Any] | None = None,
     console: Console | None = None,
+    trust: bool = False,
 ) -> list[Trajectory]:
     """Let `agent` (a run, a model folder, `random` or `expert`) play, and tell it on the console. A run brings its environment with its
     options, and the split that it is evaluated on. Without a task, `n` tasks of the split from the seed's place on; with one, `n`
     attempts at it."""
     changes: dict[str, Any] = {f"env.options.{key}": value for key, value in (options or {}).items()}
     changes |= {"env.max_turns": max_turns} if max_turns is not None else {}
-    system = _system(agent, env, changes)
+    system = _system(agent, env, changes, trust)
     own = system.config.env
     split = split or (system.config.eval.split if (Path(agent) / CONFIG).is_file() else own.split)
     teller = Teller(console or Console())
@@ -75,9 +76,9 @@ def watch(
     return trajectories
 
 
-def _system(agent: str, env: str | None, changes: dict[str, Any]) -> System:
+def _system(agent: str, env: str | None, changes: dict[str, Any], trust: bool = False) -> System:
     if agent not in PLAYERS:
-        config, folder = source_config(agent, env, changes)
+        config, folder = source_config(agent, env, changes, trust)
         return System(config, model_folder=folder)
     if env is None:
         raise TurnwiseError(f"say what the {agent} agent should play: turnwise play ENV --agent {agent}")
