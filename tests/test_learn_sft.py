@@ -48,16 +48,19 @@ def test_steps_bound_the_training_and_the_seed_decides_it() -> None:
     assert steps == 7 and torch.equal(one, same) and not torch.equal(one, other)
 
 
-def test_imitation_stops_when_it_is_told_that_this_is_enough() -> None:
-    answers = iter([False, False, True])
-    settings = replace(FAST, look_every=4)
-    learner, whole = Learner(tiny()), Learner(tiny())
-    assert warm_start(learner, trajectories(2), settings, enough=lambda: next(answers))["steps"] == 12
-    assert warm_start(whole, trajectories(2), replace(settings, epochs=1), enough=lambda: False)["steps"] > 0
-    same = Learner(tiny())
-    asked: list[int] = []
-    warm_start(same, trajectories(2), settings, enough=lambda: bool(asked.append(1)) or len(asked) == 3)
-    assert torch.equal(same.model.lm_head.weight, learner.model.lm_head.weight)
+def test_imitation_goes_on_until_it_measures_what_is_enough() -> None:
+    settings = replace(FAST, look_every=4, until=0.5)
+    measured = [0.1, 0.49, 0.5, 1.0]
+
+    def trained(settings: SftSettings) -> tuple[dict[str, float], torch.Tensor]:
+        learner, shares = Learner(tiny()), iter(measured)
+        return warm_start(learner, trajectories(2), settings, look=lambda: next(shares)), learner.model.lm_head.weight.detach().clone()
+
+    (metrics, weights), (_, same) = trained(settings), trained(settings)
+    assert (metrics["steps"], metrics["looks"], metrics["success"]) == (12, 3, 0.5) and torch.equal(weights, same)
+    metrics, _ = trained(replace(settings, steps=8))
+    assert (metrics["steps"], metrics["looks"], metrics["success"]) == (8, 2, 0.49)
+    assert "success" not in warm_start(Learner(tiny()), trajectories(2), replace(settings, steps=2))
     with pytest.raises(TurnwiseError, match="look_every"):
         replace(FAST, look_every=0)
 

@@ -40,6 +40,8 @@ def evaluated(success: float, n: int = 128) -> dict[str, float]:
 ODD = {"collect/truncated": 300, "collect/invalid": 0.9, "learner/kl_old_k3": 5, "collect/faults": 60, "learner/skipped_steps": 9}
 TROUBLE: dict[str, Series] = {
     "entropy": lambda n: {"learner/entropy": 0.5 * 0.7**n},
+    "entropy rise": lambda n: {"learner/entropy": 0.5 + 0.1 * n},
+    "hopeless": lambda n: {"collect/success": 0.03 * (n % 2)},
     "no credit": lambda n: {"credit/zero_share": 1.0, "collect/success": 0.0},
     "anchors": lambda n: {"credit/singleton_share": 0.87},
     "length limit": lambda n: {"collect/truncated": 100},
@@ -71,6 +73,8 @@ def test_a_healthy_run_is_left_alone_at_every_length() -> None:
     [
         ("entropy falls because the task is mastered", lambda n: {"learner/entropy": 0.5 * 0.7**n, "collect/success": 0.97}),
         ("entropy was low from the start", lambda n: {"learner/entropy": 0.02}),
+        ("entropy rises while the policy learns", lambda n: {"learner/entropy": 0.5 + 0.1 * n, "collect/success": min(0.3 + n / 50, 0.8)}),
+        ("few succeed, and more each time", lambda n: {"collect/success": 0.02 * n}),
         ("one bad line", lambda n: ODD if n == 17 else {}),
         ("invalid actions are on their way down", lambda n: {"collect/invalid": 0.9 * 0.8**n}),
         ("the evaluation wavers within its interval", lambda n: evaluated(0.6 if n == 10 else 0.5) if n % 10 == 0 else {}),

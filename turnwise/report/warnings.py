@@ -28,6 +28,7 @@ WITH_ANCHORS = ("gigpo", "hgpo", "graph_gpo")  # algorithms that compare turns f
 
 ENTROPY_FLOOR = 0.03  # nats a token; below this nearly every token is certain and attempts hardly differ
 ENTROPY_SHARE = 0.2  # of what it was at the start: small models that answer in few words begin low, and that alone is no trouble
+ENTROPY_RISE = (2.0, 0.5)  # times what it was at the start, and nats above it: attempts are then mostly chance
 MASTERED = 0.9  # success above this explains low entropy and equal groups
 NO_CREDIT = 0.95  # share of turns without any credit that leaves an update nothing to go by
 REPEATS_BEYOND_START = 0.02  # share of turns, besides the first ones, that must share a state for GiGPO to differ from GRPO
@@ -43,6 +44,7 @@ FAULTS = 0.1  # share of attempts lost to faults of environment or engine
 SKIPPED = 0.2  # share of optimiser steps left out because a gradient was not finite
 SATURATED = 0.98  # held-out success that leaves a panel nothing to show
 LOST_HALF = 0.5  # success in training, of its best stretch, below which something is being unlearnt
+HOPELESS = 0.05  # success in training below which nearly nothing is there to be reinforced
 WORTH_LOSING = 0.3  # best success below which a loss is mostly noise
 LOST_POINTS = 0.15  # held-out success lost since the best evaluation, where the intervals do not even touch
 
@@ -92,6 +94,32 @@ def entropy_collapse(lines: Lines, credit: str) -> str | None:
     return (
         f"entropy has collapsed: {now:.3f} nats a token, {start:.3f} at the start, and success is {success:.0%}. "
         "Try a lower learner.lr, objective.kl=loss, objective.entropy_coef=0.001, or a higher objective.clip_high (0.28)"
+    )
+
+
+def entropy_rise(lines: Lines, credit: str) -> str | None:
+    """The policy comes apart: it grows more random while it does not win more."""
+    values, won = column(lines, "learner/entropy"), column(lines, "collect/success")
+    now, success = recent(lines, "learner/entropy"), recent(lines, "collect/success")
+    if now is None or success is None or min(len(values), len(won)) < 2 * RECENT:
+        return None
+    start, times, above = sum(values[:RECENT]) / RECENT, *ENTROPY_RISE
+    if now < times * start or now < start + above or success > sum(won[:RECENT]) / RECENT + LOST_POINTS:
+        return None
+    return (
+        f"entropy rises and success does not: {now:.2f} nats per token, {start:.2f} at the start, success {success:.0%}. The policy comes "
+        "apart. Try a lower learner.lr, a longer learner.warmup, a smaller objective.entropy_coef, or objective.kl=loss"
+    )
+
+
+def hopeless(lines: Lines, credit: str) -> str | None:
+    """Hardly an attempt has succeeded for a while: chance alone moves the policy, and not to where it should go."""
+    last = column(newest(lines, 2 * RECENT), "collect/success")
+    if len(last) < 2 * RECENT or sum(last) / len(last) > HOPELESS or (recent(lines, "credit/zero_share") or 0.0) >= NO_CREDIT:
+        return None
+    return (
+        f"nearly every attempt fails: success is {sum(last) / len(last):.1%} over the last {len(last)} iterations, and there is next to nothing "
+        "to reinforce. Try a longer warm start (sft.until, sft.steps), easier tasks, or a reward that pays for parts of the way"
     )
 
 
@@ -252,6 +280,8 @@ def _fallen(what: str, now: float, best: float, when: int) -> str:
 
 RULES: Mapping[str, Rule] = {
     "entropy": entropy_collapse,
+    "entropy rise": entropy_rise,
+    "hopeless": hopeless,
     "no credit": no_credit,
     "anchors": no_repeated_anchors,
     "length limit": cut_off,
