@@ -22,6 +22,7 @@ from turnwise.errors import TurnwiseError
 from turnwise.secret import redact
 
 LARGEST_MESSAGE = 64 * 2**20
+LONGEST_GOODBYE = 2.0  # seconds that a server may take to close a session
 HTTP_OF = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
 
 
@@ -65,7 +66,8 @@ class Session:
             # A socket of our own: the client follows no redirect then, which would take the key to another server.
             self._raw = socket.create_connection((parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)), timeout)
             left = max(0.001, until - time.monotonic())
-            options = {"open_timeout": left, "max_size": LARGEST_MESSAGE, "proxy": None, "additional_headers": headers, "sock": self._raw}
+            limits = {"open_timeout": left, "close_timeout": min(timeout, LONGEST_GOODBYE), "max_size": LARGEST_MESSAGE}
+            options = limits | {"proxy": None, "additional_headers": headers, "sock": self._raw}
             self._socket = self._line.enter_context(client.connect(address, **options))
         except (OSError, self._error, ValueError) as error:  # a time-out is an OSError too; a redirect is a ValueError
             if hasattr(self, "_raw"):
