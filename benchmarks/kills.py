@@ -2,7 +2,7 @@
 
 Every schedule is trained once to its end, then several times with SIGKILL (or SIGTERM, SIGINT) at one or two random moments, and resumed
 each time. What is left must equal what the whole run left: the log without its times, the evaluations, the texts, the weights bit by bit.
-Prints JSON; exit code 1 where anything differs. By hand, since it takes minutes: tests/test_resume.py does a little of it.
+Prints JSON; exit code 1 where anything differs. By hand, since it takes minutes: tests/test_exact_resume.py does a little of it.
 Every run is a fork of this process, which has loaded torch and never used it.
 """
 

@@ -17,6 +17,7 @@ from turnwise.learn import checkpoint
 from turnwise.recipes import content_hash, to_toml
 from turnwise.report.progress import Reporter
 from turnwise.report.summary import summarise_run
+from turnwise.resume import apply_changes, resumed_config
 from turnwise.rollouts import Stop
 from turnwise.runs import CONFIG, Run
 from turnwise.state import restore
@@ -41,10 +42,9 @@ def train(
     """Train by a recipe (none: the defaults), or go on with a run that was stopped. Overrides are keyword arguments; dotted keys go in
     as `**{"credit.name": "grpo"}`. Progress is silent unless a reporter is given."""
     if resume is not None:
-        if recipe is not None or overrides:
-            raise TurnwiseError("a resumed run keeps its recipe: give either resume, or a recipe with overrides")
-        run = Run.open(resume)
-        return train_config(Config.load(run.folder / CONFIG), run, reporter)
+        if recipe is not None:
+            raise TurnwiseError("a resumed run keeps its recipe: give either resume, or a recipe")
+        return go_on(Run.open(resume), overrides, reporter)
     config = Config.load(recipe, overrides)
     check_trainable(config)
     run = Run.create(config.out, config.name, to_toml(config))
@@ -53,6 +53,14 @@ def train(
     except TurnwiseError:
         run.remove_unused()
         raise
+
+
+def go_on(run: Run, changes: Mapping[str, Any], reporter: Reporter | None = None) -> Result:
+    """Train in the folder of a run that was stopped, or that is finished and should be longer (`iterations`)."""
+    config = resumed_config(run, changes)
+    check_trainable(config)
+    apply_changes(run, config, (reporter or Reporter()).note)
+    return train_config(config, run, reporter)
 
 
 def check_trainable(config: Config) -> None:
@@ -71,7 +79,8 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
     reporter = reporter or Reporter()
     trackers = Trackers(run.folder, make_trackers(config.run.trackers, config.run.tracker_options), reporter.note)
     with Interrupt(reporter.note) as interrupted:
-        system = System(config, say=reporter.note, cancelled=interrupted, on_turn=lambda trajectory: reporter.advance())
+        shown: dict[str, Any] = {"say": reporter.note, "on_start": reporter.expect, "on_end": lambda trajectory: reporter.advance()}
+        system = System(config, cancelled=interrupted, **shown)
         try:
             system.check()
             state = restore(run, system, reporter.note)
@@ -110,7 +119,8 @@ def evaluate(
     config, folder = source_config(source, env, overrides)
     reporter = reporter or Reporter()
     split = split or config.eval.split
-    system = System(config, model_folder=folder, say=reporter.note, on_turn=lambda trajectory: reporter.advance())
+    shown: dict[str, Any] = {"say": reporter.note, "on_start": reporter.expect, "on_end": lambda trajectory: reporter.advance()}
+    system = System(config, model_folder=folder, **shown)
     try:
         panel = system.panel_of(split, n, seed)
         collector = system.collector(config.eval.temperature if temperature is None else temperature)

@@ -99,6 +99,7 @@ class Shelf:
             progress = self._progress.setdefault(name, Progress())
             progress.look(folder / METRICS)
             first, last, iterations, seconds = progress.first, progress.last, progress.iterations, progress.seconds
+        newer = last if last.get("iteration", 0) else {}  # what was measured before the first update is not what came of it
         touched = max((path.stat().st_mtime for path in (folder / METRICS, folder / CONFIG) if path.exists()), default=0.0)
         return {
             "run": name,
@@ -109,9 +110,10 @@ class Shelf:
             "iterations": iterations,
             "planned": recipe.get("iterations"),
             "before": first.get("eval/success"),
-            "after": last.get("eval/success"),
+            "after": newer.get("eval/success"),
+            "measured": newer.get("iteration"),  # after which iteration that was: a run that goes on is further by now
             "before_interval": [first.get("eval/low"), first.get("eval/high")],
-            "after_interval": [last.get("eval/low"), last.get("eval/high")],
+            "after_interval": [newer.get("eval/low"), newer.get("eval/high")],
             "tasks": _section(recipe, "eval").get("n"),
             "state": state(folder, summary, touched, seconds),
             "seconds": summary.get("train_seconds"),
@@ -129,6 +131,7 @@ def _finished(name: str, folder: Path, summary: dict[str, Any]) -> dict[str, Any
         "planned": summary.get("iterations"),
         "before": summary.get("success_before"),
         "after": summary.get("success_after"),
+        "measured": summary.get("iterations"),
         "before_interval": summary.get("interval_before"),
         "after_interval": summary.get("interval_after"),
         "tasks": summary.get("panel_size"),

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from turnwise.console import Console
 from turnwise.errors import TurnwiseError
 from turnwise.recipes import is_override
 from turnwise.report.progress import duration
 from turnwise.report.tables import wide_console
 from turnwise.sweep import LOG, SWEEP, Job, Sweep, Watcher, plan
+from turnwise.terminal import command
 
 STYLES = {"waiting": "dim", "running": "cyan", "finished": "green", "failed": "red", "stopped": "yellow"}
 
@@ -75,7 +75,7 @@ class Board(Lines):
         for job in shown:
             left = f"{duration(job.left)} left" if job.left is not None else duration(job.seconds) if job.seconds else ""
             name = Text(job.name, style=STYLES[job.state])
-            table.add_row(name, job.state, f"{job.iteration}/{job.config.iterations}", _percent(job.success), left)
+            table.add_row(name, job.state, f"{job.iteration}/{job.config.iterations}", _measured(job), left)
         return table
 
     def _footer(self) -> str:
@@ -91,9 +91,14 @@ def _percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f} %"
 
 
+def _measured(job: Job) -> str:
+    """The last evaluation, and when it was where the run is further by now."""
+    return _percent(job.success) + (f" (at {job.measured})" if job.success is not None and job.measured != job.iteration else "")
+
+
 def _progress(job: Job) -> str:
     left = f", {duration(job.left)} left" if job.left is not None else ""
-    return f"iteration {job.iteration}/{job.config.iterations}, success {_percent(job.success)}{left}"
+    return f"iteration {job.iteration}/{job.config.iterations}, success {_measured(job)}{left}"
 
 
 def sweep_command(
@@ -144,4 +149,4 @@ def close(console: Console, sweep: Sweep, target: float | None) -> None:
             console.print(comparison.table())
     counts = Counter(job.state for job in sweep.jobs)
     console.print(Text(f"{len(sweep.jobs)} runs: " + ", ".join(f"{count} {state}" for state, count in counts.items())), soft_wrap=True)
-    console.print(Text(f"The sweep: {sweep.folder / SWEEP}. Again: turnwise compare {shlex.quote(str(sweep.folder))}"), soft_wrap=True)
+    console.print(Text(f"The sweep: {sweep.folder / SWEEP}. Again: {command('compare', str(sweep.folder))}"), soft_wrap=True)
