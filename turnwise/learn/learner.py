@@ -37,7 +37,7 @@ from turnwise.learn.reference import Reference
 from turnwise.learn.saving import fingerprint, write_model
 from turnwise.learn.seeing import SeeingModel
 from turnwise.learn.settings import LearnerSettings
-from turnwise.learn.values import Critic, with_value_targets
+from turnwise.learn.values import Critic, targets_in, with_value_targets
 from turnwise.objectives.kl import reward_penalty
 from turnwise.objectives.loss import combine
 from turnwise.objectives.tokens import Tokens, check_split, token_weights
@@ -201,8 +201,8 @@ class Learner:
             ref = self.reference_logprobs(packed)
             extra["ref_logprob"] = _placed(ref, packed.index)
             if self.settings.kl_reward_coef > 0:
-                coef, kind = self.settings.kl_reward_coef, self.settings.kl_reward
-                changes["reward"] = rollouts.reward + reward_penalty(old, ref, coef, kind, packed.turn, len(rollouts))
+                coef, kind, cap = self.settings.kl_reward_coef, self.settings.kl_reward, self.settings.kl_reward_cap
+                changes["reward"] = rollouts.reward + reward_penalty(old, ref, coef, kind, packed.turn, len(rollouts), cap)
         if scores.value is not None and self.settings.value is not None:
             name, place = ("value", packed.turn_row) if self.settings.value.level == "turn" else ("token_value", packed.index)
             changes[name] = _placed(scores.value, place)
@@ -253,7 +253,7 @@ class Learner:
         packed = pack(trajectories, rollouts)
         value = self.settings.value
         if value is not None:
-            packed = with_value_targets(packed, rollouts, credit if targets is None else targets, value)
+            packed = with_value_targets(packed, rollouts, targets_in(credit, value) if targets is None else targets, value)
         if value is None or value.level == "token":  # prompts alone teach nothing
             packed = packed.take(np.flatnonzero(np.diff(packed.token_offsets)))
         return packed.with_columns(advantage=packed.per_token(credit, rollouts))
@@ -398,7 +398,7 @@ def _join(parts: Sequence[Any]) -> Column:
 
 def _numbers(metrics: Mapping[str, Tensor]) -> dict[str, float]:
     """Plain numbers, read from the device in one go."""
-    return dict(zip(metrics, torch.stack([value.float() for value in metrics.values()]).tolist(), strict=True))
+    return dict(zip(metrics, torch.stack([value.double() for value in metrics.values()]).tolist(), strict=True))
 
 
 def _placed(values: Any, index: Any) -> NDArray[np.float64]:

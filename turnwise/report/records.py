@@ -45,13 +45,15 @@ class Panel:
 
 @dataclass(frozen=True)
 class Point:
-    """One evaluation on the way: how good, and what it had cost until then."""
+    """One evaluation on the way: how good, and what it had cost until then; `low` and `high`: its own interval over tasks."""
 
     iteration: int
     success: float
     turns: float
     tokens: float
     seconds: float
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def read(path: Path, at: str | int = "last", tracked: Sequence[str] = ()) -> Rec
 
 def _read_run(folder: Path, at: str | int, tracked: Sequence[str]) -> Record | None:
     run = Run.open(folder)
-    config = _config(folder / CONFIG)
+    config = _config(run.file(CONFIG))
     metrics = run.metrics()
     curve = curve_of(metrics)
     if not curve:
@@ -151,7 +153,7 @@ def _read_file(path: Path) -> Record:
     if "config" in measured:
         config = flatten(measured["config"])
     elif path.parent.name == "evals" and (path.parent.parent / CONFIG).is_file():
-        config = _config(path.parent.parent / CONFIG)
+        config = _config(Run.open(path.parent.parent).file(CONFIG))
     else:
         config = {"file": path.stem}
     if measured.get("player") is not None:
@@ -231,7 +233,8 @@ def curve_of(metrics: Sequence[Mapping[str, Any]]) -> tuple[Point, ...]:
         # in older runs the whole clock of iteration 0 holds the evaluation too
         seconds += line.get("time/iteration" if line["iteration"] else "time/sft", 0.0)
         if "eval/success" in line:
-            points.append(Point(int(line["iteration"]), float(line["eval/success"]), turns, tokens, seconds))
+            ends = [float(line[name]) if name in line else None for name in ("eval/low", "eval/high")]
+            points.append(Point(int(line["iteration"]), float(line["eval/success"]), turns, tokens, seconds, *ends))
     return tuple(points)
 
 
