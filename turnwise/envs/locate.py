@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from turnwise import objects
 from turnwise.errors import TurnwiseError, unknown_name
 
 _loaded: dict[str, tuple[tuple[int, int], ModuleType]] = {}
@@ -26,6 +27,8 @@ def is_reference(name: str) -> bool:
 
 def load_reference(reference: str) -> Any:
     """The class or function that a reference points to. The part after ':' may be left out of a file with one environment."""
+    if objects.is_given(reference):
+        return objects.find(reference)
     place, _, attribute = reference.rpartition(":") if not reference.endswith(".py") else (reference, "", "")
     module = load_file(Path(place)) if place.endswith(".py") else _load_module(place, reference)
     if not attribute:

@@ -22,6 +22,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, TypeVar, cast
 
+from turnwise import objects
 from turnwise.envs.base import Env
 from turnwise.envs.locate import is_reference, load_reference
 from turnwise.errors import TurnwiseError, unknown_name
@@ -171,11 +172,20 @@ def spec(name: str) -> Spec:
     discover()
     if name in _specs:
         return _specs[name]
+    if objects.is_given(name):
+        return Spec(name, _factory_of(objects.find(name), name), source="handed in from Python")
     if is_reference(name):
         return Spec(name, name, source="your own file")
     if name in _broken:
         raise TurnwiseError(f"environment {name!r} cannot be imported: {_broken[name]}")
     raise unknown_name("environment", name, _specs)
+
+
+def _factory_of(given: Any, name: str) -> Callable[..., Any]:
+    if not callable(given) or (not isinstance(given, type) and hasattr(given, "step")):
+        made = type(given).__name__
+        raise TurnwiseError(f"an environment is handed in as its class, or as a function that makes one: {made}, not an object of it ({name})")
+    return cast(Callable[..., Any], given)
 
 
 def make(name: str, **options: Any) -> Env:
@@ -191,7 +201,7 @@ def resolve(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
     """The factory of an environment with its options bound, after both were checked; nothing is made yet."""
     entry = spec(name)
     factory = entry.load()
-    options = {**entry.options, **options}
+    options = objects.put_back({**entry.options, **options})
     _check_options(name, factory, options)
     return partial(factory, **options)
 
