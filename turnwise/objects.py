@@ -1,15 +1,16 @@
 """Classes and functions that were handed in as objects, from a script or a notebook's cell, where a recipe has only texts.
 
-What another process can import is written into the recipe by its name (`package.module:Class`) and nothing else is needed. What it cannot (a
-class of `__main__`, a lambda, a function inside a function) gets a name that says so, `python:MyEnv`: it means the object of this process, and
-nothing is ever imported for it. The run's folder keeps in `objects/` what each was: its kind, its full name, its source where Python knows it.
-The source is there to be read; it is never executed.
+What another process can import is written into the recipe by its name (`package.module:Class`) and nothing else is needed. What it cannot
+(a class of `__main__`, a lambda, a function inside a function) gets a name that says so, `python:MyEnv`: it means the object of this
+process, and nothing is ever imported for it. The run's folder keeps in `objects/` what each was: its kind, its full name, its source where
+Python knows it. The source is there to be read; it is never executed.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
+import json
 import linecache
 import re
 import sys
@@ -43,9 +44,9 @@ def find(reference: str) -> Any:
     name = reference.removeprefix(PREFIX)
     if name not in _given:
         raise TurnwiseError(
-            f"{reference} was handed in as a Python object (from a script or a notebook) and cannot be imported here. From Python hand it in "
-            f"again: tw.train(resume=RUN, env={name}) or tw.evaluate(RUN, env={name}), for a function reward= or credit=. For the shell put "
-            f"it into a file and name that: --env my_file.py:{name}. What it was is kept in {FOLDER}/ of the run"
+            f"{reference} was handed in as a Python object (from a script or a notebook) and cannot be imported here. From Python, hand it "
+            f"in again: tw.train(resume=RUN, env={name}) or tw.evaluate(RUN, env={name}); functions as reward= or credit=. For the shell, "
+            f"put it into a file and name that: --env my_file.py:{name}. What it was is kept in {FOLDER}/ of the run"
         )
     return _given[name]
 
@@ -65,12 +66,12 @@ class Handed:
     def __init__(self) -> None:
         self.objects: dict[str, Any] = {}
 
-    def name(self, given: Any, importable: bool = True) -> str:
+    def name(self, given: Any, importable: bool = True, called: str | None = None) -> str:
         """`package.module:Class` where any process can import it (and that is wanted), else `python:NAME`."""
         reference = import_name(given) if importable else None
         if reference is not None:
             return reference
-        own = short_name(given)
+        own = called or short_name(given)
         for number in range(1, len(self.objects) + 2):
             name = own if number == 1 else f"{own}-{number}"
             if self.objects.setdefault(name, given) is given:
@@ -109,16 +110,20 @@ def short_name(given: Any) -> str:
     return re.sub(r"\W+", "_", str(name)).strip("_") or "object"
 
 
-def keep(folder: Path, references: Iterable[str], say: Callable[[str], None] = lambda text: None) -> None:
-    """Write what the named objects are into the run's folder, once; where another source is there already, say that it differs."""
+def keep(folder: Path, references: Iterable[str], say: Callable[[str], None] = lambda text: None, write: bool = True) -> None:
+    """Write what the named objects are into the run's folder, once; where they were something else before, say that they differ."""
     for reference in sorted(set(filter(is_given, references))):
-        path, text = folder / FOLDER / f"{reference.removeprefix(PREFIX)}.py", description(reference, find(reference))
+        if not write and reference.removeprefix(PREFIX) not in _given:
+            continue  # who needs it will say so
+        given = find(reference)
+        path = folder / FOLDER / f"{reference.removeprefix(PREFIX)}{'.jsonl' if isinstance(given, list) else '.py'}"
+        text = rows(given) if isinstance(given, list) else description(reference, given)
         known = path.read_text(encoding="utf-8") if path.is_file() else None
-        if known is None:
+        if known is None and write:
             path.parent.mkdir(exist_ok=True)
             write_text_atomically(path, text)
-        elif known != text:
-            say(f"warning: {reference} is not what it was when the run began ({path} has its source of then); the new one is used")
+        elif known is not None and known != text:
+            say(f"warning: {reference} is not what it was when the run began ({path} shows that one); the new one is used")
 
 
 def names_in(values: Any) -> list[str]:
@@ -127,6 +132,14 @@ def names_in(values: Any) -> list[str]:
         return [values] if is_given(values) else []
     inner = values.values() if isinstance(values, Mapping) else values if isinstance(values, list | tuple) else ()
     return [name for value in inner for name in names_in(value)]
+
+
+def rows(given: list[Any]) -> str:
+    """Data that was handed in, one line of JSON for each entry."""
+    try:
+        return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in given)
+    except (TypeError, ValueError) as error:
+        raise TurnwiseError(f"prompts that are handed in must be plain JSON values (text, numbers, lists, dicts): {error}") from None
 
 
 def description(reference: str, given: Any) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from turnwise import credit
+from turnwise.build import know_credit
 from turnwise.config import Config
 from turnwise.errors import TurnwiseError
 from turnwise.recipes import parse_override
@@ -57,6 +58,8 @@ def replay(
         iteration = known[-1]
     rollouts = stored_rollouts(run, iteration)
     variants = _variants(run, overrides, also, update)
+    for variant in variants:
+        know_credit(variant.config)
     credits = [credit.assign(variant.config.credit.name, rollouts, **variant.config.credit.options) for variant in variants]
     by_turn = [given.by_turn(rollouts) for given in credits]
     records = run.trajectories(iteration)

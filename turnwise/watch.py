@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from turnwise.api import source_config
+from turnwise.arguments import Given
 from turnwise.collect.collector import Answer, Collector, Policy, Start
 from turnwise.collect.player_policy import PLAYERS, PlayerPolicy, player
 from turnwise.collect.players import Advised
@@ -77,7 +78,7 @@ def watch(
 
 def _system(agent: str, env: str | None, changes: dict[str, Any]) -> System:
     if agent not in PLAYERS:
-        config, folder = source_config(agent, env, changes)
+        config, folder = source_config(agent, Given(env), changes)
         return System(config, model_folder=folder)
     if env is None:
         raise TurnwiseError(f"say what the {agent} agent should play: turnwise play ENV --agent {agent}")

@@ -17,6 +17,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from turnwise.envs.worker import MEGABYTE, play_requests
@@ -92,6 +93,7 @@ def _live(channel: int, setup: Inherited, parent: int) -> None:
 
 def _allocated() -> int:
     """Bytes that this process has allocated already, which the limit is on top of."""
-    with contextlib.suppress(OSError, ValueError), open("/proc/self/status", encoding="ascii", errors="replace") as status:
+    with contextlib.suppress(OSError, ValueError):
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
         return next((int(line.split()[1]) * 1024 for line in status if line.startswith("VmData:")), 0)
     return 0
