@@ -207,6 +207,8 @@ def evaluate_given(
     system = System(config, model_folder=folder, say=reporter.note, on_turn=lambda trajectory: reporter.advance())
     try:
         panel = system.panel_of(split, n, seed)
+        reporter.begin(f"evaluation on {config.env.name}: {len(panel)} tasks of {split}", 0, 0)
+        reporter.phase("evaluation")
         collector = system.collector(config.eval.temperature if temperature is None else temperature)
         result = run_panel(collector, panel, seed, repeats)
         report_faults(result, reporter)
@@ -215,6 +217,7 @@ def evaluate_given(
         }
         return result
     finally:
+        reporter.end()
         system.close()
 
 

@@ -14,13 +14,14 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from turnwise.console import Console
 from turnwise.terminal import plain
 
 BARS = " ▁▂▃▄▅▆▇█"
@@ -108,7 +109,7 @@ class Plain(Reporter):
         self._say(text)
 
     def _say(self, text: str) -> None:
-        self.console.print(Text(text), soft_wrap=True)
+        self.console.print(Text(plain(text)), soft_wrap=True)
 
 
 class Panelled(Plain):
@@ -157,9 +158,8 @@ class Panelled(Plain):
             )
         bar = Table.grid(expand=True)  # a bar alone ends no line: what follows would stand behind it and be cut off
         bar.add_row(ProgressBar(total=max(self._iterations, 1), completed=self._number))
-        return Panel(
-            Group(Text(f"iteration {self._number} of {self._iterations}"), bar, table), title=Text(self._title), title_align="left"
-        )
+        far = [Text(f"iteration {self._number} of {self._iterations}"), bar] if self._iterations else []  # an evaluation has none
+        return Panel(Group(*far, table), title=Text(self._title), title_align="left")
 
     def end(self) -> None:
         if self._live is not None:
