@@ -158,7 +158,9 @@ class Panelled(Plain):
             )
         bar = Table.grid(expand=True)  # a bar alone ends no line: what follows would stand behind it and be cut off
         bar.add_row(ProgressBar(total=max(self._iterations, 1), completed=self._number))
-        far = [Text(f"iteration {self._number} of {self._iterations}"), bar] if self._iterations else []  # an evaluation has none
+        far: list[Any] = (
+            [Text(f"iteration {self._number} of {self._iterations}"), bar] if self._iterations else []
+        )  # an evaluation has none
         return Panel(Group(*far, table), title=Text(self._title), title_align="left")
 
     def end(self) -> None:
