@@ -277,13 +277,14 @@ def report_faults(result: Evaluation, reporter: Reporter) -> None:
 
 def source_config(
     source: RecipeLike | Result | None,
-    given: Given,
+    given: Given | None,
     overrides: Mapping[str, Any],
     trust: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> tuple[Config, Path | None]:
     """The config and the model folder that `evaluate` means: a run's own, a model folder with the defaults, a recipe with the model that
     it names, or a server. Code that a run from elsewhere names is only for who trusts it."""
+    given = given or Given()
 
     def resolved(recipe: RecipeLike | None, **more: Any) -> Config:
         values, changes, name = as_recipe(recipe, given, overrides)
