@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.errors import TurnwiseError
+from turnwise.unpack import LONGEST_LINE, limit_of, too_much
 
 CHUNK = 1 << 16
 GZIP = 31  # zlib's word for a stream with gzip's header
@@ -82,6 +83,7 @@ class PackedLines:
 
     def _scan(self, keep: bool) -> Iterator[bytes]:
         unpacker, rest, text, place = zlib.decompressobj(GZIP), b"", 0, 0
+        limit = limit_of(self.path) if self.path.exists() else 0
         try:
             with self.path.open("rb") as file:
                 while True:
@@ -93,8 +95,12 @@ class PackedLines:
                     place += len(chunk)
                     data = unpacker.decompress(chunk)
                     text += len(data)
+                    if text > limit:
+                        raise too_much(self.path, limit)
                     *lines, rest = (rest + data).split(b"\n")
                     yield from lines
+                    if len(rest) > LONGEST_LINE:
+                        raise TurnwiseError(f"{self.path}: a line of more than {LONGEST_LINE:,} bytes")
         except (OSError, zlib.error) as error:
             raise TurnwiseError(f"{self.path}: cannot be unpacked ({error}); the file was damaged after it was written") from None
         if not unpacker.eof:
