@@ -368,7 +368,10 @@ def main() -> None:
     except TurnwiseError as error:
         if os.environ.get("TURNWISE_DEBUG"):
             raise
-        typer.secho(f"error: {' '.join(str(error).split())}", fg="red", err=True)
+        lines = getattr(error, "lines", "")  # of the user's own file, where an environment failed
+        typer.secho(f"error: {' '.join(str(error).removesuffix(lines).split())}", fg="red", err=True)
+        if lines:
+            typer.echo(lines, err=True)
         sys.exit(2)
 
 

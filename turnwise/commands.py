@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from turnwise.config import Config
-from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.errors import Stopped, TurnwiseError, unknown_name
 from turnwise.evaluation import Evaluation, Share, run_panel
 from turnwise.files import write_text_atomically
 from turnwise.recipes import help_config, is_override, parse_override, to_toml
@@ -44,10 +44,14 @@ def train(recipe: str | None, overrides: list[str], env: str | None, resume: str
         for line in forecast(config):
             console.print(Text(line), soft_wrap=True)
         return 0
-    if resume is not None:
-        result = api.train(resume=resume, reporter=reporter(console))
-    else:
-        result = api.train(recipe or default_recipe(env), reporter=reporter(console), **changes)
+    try:
+        if resume is not None:
+            result = api.train(resume=resume, reporter=reporter(console))
+        else:
+            result = api.train(recipe or default_recipe(env), reporter=reporter(console), **changes)
+    except Stopped as error:
+        console.print(Text(str(error)), soft_wrap=True)
+        return INTERRUPTED
     run = Run.open(result.folder)
     if result.interrupted:
         console.print(
@@ -235,8 +239,9 @@ def evaluate_player(
     factory = portable(config.env.name, config.env.options)
     limits: dict[str, Any] = {"workers": config.env.workers, "timeout": config.env.timeout, "memory_mb": config.env.memory_mb}
     with Pool(Advised(factory) if agent == "expert" else factory, 32, **limits) as pool:
-        result = run_panel(Collector(pool, policy, system.max_turns, system.rewards), panel, seed, repeats)
-    api.report_faults(result, reporter(Console(stderr=True)))
+        collector = Collector(pool, policy, system.max_turns, system.rewards, on_fault=system.faults.hear)
+        result = run_panel(collector, panel, seed, repeats)
+    api.report_faults(result, reporter(Console(stderr=True)), system.faults)
     settings = api.settings_of(config, split or config.eval.split, seed, system.max_turns)
     result.settings = settings | {"player": agent, "temperature": None}
     return result

@@ -11,12 +11,21 @@ from typing import Any
 
 from turnwise.agent import Agent
 from turnwise.agent.base import Parsed
-from turnwise.collect.players import ASK_EXPERT, AdvisedEnv, ExpertPlayer, NoAdvice, Place
+from turnwise.collect.players import ASK_EXPERT, NO_ADVICE, Advised, ExpertPlayer, Place, RandomPlayer
 from turnwise.envs import registry
+from turnwise.envs.pool import Fault, Result
+from turnwise.envs.registry import portable
+from turnwise.envs.scripts import Limits, Play, Reset, play_all
 from turnwise.errors import TurnwiseError
-from turnwise.rollouts import Trajectory, Turn
+from turnwise.rollouts import Stop, Trajectory, Turn
 from turnwise.seeds import derive
 from turnwise.tasks import Task, TaskSet
+
+Hear = Callable[[Trajectory, Result], None]
+
+
+def unheard(trajectory: Trajectory, result: Result) -> None:
+    """Nobody listens to faults."""
 
 
 def expert_trajectories(
@@ -29,26 +38,29 @@ def expert_trajectories(
     noise: float = 0.0,
     seed: int = 0,
     on_task: Callable[[], None] = lambda: None,
-    cancelled: Callable[[], bool] = lambda: False,
+    limits: Limits | None = None,
+    hear: Hear = unheard,
 ) -> list[Trajectory]:
     """The expert's attempts at the tasks as trajectories of prompts and responses. In a share `noise` of the turns chance plays instead:
-    that turn is part of what the model sees and not of what it learns, so it learns how to go on from there."""
-    env = AdvisedEnv(registry.make(name, **options))
-    try:
-        found = []
-        for number, task in enumerate(tasks):
-            if cancelled():
-                break
-            found.append(_play(env, task, number, agent, max_turns, ExpertPlayer(noise), derive(seed, task.id)))
-            on_task()
-        return found
-    finally:
-        registry.close(env)
+    that turn is part of what the model sees and not of what it learns, so it learns how to go on from there. An attempt that a fault ended
+    is among them, with its stop reason."""
+    player = ExpertPlayer(noise)
+    plays = [_play(task, number, agent, max_turns, player, derive(seed, task.id), hear) for number, task in enumerate(tasks)]
+    return _all(Advised(portable(name, options)), plays, limits or Limits(), on_task)
 
 
-def demonstrated(name: str, options: dict[str, Any], tasks: TaskSet, examples: Sequence[Trajectory], agent: Agent) -> list[Trajectory]:
+def demonstrated(
+    name: str,
+    options: dict[str, Any],
+    tasks: TaskSet,
+    examples: Sequence[Trajectory],
+    agent: Agent,
+    *,
+    limits: Limits | None = None,
+    hear: Hear = unheard,
+) -> list[Trajectory]:
     """Recorded trajectories as examples for this agent: their actions are played again, so that every prompt is as the agent will see it.
-    Only those that succeed again are kept; the tasks are looked up among `tasks` by their ids."""
+    Whether each succeeds again is in its `success`; the tasks are looked up among `tasks` by their ids."""
     wanted = {example.task for example in examples}
     known = {task.id: task for task in tasks if task.id in wanted}
     if missing := sorted(wanted - set(known)):
@@ -56,30 +68,52 @@ def demonstrated(name: str, options: dict[str, Any], tasks: TaskSet, examples: S
             f"sft.file: {len(missing)} of {len(wanted)} tasks are not training tasks here (the first: {missing[0]!r}). "
             "Examples must come from the recipe's environment, split and number of tasks (env.split, env.tasks)"
         )
-    env = registry.make(name, **options)
-    try:
-        found = [_play_recorded(env, known[example.task], number, example, agent) for number, example in enumerate(examples)]
-    finally:
-        registry.close(env)
-    return [example for example in found if example.success]
+    plays = [_play_recorded(known[example.task], number, example, agent, hear) for number, example in enumerate(examples)]
+    return _all(portable(name, options), plays, limits or Limits())
 
 
-def _play_recorded(env: Any, task: Task, number: int, example: Trajectory, agent: Agent) -> Trajectory:
-    observation = env.reset(task, example.seed)
-    context, trajectory = agent.context(), Trajectory(number, number, task=task.id)
+def _all(
+    factory: Callable[[], Any], plays: Sequence[Play[Trajectory]], limits: Limits, on_task: Callable[[], None] = lambda: None
+) -> list[Trajectory]:
+    """What the plays give, in a pool of their own."""
+    found = []
+    with limits.pool(factory, len(plays)) as pool:
+        for trajectory in play_all(pool, plays, limits.cancelled):
+            found.append(trajectory)
+            on_task()
+    return found
+
+
+def _play_recorded(task: Task, number: int, example: Trajectory, agent: Agent, hear: Hear) -> Play[Trajectory]:
+    trajectory = Trajectory(number, number, task=task.id)
+    result = yield Reset(task, example.seed)
+    if result.transition is None:
+        return _ended(trajectory, result, hear)
+    observation, context = result.observation, agent.context()
     context.start(task, observation)
     for recorded in example.turns:
         prompt = context.prompt()
         if not prompt.fits:
             break
-        transition, response = env.step(recorded.action), agent.write(recorded.action, recorded.thought)
-        turn = Turn(observation.key, float(transition.reward), True, observation.text, recorded.thought, recorded.action, recorded.action)
+        result = yield recorded.action
+        if (transition := result.transition) is None:
+            return _ended(trajectory, result, hear)
+        response = agent.write(recorded.action, recorded.thought)
+        turn = Turn(observation.key, transition.reward, True, observation.text, recorded.thought, recorded.action, recorded.action)
         turn.prompt_ids, turn.response_ids, turn.images = prompt.ids, response, prompt.images
         trajectory.turns.append(turn)
-        observation, trajectory.success = transition.observation, bool(transition.done and transition.success)
+        observation, trajectory.success = transition.observation, transition.done and transition.success
         if transition.done:
             break
         context.record(response, Parsed(recorded.action), observation)
+    return trajectory
+
+
+def _ended(trajectory: Trajectory, result: Result, hear: Hear) -> Trajectory:
+    """An attempt that a fault has ended."""
+    trajectory.stop = Stop.ENVIRONMENT_TIMEOUT if result.fault is Fault.TIMEOUT else Stop.ENVIRONMENT_FAULT
+    trajectory.stop_detail = result.message
+    hear(trajectory, result)
     return trajectory
 
 
@@ -92,26 +126,32 @@ def has_expert(name: str, options: dict[str, Any]) -> bool:
         registry.close(env)
 
 
-def _play(env: AdvisedEnv, task: Task, number: int, agent: Agent, max_turns: int, player: ExpertPlayer, seed: int) -> Trajectory:
-    observation = env.reset(task, 0)
-    context, trajectory = agent.context(), Trajectory(number, number, task=task.id)
+def _play(
+    task: Task, number: int, agent: Agent, max_turns: int, player: ExpertPlayer | RandomPlayer, seed: int, hear: Hear
+) -> Play[Trajectory]:
+    trajectory = Trajectory(number, number, task=task.id)
+    result = yield Reset(task)
+    if result.transition is None:
+        return _ended(trajectory, result, hear)
+    observation, context = result.observation, agent.context()
     context.start(task, observation)
     for t in range(max_turns):
         prompt = context.prompt()
         if not prompt.fits:
             break
-        asked = player.act(observation, Place(task, seed, t))
-        try:
-            transition = env.step(asked or ASK_EXPERT)
-        except NoAdvice:  # chance has spoiled the task: there is nothing to learn from here on
+        asked = player.act(observation, Place(task, seed, t)) or ASK_EXPERT
+        result = yield asked
+        if result.message.startswith(NO_ADVICE):  # chance has spoiled the task: there is nothing to learn from here on
             break
+        if (transition := result.transition) is None:
+            return _ended(trajectory, result, hear)
         action = str(transition.info["action"])
         response = agent.write(action)
         if asked == ASK_EXPERT:
-            turn = Turn(observation.key, float(transition.reward), True, observation.text, "", action, action, prompt.ids, response)
+            turn = Turn(observation.key, transition.reward, True, observation.text, "", action, action, prompt.ids, response)
             turn.images = prompt.images
             trajectory.turns.append(turn)
-        observation, trajectory.success = transition.observation, bool(transition.success)
+        observation, trajectory.success = transition.observation, transition.success
         if transition.done:
             break
         context.record(response, Parsed(action), observation)
