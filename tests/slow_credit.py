@@ -241,3 +241,44 @@ def bi_level_gae(rows: list[Row], gamma: float, lam: float, token_gamma: float, 
             rewards = [0.0] * (len(row.token_values) - 1) + [a + v]
             credit[id(row)] = gae(rewards, row.token_values, token_gamma, token_lam)
     return [a for row in rows for a in credit[id(row)]]
+
+
+def lambda_returns(rewards: Sequence[float], values: Sequence[float], gamma: float, lam: float) -> list[float]:
+    """What a critic should say along one trajectory, from the definition of the λ-return: the reward, then a mixture of the next value and
+    of the next λ-return. Nothing follows the last step."""
+    out: list[float] = []
+    for k in reversed(range(len(rewards))):
+        follows = k + 1 < len(rewards)
+        out.append(rewards[k] + (gamma * ((1 - lam) * values[k + 1] + lam * out[-1]) if follows else 0.0))
+    return out[::-1]
+
+
+def turn_targets(rows: list[Row], gamma: float, lam: float, penalty: float) -> list[float]:
+    found = {}
+    for path in trajectories(rows).values():
+        rewards = [row.reward - (0.0 if row.valid else penalty) for row in path]
+        for row, target in zip(path, lambda_returns(rewards, [row.value for row in path], gamma, lam), strict=True):
+            found[id(row)] = target
+    return [found[id(row)] for row in rows]
+
+
+def token_targets(rows: list[Row], gamma: float, lam: float, penalty: float) -> list[float]:
+    """Every turn has a token; flat in row order."""
+    found: dict[int, list[float]] = {}
+    for path in trajectories(rows).values():
+        rewards = [r for row in path for r in [0.0] * (len(row.token_values) - 1) + [row.reward - (0.0 if row.valid else penalty)]]
+        flat = lambda_returns(rewards, [v for row in path for v in row.token_values], gamma, lam)
+        for row in path:
+            found[id(row)], flat = flat[: len(row.token_values)], flat[len(row.token_values) :]
+    return [target for row in rows for target in found[id(row)]]
+
+
+def bi_level_targets(rows: list[Row], gamma: float, lam: float, token_gamma: float, token_lam: float, penalty: float) -> list[float]:
+    """The λ-return over the ends of turns is what the last token of a turn should be worth; the tokens before it look forward to that."""
+    found: dict[int, list[float]] = {}
+    for path in trajectories(rows).values():
+        rewards = [row.reward - (0.0 if row.valid else penalty) for row in path]
+        for row, at_end in zip(path, lambda_returns(rewards, [row.token_values[-1] for row in path], gamma, lam), strict=True):
+            inside = [0.0] * (len(row.token_values) - 1) + [at_end]
+            found[id(row)] = lambda_returns(inside, row.token_values, token_gamma, token_lam)
+    return [target for row in rows for target in found[id(row)]]

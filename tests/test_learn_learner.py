@@ -83,7 +83,7 @@ def test_old_logprobs_are_those_before_the_first_step() -> None:
     computed, given = Learner(tiny(), several), Learner(tiny(), several)
     annotated = given.annotate(found, rollouts)
     packed = pack(found, rollouts)
-    assert np.allclose(annotated.extra["old_logprob"][packed.index], given.logprobs(packed), atol=1e-6)
+    assert np.allclose(annotated.token_extra["old_logprob"][packed.index], given.logprobs(packed), atol=1e-6)
     metrics = computed.update(found, rollouts, values, seed=1)
     given.update(found, annotated, values, seed=1)
     assert equal(weights_of(computed), weights_of(given))
@@ -268,12 +268,14 @@ def test_ppo_runs_from_values_to_targets(algorithm: str, options: dict[str, Any]
     variances = []
     for seed in range(15):
         annotated = learner.annotate(found, rollouts)
-        targets = gae_targets(annotated, level=level, lam=1.0)
-        advantages = credit.compute(algorithm, annotated, lam=1.0, **options)
-        variances.append(learner.update(found, annotated, advantages, seed, targets=targets)["explained_variance"])
+        given = credit.assign(algorithm, annotated, lam=1.0, **options)
+        variances.append(learner.update(found, annotated, given, seed)["explained_variance"])
     assert variances[-1] > 0.5 > variances[0]
+    np.testing.assert_allclose(given.targets, gae_targets(annotated, level=level, lam=1.0), rtol=1e-12)
     with pytest.raises(TurnwiseError, match="gae_targets"):
-        learner.update(found, annotated, advantages)
+        learner.update(found, annotated, credit.compute("grpo", annotated))
+    with pytest.raises(TurnwiseError, match="its targets have shape"):
+        learner.update(found, annotated, given, targets=np.zeros(3))
 
 
 def test_values_land_on_their_own_turns() -> None:

@@ -131,6 +131,16 @@ def test_a_model_whose_sequences_would_leak_runs_them_one_at_a_time() -> None:
     torch.testing.assert_close(logprob, torch.cat(plain), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_attention_that_never_sees_the_borders_is_noticed_in_any_precision(dtype: torch.dtype) -> None:
+    from transformers import GPTJConfig, GPTJForCausalLM  # takes the borders and passes them to nobody; half precision hides the leak
+
+    torch.manual_seed(0)
+    model = GPTJForCausalLM(GPTJConfig(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, rotary_dim=4, n_positions=64)).to(dtype)
+    with pytest.warns(UserWarning, match="one at a time"):
+        assert not PackedModel(model).packs
+
+
 def hooked(change: Any) -> Any:
     """A model whose hidden states are changed by a function of the row's token ids."""
     model = tiny()

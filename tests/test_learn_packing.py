@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from learn_cases import rollouts_of, trajectories
 
+from turnwise.credit import Credit
 from turnwise.errors import TurnwiseError
 from turnwise.learn.packing import microbatches, minibatches, pack
 from turnwise.rollouts import Trajectory, Turn
@@ -111,7 +112,7 @@ def test_neither_the_order_of_trajectories_nor_that_of_rows_changes_a_token(seed
 
     assert numbered(straight, rollouts, credit) == numbered(turned, mixed, moved)
     flat = rng.normal(size=int(rollouts.tokens.sum()))  # type: ignore[union-attr]
-    by_token = dict(zip(straight.index.tolist(), straight.per_token(flat, rollouts).tolist(), strict=True))
+    by_token = dict(zip(straight.index.tolist(), straight.per_token(Credit(flat, "token"), rollouts).tolist(), strict=True))
     assert by_token == dict(enumerate(flat.tolist()))
 
 
@@ -180,8 +181,20 @@ def test_rollouts_that_do_not_match_the_trajectories_are_refused() -> None:
 def test_credit_of_a_wrong_length_is_refused() -> None:
     found = trajectories(2)
     rollouts = rollouts_of(found)
-    with pytest.raises(TurnwiseError, match="one number a turn"):
+    with pytest.raises(TurnwiseError, match="one number per turn"):
         pack(found, rollouts).per_token(np.zeros(len(rollouts) + 1), rollouts)
+
+
+def test_the_level_of_credit_is_declared_and_not_told_from_its_length() -> None:
+    found = [Trajectory("g", "x", turns=[turn([1], []), turn([2], [5, 6, 7]), turn([3], [])])]  # three turns, three tokens
+    rollouts = rollouts_of(found)
+    packed, numbers = pack(found, rollouts), np.array([1.0, 2.0, 3.0], np.float32)
+    assert packed.per_token(numbers, rollouts).tolist() == [2.0, 2.0, 2.0]
+    assert packed.per_token(Credit(numbers, "token"), rollouts).tolist() == [1.0, 2.0, 3.0]
+    assert Credit(numbers, "token").by_turn(rollouts).tolist() == [0.0, 2.0, 0.0]
+    assert Credit(numbers).by_turn(rollouts).tolist() == [1.0, 2.0, 3.0]
+    with pytest.raises(TurnwiseError, match="says so"):
+        pack(found[:1], rollouts).per_token(np.zeros(4), rollouts)
 
 
 @settings(max_examples=25, deadline=None)

@@ -36,8 +36,8 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def page(browser: Any) -> Iterator[Any]:
-    """A page of 1280 × 720 that counts errors and requests to anywhere else."""
+def page(browser: Any, url: str) -> Iterator[Any]:
+    """A page of 1280 × 720 that counts errors and requests to anywhere else. It is closed before the server is."""
     opened = browser.new_page(viewport={"width": 1280, "height": 720})
     opened.set_default_timeout(15_000)
     opened.problems = []
@@ -227,13 +227,11 @@ def test_two_runs_stand_side_by_side_on_the_same_task(page: Any, url: str) -> No
     assert texts(page, ".column .outcome") == ["✗ not solved", "✗ not solved"]
 
 
-def test_the_long_names_of_a_sweep_are_read_whole_where_two_runs_are_chosen(page: Any, runs: Path) -> None:
+def test_the_long_names_of_a_sweep_are_read_whole_where_two_runs_are_chosen(page: Any, runs: Path, url: str) -> None:
     names = [f"numberline-tiny-credit.name={name}-seed=0" for name in ("gigpo", "grpo")]
     for name in names:
         make_run(runs, name)
-    served = Server(Shelf(runs), 0)
-    threading.Thread(target=served.serve_forever, daemon=True).start()
-    open_page(page, f"{served.url}#/compare?a={names[0]}&b={names[1]}")
+    open_page(page, f"{url}#/compare?a={names[0]}&b={names[1]}")
     page.wait_for_selector(".sides select")
     for chosen in page.locator(".sides select").all():
         wide = chosen.evaluate(
@@ -244,8 +242,6 @@ def test_the_long_names_of_a_sweep_are_read_whole_where_two_runs_are_chosen(page
             }"""
         )
         assert wide > 0
-    served.shutdown()
-    served.server_close()
 
 
 def test_pictures_are_shown(page: Any, url: str) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from typer.testing import CliRunner
 import turnwise as tw
 from turnwise.cli import app
 from turnwise.pages.report import collect, digest, html, key, write_report
-from turnwise.pages.server import SCRIPTS, Server, static
+from turnwise.pages.server import SCRIPTS, WORKERS, Server, static
 from turnwise.pages.shelf import Shelf
 
 
@@ -120,6 +122,94 @@ def test_pages_may_load_nothing_from_elsewhere(server: Server) -> None:
 def test_head_sends_no_body(server: Server) -> None:
     status, headers, body = ask(server, "/api/runs", "HEAD")
     assert (status, body) == (200, b"") and int(headers["Content-Length"]) > 0
+
+
+def head_of(server: Server, path: str = "/api/runs") -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\nConnection: close\r\n\r\n".encode()
+
+
+def read_all(caller: socket.socket) -> bytes:
+    parts = []
+    while part := caller.recv(1 << 16):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def test_a_burst_of_callers_is_answered_by_a_few_threads(tmp_path: Path) -> None:
+    """All call before anybody is served, so that it does not depend on speed whether the system has room for them."""
+    make_run(tmp_path)
+    served = Server(Shelf(tmp_path), 0)
+    callers = [socket.create_connection(served.server_address, timeout=20) for _ in range(200)]
+    for caller in callers:
+        caller.sendall(head_of(served))
+    before, most = threading.active_count(), 0
+    threading.Thread(target=served.serve_forever, daemon=True).start()
+    for caller in callers:
+        assert read_all(caller).startswith(b"HTTP/1.1 200 ")
+        most = max(most, threading.active_count() - before)
+        caller.close()
+    served.shutdown()
+    served.server_close()
+    assert 0 < most <= WORKERS + 1
+
+
+def test_callers_that_say_nothing_or_only_half_hold_nobody_up(server: Server) -> None:
+    silent = [socket.create_connection(server.server_address, timeout=20) for _ in range(100)]
+    for caller in silent[50:]:
+        caller.sendall(b"GET /api/runs HTTP/1.1\r\nHost: 127")
+    assert ask(server, "/api/runs")[0] == 200
+    silent[-1].sendall(head_of(server).partition(b"Host: 127")[2])
+    assert read_all(silent[-1]).startswith(b"HTTP/1.1 200 "), "a slow caller is answered too"
+    for caller in silent:
+        caller.close()
+
+
+def test_connections_that_nobody_uses_give_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnwise.pages.server.MOST_CONNECTIONS", 3)
+    monkeypatch.setattr("turnwise.pages.server.PATIENCE", 0.0)
+    make_run(tmp_path)
+    served = Server(Shelf(tmp_path), 0)
+    threading.Thread(target=served.serve_forever, daemon=True).start()
+    silent = [socket.create_connection(served.server_address, timeout=20) for _ in range(4)]
+    with suppress(ConnectionResetError):
+        assert silent[0].recv(1) == b"", "the oldest was closed"
+    assert ask(served, "/api/runs")[0] == 200
+    for caller in silent:
+        caller.close()
+    served.shutdown()
+    served.server_close()
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"nonsense\r\n\r\n", b"400"),
+        (b"GET / HTTP/3\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: evil.example\r\n\r\n", b"403"),
+        (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 5\r\n\r\nGET /", b"200"),
+    ],
+)
+def test_what_is_no_request_gets_one_answer_and_the_connection_ends(server: Server, sent: bytes, status: bytes) -> None:
+    with socket.create_connection(server.server_address, timeout=20) as caller:
+        caller.sendall(sent)
+        found = read_all(caller)
+    assert found.startswith(b"HTTP/1.1 " + status) and found.count(b"HTTP/1.1") == 1
+
+
+def test_a_request_that_is_too_long_ends_its_connection_alone(server: Server) -> None:
+    with socket.create_connection(server.server_address, timeout=20) as caller, suppress(ConnectionError):
+        caller.sendall(b"GET /api/run?run=" + b"x" * 100_000)
+        assert read_all(caller)[:13] in (b"", b"HTTP/1.1 431 ")
+    assert ask(server, "/api/runs")[0] == 200
+
+
+def test_one_connection_serves_many_requests(server: Server) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    for _ in range(3):
+        connection.request("GET", "/api/runs")
+        assert json.loads(connection.getresponse().read())["runs"]
+    connection.close()
 
 
 def test_a_failure_is_told_and_the_server_goes_on(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,11 +138,13 @@ def test_next_anchor_shares_the_table_and_may_be_unknown() -> None:
 
 
 def test_per_token_columns_move_with_their_rows() -> None:
-    r = Rollouts.from_columns(**columns(tokens=[2, 0, 1, 3, 1], token_value=range(7), extra={"per_token": range(7), "per_turn": range(5)}))
+    r = Rollouts.from_columns(
+        **columns(tokens=[2, 0, 1, 3, 1], token_value=range(7), extra={"per_turn": range(5)}, token_extra={"per_token": range(7)})
+    )
     moved = r.permuted([3, 1, 4, 0, 2])
     assert moved.token_value is not None
     assert moved.token_value.tolist() == [3, 4, 5, 6, 0, 1, 2]
-    assert moved.extra["per_token"].tolist() == [3, 4, 5, 6, 0, 1, 2]
+    assert moved.token_extra["per_token"].tolist() == [3, 4, 5, 6, 0, 1, 2]
     assert moved.extra["per_turn"].tolist() == [3, 1, 4, 0, 2]
     assert moved.in_order().token_value.tolist() == list(range(7))
 

@@ -360,7 +360,7 @@ def test_what_is_no_run_cannot_be_resumed(tmp_path: Path) -> None:
     with pytest.raises(TurnwiseError, match="is not a folder"):
         tw.train(resume=tmp_path / "absent")
     with pytest.raises(TurnwiseError, match="keeps its recipe"):
-        tw.train(resume=tmp_path, seed=3)
+        tw.train("recipe.toml", resume=tmp_path)
 
 
 def test_a_model_folder_without_a_tokenizer_is_named(tmp_path: Path) -> None:

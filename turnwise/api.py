@@ -20,6 +20,7 @@ from turnwise.learn import checkpoint
 from turnwise.recipes import content_hash, to_toml
 from turnwise.report.progress import Reporter
 from turnwise.report.summary import summarise_run
+from turnwise.resume import apply_changes, resumed_config
 from turnwise.rollouts import Stop
 from turnwise.runs import CONFIG, Run
 from turnwise.system import System
@@ -43,10 +44,9 @@ def train(
     """Train by a recipe (none: the defaults), or go on with a run that was stopped. Overrides are keyword arguments; dotted keys go in
     as `**{"credit.name": "grpo"}`. Progress is silent unless a reporter is given."""
     if resume is not None:
-        if recipe is not None or overrides:
-            raise TurnwiseError("a resumed run keeps its recipe: give either resume, or a recipe with overrides")
-        run = Run.open(resume)
-        return train_config(Config.load(run.folder / CONFIG), run, reporter)
+        if recipe is not None:
+            raise TurnwiseError("a resumed run keeps its recipe: give either resume, or a recipe")
+        return go_on(Run.open(resume), overrides, reporter)
     config = Config.load(recipe, overrides)
     check_trainable(config)
     run = Run.create(config.out, config.name, to_toml(config))
@@ -55,6 +55,14 @@ def train(
     except TurnwiseError:
         run.remove_unused()
         raise
+
+
+def go_on(run: Run, changes: Mapping[str, Any], reporter: Reporter | None = None) -> Result:
+    """Train in the folder of a run that was stopped, or that is finished and should be longer (`iterations`)."""
+    config = resumed_config(run, changes)
+    check_trainable(config)
+    apply_changes(run, config, (reporter or Reporter()).note)
+    return train_config(config, run, reporter)
 
 
 def check_trainable(config: Config) -> None:

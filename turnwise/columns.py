@@ -24,6 +24,7 @@ SCHEMA = "turnwise.rollouts"
 VERSION = 1
 BY_TURN = ("group", "trajectory", "t", "reward", "anchor", "valid", "next_anchor", "success", "value", "tokens")
 BY_TOKEN = ("token_value", "token_logprob")
+LEARNERS = ("old_logprob", "ref_logprob")  # per token, added by `Learner.annotate`
 
 
 def bad(column: str, row: int | np.integer, what: str) -> TurnwiseError:
@@ -159,17 +160,27 @@ def _read_flat(columns: dict[str, Any], given: dict[str, Any], rows: int) -> Non
         columns[name] = _numbers(name, given[name])
         if len(columns[name]) != total:
             raise TurnwiseError(f"column {name!r} has {len(columns[name])} entries; the column 'tokens' adds up to {total}")
-    columns["extra"] = {}
-    for name, values in (given["extra"] or {}).items():
-        if name in BY_TURN or name in BY_TOKEN:
-            raise TurnwiseError(f"extra column {name!r} has the name of a column of its own: give it as {name}=…")
-        array = np.array(values)
-        if array.ndim == 0 or len(array) not in (rows, total) or array.dtype.kind not in "biufSU":
-            want = f"{rows} entries (one a turn)" + ("" if total is None else f" or {total} (one a token)")
-            raise TurnwiseError(
-                f"extra column {name!r}: an array of numbers or text with {want} is needed, got {array.dtype} {array.shape}"
-            )
-        columns["extra"][name] = array
+    columns["extra"] = {name: _extra(name, values, rows, "turn", total) for name, values in (given["extra"] or {}).items()}
+    columns["token_extra"] = {name: _extra(name, values, total, "token", rows) for name, values in (given["token_extra"] or {}).items()}
+    if twice := sorted(columns["extra"].keys() & columns["token_extra"].keys()):
+        raise TurnwiseError(f"extra column {twice[0]!r} is given per turn (extra) and per token (token_extra): choose one")
+
+
+def _extra(name: str, values: Any, size: int | None, level: str, other: int | None) -> NDArray[Any]:
+    """A column of the user's own at the level that was said: `extra` has one entry per turn, `token_extra` one per token."""
+    if name in BY_TURN or name in BY_TOKEN:
+        raise TurnwiseError(f"extra column {name!r} has the name of a column of its own: give it as {name}=…")
+    if size is None:
+        raise TurnwiseError(f"extra column {name!r} has one entry per token, so the column 'tokens' (tokens of each turn) is needed too")
+    array = np.array(values)
+    if array.ndim == 0 or len(array) != size or array.dtype.kind not in "biufSU":
+        elsewhere = "token_extra" if level == "turn" else "extra"
+        hint = f"; with one entry per {'token' if level == 'turn' else 'turn'} it belongs in {elsewhere}={{…}}"
+        raise TurnwiseError(
+            f"extra column {name!r}: an array of numbers or text with {size} entries (one per {level}) is needed, got {array.dtype} "
+            f"{array.shape}{hint if array.ndim and len(array) == other else ''}"
+        )
+    return array
 
 
 def _check_trajectories(columns: dict[str, Any]) -> None:
@@ -229,8 +240,8 @@ def write(rollouts: Rollouts, path: Path) -> Path:
     arrays["anchor_is_text"] = np.array([text is not None for text in texts], np.bool_)
     arrays["anchor_text_ends"] = np.cumsum([len(blob) for blob in blobs], dtype=np.int64)
     arrays["anchor_text"] = np.frombuffer(b"".join(blobs), np.uint8)
-    arrays |= {f"extra.{name}": column for name, column in rollouts.extra.items()}
-    header = json.dumps({"schema": SCHEMA, "version": VERSION})
+    arrays |= {f"extra.{name}": column for name, column in {**rollouts.extra, **rollouts.token_extra}.items()}
+    header = json.dumps({"schema": SCHEMA, "version": VERSION, "token_extra": sorted(rollouts.token_extra)})
     return write_atomically(path, lambda file: np.savez_compressed(file, header=np.array(header), **arrays))
 
 
@@ -242,19 +253,20 @@ def read(cls: type[Rollouts], path: Path) -> Rollouts:
         with np.load(path, allow_pickle=False) as archive:
             if not hasattr(archive, "files") or "header" not in archive.files:
                 raise TurnwiseError(f"{path}: not a Turnwise rollouts file (it has no header)")
-            _check_header(path, str(archive["header"]))
+            by_token = _check_header(path, str(archive["header"]))
             arrays = {name: archive[name] for name in archive.files if name != "header"}
     except TurnwiseError:
         raise
     except Exception as error:  # a damaged archive fails in many ways: zip, zlib, numpy's header, text
         raise TurnwiseError(f"{path}: damaged, or not a Turnwise rollouts file ({error})") from None
     try:
-        return _assemble(cls, arrays)
+        return _assemble(cls, arrays, by_token)
     except (KeyError, IndexError, UnicodeDecodeError) as error:
         raise TurnwiseError(f"{path}: damaged: its columns do not fit together ({error})") from None
 
 
-def _check_header(path: Path, text: str) -> None:
+def _check_header(path: Path, text: str) -> list[str] | None:
+    """The names of the extra columns that have one entry per token; none where the file does not say."""
     try:
         header = json.loads(text)
         schema, version = header["schema"], header["version"]
@@ -268,9 +280,11 @@ def _check_header(path: Path, text: str) -> None:
             f"{path}: written with {which} schema (version {version}); this Turnwise reads version {VERSION}. "
             "Read it with the Turnwise that wrote it, or collect the rollouts again"
         )
+    named = header.get("token_extra")
+    return [str(name) for name in named] if isinstance(named, list) else None
 
 
-def _assemble(cls: type[Rollouts], arrays: dict[str, Any]) -> Rollouts:
+def _assemble(cls: type[Rollouts], arrays: dict[str, Any], by_token: list[str] | None) -> Rollouts:
     ends = arrays.pop("anchor_text_ends").tolist()
     blob = arrays.pop("anchor_text").tobytes()
     is_text = arrays.pop("anchor_is_text").tolist()
@@ -281,4 +295,7 @@ def _assemble(cls: type[Rollouts], arrays: dict[str, Any]) -> Rollouts:
     table = AnchorTable(arrays.pop("anchor_hashes"), texts)
     extra = {name.removeprefix("extra."): arrays.pop(name) for name in list(arrays) if name.startswith("extra.")}
     columns = {name: arrays[name] for name in (*BY_TURN, *BY_TOKEN, "group_labels", "trajectory_labels") if name in arrays}
-    return cls(anchor_table=table, extra=extra, **columns)
+    if by_token is None:  # written before levels were declared: what is not one entry per turn, and what only a learner adds, is per token
+        by_token = [name for name, column in extra.items() if name in LEARNERS or len(column) != len(columns["t"])]
+    token_extra = {name: extra.pop(name) for name in by_token if name in extra}
+    return cls(anchor_table=table, extra=extra, token_extra=token_extra, **columns)

@@ -254,11 +254,10 @@ def credit_columns(run: Run, iteration: int) -> dict[str, Any]:
     """What the run's algorithm gave every turn, and why (`turnwise.credit.explain`)."""
     from turnwise import credit
     from turnwise.config import Config
-    from turnwise.replay import per_turn
     from turnwise.runs import CONFIG
     from turnwise.stored import stored_rollouts
 
     rollouts, own = stored_rollouts(run, iteration), Config.load(run.folder / CONFIG).credit
     why = credit.explain(rollouts, **(own.options if own.name == "gigpo" else {}))
-    given = per_turn(credit.compute(own.name, rollouts, **own.options), rollouts)
+    given = credit.assign(own.name, rollouts, **own.options).by_turn(rollouts)
     return {"credit": given, **why}

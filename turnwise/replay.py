@@ -21,7 +21,7 @@ from turnwise.config import Config
 from turnwise.errors import TurnwiseError
 from turnwise.recipes import parse_override
 from turnwise.report.agreement import agreement, biggest_differences
-from turnwise.rollouts import Floats, Rollouts
+from turnwise.rollouts import Rollouts
 from turnwise.runs import CONFIG, Run
 from turnwise.seeds import derive
 from turnwise.stored import stored_rollouts, stored_trajectories
@@ -57,14 +57,14 @@ def replay(
         iteration = known[-1]
     rollouts = stored_rollouts(run, iteration)
     variants = _variants(run, overrides, also, update)
-    credits = [credit.compute(variant.config.credit.name, rollouts, **variant.config.credit.options) for variant in variants]
-    by_turn = [per_turn(values, rollouts) for values in credits]
+    credits = [credit.assign(variant.config.credit.name, rollouts, **variant.config.credit.options) for variant in variants]
+    by_turn = [given.by_turn(rollouts) for given in credits]
     records = run.trajectories(iteration)
     found: dict[str, Any] = {
         "run": str(run.folder),
         "iteration": iteration,
         "turns": len(rollouts),
-        "credits": [{"name": v.name} | credit.sizes(values) for v, values in zip(variants, credits, strict=True)],
+        "credits": [{"name": v.name} | credit.sizes(given.values) for v, given in zip(variants, credits, strict=True)],
         "comparisons": [
             {"one": variants[0].name, "other": variant.name}
             | agreement(by_turn[0], other)
@@ -89,17 +89,6 @@ def _variants(run: Run, overrides: Sequence[str], also: Sequence[str], update: b
     return found + [Variant(f"credit.name={name}", Config.load(recipe, {"credit.name": name})) for name in also]
 
 
-def per_turn(values: Any, rollouts: Rollouts) -> Floats:
-    """One number a turn: as it is, or the mean over the turn's tokens."""
-    exact = np.asarray(values, np.float64)
-    if exact.shape == (len(rollouts),):
-        return exact
-    offsets = rollouts.token_offsets
-    sums = np.concatenate([np.zeros(1), np.cumsum(exact)])
-    means: Floats = (sums[offsets[1:]] - sums[offsets[:-1]]) / np.maximum(np.diff(offsets), 1)
-    return means
-
-
 # -- the update ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -112,7 +101,7 @@ def replayable(run: Run) -> list[int]:
     return [n for n in kept if n - 1 in steps]
 
 
-def _updates(run: Run, iteration: int, rollouts: Rollouts, variants: Sequence[Variant], credits: Sequence[Any]) -> dict[str, Any]:
+def _updates(run: Run, iteration: int, rollouts: Rollouts, variants: Sequence[Variant], credits: Sequence[credit.Credit]) -> dict[str, Any]:
     if iteration not in (possible := replayable(run)):
         raise TurnwiseError(
             f"the update of iteration {iteration} cannot be run again: that needs its tokens (run.keep_tokens) and the checkpoint of "
@@ -120,7 +109,7 @@ def _updates(run: Run, iteration: int, rollouts: Rollouts, variants: Sequence[Va
             "run.checkpoint_every=1 with a larger run.keep_checkpoints keeps more"
         )
     trajectories = stored_trajectories(run, iteration, tokens=True)
-    moves = [_move(run, iteration, variant, trajectories, rollouts, values) for variant, values in zip(variants, credits, strict=True)]
+    moves = [_move(run, iteration, variant, trajectories, rollouts, given) for variant, given in zip(variants, credits, strict=True)]
     logged = next((line for line in run.metrics() if line.get("iteration") == iteration), {})
     return {
         "updates": [{"name": variant.name} | move["metrics"] for variant, move in zip(variants, moves, strict=True)],
@@ -137,7 +126,7 @@ def _updates(run: Run, iteration: int, rollouts: Rollouts, variants: Sequence[Va
     }
 
 
-def _move(run: Run, iteration: int, variant: Variant, trajectories: Any, rollouts: Rollouts, values: Any) -> dict[str, Any]:
+def _move(run: Run, iteration: int, variant: Variant, trajectories: Any, rollouts: Rollouts, given: credit.Credit) -> dict[str, Any]:
     """One update from the checkpoint before the iteration: its metrics, its first gradient, and how the weights moved."""
     from turnwise.learn import checkpoint
     from turnwise.learn.packing import pack
@@ -157,7 +146,7 @@ def _move(run: Run, iteration: int, variant: Variant, trajectories: Any, rollout
     packed = pack(trajectories, rollouts)
     before, start = learner.logprobs(packed), _copy(learner.weights.tensors())
     config = variant.config
-    metrics = system.learn(trajectories, rollouts, values, derive(config.seed, "update", iteration), (iteration - 1) / config.iterations)
+    metrics = system.learn(trajectories, rollouts, given, derive(config.seed, "update", iteration), (iteration - 1) / config.iterations)
     delta = {name: tensor.cpu() - start[name] for name, tensor in learner.weights.tensors().items()}
     gap = learner.logprobs(packed).astype(np.float64) - before
     own = {name: value for name, value in metrics.items() if not name.startswith("seconds")}

@@ -14,7 +14,7 @@ from typing import Any
 
 from turnwise.collect.rewards import BadReward, Rewards, Term
 from turnwise.config import Config
-from turnwise.envs.locate import load_reference
+from turnwise.envs.locate import REWARD, load_reference
 from turnwise.envs.scripts import Play, Reset, play_all
 from turnwise.errors import TurnwiseError
 from turnwise.files import write_text_atomically
@@ -51,10 +51,7 @@ def rescore(run_folder: str | Path, iteration: int | None = None, reward: str | 
 
 def only(reference: str) -> Rewards:
     """A reward that is one function of the user's own."""
-    function = load_reference(reference)
-    if not callable(function):
-        raise TurnwiseError(f"--reward {reference}: that is {type(function).__name__}, not a function")
-    return Rewards(0.0, [Term("reward", function)])
+    return Rewards(0.0, [Term("reward", load_reference(reference, REWARD))])
 
 
 def find_tasks(system: System, split: str, wanted: Sequence[str]) -> dict[str, Task]:

@@ -100,6 +100,7 @@ class Rollouts:
     token_value: Floats | None = None
     token_logprob: Floats | None = None
     extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    token_extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     @classmethod
     def from_columns(
@@ -118,6 +119,7 @@ class Rollouts:
         token_value: Any = None,
         token_logprob: Any = None,
         extra: Mapping[str, Any] | None = None,
+        token_extra: Mapping[str, Any] | None = None,
     ) -> Rollouts:
         """Rollouts from sequences of equal length, one entry a turn.
 
@@ -125,7 +127,7 @@ class Rollouts:
         reward: of this turn. anchor: the state the turn started from (text, bytes, integer or image). valid: whether the response could
         be parsed (default: all). next_anchor: the state the turn led to, None where unknown. success: of the trajectory, on each of its
         turns. value: a critic's value of the state. tokens: response tokens of the turn; token_value, token_logprob: flat, one entry a
-        token, in row order. extra: further columns by name, one entry a turn or, where `tokens` is given, one a token.
+        token, in row order. extra: further columns by name, one entry per turn. token_extra: the same, one entry per token.
         """
         from turnwise.columns import read_columns
 
@@ -214,12 +216,14 @@ class Rollouts:
         changes: dict[str, Any] = {name: rows(getattr(self, name)) for name in by_turn}
         for name in ("token_value", "token_logprob"):
             changes[name] = flat_tokens(getattr(self, name))
-        changes["extra"] = {name: rows(column) if len(column) == len(self) else flat_tokens(column) for name, column in self.extra.items()}
+        changes["extra"] = {name: rows(column) for name, column in self.extra.items()}
+        changes["token_extra"] = {name: flat_tokens(column) for name, column in self.token_extra.items()}
         return replace(self, **changes)
 
     def need(self, column: str, why: str) -> NDArray[Any]:
         """The named column; an error that says who needs it where it is absent."""
-        found: NDArray[Any] | None = self.extra[column] if column in self.extra else getattr(self, column, None)
+        further = {**self.extra, **self.token_extra}
+        found: NDArray[Any] | None = further[column] if column in further else getattr(self, column, None)
         if found is None:
             raise TurnwiseError(f"{why} needs the column {column!r}, which these rollouts do not have")
         return found

@@ -23,7 +23,7 @@ from turnwise.config import Config, Sft
 from turnwise.engines.base import Engine, Sampling
 from turnwise.envs import registry
 from turnwise.envs.blame import EnvironmentFault
-from turnwise.envs.locate import load_reference
+from turnwise.envs.locate import REWARD, load_reference
 from turnwise.envs.look import first_look
 from turnwise.envs.pool import Pool
 from turnwise.envs.scripts import Limits
@@ -33,7 +33,7 @@ from turnwise.exchange import read_trajectories
 from turnwise.learn.learner import Learner
 from turnwise.learn.settings import OptimiserSettings
 from turnwise.learn.sft import SftSettings, warm_start
-from turnwise.learn.values import gae_targets
+from turnwise.learn.values import targets_of
 from turnwise.report.progress import told_after
 from turnwise.rollouts import Rollouts, Trajectory
 from turnwise.seeds import derive
@@ -169,12 +169,7 @@ class System:
     @cached_property
     def rewards(self) -> Rewards:
         """The environment's reward, scaled, and the user's own terms."""
-        terms = []
-        for term in self.config.reward:
-            function = load_reference(term.function)
-            if not callable(function):
-                raise TurnwiseError(f"reward term {term.name!r}: {term.function} is {type(function).__name__}, not a function")
-            terms.append(Term(term.name, function, term.weight))
+        terms = [Term(term.name, load_reference(term.function, REWARD), term.weight) for term in self.config.reward]
         return Rewards(self.config.env.reward_scale, terms)
 
     def sampling(self, temperature: float | None = None) -> Sampling:
@@ -247,7 +242,7 @@ class System:
             sleep()
 
     def update(
-        self, trajectories: Sequence[Trajectory], rollouts: Rollouts, advantages: Any, seed: int, progress: float
+        self, trajectories: Sequence[Trajectory], rollouts: Rollouts, advantages: credit.Credit, seed: int, progress: float
     ) -> dict[str, float]:
         """One update of the weights; the engine then forgets what it computed with the old ones."""
         self._rest_engine()
@@ -256,18 +251,19 @@ class System:
         return metrics
 
     def learn(
-        self, trajectories: Sequence[Trajectory], rollouts: Rollouts, advantages: Any, seed: int, progress: float
+        self, trajectories: Sequence[Trajectory], rollouts: Rollouts, advantages: credit.Credit, seed: int, progress: float
     ) -> dict[str, float]:
         """The learner's part of an update, which needs no engine."""
-        return self.learner.update(trajectories, rollouts, advantages, seed, targets=self._value_targets(rollouts), progress=progress)
+        targets = self._value_targets(rollouts, advantages)
+        return self.learner.update(trajectories, rollouts, advantages, seed, targets=targets, progress=progress)
 
-    def _value_targets(self, rollouts: Rollouts) -> Any:
-        """What the critic should learn: λ-returns with the credit's own discount."""
+    def _value_targets(self, rollouts: Rollouts, given: credit.Credit) -> Any:
+        """What the critic should learn: the targets of the credit function itself."""
         if self.config.learner.value is None:
             return None
-        options = credit.algorithms[self.config.credit.name].bind(self.config.credit.options, "credit algorithm")
-        shared = {name: options[name] for name in ("gamma", "lam", "invalid_penalty") if name in options}
-        return gae_targets(rollouts, level=self.config.learner.value.level, **shared)
+        entry = credit.algorithms[self.config.credit.name]
+        options = entry.bind(self.config.credit.options, credit.algorithms.kind)
+        return targets_of(given, rollouts, entry, options, self.config.learner.value.level)
 
     def warm_start(self, on_task: Callable[[], None] = lambda: None) -> dict[str, float]:
         """Learn from the expert's attempts at the first tasks of the plan's order."""

@@ -47,8 +47,8 @@ def loop(run: Run, system: System, reporter: Reporter, interrupted: Callable[[],
             reporter.phase("learning")
             with clock("credit"):
                 rollouts = system.annotate(trajectories, Rollouts.from_trajectories(trajectories))
-                advantages = credit.compute(config.credit.name, rollouts, **config.credit.options)
-                metrics |= numbers("credit", credit.diagnose(rollouts) | credit.sizes(advantages))
+                advantages = credit.assign(config.credit.name, rollouts, **config.credit.options)
+                metrics |= numbers("credit", credit.diagnose(rollouts) | credit.sizes(advantages.values))
             with clock("update"):
                 progress = state.iteration / config.iterations
                 metrics |= numbers(

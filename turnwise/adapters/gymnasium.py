@@ -19,7 +19,7 @@ from turnwise.adapters.base import Success, load, plain_values, turn_limit, well
 from turnwise.adapters.spaces import Named, actions_of, has_words, is_picture, words_of
 from turnwise.adapters.toytext import Words, drawing, words_for
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.envs.locate import load_reference
+from turnwise.envs.locate import GYM, load_reference
 from turnwise.errors import TurnwiseError
 from turnwise.seeds import derive
 from turnwise.tasks import Task
@@ -70,7 +70,7 @@ class GymnasiumEnv:
         def make(**more: Any) -> Any:
             try:
                 if ".py" in id:
-                    return load_reference(id)(**kwargs, **more)
+                    return load_reference(id, GYM)(**kwargs, **more)
                 return gymnasium.make(id, disable_env_checker=True, **kwargs, **more)
             except TurnwiseError:
                 raise

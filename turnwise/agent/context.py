@@ -25,7 +25,7 @@ from turnwise.agent.prompts import Past, View, load_template
 from turnwise.agent.settings import AgentSettings
 from turnwise.agent.text import goal_of, well_formed
 from turnwise.envs.base import Observation
-from turnwise.envs.locate import is_reference, load_reference
+from turnwise.envs.locate import CONTEXT, is_reference, load_reference
 from turnwise.errors import TurnwiseError, unknown_name
 from turnwise.images import Picture, picture, without_marks
 from turnwise.tasks import Task
@@ -262,10 +262,7 @@ def find_context(name: str) -> Callable[..., Context]:
         raise unknown_name("context", name, _contexts)
     if name.endswith(".py"):
         raise TurnwiseError(f"context {name!r}: say which class of the file is the context, as {name}:Class")
-    found = load_reference(name)
-    if not callable(found):
-        raise TurnwiseError(f"context {name!r} is {type(found).__name__}, not a class that takes a PromptMaker")
-    made_by: Callable[..., Context] = found
+    made_by: Callable[..., Context] = load_reference(name, CONTEXT)
     return made_by
 
 

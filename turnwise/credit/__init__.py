@@ -1,6 +1,6 @@
 """Credit: pure functions from rollouts to advantages. One file is one algorithm; `registry.py` runs them by name."""
 
 from turnwise.credit.diagnose import diagnose, explain, sizes
-from turnwise.credit.registry import algorithms, compute, register
+from turnwise.credit.registry import Credit, PerToken, PerTurn, algorithms, assign, compute, register
 
-__all__ = ["algorithms", "compute", "diagnose", "explain", "register", "sizes"]
+__all__ = ["Credit", "PerToken", "PerTurn", "algorithms", "assign", "compute", "diagnose", "explain", "register", "sizes"]

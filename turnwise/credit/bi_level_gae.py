@@ -4,7 +4,8 @@
     tokens:  GAE inside the turn with γ_token, λ_token, where the turn's only reward is A(e_k) + V(e_k), on its last token
 
 So credit crosses turns at the turn's discount and tokens at their own. The ends of turns come from the column `tokens`; finding them
-by non-zero rewards, as the public code does, would merge every turn without a reward into the next.
+by non-zero rewards, as the public code does, would merge every turn without a reward into the next. What the critic learns is this
+advantage, before normalisation, plus its value: the turn's discount never acts between tokens.
 """
 
 from __future__ import annotations
@@ -44,4 +45,4 @@ def bi_level_gae(
     reward = np.zeros(len(value))
     reward[last] = turn_advantage + turn_value
     advantage = scan_advantages(reward, value, token_rows(r), token_gamma, token_lam)
-    return PerToken(whitened(advantage, norm))
+    return PerToken(whitened(advantage, norm), targets=advantage + value)

@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from turnwise.anchors import Ints
-from turnwise.credit.registry import PerToken, register
+from turnwise.credit.registry import PerToken, PerTurn, register
 from turnwise.credit.segments import Norm, Penalty, reverse_scan, segment_sum, standardise
 from turnwise.errors import TurnwiseError
 from turnwise.options import Help
@@ -32,11 +32,12 @@ def gae(
     lam: Annotated[float, Help("λ: 0 trusts the critic, 1 the sampled return", low=0, high=1)] = 0.95,
     norm: Norm = "std",
     invalid_penalty: Penalty = 0.0,
-) -> Floats | PerToken:
+) -> PerTurn | PerToken:
     """Advantages from a critic's values; norm=std whitens them over the whole batch (turns or tokens)."""
     advantage = gae_advantages(r, level=level, gamma=gamma, lam=lam, invalid_penalty=invalid_penalty)
-    advantage = whitened(advantage, norm)
-    return PerToken(advantage) if level == "token" else advantage
+    if level == "token":
+        return PerToken(whitened(advantage, norm), targets=advantage + r.need("token_value", "gae with level=token"))
+    return PerTurn(whitened(advantage, norm), targets=advantage + r.need("value", "gae with level=turn"))
 
 
 def whitened(advantage: Floats, norm: str) -> Floats:

@@ -1,7 +1,8 @@
 """Credit functions by name.
 
-A credit function takes rollouts whose rows are sorted by group, trajectory and t, and returns one number a turn, or one a token (flat,
-in the order of `token_offsets`). To add one, put a file in this folder or register a function of your own:
+A credit function takes rollouts whose rows are sorted by group, trajectory and t, and returns one number per turn. `PerToken` says that it
+is one per token instead (flat, in the order of `token_offsets`); it and `PerTurn` also carry what a critic should learn, because only the
+function that discounts knows how. To add one, put a file in this folder or register a function of your own:
 
     @turnwise.credit.register("mine", paper="…")
     def mine(r: Rollouts, *, gamma: TurnDiscount = 0.95) -> Floats:
@@ -15,16 +16,17 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from turnwise.errors import TurnwiseError
 from turnwise.options import Entry, Registry
-from turnwise.rollouts import Rollouts, ragged
+from turnwise.rollouts import Floats, Rollouts, ragged
 
-CreditFunction = Callable[..., "NDArray[Any] | PerToken"]
+CreditFunction = Callable[..., "NDArray[Any] | PerTurn | PerToken"]
+Level = Literal["turn", "token"]
 
 
 def _load() -> None:
@@ -41,31 +43,77 @@ register = algorithms.register
 
 def compute(name: str, rollouts: Rollouts, **options: Any) -> NDArray[np.float32]:
     """The credit of every turn, float32[turns], in the rows' own order (per-token algorithms: float32[tokens], flat)."""
+    return assign(name, rollouts, **options).values
+
+
+def assign(name: str, rollouts: Rollouts, **options: Any) -> Credit:
+    """As `compute`, with what belongs to the numbers: their level and, from algorithms that use a critic, its targets."""
     entry = algorithms[name]
     return apply(entry, rollouts, entry.bind(options, algorithms.kind))
 
 
+@dataclass(frozen=True, eq=False)
+class Credit:
+    """Credit in the rows' own order. The level is said and never told from a length: a batch whose turns have one token on average has as
+    many tokens as turns.
+
+    values    float32, one per turn or one per response token
+    level     which of the two
+    targets   what a critic of that level should learn: the advantage before it was normalised, plus the value; None without a critic
+    """
+
+    values: NDArray[np.float32]
+    level: Level = "turn"
+    targets: Floats | None = None
+
+    def by_turn(self, rollouts: Rollouts) -> Floats:
+        """One number per turn: as it is, or the mean over the turn's tokens (0 for a turn without tokens)."""
+        exact = np.asarray(self.values, np.float64)
+        if self.level == "turn":
+            return exact
+        sums = np.concatenate([np.zeros(1), np.cumsum(exact)])[rollouts.token_offsets]
+        means: Floats = np.diff(sums) / np.maximum(np.diff(rollouts.token_offsets), 1)
+        return means
+
+
 @dataclass(frozen=True)
-class PerToken:
-    """What a per-token algorithm returns: one value a token, flat, in the order of `token_offsets`."""
+class PerTurn:
+    """What an algorithm with a critic of turns returns: one value per turn, and the critic's targets."""
 
     credit: NDArray[Any]
+    targets: NDArray[Any] | None = None
 
 
-def apply(entry: Entry[CreditFunction], rollouts: Rollouts, options: dict[str, Any]) -> NDArray[np.float32]:
+@dataclass(frozen=True)
+class PerToken:
+    """What a per-token algorithm returns: one value per token, flat, in the order of `token_offsets`, and the critic's targets."""
+
+    credit: NDArray[Any]
+    targets: NDArray[Any] | None = None
+
+
+def apply(entry: Entry[CreditFunction], rollouts: Rollouts, options: dict[str, Any]) -> Credit:
     """Run a credit function on rows in order and bring its result back to the rows' own order."""
     result = entry.function(rollouts.in_order(), **options)
-    by_token = isinstance(result, PerToken)
-    exact = np.asarray(result.credit if isinstance(result, PerToken) else result, np.float64)
-    want, unit = (int(rollouts.token_offsets[-1]), "token") if by_token else (len(rollouts), "turn")
-    if exact.shape != (want,):
-        raise TurnwiseError(f"credit algorithm {entry.name!r} returned shape {exact.shape}; one value a {unit} ({want}) is needed")
-    wrong = ~np.isfinite(exact)
-    if wrong.any():
-        raise TurnwiseError(f"credit algorithm {entry.name!r} returned {exact[wrong.argmax()]} for {unit} {int(wrong.argmax())}")
+    if not isinstance(result, (PerTurn, PerToken)):
+        result = PerTurn(result)
+    level: Level = "token" if isinstance(result, PerToken) else "turn"
+    size = int(rollouts.token_offsets[-1]) if level == "token" else len(rollouts)
+    exact = _checked(result.credit, size, entry.name, "", level)
     largest = np.finfo(np.float32).max
     credit: NDArray[np.float32] = np.clip(exact, -largest, largest).astype(np.float32)
+    targets = None if result.targets is None else _checked(result.targets, size, entry.name, " targets of", level)
     if rollouts.is_in_order:
-        return credit
-    place = ragged(rollouts.in_order().token_offsets, rollouts.positions) if by_token else rollouts.positions
-    return credit[place]
+        return Credit(credit, level, targets)
+    place = ragged(rollouts.in_order().token_offsets, rollouts.positions) if level == "token" else rollouts.positions
+    return Credit(credit[place], level, None if targets is None else targets[place])
+
+
+def _checked(values: Any, size: int, name: str, what: str, level: Level) -> Floats:
+    exact = np.asarray(values, np.float64)
+    if exact.shape != (size,):
+        raise TurnwiseError(f"credit algorithm {name!r} returned{what} shape {exact.shape}; one value per {level} ({size}) is needed")
+    wrong = ~np.isfinite(exact)
+    if wrong.any():
+        raise TurnwiseError(f"credit algorithm {name!r} returned{what} {exact[wrong.argmax()]} for {level} {int(wrong.argmax())}")
+    return exact

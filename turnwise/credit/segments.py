@@ -25,7 +25,8 @@ Weighting = Annotated[
     Help("what counts once in the episode statistics: each trajectory (the papers) or each turn (the public code: long ones weigh more)"),
 ]
 Penalty = Annotated[float, Help("subtracted for a turn whose response could not be parsed", low=0)]
-TurnDiscount = Annotated[float, Help("discount per turn", low=0, high=1)]
+PER_TURN = Help("discount per turn", low=0, high=1)
+TurnDiscount = Annotated[float, PER_TURN]
 
 
 def segment_sum(values: Floats, segment: Ints, size: int) -> Floats:

@@ -9,6 +9,8 @@ time: after `refresh`, and when a forward fails. A failed forward is tried again
 A vision-language model reads prompts with pictures through its own forward with their pixels, those of one kind (as long, with pictures of
 the same sizes) together; then they join the others. What it computed for such a prompt is not reused by the next one: equal tokens can
 stand for other pictures.
+Where the rotary frequencies depend on the length (`turnwise.engines.rotary`), only rows with the same frequencies run together, and a row
+that grows into others is computed anew: what it draws is what the model says of that row alone.
 Left out: CUDA graphs, paged memory and fused kernels, which the native engine has.
 """
 
@@ -26,6 +28,7 @@ import torch
 from torch import Tensor
 
 from turnwise.engines.base import Finish, Request, Response
+from turnwise.engines.rotary import Stretching
 from turnwise.engines.rowcache import Prefix, RowCache, from_prefixes
 from turnwise.engines.sampling import Columns, draw
 from turnwise.engines.stopping import StopStrings, stop_tokens
@@ -79,6 +82,7 @@ class TransformersEngine:
         self.stop_token_ids = named if stop_token_ids is None else frozenset(stop_token_ids)
         self.vision = vision
         self._takes = _forward_parameters(model)
+        self._stretching = Stretching(model)
         self._reuse, self._autocast = reuse_prefixes, autocast
         self._queue: deque[Row] = deque()
         self._rows: list[Row] = []
@@ -170,6 +174,8 @@ class TransformersEngine:
         while self._queue and len(joining) + len(self._rows) < self._limit:
             row = self._queue[0]
             sight = self._sight(row)
+            if any(self._key(row) != self._key(other) for other in (*joining[:1], *self._rows[:1])):
+                break
             if joining and sight != self._sight(joining[0]):
                 break
             common = self._common(row)
@@ -184,9 +190,19 @@ class TransformersEngine:
         """None for a row without pictures; rows that agree in it can be looked at together."""
         return self.vision.kind(len(row.ids), row.request.images) if self.vision is not None and row.request.images else None
 
+    def _key(self, row: Row) -> tuple[int, ...]:
+        """Equal for rows that the model turns by the same frequencies, now that they have so many tokens."""
+        return self._stretching.key(len(row.ids))
+
+    def _goes_on(self, row: Row) -> bool:
+        """Whether the keys in the cache of a row are still right now that it has one more token."""
+        return self._key(row) == self._stretching.key(len(row.ids) - 1)
+
     def _common(self, row: Row) -> int:
         """How many tokens of this row are computed already."""
         kept = self._kept.get(row.request.sequence) if not row.request.images else None
+        if kept is not None and self._stretching.key(len(kept.ids)) != self._key(row):
+            kept = None
         common = kept.common(row.ids) if kept is not None else 0
         return common if common >= SHORTEST_PREFIX else 0
 
@@ -243,27 +259,28 @@ class TransformersEngine:
             past = from_prefixes([self._kept[row.request.sequence] for row in rows], known) if known[0] else None
             logits, cache = self._forward([row.ids[n:] for row, n in zip(rows, known, strict=True)], past)
         columns = Columns.of([row.request.sampling for row in rows], [row.request.seed for row in rows], logits.device)
-        staying = self._draw(rows, logits, columns, cache)
-        if not self._narrow(cache, rows, staying):
-            return
-        if self._cache is None:
-            self._cache = cache
-        else:
-            self._cache.join(cache)
-        self._rows += [rows[place] for place in staying]
-        self._columns = None
+        staying, anew = self._draw(rows, logits, columns, cache)
+        if self._narrow(cache, rows, staying):
+            if self._cache is None:
+                self._cache = cache
+            else:
+                self._cache.join(cache)
+            self._rows += [rows[place] for place in staying]
+            self._columns = None
+        self._put_back(anew)
 
     def _decode(self) -> None:
         rows = self._rows
         logits, cache = self._forward([row.ids[-1:] for row in rows], self._cache, [row.shift for row in rows])
         if self._columns is None:
             self._columns = Columns.of([row.request.sampling for row in rows], [row.request.seed for row in rows], logits.device)
-        staying = self._draw(rows, logits, self._columns, cache)
+        staying, anew = self._draw(rows, logits, self._columns, cache)
         if len(staying) == len(rows):
             return
         self._stop_running()
         if self._narrow(cache, rows, staying):
             self._rows, self._cache = [rows[place] for place in staying], cache
+        self._put_back(anew)
 
     def _narrow(self, cache: RowCache, rows: list[Row], staying: list[int]) -> bool:
         """Keep the staying rows of the cache. False where none is left to go on with: all have left, or they must be computed anew."""
@@ -280,6 +297,7 @@ class TransformersEngine:
         inputs, shifts = self.vision.inputs(inner, [row.ids for row in rows], [row.request.images for row in rows])
         for row, shift in zip(rows, shifts, strict=True):
             row.shift = shift
+        self._stretching.reset()
         output = self.model(**inputs, use_cache=True, **({"logits_to_keep": 1} if "logits_to_keep" in self._takes else {}))
         cache = RowCache(output.past_key_values, [0] * len(rows), 0)
         cache.grow([len(row.ids) for row in rows])
@@ -305,6 +323,7 @@ class TransformersEngine:
             inputs["position_ids"] = (had + new_column - padding).clamp(min=0) + shift
         if "logits_to_keep" in self._takes:
             inputs["logits_to_keep"] = 1
+        self._stretching.reset()
         output = self.model(**inputs)
         if past is None:
             past = RowCache(output.past_key_values, [0] * len(ids), 0)
@@ -313,8 +332,8 @@ class TransformersEngine:
         logits = output.logits[:, -1]
         return logits if self.vision is None else self.vision.silence(logits), past
 
-    def _draw(self, rows: list[Row], logits: Tensor, columns: Columns, cache: RowCache) -> list[int]:
-        """One more token for every row; hands out those that are finished and says which stay."""
+    def _draw(self, rows: list[Row], logits: Tensor, columns: Columns, cache: RowCache) -> tuple[list[int], list[Row]]:
+        """One more token for every row; hands out those that are finished and says which stay, and which must be computed anew."""
         position = torch.tensor([len(row.logprobs) for row in rows], device=logits.device)
         drawn = draw(logits, columns, position)
         for row, token, logprob in zip(rows, drawn.tokens.tolist(), drawn.logprobs.tolist(), strict=True):
@@ -332,7 +351,8 @@ class TransformersEngine:
                     row.finished and not row.request.images and len(row.ids) > cache.lengths[place]
                 ):  # not a row whose logits were no numbers
                     self._keep(row, cache.prefix(place, row.ids))
-        return [place for place, row in enumerate(rows) if not row.finished]
+        staying = [place for place, row in enumerate(rows) if not row.finished and self._goes_on(row)]
+        return staying, [row for row in rows if not row.finished and not self._goes_on(row)]
 
     def _finish(self, row: Row, token: int) -> Finish | None:
         if token in self.stop_token_ids or (row.stop is not None and row.stop.push(token)):

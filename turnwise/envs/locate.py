@@ -1,4 +1,8 @@
-"""Find a class by text: `path/to/my_env.py:MyEnv` (a user's own file) or `package.module:Class`.
+"""Find a class or a function by text: `path/to/my_env.py:MyEnv` (a user's own file) or `package.module:Class`.
+
+`load_reference` is the one way in, and it checks before anything of what it found is called: that it is of the kind that is asked for (a
+class with the methods of that kind, or a function written in Python), and that it is neither a part of Python itself nor a function of
+some installed package that does not say what it returns. Importing a file runs it all the same: a recipe that names code is code.
 
 A file is loaded like a script: its folder is importable, so that it can import the files beside it. It is read again when it has
 changed since, because a notebook that is edited and run again must not play yesterday's rules.
@@ -6,28 +10,70 @@ changed since, because a notebook that is edited and run again must not play yes
 
 from __future__ import annotations
 
+import inspect
 import sys
+from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, get_type_hints
 
 from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.references import check_unread, home_of, is_reference, lacking, parse
+
+__all__ = [
+    "CONTEXT",
+    "CREDIT",
+    "ENVIRONMENT",
+    "GYM",
+    "PARSER",
+    "REWARD",
+    "SCORE",
+    "TRACKER",
+    "Kind",
+    "check_reference",
+    "is_reference",
+    "load_file",
+    "load_reference",
+    "load_registered",
+]
+
+NUMBERS = ("float", "int", "bool", "number", "mapping", "dict")
 
 _loaded: dict[str, tuple[tuple[int, int], ModuleType]] = {}
 
 
-def is_reference(name: str) -> bool:
-    """Whether a name points to code (`file.py`, `file.py:Class`, `package.module:Class`) and is not a registered name."""
-    return ":" in name or name.endswith(".py")
+@dataclass(frozen=True)
+class Kind:
+    """What a reference is asked for. `methods`: what its class has; empty where a class makes no sense. `takes`: the arguments that a
+    function is called with, where that is fixed. `gives`: a function returns one of these types (words in its annotation), not such a
+    class."""
+
+    word: str
+    methods: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
+    gives: tuple[str, ...] = ()
 
 
-def load_reference(reference: str) -> Any:
-    """The class or function that a reference points to. The part after ':' may be left out of a file with one environment."""
-    place, _, attribute = reference.rpartition(":") if not reference.endswith(".py") else (reference, "", "")
-    module = load_file(Path(place)) if place.endswith(".py") else _load_module(place, reference)
+ENVIRONMENT = Kind("environment", ("reset", "step"))
+GYM = Kind("Gymnasium environment", ("reset", "step"))
+CONTEXT = Kind("context", ("start", "prompt", "record"))
+TRACKER = Kind("tracker", ("open", "log", "close"))
+REWARD = Kind("reward term", takes=("turn", "transition", "trajectory"), gives=NUMBERS)
+SCORE = Kind("score", gives=NUMBERS)
+CREDIT = Kind("credit algorithm", takes=("rollouts",), gives=("array", "floats", "pertoken"))
+PARSER = Kind("parser", takes=("response",), gives=("parsed", "str", "tuple"))
+
+
+def load_reference(reference: str, kind: Kind = ENVIRONMENT) -> Any:
+    """The class or function that a reference points to, checked to be of a kind; nothing of it was called. The part after ':' may be left
+    out of a file with one environment."""
+    check_reference(reference, kind)
+    place, attribute = parsed = parse(reference)
+    module = load_file(Path(place)) if parsed.path is not None else _load_module(place, reference)
     if not attribute:
         return _only_environment(module, place)
     target: Any = module
@@ -35,7 +81,95 @@ def load_reference(reference: str) -> Any:
         if not hasattr(target, part):
             raise unknown_name(f"name in {place}:", attribute, _own_names(module))
         target = getattr(target, part)
+    _check(target, kind, reference)
     return target
+
+
+def load_registered(factory: str) -> Any:
+    """What a package has registered as `package.module:name`: who installed it has vouched for it. Never for a text of a recipe."""
+    place, attribute = parse(factory)
+    target: Any = _load_module(place, factory)
+    for part in attribute.split("."):
+        if not hasattr(target, part):
+            raise unknown_name(f"name in {place}:", attribute, _own_names(import_module(place)))
+        target = getattr(target, part)
+    return target
+
+
+def check_reference(reference: str, kind: Kind = ENVIRONMENT) -> None:
+    """What can be said of a reference while nothing of it is imported."""
+    check_unread(reference, kind.methods, kind.word)
+
+
+def _check(target: Any, kind: Kind, reference: str) -> None:
+    """An error for what must not be called as this kind of thing."""
+    while isinstance(target, partial):
+        target = target.func
+    home = home_of(str(getattr(target, "__module__", None) or "builtins"))
+    if home == "python" and not isinstance(target, ModuleType) and callable(target):
+        raise TurnwiseError(f"{reference} is no {kind.word}: it is {_named(target)}, a part of Python. {_wanted(kind)}")
+    if isinstance(target, type):
+        lacks = [method for method in kind.methods if not _has(target, method)]
+        if not kind.methods:
+            raise TurnwiseError(f"{reference} is no {kind.word}: {target.__name__} is a class. {_wanted(kind)}")
+        if lacks and not (home == "own" and _has(target, "__getattr__")):
+            raise TurnwiseError(f"{reference} is no {kind.word}: {lacking(target.__name__, lacks)}. {_wanted(kind)}")
+        return
+    function = inspect.unwrap(target) if callable(target) else target
+    function = function.__func__ if isinstance(function, MethodType) else function
+    if not isinstance(function, FunctionType):
+        inner = inspect.getattr_static(type(target), "__call__", None)
+        if not isinstance(inner, FunctionType):
+            raise TurnwiseError(f"{reference} is no {kind.word}: it is {_named(target)}. {_wanted(kind)}")
+        function = inner
+    if kind.takes:
+        _check_arguments(target, kind, reference)
+    _check_result(function, kind, reference, home_of(str(function.__module__)) == "own")
+
+
+def _check_arguments(target: Any, kind: Kind, reference: str) -> None:
+    try:
+        inspect.signature(target).bind(*kind.takes)
+    except TypeError as error:
+        raise TurnwiseError(f"{reference} is no {kind.word}: it is called with ({', '.join(kind.takes)}), and {error}") from None
+    except ValueError:
+        return
+
+
+def _check_result(function: FunctionType, kind: Kind, reference: str, own: bool) -> None:
+    """A function says by its annotation what it returns. One in the user's own file may leave that open; it is looked at after the call."""
+    try:
+        gives = get_type_hints(function).get("return")
+    except Exception:  # an annotation that cannot be read says nothing
+        gives = None
+    if own and gives in (None, Any, object):
+        return
+    if kind.methods:
+        fits = isinstance(gives, type) and all(_has(gives, method) for method in kind.methods)
+        if fits or (own and not isinstance(gives, type)):
+            return
+    elif own or any(word in str(gives).lower() for word in kind.gives):
+        return
+    said = f"says that it returns {gives}" if gives is not None else "does not say what it returns"
+    raise TurnwiseError(f"{reference} is no {kind.word}: {_named(function)} {said}. {_wanted(kind)}")
+
+
+def _has(owner: type, method: str) -> bool:
+    found = inspect.getattr_static(owner, method, None)
+    return found is not None and (callable(found) or hasattr(found, "__get__"))
+
+
+def _named(target: Any) -> str:
+    if isinstance(target, type | FunctionType) or callable(target):
+        what = "the class" if isinstance(target, type) else "the function" if isinstance(target, FunctionType) else "a built-in function"
+        return f"{what} {getattr(target, '__module__', '?')}.{getattr(target, '__qualname__', type(target).__qualname__)}"
+    return f"{type(target).__name__}, not a class or a function"
+
+
+def _wanted(kind: Kind) -> str:
+    if kind.methods:
+        return f"A class with {', '.join(kind.methods)} is needed, or a function of your own that returns one"
+    return f"A function of ({', '.join(kind.takes) or '…'}) is needed; one of an installed package must be annotated with what it returns"
 
 
 def _load_module(name: str, reference: str) -> ModuleType:

@@ -23,7 +23,7 @@ from pkgutil import iter_modules
 from typing import Any, TypeVar, cast
 
 from turnwise.envs.base import Env
-from turnwise.envs.locate import is_reference, load_reference
+from turnwise.envs.locate import is_reference, load_reference, load_registered
 from turnwise.errors import TurnwiseError, unknown_name
 from turnwise.tasks import Task, TaskSet
 
@@ -73,7 +73,7 @@ class Spec:
         """The factory itself: a class or a function that returns an environment."""
         if not isinstance(self.factory, str):
             return self.factory
-        loaded = load_reference(self.factory)
+        loaded = load_reference(self.factory) if is_reference(self.name) else load_registered(self.factory)
         if not callable(loaded):
             raise TurnwiseError(f"environment {self.name!r}: {self.factory} is {type(loaded).__name__}, not a class or a function")
         return cast(Callable[..., Any], loaded)
@@ -180,7 +180,15 @@ def spec(name: str) -> Spec:
 
 def make(name: str, **options: Any) -> Env:
     """An environment by name. Options go to its factory; an option that it does not know is an error that names the nearest one."""
-    env = resolve(name, options)()
+    return _checked(name, resolve(name, options)())
+
+
+def make_registered(factory: str, options: Mapping[str, Any]) -> Env:
+    """An environment that somebody registered, in a process where its name is not known."""
+    return _checked(factory, load_registered(factory)(**options))
+
+
+def _checked(name: str, env: Any) -> Env:
     for method in ("reset", "step"):
         if not callable(getattr(env, method, None)):
             raise TurnwiseError(f"environment {name!r}: its factory gave {type(env).__name__}, which has no {method}()")
@@ -200,7 +208,11 @@ def portable(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
     """Like `resolve`, but fit for another process, where a name that was registered at run time is not known."""
     bound = resolve(name, options)
     entry = spec(name)
-    return partial(make, entry.factory, **{**entry.options, **options}) if isinstance(entry.factory, str) else bound
+    if not isinstance(entry.factory, str):
+        return bound
+    if is_reference(name):
+        return partial(make, name, **options)
+    return partial(make_registered, entry.factory, {**entry.options, **options})
 
 
 def _check_options(name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:

@@ -61,7 +61,7 @@ class Line:
         """Its credit for the rows of one run."""
         if self.name == ORACLE:
             return views.truth
-        return apply(algorithms[self.name], views.rollouts(self.critic), dict(self.options))
+        return apply(algorithms[self.name], views.rollouts(self.critic), dict(self.options)).values
 
 
 def read_line(text: str) -> Line:

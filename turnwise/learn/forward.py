@@ -6,8 +6,9 @@ row-by-row mask exists. On a GPU in half precision it is one call of torch's var
 through layers of our own (`turnwise.learn.fused`), which take the place of the modules and share their parameters.
 
 Models differ, and a leak between sequences would be silent. So every model is tried once with two short sequences: what the second one
-gives must not depend on the first. A model that fails (state-space layers, attention of its own kind, logit caps inside the attention) is
-run one sequence at a time with its own attention instead: slower and right. Its output layer is compared with ours in the same trial.
+gives must not depend on the first, nor on how far the first one's positions go. A model that fails (state-space layers, attention of its
+own kind, logit caps inside the attention, rotary frequencies that depend on the length) is run one sequence at a time with its own
+attention instead: slower and right. Its output layer is compared with ours in the same trial.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
+from turnwise.engines.rotary import Stretching
 from turnwise.errors import TurnwiseError
 from turnwise.learn.fused import FusedStack, reason_against
 from turnwise.learn.logprobs import Head, token_logprobs
@@ -38,12 +40,13 @@ class NotPackable(Exception):
     """This model's attention asks for something that the packed attention does not do."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Borders:
     """Where sequences start in a row: for Python, and for a kernel."""
 
     lengths: list[int]
     offsets: Tensor  # int32, on the device
+    used: bool = False  # whether an attention layer has looked at them
 
 
 def packed_attention(
@@ -62,6 +65,7 @@ def packed_attention(
     wanted = [name for name in ("softcap", "s_aux", "position_bias") if others.get(name) is not None]
     if borders is None or wanted:
         raise NotPackable(f"attention with {', '.join(wanted)}" if wanted else "the borders do not reach the attention layers")
+    borders.used = True
     if dropout == 0 and _kernel_takes(query, key, value):
         return _kernel(query, key, value, scaling, sliding_window, borders)[None], None
     parts = zip(*(x.split(borders.lengths, dim=2) for x in (query, key, value)), strict=True)
@@ -126,6 +130,7 @@ class PackedModel:
                 f"{type(model).__name__} is not a causal language model of transformers: it has no inner model under its head"
             )
         self.fused: FusedStack | None = None
+        self.stretching = Stretching(self.backbone)
         self.packs = self._try()
         self._fuse(fused)
 
@@ -208,13 +213,20 @@ class PackedModel:
         if self.fused is not None:
             return self.fused.hidden(row, where, lengths, borders.offsets, chosen)
         if self.packs:
-            out: Tensor = self.backbone(input_ids=row[None], position_ids=where[None], use_cache=False, borders=borders).last_hidden_state[
-                0
-            ]
+            found = self.backbone(input_ids=row[None], position_ids=where[None], use_cache=False, borders=borders)
+            if not borders.used:
+                raise NotPackable("its attention is of its own kind")
+            out: Tensor = found.last_hidden_state[0]
         else:
             pieces = zip(row[None].split(lengths, 1), where[None].split(lengths, 1), strict=True)
-            out = torch.cat([self.backbone(input_ids=i, position_ids=p, use_cache=False).last_hidden_state[0] for i, p in pieces])
+            out = torch.cat([self._alone(piece, places) for piece, places in pieces])
         return out if chosen is None else out[chosen]
+
+    def _alone(self, ids: Tensor, position: Tensor) -> Tensor:
+        """One sequence through the model as it is, as if it had met no other before."""
+        self.stretching.reset()
+        out: Tensor = self.backbone(input_ids=ids, position_ids=position, use_cache=False).last_hidden_state[0]
+        return out
 
     def _try(self) -> bool:
         """Whether packing keeps sequences apart. Raises where the output layer is not the one we know."""
@@ -225,32 +237,51 @@ class PackedModel:
                 self._check_head()
                 return self._isolates()
         finally:
+            self.stretching.reset()
             self.outer.train(training)
 
     def _isolates(self) -> bool:
+        # by its word first: a trial of a few tokens could miss what this type of embedding does to long sequences
+        reason = f"its rotary frequencies depend on the length: {self.stretching.words()}" if self.stretching else None
+        self.packs = reason is None
+        if self.packs:
+            try:
+                with self.attention():
+                    near = self._leak(_places(6), _places(4))
+                    reason = near or (self._leak(*trial) if (trial := self._far_places()) is not None else None)
+            except (NotPackable, TypeError) as error:
+                reason = str(error)
+        if reason is not None:
+            self._explain(reason)
+        return reason is None
+
+    def _leak(self, first: Any, second: Any) -> str | None:
+        """What the second of two sequences in a row, at these positions, gets from the first; None if nothing."""
         vocabulary = self.causal.get_input_embeddings().weight.shape[0]
-        second, length = np.asarray([5, 4, 3, 2]) % vocabulary, 4
-        first = np.arange(6) % vocabulary
-        self.packs = True
-        try:
-            with self.attention():
-                seen = [
-                    self._hidden(np.concatenate([start, second]), _places(6, 4), [6, 4])[-length:] for start in (first, first[::-1].copy())
-                ]
-                alone = self._hidden(second, _places(4), [4])
-                before_others = self._hidden(np.concatenate([second, first]), _places(10), [10])[:length]
-        except (NotPackable, TypeError) as reason:
-            self._explain(str(reason))
-            return False
+        other, own, length = np.arange(len(first)) % vocabulary, np.arange(len(second), 0, -1) % vocabulary, len(second)
+        together, lengths = np.concatenate([first, second]), [len(first), length]
+        seen = [self._hidden(np.concatenate([start, own]), together, lengths)[-length:] for start in (other, other[::-1].copy())]
+        alone = self._hidden(own, second, [length])
+        # What comes later cannot count, so this is how much the length of a row alone changes the rounding of this model's products.
+        later = np.concatenate([second, _places(len(first))])
+        before_others = self._hidden(np.concatenate([own, other]), later, [len(later)])[:length]
         size = alone.abs().max().item()
         exact = 16 * torch.finfo(alone.dtype).eps * size
-        # What comes later cannot count, so this is how much the length of a row alone changes the rounding of this model's products.
         noise = min(_distance(before_others, alone), LARGEST_NOISE * size)
         leak, change = _distance(*seen), _distance(seen[0], alone)
         if leak <= exact and change <= 4 * max(exact, noise):
-            return True
-        self._explain(f"another neighbour changes a sequence by {leak:.2g}, and having one at all by {change:.2g}")
-        return False
+            return None
+        return f"another neighbour changes a sequence by {leak:.2g}, and having one at all by {change:.2g}"
+
+    def _far_places(self) -> tuple[Any, Any] | None:
+        """Positions of two sequences of which the first goes far beyond every length that the model names, and the second stays within.
+        A few tokens do: rotary embeddings look at positions alone. None where positions are no angles, but places in a table."""
+        named = [int(length) for config in _configs(self.causal) for length in _named_lengths(config)]
+        tables = [m for m in self.backbone.modules() if isinstance(m, nn.Embedding) and m is not self.causal.get_input_embeddings()]
+        turns = any(name.endswith("inv_freq") for name, _ in self.backbone.named_buffers())
+        if not named or tables or not turns:
+            return None
+        return np.asarray([0, 1, 2, 3, 4, 4 * max(named)]), np.linspace(0, min(named) - 1, 4).astype(np.int64)
 
     def _explain(self, reason: str) -> None:
         warnings.warn(
@@ -273,6 +304,22 @@ class PackedModel:
                 f"{type(self.causal).__name__}: its log-probs differ by {gap:.3g} from those of its output layer alone. Either its weights "
                 "hold numbers that are not finite, or it changes its logits in a way that the learner does not know"
             )
+
+
+def _configs(model: Any) -> list[Any]:
+    """The model's configuration, and that of its text part where it has several."""
+    config = model.config
+    return [config, config.get_text_config()] if hasattr(config, "get_text_config") else [config]
+
+
+def _named_lengths(config: Any) -> Iterator[int]:
+    """Every number of positions that a configuration mentions."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    for place in (config, *([rope, *rope.values()] if isinstance(rope, dict) else [])):
+        for name in ("max_position_embeddings", "original_max_position_embeddings"):
+            found = place.get(name) if isinstance(place, dict) else getattr(place, name, None)
+            if isinstance(found, (int, float)) and found > 1:
+                yield int(found)
 
 
 def _places(*lengths: int) -> Any:

@@ -37,7 +37,7 @@ from turnwise.learn.reference import Reference
 from turnwise.learn.saving import fingerprint, write_model
 from turnwise.learn.seeing import SeeingModel
 from turnwise.learn.settings import LearnerSettings
-from turnwise.learn.values import Critic, with_value_targets
+from turnwise.learn.values import Critic, targets_in, with_value_targets
 from turnwise.objectives.kl import reward_penalty
 from turnwise.objectives.loss import combine
 from turnwise.objectives.tokens import Tokens, check_split, token_weights
@@ -195,7 +195,7 @@ class Learner:
             )
         scores = self.score(packed)
         old = self._engine_logprobs(packed) if self.settings.old_logprobs == "engine" else scores.logprob
-        extra = {**rollouts.extra, "old_logprob": _placed(old, packed.index)}
+        extra = {**rollouts.token_extra, "old_logprob": _placed(old, packed.index)}
         changes: dict[str, Any] = {}
         if self.reference is not None:
             ref = self.reference_logprobs(packed)
@@ -206,7 +206,7 @@ class Learner:
         if scores.value is not None and self.settings.value is not None:
             name, place = ("value", packed.turn_row) if self.settings.value.level == "turn" else ("token_value", packed.index)
             changes[name] = _placed(scores.value, place)
-        return replace(rollouts, **changes, extra=extra)
+        return replace(rollouts, **changes, token_extra=extra)
 
     def _engine_logprobs(self, packed: Packed) -> Column:
         if packed.engine_logprob is None:
@@ -225,10 +225,10 @@ class Learner:
         targets: Any = None,
         progress: float = 0.0,
     ) -> dict[str, float]:
-        """Learn from these trajectories. `credit` is one number a turn, or one a token, in the order of the rollouts' rows.
+        """Learn from these trajectories. `credit`: what `credit.assign` gave, or one number per turn in the order of the rollouts' rows.
 
-        targets: what the critic should learn, in the same order (`gae_targets`). progress: the share of the run that is behind, 0 to 1,
-        for schedules that fall. Returns metrics: means over the optimiser steps, and what the update cost.
+        targets: what the critic should learn, in the same order; those of the credit unless given. progress: the share of the run that is
+        behind, 0 to 1, for schedules that fall. Returns metrics: means over the optimiser steps, and what the update cost.
         """
         log = StepLog()
         self._look_at_memory()
@@ -253,9 +253,7 @@ class Learner:
         packed = pack(trajectories, rollouts)
         value = self.settings.value
         if value is not None:
-            if targets is None:
-                raise TurnwiseError("a learner with a critic needs targets for it: update(…, targets=gae_targets(rollouts, …))")
-            packed = with_value_targets(packed, rollouts, targets, value)
+            packed = with_value_targets(packed, rollouts, targets_in(credit, value) if targets is None else targets, value)
         if value is None or value.level == "token":  # prompts alone teach nothing
             packed = packed.take(np.flatnonzero(np.diff(packed.token_offsets)))
         return packed.with_columns(advantage=packed.per_token(credit, rollouts))
@@ -266,7 +264,7 @@ class Learner:
 
     def _with_logprobs(self, packed: Packed, needed: Mask, rollouts: Rollouts, log: StepLog, steps: int) -> Packed:
         """`packed` with old, engine and reference log-probs, as far as the loss needs them and they are not in the rollouts yet."""
-        known = rollouts.extra
+        known = rollouts.token_extra
         if packed.engine_logprob is not None:
             packed = packed.with_columns(engine_logprob=packed.engine_logprob)
         elif "engine_logprob" in self.settings.loss.needs:

@@ -22,6 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from turnwise.credit.registry import Credit
 from turnwise.errors import TurnwiseError
 from turnwise.images import Picture, starts_with
 from turnwise.rollouts import Floats, Ints, Rollouts, Trajectory, Turn, ragged
@@ -114,16 +115,15 @@ class Packed:
         )
 
     def per_token(self, credit: Any, rollouts: Rollouts) -> NDArray[Any]:
-        """One number a response token from numbers of the rollouts: one a turn, or one a token in the order of `token_offsets`."""
-        values = np.asarray(credit)
-        if values.shape == (len(rollouts),):
-            return values[self.turn]
-        total = int(rollouts.tokens.sum()) if rollouts.tokens is not None else None
-        if values.shape == (total,):
-            return values[self.index]
+        """One number per response token. A plain array holds one number per turn; a `Credit` says its level itself."""
+        given = credit if isinstance(credit, Credit) else Credit(np.asarray(credit))
+        values, total = np.asarray(given.values), int(rollouts.tokens.sum()) if rollouts.tokens is not None else None
+        if values.shape == ((len(rollouts) if given.level == "turn" else total),):
+            return values[self.turn if given.level == "turn" else self.index]
+        hint = '; what has one number per token says so: credit.assign(…), or Credit(values, "token")' if given.level == "turn" else ""
         raise TurnwiseError(
-            f"credit has shape {values.shape}; one number a turn ({len(rollouts)},) or one a response token ({total},) is needed, "
-            "in the order of the rollouts' rows"
+            f"credit has shape {values.shape} and level {given.level!r}; one number per turn ({len(rollouts)},) or one per response token "
+            f"({total},) is needed, in the order of the rollouts' rows{hint}"
         )
 
 

@@ -49,6 +49,7 @@ class SeeingModel(PackedModel):
         for numbers in alike.values():
             ids = np.stack([packed.ids[packed.offsets[n] : packed.offsets[n + 1]] for n in numbers])
             inputs, _ = self.vision.inputs(self.causal, ids, [images[n] for n in numbers])
+            self.stretching.reset()
             states |= dict(zip(numbers, self.backbone(**inputs, use_cache=False).last_hidden_state, strict=True))
         out = torch.cat([states[number] for number in range(len(packed))])
         return out if places is None else out[torch.as_tensor(places, device=out.device)]

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from turnwise.credit.gae import gae_advantages
+from turnwise.credit.gae import gae_advantages, token_rows
+from turnwise.credit.registry import Credit, CreditFunction
+from turnwise.credit.segments import PER_TURN, discounted_returns
+from turnwise.errors import TurnwiseError
 from turnwise.learn.packing import Packed
 from turnwise.learn.settings import ValueSettings
 from turnwise.objectives.value import value_loss
+from turnwise.options import Entry
 from turnwise.rollouts import Floats, Rollouts, ragged
 
 
@@ -46,9 +51,8 @@ class Critic(nn.Module):  # type: ignore[misc]
 
 
 def gae_targets(rollouts: Rollouts, *, level: str = "turn", gamma: float = 1.0, lam: float = 0.95, invalid_penalty: float = 0.0) -> Floats:
-    """What the critic should have said: GAE's advantages plus its values, one number a turn or a token, in the rollouts' row order.
-
-    Give it the settings of the credit function, and rollouts that carry the critic's values (`Learner.annotate`).
+    """What the critic should have said under plain GAE: its advantages plus the values, one number per turn or token, in the rollouts' row
+    order. `credit.assign(…).targets` are the targets of any algorithm that uses a critic; these are those of `gae` with these settings.
     """
     ordered = rollouts.in_order()
     advantage = gae_advantages(ordered, level=level, gamma=gamma, lam=lam, invalid_penalty=invalid_penalty)
@@ -59,11 +63,42 @@ def gae_targets(rollouts: Rollouts, *, level: str = "turn", gamma: float = 1.0, 
     return targets[place]
 
 
+def targets_of(
+    credit: Credit, rollouts: Rollouts, entry: Entry[CreditFunction], options: dict[str, Any], level: Literal["turn", "token"]
+) -> Floats:
+    """What a critic of this level should learn: the credit function's own targets. Beside an algorithm that uses no critic it learns what
+    is still to come from a turn on, at the algorithm's discount per turn (where it has one) and the same on all tokens of the turn."""
+    if credit.targets is not None:
+        if credit.level != level:
+            raise TurnwiseError(
+                f"credit algorithm {entry.name!r} has targets per {credit.level}, and the critic has values per {level}: "
+                f'set learner.value.level="{credit.level}"'
+            )
+        return credit.targets
+    discount = entry.options.get("gamma")
+    gamma = float(options["gamma"]) if discount is not None and discount.help is PER_TURN else 1.0
+    ordered = rollouts.in_order()
+    charged = replace(ordered, reward=ordered.reward - float(options.get("invalid_penalty", 0.0)) * ~ordered.valid)
+    to_go = discounted_returns(charged, gamma)[rollouts.positions]
+    return to_go[token_rows(rollouts)] if level == "token" else to_go
+
+
+def targets_in(credit: Any, settings: ValueSettings) -> Floats:
+    """The targets that credit carries for a critic of this level; plain numbers carry none."""
+    if isinstance(credit, Credit) and credit.level == settings.level and credit.targets is not None:
+        return credit.targets
+    raise TurnwiseError(
+        "a learner with a critic needs targets for it: give update(…) what credit.assign returns for an algorithm that uses a critic of "
+        f"level {settings.level!r}, or targets=gae_targets(rollouts, …)"
+    )
+
+
 def with_value_targets(packed: Packed, rollouts: Rollouts, targets: Any, settings: ValueSettings) -> Packed:
     """`packed` with the columns that the critic's loss needs."""
-    why = "training the critic (Learner.annotate adds it)"
+    name = "value" if settings.level == "turn" else "token_value"
+    old, goal = rollouts.need(name, "training the critic (Learner.annotate adds it)"), np.asarray(targets, np.float64)
+    if goal.shape != old.shape:
+        raise TurnwiseError(f"the critic has {len(old)} values, one per {settings.level}, and its targets have shape {goal.shape}")
     if settings.level == "turn":
-        old, goal = rollouts.need("value", why), np.asarray(targets, np.float64)
         return packed.with_turn_columns(old_value=old[packed.turn_row], value_target=goal[packed.turn_row])
-    old = rollouts.need("token_value", why)
-    return packed.with_columns(old_value=old[packed.index], value_target=np.asarray(targets, np.float64)[packed.index])
+    return packed.with_columns(old_value=old[packed.index], value_target=goal[packed.index])

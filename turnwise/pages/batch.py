@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from turnwise import credit
 from turnwise.anchors import Ints
@@ -73,7 +72,7 @@ class Batch:
         self.outcomes = self._outcomes(run) if part == "evals" else None
         self.credit = self._credit()
         if self.columns is not None:  # what stays in memory is a few numbers a turn
-            self.columns = replace(self.columns, tokens=None, token_value=None, token_logprob=None, extra={})
+            self.columns = replace(self.columns, tokens=None, token_value=None, token_logprob=None, extra={}, token_extra={})
 
     def _load(self, run: Run) -> Rollouts | None:
         try:
@@ -137,7 +136,7 @@ class Batch:
         if self.columns is None:
             return nothing
         try:
-            total = by_turn(self.columns, credit.compute(self._algorithm, self.columns, **self._options))
+            total = credit.assign(self._algorithm, self.columns, **self._options).by_turn(self.columns)
             entry = credit.algorithms[self._algorithm]
             options = entry.bind(self._options, credit.algorithms.kind)
         except TurnwiseError as error:
@@ -189,14 +188,6 @@ def texts_of(run: Run, part: str, iteration: int) -> Path:
     if not path.is_file():
         raise TurnwiseError(f"{run.folder.name} keeps no {part} of iteration {iteration}")
     return path
-
-
-def by_turn(r: Rollouts, values: NDArray[Any]) -> Floats:
-    """One number a turn; where an algorithm gave one a token, the mean over the turn's tokens."""
-    if len(values) == len(r):
-        return values.astype(np.float64)
-    sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])[r.token_offsets]
-    return np.diff(sums) / np.maximum(np.diff(r.token_offsets), 1)
 
 
 def typical_size(total: Floats) -> float:

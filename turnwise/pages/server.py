@@ -7,13 +7,22 @@ request that another site caused. Only GET and HEAD exist, answers are looked up
 
 from __future__ import annotations
 
+import asyncio
 import re
-from functools import cache
+import socket
+import threading
+from asyncio import StreamReader, StreamWriter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from email.message import Message
+from functools import cache, partial
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.client import HTTPException, parse_headers
 from importlib.resources import files
+from io import BytesIO
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from turnwise.errors import TurnwiseError
 from turnwise.pages.answers import Answers, as_json
@@ -21,6 +30,12 @@ from turnwise.pages.shelf import Shelf
 
 ADDRESS = "127.0.0.1"
 PORT = 7878
+BACKLOG = 1024  # callers that the system keeps waiting until they are served
+WORKERS = 8  # threads that make answers
+MOST_CONNECTIONS = 400  # beyond this, those that nobody has used for `PATIENCE` seconds are closed
+PATIENCE = 2.0
+SLOW = 60.0  # seconds that a client may take for a request, or for taking an answer
+LONGEST_HEAD = 1 << 16
 HOST = re.compile(r"(127\.0\.0\.1|localhost)(:[0-9]{1,5})?")
 SCRIPTS = ("base.js", "data.js", "charts.js", "runs.js", "overview.js", "attempts.js", "turns.js", "compare.js", "main.js")
 SCRIPT, STYLE, PAGE = "pages.js", "style.css", "page.html"
@@ -57,74 +72,147 @@ def page() -> str:
     return static(PAGE).replace("<!-- head -->", head).replace("<!-- data -->", "")
 
 
-class Handler(BaseHTTPRequestHandler):
-    """One request."""
-
-    server: Server
-    protocol_version = "HTTP/1.1"
-    timeout = 60  # an idle connection gives its thread back
-
-    def do_GET(self) -> None:
-        try:
-            status, kind, body = self._answer()
-        except TurnwiseError as error:
-            status, kind, body = HTTPStatus.NOT_FOUND, "application/json", as_json({"error": str(error)}).encode()
-        except Exception as error:  # a page must hear of it; the server must go on
-            words = f"{type(error).__name__}: {error}"
-            status, kind, body = HTTPStatus.INTERNAL_SERVER_ERROR, "application/json", as_json({"error": words}).encode()
-        self._send(status, kind, body)
-
-    do_HEAD = do_GET
-
-    def _answer(self) -> tuple[HTTPStatus, str, bytes]:
-        if not HOST.fullmatch(self.headers.get("Host", "")):
-            return HTTPStatus.FORBIDDEN, "text/plain", b"This server answers only to 127.0.0.1 and localhost.\n"
-        url = urlsplit(self.path)
-        if url.path != "/" and self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):  # the page itself holds nothing
-            return HTTPStatus.FORBIDDEN, "text/plain", b"Another site asked for this.\n"
-        words = dict(parse_qsl(url.query, keep_blank_values=True, errors="surrogateescape"))
-        match url.path.split("/"):
-            case ["", ""]:
-                return HTTPStatus.OK, KINDS["html"], page().encode()
-            case ["", "static", name] if name in (SCRIPT, STYLE):
-                body = script() if name == SCRIPT else static(STYLE)
-                return HTTPStatus.OK, KINDS[name.rsplit(".", 1)[1]], body.encode()
-            case ["", "api", name]:
-                return HTTPStatus.OK, "application/json", as_json(self.server.answers(name, words)).encode()
-            case ["", "picture"]:
-                return HTTPStatus.OK, "image/png", self.server.answers.picture(words)
-        return HTTPStatus.NOT_FOUND, "text/plain", b"There is no such page.\n"
-
-    def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
-        self.send_response(status)
-        for name, value in HEADERS.items():
-            self.send_header(name, value)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def version_string(self) -> str:
-        return "turnwise"
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: the terminal belongs to the person."""
+def respond(answers: Answers, head: bytes) -> tuple[bool, bytes]:
+    """Whether the connection stays open, and the whole answer to a request."""
+    line, _, rest = head.partition(b"\r\n")
+    words = line.decode("latin-1").split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        return False, packed(HTTPStatus.BAD_REQUEST, "text/plain", b"This is no request.\n")
+    method, target, version = words
+    try:
+        headers = parse_headers(BytesIO(rest))
+    except HTTPException:
+        return False, packed(HTTPStatus.BAD_REQUEST, "text/plain", b"This is no request.\n")
+    if method not in ("GET", "HEAD"):
+        return False, packed(HTTPStatus.NOT_IMPLEMENTED, "text/plain", b"Only GET and HEAD exist here.\n")
+    has_body = "Transfer-Encoding" in headers or headers.get("Content-Length", "0").strip() != "0"  # nobody reads it here
+    stay = version == "HTTP/1.1" and not has_body and headers.get("Connection", "").lower() != "close"
+    try:
+        status, kind, body = answer(answers, target, headers)
+    except TurnwiseError as error:
+        status, kind, body = HTTPStatus.NOT_FOUND, "application/json", as_json({"error": str(error)}).encode()
+    except Exception as error:  # a page must hear of it; the server must go on
+        status, kind, body = HTTPStatus.INTERNAL_SERVER_ERROR, "application/json", as_json({"error": _short_words(error)}).encode()
+    stay = stay and status is HTTPStatus.OK
+    return stay, packed(status, kind, body, stay=stay, send_body=method != "HEAD")
 
 
-class Server(ThreadingHTTPServer):
-    """Serves the runs of a folder. Port 0 takes a free one."""
+def answer(answers: Answers, target: str, headers: Message) -> tuple[HTTPStatus, str, bytes]:
+    """Status, kind and body of what was asked for."""
+    if not HOST.fullmatch(", ".join(headers.get_all("Host", []))):
+        return HTTPStatus.FORBIDDEN, "text/plain", b"This server answers only to 127.0.0.1 and localhost.\n"
+    path, _, query = target.partition("?")
+    if path != "/" and headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):  # the page itself holds nothing
+        return HTTPStatus.FORBIDDEN, "text/plain", b"Another site asked for this.\n"
+    words = dict(parse_qsl(query, keep_blank_values=True, errors="surrogateescape"))
+    match path.split("/"):
+        case ["", ""]:
+            return HTTPStatus.OK, KINDS["html"], page().encode()
+        case ["", "static", name] if name in (SCRIPT, STYLE):
+            body = script() if name == SCRIPT else static(STYLE)
+            return HTTPStatus.OK, KINDS[name.rsplit(".", 1)[1]], body.encode()
+        case ["", "api", name]:
+            return HTTPStatus.OK, "application/json", as_json(answers(name, words)).encode()
+        case ["", "picture"]:
+            return HTTPStatus.OK, "image/png", answers.picture(words)
+    return HTTPStatus.NOT_FOUND, "text/plain", b"There is no such page.\n"
 
-    daemon_threads = True
-    block_on_close = False
+
+def packed(status: HTTPStatus, kind: str, body: bytes, *, stay: bool = False, send_body: bool = True) -> bytes:
+    """An answer as it travels."""
+    lines = [f"HTTP/1.1 {status.value} {status.phrase}", "Server: turnwise"]
+    lines += [f"{name}: {value}" for name, value in HEADERS.items()]
+    lines += [f"Content-Type: {kind}", f"Content-Length: {len(body)}", f"Connection: {'keep-alive' if stay else 'close'}"]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + (body if send_body else b"")
+
+
+def _short_words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:500]
+
+
+class Server:
+    """Serves the runs of a folder. Port 0 takes a free one.
+
+    One thread holds all connections, so that a client that is slow, silent or gone costs no thread; the answers are made by a few
+    others. The system keeps as many callers waiting as a burst can bring.
+    """
 
     def __init__(self, shelf: Shelf, port: int = PORT):
         self.answers = Answers(shelf)
-        super().__init__((ADDRESS, port), Handler)
+        self.socket = socket.create_server((ADDRESS, port), backlog=BACKLOG)
+        self.server_address: tuple[str, int] = self.socket.getsockname()
+        self.server_port = self.server_address[1]
+        self._open: dict[StreamWriter, float | None] = {}  # since when a connection has waited for a request; none while it has one
+        self._ended = threading.Event()
+        self._end: Callable[[], None] = lambda: None
+        self._lock = threading.Lock()
+        self._asked_to_end = False
 
     @property
     def url(self) -> str:
         return f"http://{ADDRESS}:{self.server_port}/"
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that went away is no news."""
+    def serve_forever(self) -> None:
+        """Answer until `shutdown` is called from another thread, or Ctrl-C."""
+        pool = ThreadPoolExecutor(WORKERS, "pages")
+        try:
+            asyncio.run(self._serve(pool))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            self._ended.set()
+
+    def shutdown(self) -> None:
+        """End `serve_forever`, and wait until it has ended."""
+        with self._lock:
+            self._asked_to_end = True
+            self._end()
+        self._ended.wait(SLOW)
+
+    def server_close(self) -> None:
+        self.socket.close()
+
+    async def _serve(self, pool: ThreadPoolExecutor) -> None:
+        loop, end = asyncio.get_running_loop(), asyncio.Event()
+        with self._lock:
+            self._end = lambda: _quietly(loop.call_soon_threadsafe, end.set)
+            if self._asked_to_end:
+                return
+        served = await asyncio.start_server(partial(self._connection, pool), sock=self.socket, limit=LONGEST_HEAD, backlog=BACKLOG)
+        await end.wait()
+        served.close()
+        for writer in list(self._open):
+            writer.transport.abort()
+
+    async def _connection(self, pool: ThreadPoolExecutor, reader: StreamReader, writer: StreamWriter) -> None:
+        """Requests of one connection, one after another."""
+        self._make_room()
+        try:
+            while True:
+                self._open[writer] = asyncio.get_running_loop().time()
+                head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), SLOW)
+                self._open[writer] = None
+                stay, answer = await asyncio.get_running_loop().run_in_executor(pool, respond, self.answers, head)
+                writer.write(answer)
+                await asyncio.wait_for(writer.drain(), SLOW)
+                if not stay:
+                    break
+        except asyncio.LimitOverrunError:
+            writer.write(packed(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "application/json", b'{"error":"this request is too long"}'))
+        except (OSError, EOFError, asyncio.CancelledError, RuntimeError):
+            pass  # a browser that went away, or says nothing for long, is no news; nor is the end of the server
+        finally:
+            self._open.pop(writer, None)
+            writer.close()
+
+    def _make_room(self) -> None:
+        """Connections that nobody uses give way where there are many."""
+        if len(self._open) < MOST_CONNECTIONS:
+            return
+        now = asyncio.get_running_loop().time()
+        for writer in [one for one, since in self._open.items() if since is not None and now - since > PATIENCE]:
+            writer.transport.abort()
+
+
+def _quietly(call: Callable[..., Any], *given: Any) -> None:
+    with suppress(RuntimeError):  # the loop has ended meanwhile
+        call(*given)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from turnwise.engines.rotary import Stretching
 from turnwise.errors import TurnwiseError, unknown_name
 
 Floats = NDArray[np.float32]
@@ -41,6 +42,7 @@ class Encoder:
             self._tokenizer = AutoTokenizer.from_pretrained(inner)
         except (OSError, ValueError) as error:
             raise TurnwiseError(f"encoder {model!r}: {str(error).splitlines()[0]}") from None
+        self._stretching = Stretching(self._model)
         self.max_length = max_length or _own_length(inner, config)
         self._pool = pooling(_read(self.folder / modules[1][1] / "config.json")) if len(modules) > 1 else pooling({"pooling_mode": "mean"})
         self._steps = [self._step(name, self.folder / path) for name, path in modules[2:]]
@@ -69,12 +71,26 @@ class Encoder:
 
     def _vectors(self, texts: list[str]) -> Floats:
         tokens = self._tokenizer(texts, padding=True, truncation=True, max_length=self.max_length, return_tensors="pt").to(self.device)
-        hidden = self._model(**tokens).last_hidden_state
-        vectors = self._pool(hidden, tokens["attention_mask"])
+        vectors = self._pooled(dict(tokens))
         for step in self._steps:
             vectors = step(vectors)
         found: Floats = vectors.float().cpu().numpy()
         return found
+
+    def _pooled(self, tokens: dict[str, torch.Tensor]) -> torch.Tensor:
+        """One vector a row. Rows whose length gives them other rotary frequencies than their neighbours have run apart from these."""
+        mask = tokens["attention_mask"]
+        if not self._stretching:
+            return self._pool(self._model(**tokens).last_hidden_state, mask)
+        keys = [self._stretching.key(length) for length in mask.sum(1).tolist()]
+        parts: dict[int, torch.Tensor] = {}
+        for key in dict.fromkeys(keys):
+            rows = [row for row, own in enumerate(keys) if own == key]
+            columns = mask[rows].any(0)
+            part = {name: values[rows][:, columns] for name, values in tokens.items()}
+            self._stretching.reset()
+            parts |= dict(zip(rows, self._pool(self._model(**part).last_hidden_state, part["attention_mask"]), strict=True))
+        return torch.stack([parts[row] for row in range(len(keys))])
 
 
 def _folder(model: str) -> Path:

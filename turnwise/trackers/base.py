@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from turnwise.envs.locate import is_reference, load_reference
+from turnwise.envs.locate import TRACKER, is_reference, load_reference, load_registered
 from turnwise.errors import TurnwiseError, unknown_name
 from turnwise.files import write_text_atomically
 
@@ -52,7 +52,7 @@ def make_trackers(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]
     check_names(names)
     made: dict[str, Tracker] = {}
     for name in names:
-        made_by = load_reference(TRACKERS.get(name, name))
+        made_by = load_registered(TRACKERS[name]) if name in TRACKERS else load_reference(name, TRACKER)
         try:
             tracker = made_by(**(options or {}).get(name, {}))
         except TypeError as error:
