@@ -21,6 +21,7 @@ from turnwise.rollouts import Stop, Trajectory, Turn
 from turnwise.seeds import derive
 from turnwise.tasks import Task, TaskSet
 
+Chance = tuple[int, list[int], list[int]]  # a turn that chance played: its number, prompt and response
 Hear = Callable[[Trajectory, Result], None]
 
 
@@ -42,8 +43,9 @@ def expert_trajectories(
     hear: Hear = unheard,
 ) -> list[Trajectory]:
     """The expert's attempts at the tasks as trajectories of prompts and responses. In a share `noise` of the turns chance plays instead:
-    that turn is part of what the model sees and not of what it learns, so it learns how to go on from there. An attempt that a fault ended
-    is among them, with its stop reason."""
+    that turn is part of what the model sees and not of what it learns, so it learns how to go on from there. Where a later prompt shows
+    what chance did, `info["chance"]` of that turn says which of the prompt's tokens hold it, so that they are not learned as text. An
+    attempt that a fault ended is among them, with its stop reason."""
     player = ExpertPlayer(noise)
     plays = [_play(task, number, agent, max_turns, player, derive(seed, task.id), hear) for number, task in enumerate(tasks)]
     return _all(Advised(portable(name, options)), plays, limits or Limits(), on_task)
@@ -135,6 +137,7 @@ def _play(
         return _ended(trajectory, result, hear)
     observation, context = result.observation, agent.context()
     context.start(task, observation)
+    chance: list[Chance] = []
     for t in range(max_turns):
         prompt = context.prompt()
         if not prompt.fits:
@@ -150,9 +153,25 @@ def _play(
         if asked == ASK_EXPERT:
             turn = Turn(observation.key, transition.reward, True, observation.text, "", action, action, prompt.ids, response)
             turn.images = prompt.images
+            if shown := _shown(chance, t, prompt.ids, agent):
+                turn.info = {"chance": shown}
             trajectory.turns.append(turn)
+        else:
+            chance.append((t, list(prompt.ids), list(response)))
         observation, trajectory.success = transition.observation, transition.success
         if transition.done:
             break
         context.record(response, Parsed(action), observation)
     return trajectory
+
+
+def _shown(chance: Sequence[Chance], t: int, prompt: Sequence[int], agent: Agent) -> list[tuple[int, int]]:
+    """The spans of a prompt's tokens that show what chance did. A dialogue that only grows holds it word for word; a prompt that is written
+    anew tells it somewhere, so all of it is meant, as long as its window reaches back so far."""
+    spans, ids = [], list(prompt)
+    for number, before, said in chance:
+        if ids[: len(before)] == before and ids[len(before) : len(before) + len(said)] == said:
+            spans.append((len(before), len(before) + len(said)))
+        elif agent.settings.context != "window" or t - number <= agent.settings.history:
+            return [(0, len(ids))]
+    return spans
