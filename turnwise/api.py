@@ -24,6 +24,7 @@ from turnwise.report.summary import summarise_run
 from turnwise.resume import apply_changes, resumed_config
 from turnwise.rollouts import Stop
 from turnwise.runs import CONFIG, Run
+from turnwise.state import restore
 from turnwise.system import System
 from turnwise.trackers import Trackers, make_trackers
 from turnwise.train import loop
@@ -97,10 +98,11 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
         try:
             system.check()
             keep_tokenizer(run, system)
+            state = restore(run, system, reporter.note)
             trackers.open(config.model_dump(mode="json"), run.metrics())
             run.on_log = trackers.log
             with loaded_set_apart():
-                state = loop(run, system, reporter, lambda: interrupted() or system.broken is not None)
+                state = loop(run, system, state, reporter, lambda: interrupted() or system.broken is not None)
             if system.broken is not None:
                 raise with_way_on(system.broken, run)
             finished = state.finished(config.iterations)

@@ -254,7 +254,7 @@ def evaluate_player(
     factory = portable(config.env.name, config.env.options)
     limits: dict[str, Any] = {"workers": config.env.workers, "timeout": config.env.timeout, "memory_mb": config.env.memory_mb}
     with Pool(Advised(factory) if agent == "expert" else factory, 32, **limits) as pool:
-        collector = Collector(pool, policy, system.max_turns, system.rewards, on_fault=system.faults.hear)
+        collector = Collector(pool, policy, system.max_turns, system.rewards, ordered=False, on_fault=system.faults.hear)
         result = run_panel(collector, panel, seed, repeats)
     api.report_faults(result, reporter(Console(stderr=True)), system.faults)
     settings = api.settings_of(config, split or config.eval.split, seed, system.max_turns)
