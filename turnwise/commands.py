@@ -77,7 +77,7 @@ def sft(recipe: str | None, overrides: list[str]) -> int:
 
 
 def default_recipe(env: str | None) -> Path:
-    """The quickstart, or for an environment of the user's own its form without the household and without a warm start."""
+    """The quickstart, or for an environment of the user's own its form without the household."""
     return shipped_recipe("quickstart" if env is None else "own-env")
 
 

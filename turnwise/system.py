@@ -24,7 +24,7 @@ from turnwise.engines.base import Engine, Sampling
 from turnwise.envs import registry
 from turnwise.envs.blame import EnvironmentFault
 from turnwise.envs.locate import REWARD, load_reference
-from turnwise.envs.look import first_look
+from turnwise.envs.look import LOOKS, first_look
 from turnwise.envs.pool import Pool
 from turnwise.envs.scripts import Limits
 from turnwise.errors import TurnwiseError
@@ -39,7 +39,7 @@ from turnwise.rollouts import Rollouts, Trajectory
 from turnwise.seeds import derive
 from turnwise.tasks import TaskSet
 from turnwise.vision import Vision
-from turnwise.warmstart import demonstrated, expert_trajectories, has_expert
+from turnwise.warmstart import chance_trajectories, demonstrated, expert_trajectories, has_expert, lists_actions
 
 DEFAULT_MAX_TURNS = 50
 PATIENCE = 15.0  # seconds before a start that seems to hang is explained
@@ -284,6 +284,8 @@ class System:
         own = self.config.sft
         if own is None:
             return {}
+        if own.until is not None and own.file is None and not has_expert(self.config.env.name, dict(self.config.env.options)):
+            own = own.model_copy(update={"until": None})  # chance teaches to speak, not to win
         examples = self._examples(own, on_task)
         if examples is None or self.cancelled():
             return {}
@@ -314,13 +316,13 @@ class System:
             return examples
         starts = Plan(self.tasks, derive(self.config.seed, "warm start"), 1, self.config.collect.shuffle).starts(0, own.tasks)
         if not has_expert(env.name, dict(env.options)):
-            if own.required:
-                raise TurnwiseError(
-                    f"environment {env.name!r} has no expert for the recipe's warm start to learn from (expert(task) or expert_action()). "
-                    "Leave the warm start out with sft=none, or learn from recorded attempts with sft.file"
-                )
-            self.say(f"environment {env.name!r} has no expert: no warm start")
-            return None
+            if not own.required:
+                return self._examples_by_chance(own, starts, on_task)
+            raise TurnwiseError(
+                f"environment {env.name!r} has no expert for the recipe's warm start to learn from (expert(task) or expert_action()). "
+                "Leave the warm start out with sft=none, learn from recorded attempts with sft.file, or, where it lists its actions, from "
+                "what chance plays with sft.required=false"
+            )
         played = expert_trajectories(
             env.name,
             dict(env.options),
@@ -329,6 +331,33 @@ class System:
             max_turns=self.max_turns,
             noise=own.noise,
             seed=derive(self.config.seed, "warm start noise"),
+            on_task=on_task,
+            limits=self.limits,
+            hear=self.faults.hear,
+        )
+        return self._sound(played)
+
+    def _examples_by_chance(self, own: Sft, starts: Sequence[Start], on_task: Callable[[], None]) -> list[Trajectory] | None:
+        """What a model that starts from nothing learns where there is no expert: to say the listed actions, played by chance."""
+        env = self.config.env
+        if self.config.model.path is not None:
+            self.say(f"environment {env.name!r} has no expert: no warm start")
+            return None
+        if not lists_actions(self.pool, [start.task for start in starts[:LOOKS]]):
+            raise TurnwiseError(
+                f"environment {env.name!r} has no expert and lists no actions, so a model that starts from nothing would babble and never be "
+                "rewarded. What helps: expert_action() or expert(task) in its class; Observation(text, actions=…), the actions that are "
+                "possible; recorded attempts (sft.file=attempts.jsonl); a pretrained model (model.path=folder). To try it all the same: sft=none"
+            )
+        self.say(f"environment {env.name!r} has no expert: the warm start teaches its listed actions, played by chance")
+        played = chance_trajectories(
+            env.name,
+            dict(env.options),
+            [start.task for start in starts],
+            self.agent,
+            max_turns=self.max_turns,
+            tries=own.tries,
+            seed=derive(self.config.seed, "warm start chance"),
             on_task=on_task,
             limits=self.limits,
             hear=self.faults.hear,

@@ -1,4 +1,6 @@
-"""The supervised warm start: the environment's expert plays, the model learns its actions in the form that the prompt asks for.
+"""The supervised warm start: the environment's expert plays, the model learns its actions in the form that the prompt asks for. Where there
+is no expert and the environment lists its actions, chance plays: a model that starts from nothing then learns at least to say what can be
+done, and reinforcement has something to choose from.
 
 The expert's actions become responses in the agent's own context, turn by turn, so that what is learned has exactly the tokens that the
 model will see when it plays itself.
@@ -6,14 +8,15 @@ model will see when it plays itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from turnwise.agent import Agent
 from turnwise.agent.base import Parsed
 from turnwise.collect.players import ASK_EXPERT, NO_ADVICE, Advised, ExpertPlayer, Place, RandomPlayer
 from turnwise.envs import registry
-from turnwise.envs.pool import Fault, Result
+from turnwise.envs.pool import Fault, Pool, Result
 from turnwise.envs.registry import portable
 from turnwise.envs.scripts import Limits, Play, Reset, play_all
 from turnwise.errors import TurnwiseError
@@ -22,6 +25,7 @@ from turnwise.seeds import derive
 from turnwise.tasks import Task, TaskSet
 
 Chance = tuple[int, list[int], list[int]]  # a turn that chance played: its number, prompt and response
+ENOUGH_BETTER = 0.1  # of the tasks: fewer examples would be learned by heart
 Hear = Callable[[Trajectory, Result], None]
 
 
@@ -49,6 +53,74 @@ def expert_trajectories(
     player = ExpertPlayer(noise)
     plays = [_play(task, number, agent, max_turns, player, derive(seed, task.id), hear) for number, task in enumerate(tasks)]
     return _all(Advised(portable(name, options)), plays, limits or Limits(), on_task)
+
+
+def chance_trajectories(
+    name: str,
+    options: dict[str, Any],
+    tasks: Iterable[Task],
+    agent: Agent,
+    *,
+    max_turns: int,
+    tries: int = 1,
+    seed: int = 0,
+    on_task: Callable[[], None] = lambda: None,
+    limits: Limits | None = None,
+    hear: Hear = unheard,
+) -> list[Trajectory]:
+    """Attempts that take any of the listed actions, each as likely: how to speak, and, of `tries` attempts at each task the best, also a
+    little of what to do. Where enough tasks have an attempt that is better than the average of all, the others are left out."""
+    limits, factory, tasks = limits or Limits(), Advised(portable(name, options), required=False), list(tasks)
+    with limits.pool(factory, len(tasks)) as pool:
+        found = []
+        for scores in play_all(pool, (_score(task, max_turns, tries, seed) for task in tasks), limits.cancelled):
+            found.append(scores)
+            on_task()
+    returns = [score.reward for scores in found for score in scores if math.isfinite(score.reward)]
+    mean = sum(returns) / max(len(returns), 1)
+    best = [(task, max(scores)) for task, scores in zip(tasks, found, strict=False) if scores]
+    better = [(task, score) for task, score in best if score.reward > mean]
+    chosen = better if len(better) >= ENOUGH_BETTER * len(best) else best
+    player = RandomPlayer()
+    plays = [
+        _play(task, number, agent, max_turns, player, derive(seed, task.id, -score.minus_number), hear)
+        for number, (task, score) in enumerate(chosen)
+    ]
+    return _all(factory, plays, limits)
+
+
+class Score(NamedTuple):
+    """How an attempt by chance went; the greatest is the best: won, the highest return, the fewest turns, the first."""
+
+    won: bool
+    reward: float
+    minus_turns: int
+    minus_number: int
+
+
+def _score(task: Task, max_turns: int, tries: int, seed: int) -> Play[list[Score]]:
+    """Attempts at one task by chance, without prompts. One that fails is left out here; it is heard of when it is played as an example."""
+    found, player = [], RandomPlayer()
+    for number in range(tries):
+        result, reward, t = (yield Reset(task)), 0.0, 0
+        place = derive(seed, task.id, number)
+        while t < max_turns and not result.over and result.observation.actions:
+            result = yield player.act(result.observation, Place(task, place, t)) or ""
+            t += 1
+            reward += result.transition.reward if result.transition is not None else 0.0
+        won = result.transition is not None and result.transition.success
+        found.append(Score(won, reward if result.transition is not None else -math.inf, -t, -number))
+    return found
+
+
+def lists_actions(pool: Pool, tasks: Iterable[Task]) -> bool:
+    """Whether the environment says what can be done where one of these tasks starts."""
+
+    def first(task: Task) -> Play[bool]:
+        result = yield Reset(task)
+        return result.transition is not None and bool(result.observation.actions)
+
+    return any(play_all(pool, [first(task) for task in tasks]))
 
 
 def demonstrated(
@@ -131,7 +203,7 @@ def has_expert(name: str, options: dict[str, Any]) -> bool:
 def _play(
     task: Task, number: int, agent: Agent, max_turns: int, player: ExpertPlayer | RandomPlayer, seed: int, hear: Hear
 ) -> Play[Trajectory]:
-    trajectory = Trajectory(number, number, task=task.id)
+    trajectory, teaches = Trajectory(number, number, task=task.id), isinstance(player, ExpertPlayer)
     result = yield Reset(task)
     if result.transition is None:
         return _ended(trajectory, result, hear)
@@ -142,15 +214,17 @@ def _play(
         prompt = context.prompt()
         if not prompt.fits:
             break
-        asked = player.act(observation, Place(task, seed, t)) or ASK_EXPERT
-        result = yield asked
+        if not (teaches or observation.actions):  # nothing is listed here: chance has nothing more to do
+            break
+        asked = player.act(observation, Place(task, seed, t))
+        result = yield asked or ASK_EXPERT
         if result.message.startswith(NO_ADVICE):  # chance has spoiled the task: there is nothing to learn from here on
             break
         if (transition := result.transition) is None:
             return _ended(trajectory, result, hear)
         action = str(transition.info["action"])
         response = agent.write(action)
-        if asked == ASK_EXPERT:
+        if asked == ASK_EXPERT or not teaches:
             turn = Turn(observation.key, transition.reward, True, observation.text, "", action, action, prompt.ids, response)
             turn.images = prompt.images
             if shown := _shown(chance, t, prompt.ids, agent):
