@@ -68,8 +68,8 @@ def test_examples_by_chance_are_listed_actions_and_the_best_of_several_attempts(
 
     once, best = played(1), played(12)
     assert all(turn.action in ("go up", "go down", "wait") for trajectory in [*once, *best] for turn in trajectory.turns)
-    assert min(trajectory.reward for trajectory in best) > sum(trajectory.reward for trajectory in once) / len(once)
-    assert sum(trajectory.success for trajectory in best) > sum(trajectory.success for trajectory in once)
+    won_once, won_best = (sum(trajectory.success for trajectory in played) / 40 for played in (once, best))
+    assert won_once < 0.3 < won_best  # one attempt in 27 is won: of twelve, one in three
     assert all(turn.prompt_ids and turn.response_ids for trajectory in best for turn in trajectory.turns)
 
 
@@ -84,7 +84,7 @@ def test_examples_by_chance_are_the_same_for_any_number_of_workers(agent: Agent)
 
 
 def test_a_model_that_starts_from_nothing_learns_to_say_what_can_be_done(tmp_path: Path) -> None:
-    more = {"sft.lr": 5e-3, "sft.epochs": 30, "sft.batch_tokens": 256, "engine.max_tokens": 4, "eval.n": 1}
+    more = {"sft.lr": 5e-3, "sft.epochs": 20, "sft.batch_tokens": 256, "engine.max_tokens": 4, "eval.n": 1}
     result = start(tmp_path, "Stairs", **more)
     assert result.metrics[0]["sft/turns"] > 24
     said = [turn["action"] for row in Run.open(result.folder).trajectories(1) for turn in row["turns"]]

@@ -345,9 +345,9 @@ class System:
             return None
         if not lists_actions(self.pool, [start.task for start in starts[:LOOKS]]):
             raise TurnwiseError(
-                f"environment {env.name!r} has no expert and lists no actions, so a model that starts from nothing would babble and never be "
-                "rewarded. What helps: expert_action() or expert(task) in its class; Observation(text, actions=…), the actions that are "
-                "possible; recorded attempts (sft.file=attempts.jsonl); a pretrained model (model.path=folder). To try it all the same: sft=none"
+                f"environment {env.name!r} has no expert and lists no actions: a model that starts from nothing would say random bytes "
+                "and never be rewarded. What helps: expert_action() or expert(task) in its class; Observation(text, actions=…) with what "
+                "can be done; recorded attempts (sft.file=FILE); a pretrained model (model.path=FOLDER). To try it all the same: sft=none"
             )
         self.say(f"environment {env.name!r} has no expert: the warm start teaches its listed actions, played by chance")
         played = chance_trajectories(
