@@ -319,7 +319,7 @@ class Sft(Section):
     the environment, so that their prompts are this agent's own; thoughts are learned with the actions."""
     tasks: int = Field(256, ge=1)
     """How many training tasks the expert plays; with a file, how many of its trajectories are taken at most."""
-    tries: int = Field(16, ge=1)
+    tries: int = Field(32, ge=1)
     """Where chance plays instead of an expert: how many attempts it makes at each task, of which the best is learned from."""
     noise: float = Field(0.0, ge=0, lt=1)
     """Share of turns in which chance plays instead of the expert; only the expert's turns are learned from. Prompts that show what chance
