@@ -23,6 +23,7 @@ from turnwise.agent.parse import split_thought
 from turnwise.agent.prompts import load_template
 from turnwise.agent.text import goal_of, well_formed
 from turnwise.api import report_faults, settings_of, source_config
+from turnwise.arguments import Given
 from turnwise.build import agent_settings
 from turnwise.collect.collector import Collector, Start
 from turnwise.collect.model_policy import ModelPolicy
@@ -74,7 +75,7 @@ def evaluate(
     reflexion, how many attempts a task gets; `result.settings["trials"]` then says success by trial."""
     if agent == "reflexion" and repeats != 1:
         raise TurnwiseError("--agent reflexion tries each task up to --trials times: --repeats does not go with it")
-    config, folder = source_config(source, env, {**AGENTS[agent], **overrides}, trust)
+    config, folder = source_config(source, Given(env), {**AGENTS[agent], **overrides}, trust)
     config = with_examples(config, examples) if examples else config
     reporter, split = reporter or Reporter(), split or config.eval.split
     warmth = config.eval.temperature if temperature is None else temperature

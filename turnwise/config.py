@@ -7,6 +7,8 @@ by its own registry. What is set here is saved with the run, whole.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
@@ -447,8 +449,10 @@ class Config(Section):
         return self
 
     @classmethod
-    def load(cls, recipe: str | Path | None = None, overrides: list[str] | dict[str, Any] | None = None) -> Config:
-        """A recipe file (none: all defaults) with overrides (`["seed=3"]` or `{"seed": 3}`), checked."""
+    def load(
+        cls, recipe: str | PathLike[str] | Mapping[str, Any] | Config | None = None, overrides: list[str] | dict[str, Any] | None = None
+    ) -> Config:
+        """A recipe (a file, a dictionary, a config; none: all defaults) with overrides (`["seed=3"]` or `{"seed": 3}`), checked."""
         from turnwise.recipes import load
 
         return load(recipe, overrides)

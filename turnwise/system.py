@@ -13,7 +13,7 @@ from typing import Any
 
 from turnwise import credit, models
 from turnwise.agent import Agent
-from turnwise.build import agent_settings, build_engine, build_learner, build_server, engine_options
+from turnwise.build import agent_settings, build_engine, build_learner, build_server, engine_options, know_credit
 from turnwise.collect.collector import Collector, Start
 from turnwise.collect.faults import FaultWatch, spoilt
 from turnwise.collect.model_policy import ModelPolicy
@@ -66,6 +66,7 @@ class System:
     def check(self) -> None:
         """Look at all that a recipe can get wrong before any time is spent on it: tasks and panel, environment, reward terms, prompts,
         model, device, the engine's options."""
+        know_credit(self.config)
         for part in ("panel", "max_turns", "rewards"):
             getattr(self, part)
         engine_options(self.config)

@@ -14,6 +14,7 @@ from typing import Any
 from rich.text import Text
 
 from turnwise.api import source_config
+from turnwise.arguments import Given
 from turnwise.collect.collector import Answer, Collector, Policy, Start
 from turnwise.collect.faults import spoilt
 from turnwise.collect.player_policy import PLAYERS, PlayerPolicy, player
@@ -82,7 +83,7 @@ def watch(
 
 def _system(agent: str, env: str | None, changes: dict[str, Any], trust: bool = False) -> System:
     if agent not in PLAYERS:
-        config, folder = source_config(agent, env, changes, trust)
+        config, folder = source_config(agent, Given(env), changes, trust)
         return System(config, model_folder=folder)
     if env is None:
         raise TurnwiseError(f"say what the {agent} agent should play: turnwise play ENV --agent {agent}")
