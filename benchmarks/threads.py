@@ -2,8 +2,8 @@
 
     python benchmarks/threads.py --write
 
-For each size: the seconds of a decoding step (64 rows, one token each) and of a training step (1,024 tokens, forward and backward), by number
-of threads, as a ratio to one thread. `beside` is the same while another process trains the same model with as many threads.
+For each size: the time of a decoding step (64 rows, one token each) and of a training step (1,024 tokens, forward and backward), by
+number of threads, as a ratio to one thread. `beside` is the same while another process does the same with as many threads.
 """
 
 from __future__ import annotations

@@ -49,7 +49,8 @@ def test_loading_a_model_sets_the_threads_of_torch(monkeypatch: pytest.MonkeyPat
     given: list[int] = []
     monkeypatch.setattr(torch, "get_num_threads", lambda: 99)
     monkeypatch.setattr(torch, "set_num_threads", given.append)
-    changes = ["env.name=tests/toy_env.py:Corridor", "model.tiny.layers=1", "model.tiny.vocabulary_tasks=2", "device=cpu", "model.tiny.max_length=4096"]
+    changes = ["env.name=tests/toy_env.py:Corridor", "model.tiny.layers=1", "model.tiny.vocabulary_tasks=2", "device=cpu"]
+    changes.append("model.tiny.max_length=4096")
     for more in ([], ["threads=3"]):
         system = System(Config.load(None, [*changes, *more]))
         assert system.learner is not None

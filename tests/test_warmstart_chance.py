@@ -21,7 +21,7 @@ from turnwise.envs.registry import numbered
 from turnwise.envs.scripts import Limits
 from turnwise.learn.tiny import build_tokenizer
 from turnwise.runs import Run
-from turnwise.warmstart import chance_trajectories
+from turnwise.warmstart import chance_trajectories, expert_trajectories
 
 HERE = f"{Path(__file__)}:"
 
@@ -107,3 +107,28 @@ def test_the_example_without_an_expert_works_as_the_page_says(tmp_path: Path) ->
     assert check(str(file)).problems == []
     played = CliRunner().invoke(app, ["eval", "--agent", "random", "--env", f"{file}:Parcel", "--n", "200", "--json"])
     assert played.exit_code == 0 and '"successes"' in played.output
+
+
+class Taught(Stairs):
+    """The same with somebody who knows the way."""
+
+    def expert_action(self) -> str:
+        return "go up"
+
+
+@pytest.mark.parametrize("learn_all", [False, True])
+def test_a_clumsy_player_is_imitated_where_that_is_asked_for_and_chance_never_does_what_is_hidden(learn_all: bool) -> None:
+    words = ["You are on step 0 1 2 3.", "go up", "go down", "wait"]
+    hiding = Agent(build_tokenizer(words), AgentSettings(prompt="action", max_prompt_tokens=200, hide_actions=("go d*",)))
+    tasks = numbered("x", "train")[:100]
+    found = expert_trajectories(HERE + "Taught", {}, tasks, hiding, max_turns=6, noise=0.5, learn_all=learn_all, seed=1)
+    actions = {turn.action for trajectory in found for turn in trajectory.turns}
+    assert actions == ({"go up", "wait"} if learn_all else {"go up"})
+    assert all(trajectory.success for trajectory in found if len(trajectory.turns) < 6)
+    assert any(turn.info.get("chance") for trajectory in found for turn in trajectory.turns) != learn_all
+
+
+def test_a_warm_start_that_is_not_good_enough_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start(tmp_path, "Taught", **{"sft.steps": 1, "sft.look_every": 1, "sft.until": 1.0, "sft.look_tasks": 4})
+    heard = capsys.readouterr()
+    assert "the warm start ended after 1 steps at 0% of 4 training tasks, below sft.until=1" in heard.out + heard.err

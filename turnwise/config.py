@@ -93,7 +93,7 @@ class Agent(Section):
     show_actions: bool = True
     """List the admissible actions in the prompt, where the environment knows them."""
     hide_actions: list[str] = ["help"]
-    """Admissible actions that the prompt does not list."""
+    """Admissible actions that the prompt does not list and that chance does not play in a warm start; `*` stands for any text."""
     system: str = ""
     """A system message; empty: none."""
     instructions: str | None = None
@@ -324,8 +324,10 @@ class Sft(Section):
     tries: int = Field(32, ge=1)
     """Where chance plays instead of an expert: how many attempts it makes at each task, of which the best is learned from."""
     noise: float = Field(0.0, ge=0, lt=1)
-    """Share of turns in which chance plays instead of the expert; only the expert's turns are learned from. Prompts that show what chance
-    did are not learned as text either (prompt_weight): of a full dialogue chance's own words are left out, of a window the prompt."""
+    """Share of turns in which chance plays instead of the expert."""
+    imitate: Literal["expert", "all"] = "expert"
+    """With noise: learn from the expert's turns alone, or from all. With all, the model imitates a clumsy player: it speaks well, tries
+    everything and plays badly, which is a good place for reinforcement to start from."""
     epochs: int = Field(3, ge=1)
     """Passes over the expert's turns."""
     steps: int | None = Field(None, ge=1)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnwise.config import Config
 from turnwise.errors import TurnwiseError
+from turnwise.threads import threads_for
 
 if TYPE_CHECKING:
     from turnwise.envs.scripts import Limits
@@ -26,6 +27,15 @@ def choose_device(name: str) -> str:
     if name == "cuda" and not torch.cuda.is_available():
         raise TurnwiseError("device=cuda, but torch sees no GPU here. Use device=auto or device=cpu")
     return name
+
+
+def use_threads(model: Any, asked: int | None = None) -> None:
+    """Let torch compute with as many threads as a model of this size can use, or with as many as were asked for."""
+    import torch
+
+    count = threads_for(sum(weight.numel() for weight in model.parameters()), asked)
+    if torch.get_num_threads() != count:
+        torch.set_num_threads(count)
 
 
 def warn_of_slow_dtype(dtype: str, device: str) -> None:

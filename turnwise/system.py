@@ -38,7 +38,6 @@ from turnwise.report.progress import told_after
 from turnwise.rollouts import Rollouts, Trajectory
 from turnwise.seeds import derive
 from turnwise.tasks import TaskSet
-from turnwise.threads import use_threads
 from turnwise.vision import Vision
 from turnwise.warmstart import chance_trajectories, demonstrated, expert_trajectories, has_expert, lists_actions
 
@@ -125,7 +124,7 @@ class System:
     def _loaded(self) -> tuple[Any, Any]:
         """Model and tokenizer; torch computes with as many threads as that model can use."""
         loaded = self._load()
-        use_threads(sum(weight.numel() for weight in loaded[0].parameters()), self.config.threads)
+        models.use_threads(loaded[0], self.config.threads)
         return loaded
 
     def _load(self) -> tuple[Any, Any]:
@@ -301,11 +300,7 @@ class System:
         settings = SftSettings(own.epochs, own.steps, own.batch_tokens, own.prompt_weight, optimiser, own.look_every, own.until or 1.0)
         order, look = derive(self.config.seed, "warm start order"), None if own.until is None else self._look(own.until, own.look_tasks)
         metrics = warm_start(self.learner, examples, settings, order, look, self.cancelled)
-        if own.until is not None and not self.cancelled() and metrics.get("success", 0.0) < own.until:
-            self.say(
-                f"warning: the warm start ended after {metrics['steps']:.0f} steps at {metrics.get('success', 0.0):.0%} of {own.look_tasks} "
-                f"training tasks, below sft.until={own.until:g}. Raise sft.steps (or sft.epochs), or look at sft.lr and sft.tasks"
-            )
+        self._tell_weak_start(own, metrics)
         if self.config.model.lora is None:
             self.learner.reset_reference()
         elif self.config.objective.kl != "off":
@@ -343,6 +338,7 @@ class System:
             self.agent,
             max_turns=self.max_turns,
             noise=own.noise,
+            learn_all=own.imitate == "all",
             seed=derive(self.config.seed, "warm start noise"),
             on_task=on_task,
             limits=self.limits,
@@ -381,6 +377,16 @@ class System:
         """Without the attempts that a fault has ended, which are told of; an error where nearly all are like that."""
         self.faults.look(played)
         return [trajectory for trajectory in played if not spoilt(trajectory)]
+
+    def _tell_weak_start(self, own: Sft, metrics: dict[str, float]) -> None:
+        """A warm start that ended before it was good enough is said to be one: what follows may have nothing to reinforce."""
+        won = metrics.get("success", 0.0)
+        if own.until is None or won >= own.until or self.cancelled():
+            return
+        self.say(
+            f"warning: the warm start ended after {metrics['steps']:.0f} steps at {won:.0%} of {own.look_tasks} training tasks, below "
+            f"sft.until={own.until:g}. Raise sft.steps (or sft.epochs), or look at sft.lr and sft.tasks"
+        )
 
     def _look(self, enough: float, count: int) -> Callable[[], float]:
         """Measures the share of `count` training tasks that the model, as it is, wins: always the same tasks, with the same chance. A first

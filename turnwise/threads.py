@@ -44,13 +44,3 @@ def threads_for(parameters: int, asked: int | None = None) -> int:
     """Threads for a model of that size: as asked (by the recipe, then by OMP_NUM_THREADS), else one per `PER_THREAD` parameters and at
     most one per core."""
     return asked or told() or min(cores(), 1 + parameters // PER_THREAD)
-
-
-def use_threads(parameters: int, asked: int | None = None) -> int:
-    """Let torch compute with as many threads as the model can use."""
-    import torch
-
-    count = threads_for(parameters, asked)
-    if torch.get_num_threads() != count:
-        torch.set_num_threads(count)
-    return count

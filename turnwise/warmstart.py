@@ -41,6 +41,7 @@ def expert_trajectories(
     *,
     max_turns: int,
     noise: float = 0.0,
+    learn_all: bool = False,
     seed: int = 0,
     on_task: Callable[[], None] = lambda: None,
     limits: Limits | None = None,
@@ -48,10 +49,11 @@ def expert_trajectories(
 ) -> list[Trajectory]:
     """The expert's attempts at the tasks as trajectories of prompts and responses. In a share `noise` of the turns chance plays instead:
     that turn is part of what the model sees and not of what it learns, so it learns how to go on from there. Where a later prompt shows
-    what chance did, `info["chance"]` of that turn says which of the prompt's tokens hold it, so that they are not learned as text. An
-    attempt that a fault ended is among them, with its stop reason."""
-    player = ExpertPlayer(noise)
-    plays = [_play(task, number, agent, max_turns, player, derive(seed, task.id), hear) for number, task in enumerate(tasks)]
+    what chance did, `info["chance"]` of that turn says which of the prompt's tokens hold it, so that they are not learned as text. With
+    `learn_all`, chance's turns are learned like the expert's: the examples are those of a clumsy player. Actions that the agent is never
+    shown (`hide_actions`) are not played by chance either. An attempt that a fault ended is among them, with its stop reason."""
+    player = ExpertPlayer(noise, agent.settings.hide_actions)
+    plays = [_play(task, number, agent, max_turns, player, derive(seed, task.id), hear, learn_all) for number, task in enumerate(tasks)]
     return _all(Advised(portable(name, options)), plays, limits or Limits(), on_task)
 
 
@@ -201,7 +203,14 @@ def has_expert(name: str, options: dict[str, Any]) -> bool:
 
 
 def _play(
-    task: Task, number: int, agent: Agent, max_turns: int, player: ExpertPlayer | RandomPlayer, seed: int, hear: Hear
+    task: Task,
+    number: int,
+    agent: Agent,
+    max_turns: int,
+    player: ExpertPlayer | RandomPlayer,
+    seed: int,
+    hear: Hear,
+    learn_all: bool = False,
 ) -> Play[Trajectory]:
     trajectory, teaches = Trajectory(number, number, task=task.id), isinstance(player, ExpertPlayer)
     result = yield Reset(task)
@@ -224,7 +233,7 @@ def _play(
             return _ended(trajectory, result, hear)
         action = str(transition.info["action"])
         response = agent.write(action)
-        if asked == ASK_EXPERT or not teaches:
+        if asked == ASK_EXPERT or not teaches or learn_all:
             turn = Turn(observation.key, transition.reward, True, observation.text, "", action, action, prompt.ids, response)
             turn.images = prompt.images
             if shown := _shown(chance, t, prompt.ids, agent):

@@ -25,7 +25,7 @@ from turnwise.agent.prompts import Past, PromptTemplate, View, load_template
 from turnwise.agent.settings import AgentSettings
 from turnwise.agent.text import goal_of, well_formed
 from turnwise.control import Marked, neutral
-from turnwise.envs.base import Observation
+from turnwise.envs.base import Observation, without
 from turnwise.envs.locate import CONTEXT, is_reference, load_reference
 from turnwise.errors import TurnwiseError, unknown_name
 from turnwise.images import Picture, picture, without_marks
@@ -137,7 +137,7 @@ class PromptMaker:
         """The admissible actions that a prompt lists."""
         if not self.settings.show_actions or observation.actions is None:
             return ()
-        return tuple(well_formed(action) for action in observation.actions if action not in self.settings.hide_actions)
+        return tuple(well_formed(action) for action in without(observation.actions, self.settings.hide_actions))
 
     def check_dialogue(self) -> None:
         """Find out, once, whether the chat template can carry a growing dialogue, and say where it would rewrite history."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from turnwise.envs.answers import read_observation, read_transition
-from turnwise.envs.base import Observation, Transition
+from turnwise.envs.base import Observation, Transition, without
 from turnwise.errors import TurnwiseError
 from turnwise.seeds import derive
 from turnwise.tasks import Task
@@ -62,10 +62,12 @@ class ExpertPlayer:
     show how to come back from a mistake; for that the environment's expert must advise from any state (`expert_action`)."""
 
     noise: float = 0.0
+    hidden: Sequence[str] = ()  # what chance never does, as patterns
 
     def act(self, observation: Observation, place: Place) -> str | None:
-        if self.noise and derive(place.seed, "expert noise", place.turn) < self.noise * 2**63 and observation.actions:
-            return RandomPlayer().act(observation, place)
+        noisy = self.noise > 0 and derive(place.seed, "expert noise", place.turn) < self.noise * 2**63
+        if noisy and (allowed := without(observation.actions or (), self.hidden)):
+            return RandomPlayer().act(replace(observation, actions=allowed), place)
         return ASK_EXPERT
 
 

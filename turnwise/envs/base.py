@@ -8,8 +8,10 @@ An environment plays one task at a time. The task fixes the initial state; `seed
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
 
 from turnwise.errors import TurnwiseError
@@ -37,6 +39,17 @@ class Observation:
         if self.anchor is not None:
             return self.anchor
         return content_hash(self.images, self.text) if self.images else self.text
+
+
+def without(actions: Sequence[str], hidden: Sequence[str]) -> tuple[str, ...]:
+    """The actions less those that a pattern names; `*` in a pattern stands for any text, everything else for itself."""
+    pattern = _pattern(tuple(hidden))
+    return tuple(action for action in actions if not pattern.fullmatch(action)) if hidden else tuple(actions)
+
+
+@lru_cache(maxsize=64)
+def _pattern(hidden: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(".*".join(map(re.escape, pattern.split("*"))) for pattern in hidden), re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,8 +118,8 @@ def hopeless(lines: Lines, credit: str) -> str | None:
     if len(last) < 2 * RECENT or sum(last) / len(last) > HOPELESS or (recent(lines, "credit/zero_share") or 0.0) >= NO_CREDIT:
         return None
     return (
-        f"nearly every attempt fails: success is {sum(last) / len(last):.1%} over the last {len(last)} iterations, and there is next to nothing "
-        "to reinforce. Try a longer warm start (sft.until, sft.steps), easier tasks, or a reward that pays for parts of the way"
+        f"nearly every attempt fails: success is {sum(last) / len(last):.1%} over the last {len(last)} iterations, and there is next to "
+        "nothing to reinforce. Try a longer warm start (sft.until, sft.steps), easier tasks, or a reward that pays for parts of the way"
     )
 
 
