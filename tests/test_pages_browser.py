@@ -307,7 +307,7 @@ def test_the_report_works_from_a_file(page: Any, runs: Path, tmp_path: Path) -> 
 
 
 def test_the_report_of_two_runs_opens_side_by_side(page: Any, runs: Path, tmp_path: Path) -> None:
-    written, _ = write_report(runs / "good", tmp_path / "two.html", runs / "other")
+    written, _ = write_report(runs / "good", tmp_path / "two.html", [runs / "other"])
     open_page(page, written.as_uri())
     page.wait_for_selector(".column .turn")
     assert texts(page, ".column h3") == ["A: good", "B: other"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from turnwise.errors import TurnwiseError, unknown_name
@@ -87,13 +87,15 @@ class Option:
 
 @dataclass(frozen=True)
 class Entry(Generic[F]):
-    """A registered function with its one-line meaning, its options and where it comes from."""
+    """A registered function with its one-line meaning, its options and where it comes from. `parts`: what a credit function is the sum of,
+    each with the option that weighs it, or none where it is the whole credit (see `turnwise/credit/registry.py`)."""
 
     name: str
     function: F
     summary: str
     paper: str
     options: Mapping[str, Option]
+    parts: Mapping[str, str | None] = field(default_factory=dict)
 
     def bind(self, given: Mapping[str, Any], kind: str) -> dict[str, Any]:
         """Checked options, defaults filled in."""
@@ -112,7 +114,7 @@ class Registry(Generic[F]):
         self._load: Callable[[], None] | None = load
         self._entries: dict[str, Entry[F]] = {}
 
-    def register(self, name: str, *, paper: str = "") -> Callable[[F], F]:
+    def register(self, name: str, *, paper: str = "", parts: Mapping[str, str | None] | None = None) -> Callable[[F], F]:
         """Decorator: makes the function known under `name`. The first sentence of its docstring is its meaning in lists."""
 
         def add(function: F) -> F:
@@ -124,7 +126,7 @@ class Registry(Generic[F]):
             summary = " ".join(doc.split("\n\n")[0].split())
             if not summary:
                 raise TurnwiseError(f"{self.kind} {name!r} needs a docstring: its first sentence is what users see in lists")
-            self._entries[name] = Entry(name, function, summary, paper, read_options(function))
+            self._entries[name] = Entry(name, function, summary, paper, read_options(function), dict(parts or {}))
             return function
 
         return add

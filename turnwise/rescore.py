@@ -74,7 +74,7 @@ def find_tasks(system: System, split: str, wanted: Sequence[str]) -> dict[str, T
 
 def play_again(env: Any, task: Task, old: Trajectory, rewards: Rewards) -> tuple[Trajectory, int | None]:
     """The stored actions once more; and the turn (from 1) at which the environment showed something else, none where it never did."""
-    new = Trajectory(old.group, old.id, old.task, seed=old.seed, stop=old.stop, stop_detail=old.stop_detail)
+    new = Trajectory(old.group, old.id, old.task, seed=old.seed, stop=old.stop, stop_detail=old.stop_detail, goal=old.goal)
     observation, changed, done = env.reset(task, old.seed), None, False
     for t, stored in enumerate(old.turns):
         if changed is None and (done or without_marks(observation.text) != without_marks(stored.observation)):

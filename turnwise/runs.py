@@ -15,6 +15,7 @@ import gzip
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -170,7 +171,7 @@ class Run:
 
     def _numbered(self, part: str) -> list[Path]:
         """The files of a part of the run (`rollouts`, `evals`) that belong to an iteration."""
-        return [path for path in (self.folder / part).glob("*") if path.name.split(".")[0].isdigit()]
+        return [path for path in (self.folder / part).glob("*") if re.fullmatch("[0-9]{6,}", path.name.split(".")[0])]
 
     def iterations_of(self, part: str) -> list[int]:
         """The iterations of which `rollouts` or `evals` are kept."""
@@ -232,6 +233,7 @@ def as_json(trajectory: Trajectory) -> dict[str, Any]:
         "id": trajectory.id,
         "group": trajectory.group,
         "task": trajectory.task,
+        **({"goal": trajectory.goal} if trajectory.goal else {}),
         "seed": trajectory.seed,
         "stop": trajectory.stop.value,
         "stop_detail": trajectory.stop_detail,

@@ -83,6 +83,7 @@ def from_json(record: Mapping[str, Any], pictures: Mapping[str, Picture] | None 
         stop_detail=record["stop_detail"],
         success=bool(record["success"]),
         seed=int(record["seed"]),
+        goal=str(record.get("goal", "")),
     )
 
 

@@ -12,12 +12,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from turnwise.agent.text import stated_goal
 from turnwise.collect.rewards import Rewards
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.pool import Fault, Pool, Result
 from turnwise.garbage import rare_searches
 from turnwise.rollouts import Stop, Trajectory, Turn
 from turnwise.tasks import Task
+
+LONGEST_GOAL = 2000  # characters of a goal that are kept with an attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,7 @@ class Collector:
             return self._stop(attempt, stop, result.message)
         transition, trajectory = result.transition, attempt.trajectory
         if attempt.turn is None:
+            trajectory.goal = stated_goal(attempt.start.task, transition.observation)[:LONGEST_GOAL]
             self.policy.begin(attempt.slot, attempt.start, transition.observation)
         else:
             self._record(attempt, transition)

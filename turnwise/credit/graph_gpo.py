@@ -28,7 +28,11 @@ from turnwise.options import Help
 from turnwise.rollouts import Floats, Rollouts, ragged
 
 
-@register("graph_gpo", paper="Graph-based Group Policy Optimization, 2026, arXiv 2605.26684")
+@register(
+    "graph_gpo",
+    paper="Graph-based Group Policy Optimization, 2026, arXiv 2605.26684",
+    parts={"episode": "episode_weight", "step": "omega"},
+)
 def graph_gpo(
     r: Rollouts,
     *,
