@@ -216,6 +216,22 @@ def test_an_evaluation_reports_what_the_environment_measures_and_the_mean_of_the
     assert "score 0.375 on average" in lines and "mean of these 66.7 %, each counted once" in lines
 
 
+def test_an_evaluation_with_repeats_has_the_interval_of_its_tasks() -> None:
+    from turnwise import Trajectory
+    from turnwise.evaluation import evaluation_of
+    from turnwise.report.metrics import evaluation_metrics
+    from turnwise.report.statistics import wilson
+
+    panel = TaskSet((Task(f"t{i}", data={"task_type": "even" if i % 2 == 0 else "odd"}) for i in range(10)), "panel")
+    played = [Trajectory(i, f"{i}-{k}", f"t{i}", success=i < 5) for i in range(10) for k in range(10)]  # ten equal attempts at each
+    result = evaluation_of(played, panel, 10)
+    assert (result.success.count, result.success.n) == (50, 100)
+    assert result.success.interval == pytest.approx(wilson(5, 10)) == (result.to_dict()["interval"][0], result.to_dict()["interval"][1])
+    logged = evaluation_metrics(result)
+    assert (logged["eval/low"], logged["eval/high"]) == result.success.interval
+    assert result.by_type["even"].interval == pytest.approx(wilson(3, 5)) and "(50/100; 95 %: 23.7–76.3)" in str(result.success)
+
+
 def attempts(rewards: dict[int, list[float]]) -> object:
     def collect(starts: Sequence[Start]) -> list:
         from turnwise import Trajectory

@@ -201,6 +201,37 @@ def test_a_mean_curve_has_only_the_iterations_of_all_runs() -> None:
     assert curve.low[0] <= curve.success[0] <= curve.high[0] and mean_curve([long, []]).iterations == []
 
 
+def test_where_seeds_tie_the_band_is_the_interval_over_tasks_and_never_without_width() -> None:
+    tied = [
+        [Point(0, 0.5, 0, 0, 0, 0.3, 0.7), Point(1, 0.2, 0, 0, 0, 0.1, 0.4)],
+        [Point(0, 0.5, 0, 0, 0, 0.4, 0.6), Point(1, 0.4, 0, 0, 0)],
+    ]
+    curve = mean_curve(tied)
+    assert (curve.low[0], curve.high[0]) == pytest.approx((0.35, 0.65)) and curve.low[1] < 0.2 < 0.4 < curve.high[1]
+    unknown = mean_curve([[Point(0, 0.5, 0, 0, 0)]] * 2)
+    assert math.isnan(unknown.low[0]) and math.isnan(unknown.high[0]), "a gap where nobody knows the spread"
+    assert math.isnan(mean_curve(tied[:1]).low[0]), "one run has no band over seeds"
+
+
+def test_of_one_run_the_interval_over_tasks_is_that_of_its_evaluation(tmp_path: Path) -> None:
+    from turnwise.evaluation import Share
+
+    won = [True] * 10 + [False] * 10 + [True, False] * 5 + [True] * 10  # four tasks, ten attempts each
+    write_run(tmp_path, "one", {0: won, 20: won}, panel={"repeats": 10})
+    (group,) = tw.compare(tmp_path / "one").groups
+    share = Share.over_tasks((f"task-{i // 10}", success) for i, success in enumerate(won))
+    assert group.over_tasks == pytest.approx(share.interval) and share.rate == group.success == 0.625
+    assert share.interval[1] - share.interval[0] > 0.5, "four tasks say little, however often they are attempted"
+
+
+def test_differences_that_are_all_equal_have_no_interval(tmp_path: Path) -> None:
+    for name in ("gigpo", "grpo"):
+        write_run(tmp_path, name, {20: GOOD}, **{"credit.name": name})
+    (pair,) = tw.compare(tmp_path).pairs
+    assert pair.over_tasks is not None and pair.over_tasks.interval is None and pair.over_tasks.p == 1.0
+    assert "–" in words(tw.compare(tmp_path))
+
+
 def test_any_metric_is_shown_over_training(tmp_path: Path) -> None:
     study(tmp_path, seeds=2)
     path = tmp_path / "gigpo-1" / "metrics.jsonl"

@@ -17,7 +17,6 @@ import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.errors import MissingExtra
 from turnwise.exchange import export_trajectories, from_rows, to_rows
-from turnwise.replay import per_turn
 from turnwise.rescore import rescore, words
 from turnwise.runs import Run
 from turnwise.stored import stored_rollouts, stored_trajectories
@@ -131,7 +130,7 @@ def test_a_run_exports_what_it_trained_on_with_credit_and_reads_it_back(tmp_path
     path, count = export_trajectories(run.folder, tmp_path / "x.jsonl", 2, tokens=True)
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     rollouts = stored_rollouts(run, 2)
-    assert count == 8 and [row["credit"] for row in rows] == per_turn(tw.credit.compute("gigpo", rollouts), rollouts).tolist()
+    assert count == 8 and [row["credit"] for row in rows] == tw.credit.assign("gigpo", rollouts).by_turn(rollouts).tolist()
     assert {"step_return", "episode", "step", "anchor_group", "anchor_size", "iteration", "return"} <= set(rows[0])
     back = tw.read_trajectories(path)
     assert back == stored_trajectories(run, 2, tokens=True)

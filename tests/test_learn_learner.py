@@ -83,7 +83,7 @@ def test_old_logprobs_are_those_before_the_first_step() -> None:
     computed, given = Learner(tiny(), several), Learner(tiny(), several)
     annotated = given.annotate(found, rollouts)
     packed = pack(found, rollouts)
-    assert np.allclose(annotated.extra["old_logprob"][packed.index], given.logprobs(packed), atol=1e-6)
+    assert np.allclose(annotated.token_extra["old_logprob"][packed.index], given.logprobs(packed), atol=1e-6)
     metrics = computed.update(found, rollouts, values, seed=1)
     given.update(found, annotated, values, seed=1)
     assert equal(weights_of(computed), weights_of(given))

@@ -55,3 +55,14 @@ def test_the_committed_comparison_is_the_one_on_the_page() -> None:
     assert (folder / "comparison.png").is_file() and [len(group["seeds"]) for group in found["groups"]] == [5, 5]
     spreads = RESULT["observed_spread"]
     assert len(spreads) >= 2 and not missing([f"{100 * one['spread']:.1f}" for one in spreads.values()])
+
+
+def test_the_coverage_of_intervals_is_the_committed_one() -> None:
+    found = json.loads((ROOT / "benchmarks" / "intervals.json").read_text())
+    lines = [
+        f"| {row['tasks']} | {row['panel']} × {row['repeats']} | {100 * row['over_tasks']:.1f} % | {100 * row['over_attempts']:.1f} % |"
+        for row in found["coverage"]
+        if row["repeats"] > 1
+    ]
+    assert not missing(lines), "the benchmark was run again; put these into docs/reproducibility.md:\n" + "\n".join(missing(lines))
+    assert all(row["over_tasks"] > 0.93 for row in found["coverage"])

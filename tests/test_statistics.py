@@ -15,6 +15,7 @@ from turnwise.report.statistics import (
     cohen_d,
     cohen_d_unpaired,
     cohen_h,
+    effective_attempts,
     holm,
     mean_and_error,
     paired_t,
@@ -23,6 +24,7 @@ from turnwise.report.statistics import (
     smallest_shuffle,
     smallest_sign_flip,
     t_interval,
+    task_interval,
     welch,
     wilson,
 )
@@ -177,3 +179,49 @@ def test_the_interval_over_tasks_covers_the_truth_nineteen_times_in_twenty() -> 
         low, high = bootstrap_interval(np.round(one - other, 12), draws=2000)
         covered += low <= 0.1 * 0.8 <= high
     assert abs(covered / trials - 0.95) < 4 * math.sqrt(0.05 * 0.95 / trials)
+
+
+# -- several attempts at each task -------------------------------------------------------------------------------------------------
+
+
+def test_equal_attempts_at_a_task_tell_no_more_than_one_of_them() -> None:
+    for won in (0, 1, 5, 9, 10):
+        repeated = task_interval([10] * won + [0] * (10 - won), [10] * 10)
+        assert repeated == pytest.approx(wilson(won, 10), abs=1e-12)
+        assert task_interval([1] * won + [0] * (10 - won), [1] * 10) == pytest.approx(wilson(won, 10), abs=1e-12)
+
+
+def test_where_all_succeed_or_none_only_the_tasks_count() -> None:
+    assert task_interval([0] * 20, [8] * 20) == wilson(0, 20) and task_interval([8] * 20, [8] * 20) == wilson(20, 20)
+    assert task_interval([3], [4]) == pytest.approx(wilson(0.75, 1)) and task_interval([], []) == (0.0, 1.0)
+
+
+def test_attempts_at_tasks_that_do_not_differ_count_nearly_in_full() -> None:
+    rng = np.random.default_rng(0)
+    won = rng.binomial(10, 0.5, size=400)
+    assert 3000 < effective_attempts(won, np.full(400, 10)) <= 4000
+    low, high = task_interval(won, np.full(400, 10))
+    assert high - low == pytest.approx(np.subtract(*wilson(float(won.sum()), 4000)[::-1]), rel=0.15)
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=30))
+def test_the_effective_attempts_lie_between_tasks_and_attempts(counts: list[tuple[int, int]]) -> None:
+    won, attempts = [min(pair) for pair in counts], [max(pair) for pair in counts]
+    tasks = sum(n > 0 for n in attempts)
+    assert tasks - 1e-9 <= effective_attempts(won, attempts) <= max(sum(attempts), tasks) + 1e-9
+    low, high = task_interval(won, attempts)
+    if tasks:
+        assert 0 <= low <= sum(won) / sum(attempts) + 1e-12 and sum(won) / sum(attempts) - 1e-12 <= high <= 1
+
+
+@pytest.mark.parametrize(("a", "b", "tasks", "repeats"), [(0.05, 0.05, 10, 10), (1.0, 1.0, 10, 10), (0.5, 2.0, 30, 4)])
+def test_the_interval_of_an_evaluation_covers_the_truth_with_repeats(a: float, b: float, tasks: int, repeats: int) -> None:
+    rng, trials = np.random.default_rng(7), 300
+    won = np.sort(rng.binomial(repeats, rng.beta(a, b, size=(trials, tasks))), axis=1)
+    rows, counts = np.unique(won, axis=0, return_counts=True)  # equal results have equal intervals
+    attempts, truth = np.full(tasks, repeats), a / (a + b)
+    ends = np.array([task_interval(row, attempts) for row in rows])
+    covered = float(((ends[:, 0] <= truth) & (truth <= ends[:, 1])) @ counts) / trials
+    assert covered > 0.95 - 4 * math.sqrt(0.05 * 0.95 / trials)
+    pooled = np.array([wilson(float(row.sum()), tasks * repeats) for row in rows])
+    assert float(((pooled[:, 0] <= truth) & (truth <= pooled[:, 1])) @ counts) / trials < 0.9  # what counting attempts would give

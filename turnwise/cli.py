@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from turnwise.errors import TurnwiseError
+from turnwise.terminal import command, guard, plain, say
 
 HELP = """Train language-model agents on multi-turn tasks, with credit for every turn.
 
@@ -30,7 +32,7 @@ def _show_version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
-        typer.echo(f"turnwise {version('turnwise')}")
+        say(f"turnwise {version('turnwise')}")
         raise typer.Exit
 
 
@@ -53,30 +55,33 @@ def envs(
     option: Options = None,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
-    """List the environments, or check them: `turnwise envs --check my_env.py:MyEnv`."""
-    from rich.console import Console
+    """List the environments, or check them.
 
+    For one of your own: `turnwise envs --check my_env.py:MyEnv`."""
+    from rich.text import Text
+
+    from turnwise.console import Console
     from turnwise.envs import agents, registry, table
     from turnwise.envs.check import check as run_check
 
     if check and name is None:
         with Console(stderr=True).status("") as status:
-            rows = list(agents.compare_all(tell=lambda env: status.update(f"playing {env}")))
+            rows = list(agents.compare_all(tell=lambda env: status.update(Text(f"playing {env}"))))
         if as_json:
-            typer.echo(json.dumps(rows, indent=2))
+            say(json.dumps(rows, indent=2))
         else:
             Console().print(table.agents_table(rows))
         raise typer.Exit(1 if any(row.get("contract") for row in rows) else 0)
     if check and name is not None:
         report = run_check(name, **parse_options(option))
         if as_json:
-            typer.echo(json.dumps(report.to_dict(), indent=2))
+            say(json.dumps(report.to_dict(), indent=2))
         else:
             table.print_report(report, Console())
         raise typer.Exit(0 if report.ok else 1)
     rows = registry.describe(name)
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        say(json.dumps(rows, indent=2))
     else:
         table.print_environments(rows, Console())
 
@@ -122,12 +127,11 @@ def algos(
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """List the algorithms: their meaning, options and papers."""
-    from rich.console import Console
-
+    from turnwise.console import Console
     from turnwise.report import algorithms
 
     if as_json:
-        typer.echo(json.dumps(algorithms.describe(name), indent=2))
+        say(json.dumps(algorithms.describe(name), indent=2))
     else:
         algorithms.show(Console(), name)
 
@@ -153,7 +157,7 @@ def lab(
     run_lab(algos, problems, group_sizes, load or [], out, quick=quick, train=train, seeds=seeds, seed=seed, skill=skill)
 
 
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Overrides of the recipe, as in credit.name=grpo.")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Overrides of the recipe, as in credit.name=grpo.")]
 
 
 @app.command()
@@ -173,7 +177,7 @@ def train(
     from turnwise import commands
 
     if help_config:
-        typer.echo(commands.help_config())
+        say(commands.help_config())
         return
     raise typer.Exit(commands.train(recipe, overrides or [], env, resume, dry_run))
 
@@ -212,7 +216,7 @@ def sweep(
     recipe: Annotated[str | None, typer.Argument(help="A recipe (TOML). Without one: the quickstart.")] = None,
     values: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUES]…", help="What varies, as in credit.name=gigpo,grpo seed=0..4. One value: the same in all."),
+        typer.Argument(metavar="KEY=VALUES", help="What varies, as in credit.name=gigpo,grpo seed=0..4. One value: the same in all."),
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs at a time; the cores are divided among them.")] = 1,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of each run, if not the cores divided by the jobs.")] = None,
@@ -228,7 +232,7 @@ def sweep(
 
 @app.command()
 def compare(
-    sources: Annotated[list[str], typer.Argument(metavar="RUN…", help="Runs, folders of runs (a sweep), files of `eval --save`.")],
+    sources: Annotated[list[str], typer.Argument(metavar="RUN", help="Runs, folders of runs (a sweep), files of `eval --save`.")],
     at: Annotated[str, typer.Option(help="Which evaluation: last, best, or an iteration.")] = "last",
     target: Annotated[float | None, typer.Option(help="Also say what it cost to reach this success (0.6 is 60 %).")] = None,
     form: Annotated[str, typer.Option("--format", help="table, markdown, latex or json.")] = "table",
@@ -259,22 +263,23 @@ def sft(
 @app.command()
 def replay(
     run: Annotated[str, typer.Argument(help="A run.")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Other settings, as in credit.name=hgpo.")] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Other settings, as in credit.name=hgpo.")] = None,
     iteration: Annotated[int | None, typer.Option(min=1, help="The iteration. Default: the last whose rollouts are kept.")] = None,
     also: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A further credit algorithm to compare; may be repeated.")] = None,
     update: Annotated[bool, typer.Option("--update", help="Run the update again too, from the checkpoint before it.")] = False,
     top: Annotated[int, typer.Option(min=0, help="How many turns that differ most are shown.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
-    """Compute an iteration's credit again with other settings, and compare: what would another algorithm have done with the same data?"""
-    from rich.console import Console
+    """Compute an iteration's credit again with other settings, and compare.
 
+    What would another algorithm have done with the same data?"""
+    from turnwise.console import Console
     from turnwise.replay import replay as run_again
     from turnwise.report.replaying import show
 
     found = run_again(run, iteration, overrides or [], also or [], update=update, top=top)
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        say(json.dumps(found, indent=2))
     else:
         show(Console(), found)
 
@@ -287,11 +292,13 @@ def trajectories(
     evals: Annotated[bool, typer.Option("--evals", help="What the evaluation played, instead of what was trained on.")] = False,
     tokens: Annotated[bool, typer.Option("--tokens", help="With token ids and log-probs.")] = False,
 ) -> None:
-    """Write an iteration's trajectories as a table, one row a turn, for other tools; `tw.read_trajectories(FILE)` reads it back."""
+    """Write an iteration's trajectories as a table, one row per turn, for other tools.
+
+    `tw.read_trajectories(FILE)` reads it back."""
     from turnwise.exchange import export_trajectories
 
     path, count = export_trajectories(run, out, iteration, evals=evals, tokens=tokens)
-    typer.echo(f"written: {path} ({count} trajectories)")
+    say(f"written: {path} ({count} trajectories)")
 
 
 @app.command()
@@ -308,7 +315,7 @@ def rescore(
     from turnwise.rescore import words
 
     found = score_again(run, iteration, reward)
-    typer.echo(json.dumps(found, indent=2) if as_json else "\n".join(words(found)))
+    say(json.dumps(found, indent=2) if as_json else "\n".join(words(found)))
 
 
 @app.command()
@@ -321,7 +328,7 @@ def export(
     """Write a run's weights as a model folder that transformers loads."""
     from turnwise.api import export as write
 
-    typer.echo(f"written: {write(run, out, merged=not adapters, best=best)}")
+    say(f"written: {write(run, out, merged=not adapters, best=best)}")
 
 
 @app.command()
@@ -363,16 +370,49 @@ def parse_options(pairs: list[str] | None) -> dict[str, Any]:
     return options
 
 
+USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # typer brings its own click since 0.26, with classes of its own
+INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
+
+
 def main() -> None:
-    """The entry point: an error that Turnwise understands is one red line and exit code 2, never a traceback."""
+    """The entry point: an error that Turnwise understands is said in red and ends with code 2, never with a traceback."""
+    guard()
     try:
-        app()
+        code = typer.main.get_command(app).main(prog_name="turnwise", standalone_mode=False)
     except TurnwiseError as error:
         if os.environ.get("TURNWISE_DEBUG"):
             raise
-        typer.secho(f"error: {' '.join(str(error).split())}", fg="red", err=True)
-        sys.exit(2)
+        fail(str(error))
+    except USAGE_ERROR as error:
+        wrong: Any = error
+        if type(error).__name__ == "NoArgsIsHelpError":  # nothing was asked for: that is no mistake
+            say(wrong.format_message())
+            sys.exit(0)
+        path = wrong.ctx.command_path.split()[1:] if getattr(wrong, "ctx", None) else []
+        fail(f"{wrong.format_message()}\nMore: {command(*path, '--help')}")
+    except (typer.Abort, KeyboardInterrupt):
+        say("\nstopped", err=True)
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:  # who read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    sys.exit(code or 0)
 
+
+def fail(text: str) -> NoReturn:
+    """Say what is wrong, one line each, and leave."""
+    lines = [re.sub(r"(?<=\S)\s+", " ", line).rstrip() for line in plain(text).strip().splitlines()]
+    say("error: " + "\n".join(line for line in lines if line), err=True, style="red")
+    sys.exit(2)
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of a docstring, which lists show."""
+    return re.split(r"(?<=[.?!])\s", " ".join(text.split()), maxsplit=1)[0].rstrip(".")
+
+
+for _command in app.registered_commands:
+    _command.short_help = first_sentence(getattr(_command.callback, "__doc__", None) or "")  # click would cut a longer text short
 
 if __name__ == "__main__":
     main()

@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from turnwise.config import Config
+from turnwise.console import Console
 from turnwise.errors import TurnwiseError, unknown_name
 from turnwise.evaluation import Evaluation, Share, run_panel
 from turnwise.files import write_text_atomically
 from turnwise.recipes import help_config, is_override, parse_override, to_toml
 from turnwise.report.progress import reporter
 from turnwise.runs import CONFIG, Run
+from turnwise.terminal import command, say
 
 __all__ = ["evaluate", "help_config", "sft", "train"]
 
@@ -52,7 +52,7 @@ def train(recipe: str | None, overrides: list[str], env: str | None, resume: str
     run = Run.open(result.folder)
     if result.interrupted:
         console.print(
-            Text(f"Stopped after iteration {result.summary['iterations']}. Go on with: turnwise train --resume {quote(str(run.folder))}"),
+            Text(f"Stopped after iteration {result.summary['iterations']}. Go on with: {command('train', '--resume', str(run.folder))}"),
             soft_wrap=True,
         )
         return INTERRUPTED
@@ -108,10 +108,9 @@ def finish(console: Console, run: Run, result: Any, words: list[str], in_words: 
     if picture is not None:
         console.print(Text(f"The curve: {picture}"), soft_wrap=True)
     other = "gigpo" if result.summary["algorithm"] == "grpo" else "grpo"
-    folder, recipe = quote(str(run.folder)), quote(str(run.folder / CONFIG))
-    console.print(
-        Text(f"Next: turnwise view {folder}   turnwise eval {folder}   turnwise train {recipe} credit.name={other}"), soft_wrap=True
-    )
+    folder, again = str(run.folder), ["train", str(run.folder / CONFIG), f"credit.name={other}"]
+    for words, why in ((["view", folder], "look at it"), (["eval", folder], "measure it again"), (again, f"the same with {other}")):
+        console.print(Text(f"Next: {command(*words)}   ({why})"), soft_wrap=True)
 
 
 def forecast(config: Config) -> list[str]:
@@ -203,10 +202,10 @@ def evaluate(
         result = api.evaluate(source, reporter=reporter(console), **common, **changes)
     if save is not None:
         write_text_atomically(save, json.dumps(result.record(), allow_nan=False, default=float) + "\n")
-        Console(stderr=True).print(Text(f"written: {save}"), soft_wrap=True)
+        say(f"written: {save}", err=True)
     if as_json:
         by_trial = {"trials": result.settings["trials"]} if "trials" in result.settings else {}
-        print(json.dumps(result.to_dict() | by_trial, indent=2))
+        say(json.dumps(result.to_dict() | by_trial, indent=2))
     else:
         show_evaluation(console, result)
 

@@ -1,27 +1,38 @@
-"""Evaluation: a fixed panel, every task once and in order, pooled counts, an honest interval."""
+"""Evaluation: a fixed panel, every task as often as the others and in order, pooled counts, an interval over tasks."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from turnwise.collect.collector import Collector
 from turnwise.collect.plan import panel_starts
 from turnwise.errors import TurnwiseError
-from turnwise.report.statistics import wilson
+from turnwise.report.statistics import effective_attempts, wilson
 from turnwise.rollouts import Trajectory
 from turnwise.tasks import TaskSet
 
 
 @dataclass(frozen=True)
 class Share:
-    """How often something happened, with its 95 % Wilson interval."""
+    """How often something happened, with its 95 % interval over tasks: Wilson's, with `effective` attempts in place of n where several
+    attempts were made at one task (see `statistics.task_interval`)."""
 
     count: int
     n: int
+    effective: float | None = None
+
+    @classmethod
+    def over_tasks(cls, outcomes: Iterable[tuple[str, bool]]) -> Share:
+        """Of (task, success) pairs, one per attempt."""
+        won: dict[str, list[bool]] = defaultdict(list)
+        for task, success in outcomes:
+            won[task].append(success)
+        counts, attempts = [sum(each) for each in won.values()], [len(each) for each in won.values()]
+        return cls(sum(counts), sum(attempts), effective_attempts(counts, attempts))
 
     @property
     def rate(self) -> float:
@@ -29,7 +40,8 @@ class Share:
 
     @property
     def interval(self) -> tuple[float, float]:
-        return wilson(self.count, self.n)
+        n = float(self.n if self.effective is None else self.effective)
+        return wilson(n if self.count >= self.n else n * self.rate, n)
 
     def __str__(self) -> str:
         low, high = self.interval
@@ -105,17 +117,17 @@ def run_panel(collector: Collector, panel: TaskSet, seed: int = 0, repeats: int 
 def evaluation_of(trajectories: Sequence[Trajectory], panel: TaskSet, repeats: int) -> Evaluation:
     """Pooled counts over all attempts; an attempt that ended by a fault is a failure, and its stop reason tells."""
     kinds = {task.id: str(task.data["task_type"]) for task in panel if "task_type" in task.data}
-    by_type: dict[str, list[bool]] = defaultdict(list)
+    by_type: dict[str, list[tuple[str, bool]]] = defaultdict(list)
     for trajectory in trajectories:
         if trajectory.task in kinds:
-            by_type[kinds[trajectory.task]].append(trajectory.success)
+            by_type[kinds[trajectory.task]].append((trajectory.task, trajectory.success))
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     n = max(len(trajectories), 1)
     measured = [measures_of(trajectory) for trajectory in trajectories]
     names = sorted({name for values in measured for name in values})
     return Evaluation(
-        success=Share(sum(t.success for t in trajectories), len(trajectories)),
-        by_type={kind: Share(sum(won), len(won)) for kind, won in sorted(by_type.items())},
+        success=Share.over_tasks((t.task, t.success) for t in trajectories),
+        by_type={kind: Share.over_tasks(won) for kind, won in sorted(by_type.items())},
         turns=len(turns) / n,
         reward=sum(t.reward for t in trajectories) / n,
         invalid=sum(not turn.valid for turn in turns) / max(len(turns), 1),

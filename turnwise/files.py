@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
+
+Made = TypeVar("Made")
 
 
 def write_atomically(path: str | Path, write: Callable[[BinaryIO], Any]) -> Path:
@@ -14,16 +16,12 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], Any]) -> Path
     If anything fails, what was at `path` before is still there."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    temporary = Path(name)
+    handle, temporary = file_beside(path, ".part")
     try:
         with os.fdopen(handle, "wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)  # mkstemp gives 0600; a result file should be as readable as any other
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -34,3 +32,30 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], Any]) -> Path
 def write_text_atomically(path: str | Path, text: str) -> Path:
     """The same for a text, as UTF-8."""
     return write_atomically(path, lambda file: file.write(text.encode("utf-8", "surrogatepass")))
+
+
+def file_beside(path: Path, suffix: str) -> tuple[int, Path]:
+    """A new hidden file beside `path`, open for writing: its handle and its name. Who may read it is the umask's to say, as of any other
+    file; Python's own temporary files are their owner's alone."""
+    return _unused(path, suffix, lambda new: os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666))
+
+
+def folder_beside(path: Path, suffix: str) -> Path:
+    """A new hidden folder beside `path`, as accessible as any other."""
+    return _unused(path, suffix, lambda new: new.mkdir())[1]
+
+
+def as_readable_as_their_folder(folder: Path) -> None:
+    """Give the files of a folder the access that the folder itself has: some libraries write files that only their owner may read."""
+    mode = folder.stat().st_mode & 0o777
+    for path in folder.rglob("*"):
+        path.chmod(mode if path.is_dir() else mode & 0o666)
+
+
+def _unused(path: Path, suffix: str, make: Callable[[Path], Made]) -> tuple[Made, Path]:
+    while True:
+        new = path.with_name(f".{path.name}.{secrets.token_hex(4)}{suffix}")
+        try:
+            return make(new), new
+        except FileExistsError:
+            continue

@@ -21,13 +21,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from turnwise.errors import TurnwiseError
 from turnwise.files import write_atomically, write_text_atomically
 from turnwise.images import load_pictures, save_pictures
 from turnwise.rollouts import Rollouts, Trajectory
+from turnwise.terminal import command
 from turnwise.tokenfile import Pair, read_tokens, write_tokens
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Run:
         except OSError as error:
             raise TurnwiseError(
                 f"the run's folder {self.folder} could not be written ({error}). Is the disk full? What was written before is untouched: "
-                f"make room, then go on with `turnwise train --resume {quote(str(self.folder))}`"
+                f"make room, then go on with `{command('train', '--resume', str(self.folder))}`"
             ) from error
 
     @property

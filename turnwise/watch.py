@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
 from turnwise.api import source_config
@@ -19,6 +18,7 @@ from turnwise.collect.collector import Answer, Collector, Policy, Start
 from turnwise.collect.player_policy import PLAYERS, PlayerPolicy, player
 from turnwise.collect.players import Advised
 from turnwise.config import Config
+from turnwise.console import Console
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.play import find_task, task_at
 from turnwise.envs.pool import Pool

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from turnwise.console import Console
 from turnwise.envs.agents import AGENTS
 from turnwise.envs.check import Report
 from turnwise.terminal import plain

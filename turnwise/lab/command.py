@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from turnwise.console import Console
 from turnwise.errors import TurnwiseError
 from turnwise.lab.experiment import QUICK, Advance, Settings, read_cases, read_lines, run, total_steps, write
 from turnwise.lab.spec import split_names
@@ -41,15 +40,13 @@ def lab(
     if not train:
         changes["iterations"] = 0
     settings = replace(Settings(split_names(problems), split_names(algos)), **changes).check()
+    console = Console(wide=FULL_WIDTH)
+    cases = read_cases(settings)  # wrong names are refused before anything is shown or made
+    lines, _ = read_lines(settings, cases[0])
     try:
         Path(out).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise TurnwiseError(f"--out {out}: no folder can be made there ({error.strerror})") from None
-    console = Console()
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = FULL_WIDTH  # a log or a pipe has no width of its own
-    cases = read_cases(settings)  # wrong names are refused before anything is shown
-    lines, _ = read_lines(settings, cases[0])
     console.print(opening(len(cases), len(lines), settings.seeds), soft_wrap=True)
     with progress(total_steps(settings)) as advance:
         result = run(settings, advance)
@@ -67,7 +64,7 @@ def _whole(text: str) -> int:
 def progress(total: int) -> Iterator[Advance]:
     """A bar on stderr that says what is being done; nothing where stderr is no terminal."""
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description:<16}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    what, share = TextColumn("{task.description:<16}", markup=False), TextColumn("{task.percentage:>3.0f} %")
+    with Progress(what, BarColumn(), share, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("credit", total=total)
         yield lambda what: bar.update(task, advance=1, description=what)

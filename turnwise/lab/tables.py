@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group
-from rich.markup import escape
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
+
+from turnwise.console import Console
 
 FULL_WIDTH = 100
 
@@ -27,10 +28,10 @@ def show(result: dict[str, Any], console: Console, files: list[Path], note: str)
     for line in reading_help(result):
         console.print(line)
     for label, reason in result["left_out"].items():
-        console.print(f"[yellow]Left out:[/] {escape(label)}: {escape(reason)}")
+        console.print(Text.assemble(("Left out:", "yellow"), f" {label}: {reason}"))
     if note:
-        console.print(f"[yellow]No pictures:[/] {escape(note)}")
-    console.print("Files: " + ", ".join(escape(str(path)) for path in files if path.suffix != ".svg"), soft_wrap=True)
+        console.print(Text.assemble(("No pictures:", "yellow"), f" {note}"))
+    console.print("Files: " + ", ".join(str(path) for path in files if path.suffix != ".svg"), soft_wrap=True)
 
 
 def credit_table(result: dict[str, Any], full: bool = True) -> Group:

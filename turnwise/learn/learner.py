@@ -37,7 +37,7 @@ from turnwise.learn.reference import Reference
 from turnwise.learn.saving import fingerprint, write_model
 from turnwise.learn.seeing import SeeingModel
 from turnwise.learn.settings import LearnerSettings
-from turnwise.learn.values import Critic, with_value_targets
+from turnwise.learn.values import Critic, targets_in, with_value_targets
 from turnwise.objectives.kl import reward_penalty
 from turnwise.objectives.loss import combine
 from turnwise.objectives.tokens import Tokens, check_split, token_weights
@@ -253,7 +253,7 @@ class Learner:
         packed = pack(trajectories, rollouts)
         value = self.settings.value
         if value is not None:
-            packed = with_value_targets(packed, rollouts, credit if targets is None else targets, value)
+            packed = with_value_targets(packed, rollouts, targets_in(credit, value) if targets is None else targets, value)
         if value is None or value.level == "token":  # prompts alone teach nothing
             packed = packed.take(np.flatnonzero(np.diff(packed.token_offsets)))
         return packed.with_columns(advantage=packed.per_token(credit, rollouts))

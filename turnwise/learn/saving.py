@@ -6,7 +6,6 @@ import copy
 import hashlib
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from glob import escape
@@ -17,6 +16,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from turnwise.errors import TurnwiseError
+from turnwise.files import as_readable_as_their_folder, folder_beside
 
 PART, OLD = ".turnwise-part", ".turnwise-old"  # how the names of unfinished folders end, and of those that make room for a new one
 
@@ -30,12 +30,12 @@ def write_folder(path: str | Path, fill: Callable[[Path], Any]) -> Path:
     path = Path(path)
     _make(path.parent)
     sweep(path.parent, path.name)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART))
+    temporary = folder_beside(path, PART)
     try:
         fill(temporary)
+        as_readable_as_their_folder(temporary)  # safetensors' files are their owner's alone
         for file in sorted(temporary.rglob("*")):
             _flush(file)
-        temporary.chmod(0o777 & ~_umask())
         _flush(temporary)
         _swap(temporary, path)
     except BaseException:
@@ -97,12 +97,6 @@ def _flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _umask() -> int:
-    umask = os.umask(0)
-    os.umask(umask)
-    return umask
 
 
 @contextmanager

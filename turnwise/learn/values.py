@@ -83,15 +83,18 @@ def targets_of(
     return to_go[token_rows(rollouts)] if level == "token" else to_go
 
 
+def targets_in(credit: Any, settings: ValueSettings) -> Floats:
+    """The targets that credit carries for a critic of this level; plain numbers carry none."""
+    if isinstance(credit, Credit) and credit.level == settings.level and credit.targets is not None:
+        return credit.targets
+    raise TurnwiseError(
+        "a learner with a critic needs targets for it: give update(…) what credit.assign returns for an algorithm that uses a critic of "
+        f"level {settings.level!r}, or targets=gae_targets(rollouts, …)"
+    )
+
+
 def with_value_targets(packed: Packed, rollouts: Rollouts, targets: Any, settings: ValueSettings) -> Packed:
-    """`packed` with the columns that the critic's loss needs. `targets`: one number per value, or credit that carries them."""
-    if isinstance(targets, Credit):
-        targets = targets.targets if targets.level == settings.level else None
-    if np.ndim(targets) == 0:
-        raise TurnwiseError(
-            "a learner with a critic needs targets for it: give update(…) what credit.assign returns for an algorithm that uses a critic "
-            f"of level {settings.level!r}, or targets=gae_targets(rollouts, …)"
-        )
+    """`packed` with the columns that the critic's loss needs."""
     name = "value" if settings.level == "turn" else "token_value"
     old, goal = rollouts.need(name, "training the critic (Learner.annotate adds it)"), np.asarray(targets, np.float64)
     if goal.shape != old.shape:

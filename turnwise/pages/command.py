@@ -11,6 +11,7 @@ from turnwise.pages.names import readable
 from turnwise.pages.report import ATTEMPTS, write_report
 from turnwise.pages.server import PORT, Server
 from turnwise.pages.shelf import Shelf
+from turnwise.terminal import say
 
 
 def view(folder: str, port: int | None = None, browser: bool = True) -> None:
@@ -18,7 +19,7 @@ def view(folder: str, port: int | None = None, browser: bool = True) -> None:
     shelf = Shelf(folder)
     server = open_server(shelf, port)
     count = len(shelf.folders())
-    print(f"{count} run{'s' if count != 1 else ''} at {server.url}   (Ctrl-C ends)", flush=True)
+    say(f"{count} run{'s' if count != 1 else ''} at {server.url}   (Ctrl-C ends)")
     if browser:
         webbrowser.open(server.url)
     try:
@@ -46,4 +47,4 @@ def report(run: str, out: str | None = None, compare: Sequence[str] = (), attemp
     written, told = write_report(folder, path, [Path(other) for other in compare], attempts)
     size = written.stat().st_size / 1e6
     left = "" if told.attempts == told.kept else f" of {told.kept} (--attempts N embeds more)"
-    print(f"{readable(written)}: {size:.1f} MB, {told.attempts} attempts{left}. It needs no network; open it in a browser.")
+    say(f"{readable(written)}: {size:.1f} MB, {told.attempts} attempts{left}. It needs no network; open it in a browser.")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from turnwise.console import Console
 from turnwise.errors import unknown_name
 from turnwise.options import Entry, Registry
+from turnwise.terminal import command
 
 
 def registries() -> dict[str, Registry[Any]]:
@@ -54,11 +56,13 @@ def show(console: Console, name: str | None = None) -> None:
         for family, entry in find(name):
             console.print(_details(family, entry))
         return
-    console.print("[bold]Credit[/bold]: who deserves what. A function from rollouts to one advantage a turn.\n")
+    console.print(Text.assemble(("Credit", "bold"), ": who deserves what. A function from rollouts to one advantage per turn.\n"))
     console.print(_overview(registries()["credit"]))
-    console.print("[bold]Objectives[/bold]: how the policy moves. A function from log-probabilities and advantages to a loss.\n")
+    how = ": how the policy moves. A function from log-probabilities and advantages to a loss.\n"
+    console.print(Text.assemble(("Objectives", "bold"), how))
     console.print(_overview(registries()["objective"]))
-    console.print("More about one: [bold]turnwise algos NAME[/bold]. Formulas and advice: docs/algorithms.md, docs/objectives.md.")
+    where = ". Formulas and advice: docs/algorithms.md, docs/objectives.md."
+    console.print(Text.assemble("More about one: ", (f"{command('algos')} NAME", "bold"), where))
 
 
 def _overview(registry: Registry[Any]) -> Group:
@@ -79,7 +83,7 @@ def _details(family: str, entry: Entry[Any]) -> Panel:
     for option in entry.options.values():
         table.add_row(option.name, Text(option.kind), _word(option.default), Text(option.help.text))
     notes = Text((entry.function.__globals__.get("__doc__") or "").strip())
-    return Panel(Group(Text(entry.summary), "", notes, "", table, "", Text(f"Paper: {entry.paper}")), title=f"{family}: {entry.name}")
+    return Panel(Group(Text(entry.summary), "", notes, "", table, "", Text(f"Paper: {entry.paper}")), title=Text(f"{family}: {entry.name}"))
 
 
 def _word(value: Any) -> str:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
-from rich.console import Console
-from rich.text import Text
-
 from turnwise.errors import TurnwiseError
 from turnwise.report.comparison import compare
 from turnwise.report.tables import wide_console
+from turnwise.terminal import say
 
 FORMATS = ("table", "markdown", "latex", "json")
 
@@ -35,6 +31,6 @@ def compare_command(
     if form == "table":
         wide_console().print(comparison.table())
     else:
-        sys.stdout.write({"markdown": comparison.to_markdown, "latex": comparison.to_latex, "json": comparison.to_json}[form]())
+        say({"markdown": comparison.to_markdown, "latex": comparison.to_latex, "json": comparison.to_json}[form](), end="")
     for path in written:
-        Console(stderr=True).print(Text(f"written: {path}"), soft_wrap=True)
+        say(f"written: {path}", err=True)

@@ -68,7 +68,7 @@ class OverTasks:
 
     n: int
     difference: float
-    interval: Interval
+    interval: Interval | None
     p: float
     effect_h: float
     holm: float | None = None
@@ -189,7 +189,7 @@ def compare(
     notes += remarks(groups, pairs, str(at))
     panel = None if differences or records[0].panel is None else asdict(records[0].panel)
     return Comparison(
-        groups=[standing(group, target, seed) for group in groups],
+        groups=[standing(group, target) for group in groups],
         pairs=pairs,
         notes=notes,
         at=str(at),
@@ -223,7 +223,7 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(sorted(names)[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def standing(group: Group, target: float | None, seed: int) -> Standing:
+def standing(group: Group, target: float | None) -> Standing:
     """One group in numbers."""
     within = statistics.t_interval(group.successes)
     return Standing(
@@ -232,7 +232,7 @@ def standing(group: Group, target: float | None, seed: int) -> Standing:
         successes=group.successes,
         success=math.fsum(group.successes) / len(group.successes),
         over_seeds=_clipped(within),
-        over_tasks=over_tasks(group, seed),
+        over_tasks=over_tasks(group),
         iterations=[record.iteration for record in group.records],
         differs=dict(group.differs),
         runs=[str(record.place) for record in group.records],
@@ -241,15 +241,12 @@ def standing(group: Group, target: float | None, seed: int) -> Standing:
     )
 
 
-def over_tasks(group: Group, seed: int) -> Interval | None:
-    """The interval over tasks: the panel drawn anew with all attempts at a task together. A single attempt at each task, or tasks that all
-    came out alike (of which a bootstrap would say that nothing varies), get Wilson's."""
+def over_tasks(group: Group) -> Interval | None:
+    """The interval over tasks, all attempts at a task together: that of the evaluation itself where the group is one run."""
     if group.panel is None or not len(group.won):
         return None
-    won = group.won
-    if (len(group.records) == 1 and group.panel.repeats == 1) or np.ptp(won) == 0:
-        return statistics.wilson(float(won.sum()), len(won))
-    return statistics.bootstrap_interval(won, seed=seed)
+    attempts = np.full(len(group.won), float(len(group.records) * group.panel.repeats))
+    return statistics.task_interval(group.won * attempts, attempts)
 
 
 def _clipped(interval: Interval | None) -> Interval | None:
@@ -266,7 +263,7 @@ def pair_of(one: Group, other: Group, seed: int = 0) -> Pair:
     tasks = OverTasks(
         n=len(differences),
         difference=float(differences.mean()),
-        interval=statistics.bootstrap_interval(differences, seed=seed),
+        interval=statistics.bootstrap_interval(differences, seed=seed) if np.ptp(differences) > 0 else None,  # no spread, no certainty
         p=statistics.sign_flip(differences, seed=seed),
         effect_h=statistics.cohen_h(float(won.mean()), float(theirs.mean())),
     )

@@ -43,7 +43,7 @@ def draw(comparison: Comparison, path: Path) -> Path:
         name = f"{comparison.named_by[0]}={group.label}" if len(comparison.named_by) == 1 else group.label
         label = f"{name} ({n} seed{'s' if n > 1 else ''})"
         top.plot(curve.iterations, curve.success, style, color=colour, marker="o", ms=3.5, lw=1.8, label=label)
-        if n > 1:
+        if n > 1:  # where seeds tie and no run says its own interval, the band has a gap
             top.fill_between(curve.iterations, curve.low, curve.high, color=colour, alpha=0.15, lw=0)
     if comparison.target is not None:
         top.axhline(comparison.target, color="#888", lw=1, ls=":")

@@ -11,14 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from turnwise.report.records import Point
-from turnwise.report.statistics import t_interval
+from turnwise.report.statistics import Interval, t_interval
 
 MEASURES = ("iteration", "turns", "tokens", "seconds")
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Success over iterations, mean over seeds, with Student's band (no band for a single run)."""
+    """Success over iterations, mean over seeds, with Student's band (no band for a single run). Where all seeds came out equal their spread
+    is not 0 but unknown: there the band is the runs' own interval over tasks, or a gap (NaN) where they say none."""
 
     iterations: list[int] = field(default_factory=list)
     success: list[float] = field(default_factory=list)
@@ -42,17 +43,27 @@ def mean_curve(curves: Sequence[Sequence[Point]]) -> Curve:
     """Over the iterations that all runs have: where one is missing, a mean of the others would be a mean of survivors."""
     if not curves or not all(curves):
         return Curve()
-    shared, means, lows, highs = over_seeds([{point.iteration: point.success for point in curve} for curve in curves])
-    return Curve(shared, means, [max(0.0, low) for low in lows], [min(1.0, high) for high in highs])
+    runs = [{point.iteration: point for point in curve} for curve in curves]
+    shared, means = over_seeds([{iteration: point.success for iteration, point in run.items()} for run in runs])
+    bands = [_band([run[iteration] for run in runs]) for iteration in shared]
+    return Curve(shared, means, [low for low, _ in bands], [high for _, high in bands])
 
 
-def over_seeds(runs: Sequence[Mapping[int, float]]) -> tuple[list[int], list[float], list[float], list[float]]:
-    """Values by iteration of several runs: the iterations that all of them have, there the mean, and the ends of Student's band."""
+def _band(points: Sequence[Point]) -> Interval:
+    """The band at one iteration, inside 0 to 1."""
+    if (found := t_interval([point.success for point in points])) is not None:
+        return max(0.0, found[0]), min(1.0, found[1])
+    low, high = ([getattr(point, name) for point in points] for name in ("low", "high"))
+    if len(points) < 2 or None in low or None in high:
+        return math.nan, math.nan
+    return math.fsum(low) / len(low), math.fsum(high) / len(high)
+
+
+def over_seeds(runs: Sequence[Mapping[int, float]]) -> tuple[list[int], list[float]]:
+    """Values by iteration of several runs: the iterations that all of them have, and there the mean."""
     shared = sorted(set.intersection(*(set(values) for values in runs)))
     rows = [[values[iteration] for values in runs] for iteration in shared]
-    means = [math.fsum(row) / len(row) for row in rows]
-    bands = [t_interval(row) or (mean, mean) for row, mean in zip(rows, means, strict=True)]
-    return shared, means, [low for low, _ in bands], [high for _, high in bands]
+    return shared, [math.fsum(row) / len(row) for row in rows]
 
 
 def cost_until(curves: Sequence[Sequence[Point]], target: float) -> Cost | None:

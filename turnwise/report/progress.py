@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
+
+from turnwise.console import Console
+from turnwise.terminal import plain
 
 BARS = " ▁▂▃▄▅▆▇█"
 
@@ -103,7 +106,7 @@ class Plain(Reporter):
         self._say(text)
 
     def _say(self, text: str) -> None:
-        self.console.print(Text(text), soft_wrap=True)
+        self.console.print(Text(plain(text)), soft_wrap=True)
 
 
 class Panelled(Plain):

@@ -45,13 +45,15 @@ class Panel:
 
 @dataclass(frozen=True)
 class Point:
-    """One evaluation on the way: how good, and what it had cost until then."""
+    """One evaluation on the way: how good, and what it had cost until then; `low` and `high`: its own interval over tasks."""
 
     iteration: int
     success: float
     turns: float
     tokens: float
     seconds: float
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -231,7 +233,8 @@ def curve_of(metrics: Sequence[Mapping[str, Any]]) -> tuple[Point, ...]:
         # in older runs the whole clock of iteration 0 holds the evaluation too
         seconds += line.get("time/iteration" if line["iteration"] else "time/sft", 0.0)
         if "eval/success" in line:
-            points.append(Point(int(line["iteration"]), float(line["eval/success"]), turns, tokens, seconds))
+            ends = [float(line[name]) if name in line else None for name in ("eval/low", "eval/high")]
+            points.append(Point(int(line["iteration"]), float(line["eval/success"]), turns, tokens, seconds, *ends))
     return tuple(points)
 
 

@@ -26,7 +26,7 @@ EXACT_SHUFFLES = 50_000
 Interval = tuple[float, float]
 
 
-def wilson(successes: float, n: int, z: float = Z95) -> Interval:
+def wilson(successes: float, n: float, z: float = Z95) -> Interval:
     """The Wilson interval of a share, 95 % unless told: honest for few attempts and for shares near 0 or 1."""
     if n <= 0:
         return 0.0, 1.0
@@ -35,6 +35,41 @@ def wilson(successes: float, n: int, z: float = Z95) -> Interval:
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     # At 0 and 1 the interval ends there; in floats it would end 1e-17 beside it.
     return (0.0 if successes <= 0 else max(0.0, centre - half)), (1.0 if successes >= n else min(1.0, centre + half))
+
+
+def task_interval(successes: ArrayLike, attempts: ArrayLike) -> Interval:
+    """The 95 % interval of the success rate over tasks, from the successes and attempts at each: would other tasks give the same?
+
+    Attempts at one task are alike, so they count together: Wilson's interval with `effective_attempts` in place of the attempts. One
+    attempt at each task gives Wilson's interval itself, and so do ten equal ones."""
+    won, tried = _array(successes), _array(attempts)
+    n = effective_attempts(won, tried)
+    if n <= 0:
+        return 0.0, 1.0
+    total, all_tried = float(won.sum()), float(tried.sum())
+    return wilson(n if total >= all_tried else n * total / all_tried, n)
+
+
+def effective_attempts(successes: ArrayLike, attempts: ArrayLike) -> float:
+    """How many independent attempts tell as much as these: between the number of tasks (attempts at a task all end alike) and the number of
+    attempts (tasks do not differ).
+
+    p(1 − p) over the variance of the rate, which is estimated from the tasks as clusters, times a correction for so few of them
+    (t at the effective number over t at the number of tasks, squared: Korn and Graubard). Where all succeed, or none, nothing varies, and
+    only the tasks count."""
+    won, tried = _array(successes), _array(attempts)
+    won, tried = won[tried > 0], tried[tried > 0]
+    tasks, total = len(tried), float(tried.sum())
+    if tasks < 2:
+        return float(tasks)
+    share = float(won.sum()) / total
+    if share <= 0 or share >= 1:
+        return float(tasks)
+    variance = tasks / (tasks - 1) * float(((won - share * tried) ** 2).sum()) / total**2
+    n = total if variance * total <= share * (1 - share) else share * (1 - share) / variance
+    if n > tasks:
+        n *= (t_quantile(0.975, n - 1) / t_quantile(0.975, tasks - 1)) ** 2
+    return min(max(n, float(tasks)), total)
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:

@@ -23,6 +23,8 @@ def t_quantile(share: float, freedom: float) -> float:
         high *= 2
     for _ in range(100):
         middle = (low + high) / 2
+        if middle in (low, high):  # neighbours: there is nothing between them
+            break
         low, high = (middle, high) if t_tail(middle, freedom) > 1 - share else (low, middle)
     return (low + high) / 2
 

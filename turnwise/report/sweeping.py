@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from turnwise.console import Console
 from turnwise.errors import TurnwiseError
 from turnwise.recipes import is_override
 from turnwise.report.progress import duration
 from turnwise.report.tables import wide_console
 from turnwise.sweep import LOG, SWEEP, Job, Sweep, Watcher, plan
+from turnwise.terminal import command
 
 STYLES = {"waiting": "dim", "running": "cyan", "finished": "green", "failed": "red", "stopped": "yellow"}
 
@@ -144,4 +144,4 @@ def close(console: Console, sweep: Sweep, target: float | None) -> None:
             console.print(comparison.table())
     counts = Counter(job.state for job in sweep.jobs)
     console.print(Text(f"{len(sweep.jobs)} runs: " + ", ".join(f"{count} {state}" for state, count in counts.items())), soft_wrap=True)
-    console.print(Text(f"The sweep: {sweep.folder / SWEEP}. Again: turnwise compare {shlex.quote(str(sweep.folder))}"), soft_wrap=True)
+    console.print(Text(f"The sweep: {sweep.folder / SWEEP}. Again: {command('compare', str(sweep.folder))}"), soft_wrap=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +10,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.console import Group as Rendered
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from turnwise.console import Console
 from turnwise.report.efficiency import MEASURES, Cost
 from turnwise.report.progress import duration
 from turnwise.report.statistics import Interval
@@ -29,10 +28,7 @@ WIDTH = 112  # of a log or a pipe, which has none of its own
 
 def wide_console() -> Console:
     """Standard output; as wide as the tables where it is no terminal."""
-    console = Console()
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = WIDTH
-    return console
+    return Console(wide=WIDTH)
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def tracks(groups: Sequence[Group], names: Sequence[str]) -> list[Track]:
 
 def _track(group: Group, name: str) -> Track:
     runs = [record.tracks.get(name, {}) for record in group.records]
-    shared, means, _, _ = over_seeds(runs)
+    shared, means = over_seeds(runs)
     least, most = ([pick(values[iteration] for values in runs) for iteration in shared] for pick in (min, max))
     return Track(name, group.label, shared, means, least, most, math.fsum(means) / len(means) if means else None)
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 
 from turnwise.errors import TurnwiseError
+from turnwise.files import folder_beside
 
 try:
     import fcntl
@@ -60,7 +60,7 @@ def build_once(folder: Path, build: Callable[[Path], None]) -> Path:
     with locked(folder):
         if folder.is_dir():
             return folder
-        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+        temporary = folder_beside(folder, ".part")
         try:
             build(temporary)
             temporary.rename(folder)

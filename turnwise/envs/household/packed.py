@@ -22,6 +22,7 @@ from turnwise.envs.household.games import PACKED, SHARED, Entry, Game, Library, 
 from turnwise.envs.household.grammar import split_task
 from turnwise.envs.household.house import TASK_TYPES
 from turnwise.errors import TurnwiseError
+from turnwise.files import file_beside
 
 FORMAT = 1  # raise it when the index changes its form
 TASK_SLOT = "{TASK}"
@@ -151,8 +152,8 @@ def _output(lines: Path) -> tuple[IO[bytes], Path | None]:
     """A file to unpack into, and its name where it can later be kept."""
     try:
         lines.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=lines.name, dir=lines.parent)
-        return os.fdopen(handle, "w+b"), Path(name)
+        handle, name = file_beside(lines, ".part")
+        return os.fdopen(handle, "w+b"), name
     except OSError:
         return tempfile.TemporaryFile(), None
 

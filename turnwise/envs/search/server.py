@@ -27,6 +27,7 @@ from turnwise.envs.search.questions import find_corpus, find_data
 from turnwise.errors import TurnwiseError
 from turnwise.retrieval.base import Hit, Retriever
 from turnwise.retrieval.kinds import make_retriever
+from turnwise.terminal import say
 
 
 @dataclass(frozen=True)
@@ -211,13 +212,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         corpus = Path(given.corpus) if given.corpus else find_corpus(Path(given.data).expanduser() if given.data else find_data())
         server = Server(make_retriever(kind, corpus, given.cache), given.host, given.port, given.topk)
     except TurnwiseError as error:
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}", err=True)
         return 2
-    print(f"serving {corpus} at http://{given.host}:{server.server_address[1]}/retrieve", flush=True)
+    say(f"serving {corpus} at http://{given.host}:{server.server_address[1]}/retrieve")
     try:
         server.serve_forever()
     except KeyboardInterrupt:
-        print("stopped")
+        say("stopped")
     finally:
         server.server_close()
     return 0

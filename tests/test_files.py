@@ -1,0 +1,77 @@
+"""Files that others may read: who may is the umask's to say, whatever a library thinks. And extras that something uses."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT
+from safetensors.torch import save_file
+
+from turnwise.files import write_atomically, write_text_atomically
+from turnwise.learn import checkpoint
+from turnwise.learn.saving import write_folder
+from turnwise.retrieval.cache import build_once
+
+
+@pytest.fixture(params=[0o022, 0o027, 0o077], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): stat.S_IMODE(path.stat().st_mode) for path in [folder, *folder.rglob("*")]}
+
+
+def test_files_and_models_are_as_readable_as_the_umask_says(umask: int, tmp_path: Path) -> None:
+    def fill(folder: Path) -> None:
+        save_file({"weights": torch.zeros(2)}, folder / "model.safetensors")
+        (folder / "tokens").mkdir(mode=0o700)
+        (folder / "tokens" / "words.json").write_text("{}")
+
+    top = tmp_path / "top"
+    write_text_atomically(top / "summary.json", "{}")
+    write_atomically(top / "metrics.npz", lambda file: file.write(b"x"))
+    write_folder(top / "model", fill)
+    checkpoint.save(top / "checkpoints", 3, {"model/w": torch.zeros(2)}, {})
+    build_once(top / "cache" / "index", fill)
+    for name, mode in modes(top).items():
+        wanted = (0o777 if (top / name).is_dir() else 0o666) & ~umask
+        if not name.startswith("cache/") or name == "cache/index":
+            assert mode == wanted, f"{name} is {mode:o}, not {wanted:o}"
+    assert not [path for path in top.rglob("*") if "part" in path.name]
+
+
+def test_an_existing_folder_that_is_replaced_stays_readable(tmp_path: Path) -> None:
+    for _ in range(2):
+        write_folder(tmp_path / "model", lambda folder: save_file({"w": torch.zeros(1)}, folder / "model.safetensors"))
+    before = os.umask(0)
+    os.umask(before)
+    assert modes(tmp_path / "model")["model.safetensors"] == 0o666 & ~before
+
+
+def texts_in_the_code() -> set[str]:
+    """Every piece of text in the package's code."""
+    found = set()
+    for path in (ROOT / "turnwise").rglob("*.py"):
+        found |= {
+            node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+    return found
+
+
+def test_every_extra_is_named_by_code_that_uses_it() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    texts = texts_in_the_code()
+    named = texts | {name for text in texts for names in re.findall(r"turnwise\[([\w,]+)\]", text) for name in names.split(",")}
+    collections = {"all", "quickstart", "dev", "oracle"}
+    assert set(extras) - collections - named == set()
