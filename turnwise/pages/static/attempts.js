@@ -3,6 +3,7 @@
 (() => {
   const T = window.Turnwise;
   const { el } = T;
+  const PARTS = ["rollouts", "evals"];
   const STEP = 60; // groups that the list draws at once
   const wishes = { outcome: "", stop: "", type: "", text: "", level: "credit" }; // what was filtered last stays when another iteration is opened
 
@@ -11,7 +12,7 @@
   class Page {
     constructor(root, words, about) {
       Object.assign(this, { root, about, run: words.run, limit: STEP, hits: null });
-      this.part = ["rollouts", "evals"].includes(words.part) ? words.part : about.rollouts.length ? "rollouts" : "evals";
+      this.part = PARTS.includes(words.part) ? words.part : about.rollouts.length ? "rollouts" : "evals";
       const kept = about[this.part] ?? [];
       this.iteration = words.iteration === undefined ? kept[kept.length - 1] : Number(words.iteration);
       this.id = words.id ?? null;
@@ -406,7 +407,7 @@
   }
 
   T.views.set("attempts", async (root, words) => {
-    if (words.part && words.iteration)
+    if (PARTS.includes(words.part) && words.iteration)
       T.askOnce("batch", { run: words.run, part: words.part, iteration: Number(words.iteration) }).catch(() => null); // needed soon
     const about = await T.ask("run", { run: words.run });
     const page = new Page(root, words, about);
