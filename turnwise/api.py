@@ -78,7 +78,8 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
     reporter = reporter or Reporter()
     trackers = Trackers(run.folder, make_trackers(config.run.trackers, config.run.tracker_options), reporter.note)
     with Interrupt(reporter.note) as interrupted:
-        system = System(config, say=reporter.note, cancelled=interrupted, on_turn=lambda trajectory: reporter.advance())
+        shown: dict[str, Any] = {"say": reporter.note, "on_start": reporter.expect, "on_end": lambda trajectory: reporter.advance()}
+        system = System(config, cancelled=interrupted, **shown)
         try:
             system.check()
             trackers.open(config.model_dump(mode="json"), run.metrics())
@@ -116,7 +117,8 @@ def evaluate(
     config, folder = source_config(source, env, overrides)
     reporter = reporter or Reporter()
     split = split or config.eval.split
-    system = System(config, model_folder=folder, say=reporter.note, on_turn=lambda trajectory: reporter.advance())
+    shown: dict[str, Any] = {"say": reporter.note, "on_start": reporter.expect, "on_end": lambda trajectory: reporter.advance()}
+    system = System(config, model_folder=folder, **shown)
     try:
         panel = system.panel_of(split, n, seed)
         collector = system.collector(config.eval.temperature if temperature is None else temperature)

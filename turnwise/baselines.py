@@ -75,7 +75,8 @@ def evaluate(
     config = with_examples(config, examples) if examples else config
     reporter, split = reporter or Reporter(), split or config.eval.split
     warmth = config.eval.temperature if temperature is None else temperature
-    system = System(config, model_folder=folder, say=reporter.note, on_turn=lambda trajectory: reporter.advance())
+    shown: dict[str, Any] = {"say": reporter.note, "on_start": reporter.expect, "on_end": lambda trajectory: reporter.advance()}
+    system = System(config, model_folder=folder, **shown)
     try:
         panel = system.panel_of(split, n, seed)
         settings = settings_of(config, split, seed, system.max_turns)

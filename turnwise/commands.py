@@ -29,7 +29,7 @@ INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 def train(recipe: str | None, overrides: list[str], env: str | None, resume: str | None, dry_run: bool) -> int:
     """`turnwise train`. The exit code: 0, or 130 where it was interrupted."""
     from turnwise import api
-    from turnwise.report.summary import closing_words, in_words
+    from turnwise.report.summary import closing_words, in_words, measured_words
     from turnwise.resume import resumed_config
 
     if recipe is not None and is_override(recipe):  # the first override stands where a recipe may stand
@@ -51,6 +51,8 @@ def train(recipe: str | None, overrides: list[str], env: str | None, resume: str
         result = api.train(recipe or default_recipe(env), reporter=reporter(console), **changes)
     run = Run.open(result.folder)
     if result.interrupted:
+        words = f"Success on {result.summary['panel_size']} held-out tasks: {measured_words(result.summary)}."
+        console.print(Text(words), soft_wrap=True)
         console.print(
             Text(f"Stopped after iteration {result.summary['iterations']}. Go on with: {command('train', '--resume', str(run.folder))}"),
             soft_wrap=True,

@@ -10,7 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+from turnwise.options import mistaken
 
 Share = Field(ge=0, le=1)
 
@@ -18,7 +20,16 @@ Share = Field(ge=0, le=1)
 class Section(BaseModel):
     """A table of a recipe. The text "none" unsets a field that may be empty."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _kind(cls, value: Any, info: ValidationInfo) -> Any:
+        """Nothing is taken for what it is not: true is no number, 1 is no switch."""
+        field = cls.model_fields.get(info.field_name or "")
+        if field is not None and (wrong := mistaken(value, field.annotation)):
+            raise ValueError(wrong)
+        return value
 
     @model_validator(mode="before")
     @classmethod
@@ -186,7 +197,7 @@ class Collect(Section):
 class Named(Section):
     """A section whose further keys are options of what it names."""
 
-    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True, frozen=True)
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True, frozen=True, allow_inf_nan=False)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -222,8 +233,8 @@ class Objective(Named):
     """KL to the frozen reference: off, a term of the loss, or subtracted from the reward."""
     kl_coef: float = Field(0.01, ge=0)
     """Its coefficient."""
-    kl_kind: Literal["k1", "k2", "k3", "k3+"] = "k3"
-    """Its estimator."""
+    kl_kind: Literal["k1", "k2", "k3", "k3+"] | None = None
+    """Its estimator; none: k3 in the loss, k1 in the reward."""
     entropy_coef: float = Field(0.0, ge=0)
     """Coefficient of the entropy bonus."""
     importance: str = "none"
@@ -303,7 +314,8 @@ class Sft(Section):
     tasks: int = Field(256, ge=1)
     """How many training tasks the expert plays; with a file, how many of its trajectories are taken at most."""
     noise: float = Field(0.0, ge=0, lt=1)
-    """Share of turns in which chance plays instead of the expert; only the expert's turns are learned from."""
+    """Share of turns in which chance plays instead of the expert; only the expert's turns are learned from. Prompts that show what chance
+    did are not learned as text either (prompt_weight): of a full dialogue chance's own words are left out, of a window the prompt."""
     epochs: int = Field(3, ge=1)
     """Passes over the expert's turns."""
     steps: int | None = Field(None, ge=1)

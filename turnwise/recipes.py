@@ -14,10 +14,11 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from turnwise.config import Config
+from turnwise.config import Config, Credit
 from turnwise.errors import TurnwiseError
 
 GROUP_ALGORITHMS = {"grpo", "dr_grpo", "rloo", "loop", "gigpo", "hgpo", "graph_gpo", "reinforce_pp_baseline"}
+CREDIT = str(Credit.model_fields["name"].default)
 CRITIC_ALGORITHMS = {"gae": None, "bi_level_gae": "token"}
 
 
@@ -25,8 +26,11 @@ def load(recipe: str | Path | None, overrides: Sequence[str] | Mapping[str, Any]
     """What `Config.load` does."""
     values = read_recipe(Path(recipe)) if recipe is not None else {}
     pairs = list(overrides.items()) if isinstance(overrides, Mapping) else [parse_override(text) for text in overrides or ()]
+    trained = _trained(values)
     for key, value in sorted(pairs, key=lambda item: not item[0].endswith(".name")):  # names first: they decide which options there are
         _set(values, key, value)
+    if "name" not in (key for key, _ in pairs):
+        _rename(values, trained)
     return check(values, str(recipe) if recipe is not None else "the defaults")
 
 
@@ -61,7 +65,27 @@ def read_recipe(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         return values
     if not isinstance(base, str):
         raise TurnwiseError(f"recipe {path}: extends takes the path of another recipe, not {base!r}")
-    return _merged(read_recipe(path.parent / base, (*seen, path)), values)
+    below = read_recipe(path.parent / base, (*seen, path))
+    both = _merged(below, values)
+    if "name" not in values:
+        _rename(both, _trained(below))
+    return both
+
+
+def _trained(values: Mapping[str, Any]) -> str:
+    """The credit algorithm that a recipe's plain values name."""
+    section = values.get("credit")
+    return str(section.get("name", CREDIT) if isinstance(section, dict) else CREDIT)
+
+
+def _rename(values: dict[str, Any], before: str) -> None:
+    """A run's name says what is trained: where another algorithm than the recipe's was chosen, the name that was not chosen follows."""
+    now, name = _trained(values), values.get("name", Config.model_fields["name"].default)
+    if now == before or not isinstance(name, str):
+        return
+    word = re.sub(r"[^A-Za-z0-9._=-]+", "-", now.rsplit(":", 1)[-1])
+    parts = re.split(r"([.=-])", name)
+    values["name"] = "".join(word if part == before else part for part in parts) if before in parts else f"{name}-{word}"
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

@@ -49,7 +49,8 @@ class System:
     model_folder: Path | None = None
     say: Callable[[str], None] = lambda text: None
     cancelled: Callable[[], bool] = lambda: False
-    on_turn: Callable[[Trajectory], None] = lambda trajectory: None
+    on_start: Callable[[int], None] = lambda count: None  # so many attempts more will be made
+    on_end: Callable[[Trajectory], None] = lambda trajectory: None  # one of them is over
     told: set[str] = field(default_factory=set)  # kinds of faults that were told of already
 
     def check(self) -> None:
@@ -170,7 +171,8 @@ class System:
             self.rewards,
             own.max_invalid,
             cancelled=self.cancelled,
-            on_turn=self.on_turn,
+            on_start=self.on_start,
+            on_end=self.on_end,
         )
 
     @cached_property

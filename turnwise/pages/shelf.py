@@ -108,6 +108,7 @@ class Shelf:
             progress = self._progress.setdefault(name, Progress())
             progress.look(folder / METRICS)
             first, last, iterations, seconds = progress.first, progress.last, progress.iterations, progress.seconds
+        newer = last if _number(last.get("iteration")) else {}  # what was measured before the first update is not what came of it
         touched = max((path.stat().st_mtime for path in (folder / METRICS, folder / CONFIG) if path.exists()), default=0.0)
         return _card(
             name,
@@ -118,7 +119,8 @@ class Shelf:
             iterations=iterations,
             planned=recipe.get("iterations"),
             before=[first.get(f"eval/{key}") for key in ("success", "low", "high")],
-            after=[last.get(f"eval/{key}") for key in ("success", "low", "high")],
+            after=[newer.get(f"eval/{key}") for key in ("success", "low", "high")],
+            measured=newer.get("iteration"),  # after which iteration that was: a run that goes on is further by now
             tasks=_section(recipe, "eval").get("n"),
             state=state(folder, summary, touched, seconds),
             summary=summary,
@@ -136,6 +138,7 @@ def _finished(name: str, folder: Path, summary: dict[str, Any]) -> dict[str, Any
         planned=summary.get("iterations"),
         before=measured[0],
         after=measured[1],
+        measured=summary.get("iterations"),
         tasks=summary.get("panel_size"),
         state="finished",
         summary=summary,

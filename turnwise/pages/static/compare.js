@@ -296,9 +296,10 @@
       const single = this.counted.map((curves) => ({ ...curves.points(metric, more.positive), look: `${this.look} thin`, unnamed: true }));
       return [...single, own];
     }
-    // The mean of the seeds' first or last measured success.
+    // The mean of the seeds' first measured success, or of the last one after an update.
     success(at) {
-      const values = this.counted.map((curves) => curves.points("eval/success").y.at(at)).filter((value) => value !== undefined);
+      const measured = ({ x, y }) => (at < 0 && !(x.at(-1) > 0) ? undefined : y.at(at));
+      const values = this.counted.map((curves) => measured(curves.points("eval/success"))).filter((value) => value !== undefined);
       return values.length ? { ...T.meanOf(values), n: values.length } : null;
     }
   }

@@ -133,12 +133,13 @@
     );
 
   const facts = (card) => {
+    const older = card.measured && card.measured !== card.iterations; // a run that goes on is further than its last evaluation
     const range = ([low, high] = []) => (low === null || low === undefined ? null : `95 %: ${T.percent(low)} to ${T.percent(high)}`);
     return el(
       "div",
       { class: "facts card" },
       fact("success before", T.percent(card.before, 1), range(card.before_interval)),
-      fact("success after", T.percent(card.after, 1), range(card.after_interval)),
+      fact(older ? `success after iteration ${card.measured}` : "success after", T.percent(card.after, 1), range(card.after_interval)),
       fact("iterations", card.planned ? `${card.iterations} of ${card.planned}` : card.iterations, card.state),
       fact("algorithm", card.algorithm, `seed ${card.seed}`),
       fact("environment", card.environment, card.tasks ? `${card.tasks} held-out tasks` : null),
