@@ -14,6 +14,7 @@ from turnwise.evaluation import Evaluation, run_panel
 from turnwise.garbage import loaded_set_apart
 from turnwise.interrupt import Interrupt
 from turnwise.learn import checkpoint
+from turnwise.learn.saving import write_folder
 from turnwise.recipes import content_hash, to_toml
 from turnwise.report.progress import Reporter
 from turnwise.report.summary import summarise_run
@@ -23,6 +24,7 @@ from turnwise.runs import CONFIG, Run
 from turnwise.system import System
 from turnwise.trackers import Trackers, make_trackers
 from turnwise.train import loop
+from turnwise.unread import look_at
 
 
 @dataclass(frozen=True)
@@ -36,15 +38,21 @@ class Result:
 
 
 def train(
-    recipe: str | Path | None = None, *, resume: str | Path | None = None, reporter: Reporter | None = None, **overrides: Any
+    recipe: str | Path | None = None,
+    *,
+    resume: str | Path | None = None,
+    reporter: Reporter | None = None,
+    trust: bool = False,
+    **overrides: Any,
 ) -> Result:
     """Train by a recipe (none: the defaults), or go on with a run that was stopped. Overrides are keyword arguments; dotted keys go in
-    as `**{"credit.name": "grpo"}`. Progress is silent unless a reporter is given."""
+    as `**{"credit.name": "grpo"}`. Progress is silent unless a reporter is given. `trust`: run the code that a run folder
+    from elsewhere names."""
     if resume is not None:
         if recipe is not None:
             raise TurnwiseError("a resumed run keeps its recipe: give either resume, or a recipe")
-        return go_on(Run.open(resume), overrides, reporter)
-    config = Config.load(recipe, overrides)
+        return go_on(Run.open(resume), overrides, reporter, trust)
+    config = Config.load(recipe, overrides).trusted(trust)
     check_trainable(config)
     run = Run.create(config.out, config.name, to_toml(config))
     try:
@@ -54,22 +62,25 @@ def train(
         raise
 
 
-def go_on(run: Run, changes: Mapping[str, Any], reporter: Reporter | None = None) -> Result:
+def go_on(run: Run, changes: Mapping[str, Any], reporter: Reporter | None = None, trust: bool = False) -> Result:
     """Train in the folder of a run that was stopped, or that is finished and should be longer (`iterations`)."""
-    config = resumed_config(run, changes)
+    config = resumed_config(run, changes).trusted(trust, run.folder)
     check_trainable(config)
     apply_changes(run, config, (reporter or Reporter()).note)
     return train_config(config, run, reporter)
 
 
-def check_trainable(config: Config) -> None:
-    """What would stop a run at once is said before its folder is made."""
+def check_trainable(config: Config, runs: bool = True) -> None:
+    """What would stop a run at once is said before its folder is made; unless `runs`, without running any code that the recipe names."""
     if config.engine.name == "openai":
         raise TurnwiseError(
             "engine.name=openai plays with a server's model, whose weights cannot be trained from here. Train with engine.name=native or "
             "transformers; measure the server with `turnwise eval --engine openai --url … --model …`"
         )
-    make_trackers(config.run.trackers, config.run.tracker_options)
+    if runs:
+        make_trackers(config.run.trackers, config.run.tracker_options)
+    else:
+        look_at(config)
 
 
 def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> Result:
@@ -82,6 +93,7 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
         system = System(config, cancelled=interrupted, **shown)
         try:
             system.check()
+            keep_tokenizer(run, system)
             trackers.open(config.model_dump(mode="json"), run.metrics())
             run.on_log = trackers.log
             with loaded_set_apart():
@@ -99,6 +111,12 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
     return Result(run.folder, summary, not finished, metrics)
 
 
+def keep_tokenizer(run: Run, system: System) -> None:
+    """Keep the words of a tiny model in the run's folder, from which `export` makes its weights a model without the environment."""
+    if system.config.model.path is None and not run.tokenizer.exists():
+        write_folder(run.tokenizer, system.tokenizer.save_pretrained)
+
+
 def evaluate(
     source: str | Path | None = None,
     *,
@@ -109,12 +127,13 @@ def evaluate(
     temperature: float | None = None,
     repeats: int = 1,
     reporter: Reporter | None = None,
+    trust: bool = False,
     **overrides: Any,
 ) -> Evaluation:
     """Play a fixed panel with a run (its best-known settings), a model folder or a recipe; with `**{"engine.name": "openai"}` and a url and
     model of a server, with nothing of these. `n=None` takes the whole split. The tasks are those of the panel, each `repeats` times;
     temperature 0 is greedy, none: the recipe's own."""
-    config, folder = source_config(source, env, overrides)
+    config, folder = source_config(source, env, overrides, trust)
     reporter = reporter or Reporter()
     split = split or config.eval.split
     shown: dict[str, Any] = {"say": reporter.note, "on_start": reporter.expect, "on_end": lambda trajectory: reporter.advance()}
@@ -163,9 +182,11 @@ def report_faults(result: Evaluation, reporter: Reporter) -> None:
         )
 
 
-def source_config(source: str | Path | None, env: str | None, overrides: Mapping[str, Any]) -> tuple[Config, Path | None]:
+def source_config(
+    source: str | Path | None, env: str | None, overrides: Mapping[str, Any], trust: bool = False
+) -> tuple[Config, Path | None]:
     """The config and the model folder that `evaluate` means: a run's own, a model folder with the defaults, a recipe with the model that
-    it names, or a server."""
+    it names, or a server. Code that a run from elsewhere names is only for who trusts it."""
     changes: dict[str, Any] = dict(overrides) | ({"env.name": env} if env is not None else {})
     if source is None:
         if changes.get("engine.name") != "openai":
@@ -175,12 +196,13 @@ def source_config(source: str | Path | None, env: str | None, overrides: Mapping
         return Config.load(None, changes), None
     path = Path(source)
     if path.suffix == ".toml":
-        return Config.load(path, changes), None
+        return Config.load(path, changes).trusted(trust), None
     if (path / CONFIG).is_file():
-        config = Config.load(path / CONFIG, changes)
+        run = Run.open(path)
+        config = Config.load(path / CONFIG, changes).trusted(trust, run.folder)
         if config.engine.name == "openai":
             return config, None
-        return config, model_of(Run.open(path), config)
+        return config, model_of(run, config)
     if not (path / "config.json").is_file():
         raise TurnwiseError(f"{path} is neither a run (no {CONFIG}) nor a model folder (no config.json)")
     if env is None:
@@ -216,9 +238,19 @@ def _write_weights(run: Run, config: Config, out: Path, merged: bool = True, bes
         raise TurnwiseError(f"{run.folder} has no checkpoint: {trained}")
     if best and path is None:
         raise TurnwiseError(f"none of the checkpoints of {run.folder} was evaluated, so the best is not known: leave --best out")
-    system = System(config)
+    system = _without_environment(run, config)
     system.learner.load_state(found.tensors, found.state["learner"])
     return system.learner.save_model(out, merged=merged, tokenizer=system.preprocessor)
+
+
+def _without_environment(run: Run, config: Config) -> System:
+    """The parts of a run as far as its weights go. A tiny model's words come from the run's folder; only a run that does not keep them
+    (interrupted before its first iteration) has to play its environment, and is then asked about like any other."""
+    if config.model.path is not None:
+        return System(config, plays=False)
+    if (run.tokenizer / "tokenizer.json").is_file():
+        return System(config, words=run.file("tokenizer"), plays=False)
+    return System(config.trusted(folder=run.folder))
 
 
 # The loop's module is called turnwise.train, and importing it above has put it there; what users call by that name is the function.

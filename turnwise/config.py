@@ -10,9 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
+from turnwise import trust as trusting
 from turnwise.options import mistaken
+from turnwise.secret import secrets_in
 
 Share = Field(ge=0, le=1)
 
@@ -416,11 +418,24 @@ class Config(Section):
     eval: Eval = Eval()
     reward: list[RewardTerm] = []
     run: Run = Run()
+    _folder: Path | None = PrivateAttr(None)  # of the run that it was read from
+    _typed: tuple[str, ...] = PrivateAttr(())  # code that the user has named himself, on top of it
+
+    def trusted(self, trust: bool = False, folder: Path | None = None) -> Config:
+        """This config, once somebody vouches for the code that it names: a run's own, or `trust`. Ask before any of it is imported."""
+        if (place := folder or self._folder) is not None:
+            trusting.require(place, self.model_dump(mode="json"), self._typed, trust)
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
         from turnwise.recipes import contradictions
 
+        if secret := next(secrets_in(self.model_dump(mode="json")), None):
+            raise ValueError(
+                f"{secret} holds a password or a key, and a recipe is kept and shown with its run. Put it into an environment variable and "
+                "name that instead (key_variable); an address goes without user:password@"
+            )
         if found := contradictions(self):
             raise ValueError("; ".join(found))
         return self

@@ -13,6 +13,7 @@ from turnwise.pages.shelf import read_recipe
 from turnwise.report.groups import ABSENT, gathered
 from turnwise.report.records import Record, flatten
 from turnwise.runs import plain
+from turnwise.secret import redacted
 
 
 def settings_of(folders: Mapping[str, Path]) -> dict[str, Any]:
@@ -47,7 +48,7 @@ def chosen(text: str) -> list[str]:
 
 
 def _record(name: str, folder: Path) -> Record:
-    recipe = read_recipe(folder)
+    recipe = redacted(read_recipe(folder))
     seed = recipe.get("seed", 0)
     config = flatten(plain(recipe)) if recipe else {"run": name}  # a recipe that cannot be read is alike to none
     return Record(name, folder, config, seed if isinstance(seed, int) else 0, 0.0)
