@@ -21,6 +21,7 @@ from turnwise.report.summary import summarise_run
 from turnwise.resume import apply_changes, resumed_config
 from turnwise.rollouts import Stop
 from turnwise.runs import CONFIG, Run
+from turnwise.state import restore
 from turnwise.system import System
 from turnwise.trackers import Trackers, make_trackers
 from turnwise.train import loop
@@ -94,10 +95,11 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
         try:
             system.check()
             keep_tokenizer(run, system)
+            state = restore(run, system, reporter.note)
             trackers.open(config.model_dump(mode="json"), run.metrics())
             run.on_log = trackers.log
             with loaded_set_apart():
-                state = loop(run, system, reporter, interrupted)
+                state = loop(run, system, state, reporter, interrupted)
             finished = state.finished(config.iterations)
             if finished:
                 system.learner.save_model(run.model, tokenizer=system.preprocessor)

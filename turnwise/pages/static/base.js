@@ -79,6 +79,7 @@
     if (value === null || value === undefined) return "–";
     const size = Math.abs(value);
     if (value === 0) return "0";
+    if (value < 0) return `−${T.number(size)}`;
     if (size >= 10000) return Math.round(value).toLocaleString("en");
     if (size >= 100) return value.toFixed(0);
     if (size >= 1) return String(+value.toFixed(2));
