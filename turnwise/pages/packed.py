@@ -16,14 +16,13 @@ from typing import Any
 
 from turnwise.errors import TurnwiseError
 from turnwise.pages.goals import add_goal
+from turnwise.unpack import LONGEST_LINE, limit_of, too_much
 
 CHUNK = 1 << 16
 GZIP = 31  # zlib's word for a stream with gzip's header
 TURNS = b', "turns": ['  # cannot occur inside a JSON text, where quotes are escaped
 PIECE = 1 << 22  # what is unpacked at once: a few packed bytes can stand for very many
-LONGEST_LINE = 1 << 28
 MOST_LINES = 1_000_000
-MOST_UNPACKED = 1 << 34
 
 
 class PackedLines:
@@ -96,6 +95,7 @@ class PackedLines:
 
     def _scan(self, keep: bool) -> Iterator[bytes]:
         unpacker, rest, text, place = zlib.decompressobj(GZIP), b"", 0, 0
+        limit = limit_of(self.path) if self.path.exists() else 0
         try:
             with self.path.open("rb") as file:
                 while True:
@@ -108,8 +108,10 @@ class PackedLines:
                     for data in _unpacked(unpacker, chunk):
                         text += len(data)
                         *lines, rest = (rest + data).split(b"\n")
-                        if len(rest) > LONGEST_LINE or text > MOST_UNPACKED:
-                            raise TurnwiseError(f"{self.path}: unpacks to more than a file of attempts holds")
+                        if text > limit:
+                            raise too_much(self.path, limit)
+                        if len(rest) > LONGEST_LINE:
+                            raise TurnwiseError(f"{self.path}: a line of more than {LONGEST_LINE:,} bytes")
                         yield from lines
         except (OSError, zlib.error) as error:
             raise TurnwiseError(f"{self.path}: cannot be unpacked ({error}); the file was damaged after it was written") from None
