@@ -27,7 +27,7 @@ from turnwise.runs import Run
 
 PARTS = ("rollouts", "evals")
 EXPLAINED = "gigpo"  # whose options `credit.explain` takes: what a return and a state are
-UNKNOWN = ("gamma", "anchors", "threshold")  # options that an algorithm which is not known here probably shares with it
+UNKNOWN = ("gamma", "anchors", "threshold", "linkage")  # options that an algorithm which is not known here probably shares with it
 
 
 @dataclass(frozen=True)

@@ -231,7 +231,12 @@
       actions.get(action).push({ attempt: group.attempts[place], t, turn });
     }
     const [own, kind] = group.split && turnHas(group, "step") ? ["step", "step credit"] : ["credit", "credit"];
-    const mean = (list, key) => list.reduce((sum, { turn }) => sum + (turn[key] ?? 0), 0) / list.length;
+    const mean = (list, key) => {
+      const values = list.map(({ turn }) => turn[key] ?? 0);
+      const found = values.reduce((sum, value) => sum + value, 0) / values.length;
+      const largest = values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+      return Math.abs(found) < 1e-5 * largest ? 0 : found; // numbers come with six digits: what is less is their rounding
+    };
     const sorted = [...actions]
       .map(([action, list]) => ({ action, list, back: mean(list, "return"), credit: mean(list, own) }))
       .sort((a, b) => b.back - a.back);
