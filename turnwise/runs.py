@@ -31,6 +31,7 @@ from turnwise.rollouts import Rollouts, Trajectory
 from turnwise.terminal import command
 from turnwise.tokenfile import Pair, read_tokens, write_tokens
 from turnwise.trust import forget, remember
+from turnwise.unpack import packed_lines
 
 if TYPE_CHECKING:
     from turnwise.evaluation import Evaluation
@@ -255,8 +256,7 @@ class Run:
         if not path.exists():
             known = self.iterations_of(part)
             raise TurnwiseError(f"{self.folder} keeps no {part} of iteration {iteration}; it keeps {known or 'none'}")
-        with gzip.open(path, "rt", encoding="utf-8", errors="surrogatepass") as file:
-            return [json.loads(line) for line in file]
+        return [json.loads(line.decode("utf-8", "surrogatepass")) for line in packed_lines(path)]
 
     def tokens(self, iteration: int) -> list[Pair]:
         """Prompt and response ids of every turn of one iteration, trajectory by trajectory."""

@@ -27,6 +27,7 @@ from turnwise.control import Control, each_text, unbordered
 from turnwise.engines.base import Finish, Request, Response
 from turnwise.engines.transport import Failure, Transport
 from turnwise.errors import TurnwiseError
+from turnwise.secret import redact
 
 Form = Literal["auto", "chat", "text", "ids"]
 TOO_LONG = ("context_length_exceeded", "maximum context length", "context length", "max_model_len", "too long")
@@ -67,14 +68,16 @@ class Server:
             ("longest_wait", self.longest_wait >= 0),
         ):
             if not good:
-                raise TurnwiseError(f"server {self.url!r}: {name} cannot be {getattr(self, name)!r}")
+                raise TurnwiseError(f"server {redact(self.url)!r}: {name} cannot be {getattr(self, name)!r}")
 
     def key(self) -> str:
         if not self.key_variable:
             return ""
         key = os.environ.get(self.key_variable, "").strip()
         if not key:
-            raise TurnwiseError(f"server {self.url!r}: its API key is read from {self.key_variable}, which is not set in the environment")
+            raise TurnwiseError(
+                f"server {redact(self.url)!r}: its API key is read from {self.key_variable}, which is not set in the environment"
+            )
         return key
 
 
@@ -83,7 +86,9 @@ class OpenAIEngine:
 
     def __init__(self, server: Server, tokenizer: Any = None):
         if server.form == "text" and tokenizer is None:
-            raise TurnwiseError(f"server {server.url!r}: form 'text' needs a tokenizer to decode the prompts; use 'chat' or 'ids' without")
+            raise TurnwiseError(
+                f"server {redact(server.url)!r}: form 'text' needs a tokenizer to decode the prompts; use 'chat' or 'ids' without"
+            )
         self.server, self.tokenizer = server, tokenizer
         self._control = Control(tokenizer) if tokenizer is not None else None
         self._transport = Transport(server.url, server.key(), server.timeout)
@@ -152,7 +157,9 @@ class OpenAIEngine:
             return self._read(request, answer, chat)
         except Failure as failure:
             too_long = failure.status in (400, 413, 422) and any(words in str(failure).lower() for words in TOO_LONG)
-            return Response(request.key, finish=Finish.REFUSED if too_long else Finish.FAULT, message=f"{self.server.url}: {failure}")
+            return Response(
+                request.key, finish=Finish.REFUSED if too_long else Finish.FAULT, message=f"{redact(self.server.url)}: {failure}"
+            )
 
     def _insist(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """The server's answer, after as many tries as are allowed."""
