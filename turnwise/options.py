@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import UnionType
@@ -177,9 +178,12 @@ def _read_option(name: str, hint: Any, default: Any) -> Option:
 
 
 def mistaken(value: Any, annotation: Any) -> str:
-    """What is wrong with a value that pydantic would quietly convert: a switch where a number belongs, a number where a switch does. Empty
-    where nothing is. Lists are looked at one by one."""
-    parts = {annotation, *(part for part in get_args(annotation) if get_origin(annotation) in (Union, UnionType))}
+    """What is wrong with a value that would quietly be converted: a switch where a number belongs, a number where a switch does. Empty
+    where nothing is. Lists are looked at one by one. An annotation may be text, as a signature has it."""
+    if isinstance(annotation, str):
+        parts = {kind for kind in (int, float, bool) if re.search(rf"\b{kind.__name__}\b", annotation)}
+    else:
+        parts = {annotation, *(part for part in get_args(annotation) if get_origin(annotation) in (Union, UnionType))}
     if isinstance(value, (list, tuple)):
         inner = [get_args(part) for part in parts if get_origin(part) in (list, tuple)]
         kinds = [one for args in inner for one in args if one is not Ellipsis]
