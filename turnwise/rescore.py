@@ -30,6 +30,11 @@ def rescore(run_folder: str | Path, iteration: int | None = None, reward: str | 
     """Play the attempts of an evaluation (none: the last one) again. `reward` names a function `path/to/file.py:function` of
     (turn, transition, trajectory) that replaces the recipe's reward. Returns what was written."""
     run = Run.open(run_folder)
+    with run.locked("rescore"):
+        return _rescore(run, iteration, reward, trust)
+
+
+def _rescore(run: Run, iteration: int | None, reward: str | None, trust: bool) -> dict[str, Any]:
     known = run.iterations_of("evals")
     if not known:
         raise TurnwiseError(f"{run.folder} keeps no evaluations")

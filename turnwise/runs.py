@@ -25,8 +25,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnwise.errors import TurnwiseError
-from turnwise.files import inside, write_atomically, write_text_atomically
+from turnwise.files import inside, sweep_files, write_atomically, write_text_atomically
 from turnwise.images import load_pictures, save_pictures
+from turnwise.lock import Lock
 from turnwise.rollouts import Rollouts, Trajectory
 from turnwise.terminal import command
 from turnwise.tokenfile import Pair, read_tokens, write_tokens
@@ -45,11 +46,14 @@ class Run:
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
         self.on_log: Callable[[Mapping[str, Any]], None] = lambda metrics: None
+        self._lock: Lock | None = None
+        self._blocks = 0  # of `locked`, one inside the other
         self._logs: dict[str, list[str]] = {METRICS: [], WARNINGS: []}  # what this process knows to stand there
 
     @classmethod
-    def create(cls, out: str | Path, name: str, config_text: str) -> Run:
-        """A new folder `out/name`, or `out/name-2`, `out/name-3` … where that exists already: nothing is ever overwritten."""
+    def create(cls, out: str | Path, name: str, config_text: str, doing: str | None = None) -> Run:
+        """A new folder `out/name`, or `out/name-2`, `out/name-3` … where that exists already: nothing is ever overwritten. `doing`: with
+        the run's lock, which is there before the run can be seen and stays until the end of the next `locked` block."""
         for number in range(1, 100_000):
             folder = Path(out) / (name if number == 1 else f"{name}-{number}")
             try:
@@ -60,6 +64,7 @@ class Run:
                 raise TurnwiseError(f"cannot make the run's folder {folder}: {error.strerror}") from error
             run = cls(folder)
             with run._writing():
+                run._lock = Lock(folder, doing) if doing is not None else None
                 write_text_atomically(folder / CONFIG, config_text)
             remember(folder, tomllib.loads(config_text))
             return run
@@ -84,6 +89,27 @@ class Run:
         if not any(part.exists() for part in parts) and not self._records(METRICS):
             shutil.rmtree(self.folder, ignore_errors=True)
             forget(self.folder)
+
+    @contextmanager
+    def locked(self, doing: str, say: Callable[[str], None] = lambda text: None) -> Iterator[None]:
+        """Inside, this process is the only one that writes in the run's folder; an error that names the other one where there is one. What
+        killed writers left half-written is removed."""
+        lock = self._lock = self._lock or Lock(self.folder, doing, say=say)
+        self._blocks += 1
+        try:
+            if self._blocks == 1:
+                self._sweep()
+            yield
+        finally:
+            self._blocks -= 1
+            if not self._blocks:
+                lock.release()
+                self._lock = None
+
+    def _sweep(self) -> None:
+        sweep_files(self.folder, [CONFIG, METRICS, WARNINGS, SUMMARY])
+        for part in ("rollouts", "evals", "trackers"):
+            sweep_files(self.folder / part)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

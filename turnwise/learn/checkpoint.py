@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from turnwise.errors import TurnwiseError
-from turnwise.learn.saving import OLD, PART, restore, sweep, write_folder
+from turnwise.learn.saving import OLD, PART, sweep, write_folder
 
 VERSION = 1
 PATTERN = re.compile(r"step-(\d{8,})")
@@ -129,6 +129,8 @@ def latest_good(folder: str | Path) -> Checkpoint | None:
         try:
             return load(path)
         except (TurnwiseError, OSError, ValueError) as error:
+            if not path.exists():  # removed meanwhile by the process that writes here
+                continue
             warnings.warn(f"{error}; going back to the checkpoint before it", stacklevel=2)
     if found:
         raise TurnwiseError(f"none of the {len(found)} checkpoints in {folder} is whole: start anew, or restore the folder from a backup")
@@ -150,13 +152,19 @@ def best(folder: str | Path) -> Path | None:
 
 def checkpoints(folder: str | Path) -> list[Path]:
     """All checkpoints, oldest first, whole or not."""
+    return list(by_step(folder).values())
+
+
+def by_step(folder: str | Path) -> dict[int, Path]:
+    """The same by their steps. One that has just stepped aside for a new one is found under its hidden name: a reader puts nothing back,
+    since the writer may be at it."""
     folder = Path(folder)
-    if not folder.is_dir():
-        return []
-    for aside in folder.glob(f".step-*{OLD}"):
-        restore(folder / aside.name.removeprefix(".").removesuffix(OLD))
-    steps = [(int(match[1]), path) for path in folder.iterdir() if (match := PATTERN.fullmatch(path.name)) and path.is_dir()]
-    return [path for _, path in sorted(steps)]
+    found: dict[int, Path] = {}
+    for path in sorted(folder.iterdir(), reverse=True) if folder.is_dir() else ():  # hidden ones last: they only stand in
+        name = path.name.removeprefix(".").removesuffix(OLD) if path.name.endswith(OLD) else path.name
+        if (match := PATTERN.fullmatch(name)) and path.is_dir():
+            found.setdefault(int(match[1]), path)
+    return dict(sorted(found.items()))
 
 
 def prune(folder: str | Path, keep: int) -> None:
