@@ -173,13 +173,20 @@ class Run:
     def _records(self, name: str) -> list[dict[str, Any]]:
         path = self.folder / name
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []  # damage is found line by line
-        found = []
+        found: list[dict[str, Any]] = []
         for number, line in enumerate(lines, 1):
             try:
-                found.append(json.loads(line))
+                record = json.loads(line)
             except json.JSONDecodeError:
-                if number < len(lines):
-                    raise TurnwiseError(f"{path}, line {number}: not JSON; the file was damaged after it was written") from None
+                if number == len(lines) and line.startswith("{"):
+                    break  # a crash has cut it off
+                record = None
+            if not isinstance(record, dict) or type(record.get("iteration")) not in (int, float):
+                raise TurnwiseError(
+                    f"{path}, line {number}: not a line that a run writes; the file was damaged after it was written. "
+                    f"{command('train', '--resume', str(self.folder))} puts it back from the last checkpoint"
+                )
+            found.append(record)
         return found
 
     @property
@@ -272,7 +279,10 @@ class Run:
             known = self.iterations_of("evals")
             raise TurnwiseError(f"{self.folder} keeps no evaluation of iteration {iteration}; it keeps {known or 'none'}") from None
         except ValueError:  # no JSON, or no UTF-8
-            raise TurnwiseError(f"{path}: not JSON; the file was damaged after it was written") from None
+            raise TurnwiseError(f"{path}: not JSON; the file was damaged after it was written. Put it back from a copy") from None
+        outcomes = found.get("outcomes") if isinstance(found, dict) else None
+        if not isinstance(outcomes, list) or not all(isinstance(outcome, dict) for outcome in outcomes):
+            raise TurnwiseError(f"{path}: not an evaluation; the file was damaged after it was written. Put it back from a copy")
         return found
 
     def trajectories(self, iteration: int, part: str = "rollouts") -> list[dict[str, Any]]:
