@@ -399,7 +399,7 @@ class Run(Section):
 class Config(Section):
     """A whole run."""
 
-    name: str = Field("run", pattern=r"^[A-Za-z0-9._=-]+$")
+    name: str = Field("run", pattern=r"^[A-Za-z0-9._=-]*[A-Za-z0-9_=-][A-Za-z0-9._=-]*$")
     """The run's name, and its folder's."""
     out: str = "runs"
     """The folder that runs are made in."""

@@ -40,6 +40,8 @@ def _rescore(run: Run, iteration: int | None, reward: str | None, trust: bool) -
         raise TurnwiseError(f"{run.folder} keeps no evaluations")
     number = known[-1] if iteration is None else iteration
     before, attempts = run.evaluation(number), stored_trajectories(run, number, "evals")
+    if not isinstance(before.get("split"), str):
+        raise TurnwiseError(f"{run.folder}: the evaluation of iteration {number} does not say its split; its file was damaged or edited")
     config = Config.load(run.folder / CONFIG).trusted(trust, run.folder)
     system = System(config)
     tasks = find_tasks(system, before["split"], [attempt.task for attempt in attempts])

@@ -18,6 +18,7 @@ import os
 import re
 import shutil
 import tomllib
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -32,6 +33,7 @@ from turnwise.rollouts import Rollouts, Trajectory
 from turnwise.terminal import command
 from turnwise.tokenfile import Pair, read_tokens, write_tokens
 from turnwise.trust import forget, remember
+from turnwise.unpack import packed_lines
 
 if TYPE_CHECKING:
     from turnwise.evaluation import Evaluation
@@ -291,8 +293,13 @@ class Run:
         if not path.exists():
             known = self.iterations_of(part)
             raise TurnwiseError(f"{self.folder} keeps no {part} of iteration {iteration}; it keeps {known or 'none'}")
-        with gzip.open(path, "rt", encoding="utf-8", errors="surrogatepass") as file:
-            return [json.loads(line) for line in file]
+        try:
+            found = [json.loads(line.decode("utf-8", "surrogatepass")) for line in packed_lines(path)]
+        except (EOFError, OSError, ValueError, zlib.error) as error:  # cut off, no archive, no UTF-8, no JSON
+            raise TurnwiseError(f"{path}: damaged after it was written ({error}). Put it back from a copy") from None
+        if not found or not all(isinstance(record, dict) and isinstance(record.get("turns"), list) for record in found):
+            raise TurnwiseError(f"{path}: it holds no attempts, so it was damaged after it was written. Put it back from a copy")
+        return found
 
     def tokens(self, iteration: int) -> list[Pair]:
         """Prompt and response ids of every turn of one iteration, trajectory by trajectory."""
