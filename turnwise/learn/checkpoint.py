@@ -123,6 +123,8 @@ def load(path: str | Path) -> Checkpoint:
     groups = [name.removesuffix(".safetensors") for name in manifest["files"] if name.endswith(".safetensors")]
     tensors = {f"{group}/{name}": tensor for group in groups for name, tensor in load_file(path / f"{group}.safetensors").items()}
     state = json.loads((path / "state.json").read_text("utf-8"))
+    if not isinstance(state, dict):
+        raise TurnwiseError(f"checkpoint {path} is damaged: its state.json holds no state")
     return Checkpoint(path, manifest["step"], manifest["score"], tensors, state)
 
 
@@ -190,6 +192,10 @@ def _manifest(path: Path) -> dict[str, Any]:
         raise TurnwiseError(f"checkpoint {path} is damaged: its manifest.json lacks what it should hold")
     if manifest["version"] != VERSION:
         raise TurnwiseError(f"checkpoint {path} has format {manifest['version']}, and this Turnwise reads format {VERSION}")
+    files, score = manifest["files"], manifest["score"]
+    good = isinstance(files, dict) and all(isinstance(file, dict) and {"bytes", "sha256"} <= set(file) for file in files.values())
+    if not good or "state.json" not in files or not isinstance(manifest["step"], int) or not isinstance(score, (int, float, type(None))):
+        raise TurnwiseError(f"checkpoint {path} is damaged: its manifest.json holds something else than it should")
     return manifest
 
 
