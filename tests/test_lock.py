@@ -137,9 +137,8 @@ def test_windows_has_a_lock_of_its_own_kind(tmp_path: Path, monkeypatch: pytest.
             raise OSError(errno.EACCES, "locked")
         taken.add(key)
 
-    monkeypatch.setattr(lock, "fcntl", None)
+    monkeypatch.setattr(lock, "POSIX", False)
     monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(locking=locking, LK_NBLCK=2))
-    monkeypatch.setattr(lock, "sys", SimpleNamespace(platform="win32"))
     Lock(tmp_path, "train")
     with pytest.raises(TurnwiseError, match="in use"):
         Lock(tmp_path, "train")

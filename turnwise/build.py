@@ -12,15 +12,18 @@ from typing import Any
 
 import torch
 
+from turnwise import credit
 from turnwise.agent import Agent, AgentSettings
 from turnwise.config import Config
 from turnwise.control import neutral_deep
 from turnwise.engines.base import Engine
+from turnwise.envs.locate import CREDIT, is_reference, load_reference
 from turnwise.errors import TurnwiseError, unknown_name
 from turnwise.learn.learner import Learner
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
 from turnwise.models import choose_device, warn_of_slow_dtype
 from turnwise.objectives import Loss
+from turnwise.options import mistaken
 from turnwise.vision import Vision
 
 KEY_VARIABLE = "OPENAI_API_KEY"
@@ -68,6 +71,14 @@ def read_tools(tools: str | Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, A
             f"{source}: tools are a list of JSON schemas, each with a name: {{type, function: {{name, description, parameters}}}}"
         )
     return tuple(dict(tool) for tool in tools if isinstance(tool, Mapping))
+
+
+def know_credit(config: Config) -> None:
+    """Check the recipe's credit and its options; a function of the user's own becomes known under the name that the recipe has for it."""
+    name = config.credit.name
+    if is_reference(name):
+        credit.algorithms.adopt(name, load_reference(name, CREDIT))
+    credit.algorithms[name].bind(config.credit.options, credit.algorithms.kind)
 
 
 def build_learner(config: Config, model: Any, vision: Vision | None = None) -> Learner:
@@ -142,12 +153,15 @@ def engine_options(config: Config) -> dict[str, Any]:
     from turnwise.engines.transformers import TransformersEngine
 
     factory: Any = NativeEngine if config.engine.name == "native" else TransformersEngine
-    known = [name for name, parameter in signature(factory).parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
+    parameters = signature(factory).parameters
+    known = [name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
     known = [name for name in known if name not in ("stop_token_ids", "vision")]  # these the run gives
     options = dict(config.engine.options)
     for name, value in options.items():
         if name not in known:
             raise unknown_name(f"option of the {config.engine.name} engine (engine.options):", name, known)
+        if wrong := mistaken(value, parameters[name].annotation):
+            raise TurnwiseError(f"engine.options.{name}: {wrong}")
         if name in ("dtype", "autocast"):
             if value not in PRECISIONS:
                 raise unknown_name(f"precision (engine.options.{name}):", str(value), PRECISIONS)

@@ -11,9 +11,9 @@ import errno
 import json
 import os
 import socket
-import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -24,6 +24,7 @@ try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
+POSIX: bool = fcntl is not None
 
 LOCK = ".lock"
 FAR = 1 << 30  # Windows locks bytes: these are none that anybody reads
@@ -52,7 +53,7 @@ class Lock:
         handle, self._handle = self._handle, None
         if handle is None:
             return
-        if fcntl is not None:  # Windows removes no file that is open
+        if POSIX:  # Windows removes no file that is open
             self._path.unlink(missing_ok=True)
         os.close(handle)
 
@@ -102,17 +103,15 @@ def _take(path: Path, say: Callable[[str], None] = lambda text: None) -> int | N
 
 
 def _lock(handle: int) -> None:
-    if fcntl is not None:
+    if POSIX:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return
-    if sys.platform == "win32":
-        import msvcrt
-
-        os.lseek(handle, FAR, os.SEEK_SET)
-        try:
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        finally:
-            os.lseek(handle, 0, os.SEEK_SET)
+    windows: Any = import_module("msvcrt")
+    os.lseek(handle, FAR, os.SEEK_SET)
+    try:
+        windows.locking(handle, windows.LK_NBLCK, 1)
+    finally:
+        os.lseek(handle, 0, os.SEEK_SET)
 
 
 def _is_at(handle: int, path: Path) -> bool:

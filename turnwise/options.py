@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import UnionType
@@ -130,6 +131,12 @@ class Registry(Generic[F]):
 
         return add
 
+    def adopt(self, name: str, function: F) -> None:
+        """Make a function of the user's own known under the name that a recipe has for it, in place of what that name meant before."""
+        doc = inspect.getdoc(function) or ""
+        summary = " ".join(doc.split("\n\n")[0].split()) or f"a function of your own ({name})"
+        self._ready()[name] = Entry(name, function, summary, "", read_options(function))
+
     def _ready(self) -> dict[str, Entry[F]]:
         if self._load is not None:
             load, self._load = self._load, None
@@ -158,7 +165,7 @@ def read_options(function: Callable[..., Any]) -> dict[str, Option]:
     """The keyword-only parameters of a function as options."""
     hints = get_type_hints(function, include_extras=True)
     return {
-        name: _read_option(name, hints[name], parameter.default)
+        name: _read_option(name, hints.get(name, type(parameter.default)), parameter.default)
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
@@ -177,9 +184,12 @@ def _read_option(name: str, hint: Any, default: Any) -> Option:
 
 
 def mistaken(value: Any, annotation: Any) -> str:
-    """What is wrong with a value that pydantic would quietly convert: a switch where a number belongs, a number where a switch does. Empty
-    where nothing is. Lists are looked at one by one."""
-    parts = {annotation, *(part for part in get_args(annotation) if get_origin(annotation) in (Union, UnionType))}
+    """What is wrong with a value that would quietly be converted: a switch where a number belongs, a number where a switch does. Empty
+    where nothing is. Lists are looked at one by one. An annotation may be text, as a signature has it."""
+    if isinstance(annotation, str):
+        parts = {kind for kind in (int, float, bool) if re.search(rf"\b{kind.__name__}\b", annotation)}
+    else:
+        parts = {annotation, *(part for part in get_args(annotation) if get_origin(annotation) in (Union, UnionType))}
     if isinstance(value, (list, tuple)):
         inner = [get_args(part) for part in parts if get_origin(part) in (list, tuple)]
         kinds = [one for args in inner for one in args if one is not Ellipsis]

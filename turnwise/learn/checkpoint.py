@@ -169,7 +169,7 @@ def by_step(folder: str | Path) -> dict[int, Path]:
     for path in sorted(folder.iterdir(), reverse=True) if folder.is_dir() else ():  # hidden ones last: they only stand in
         name = path.name.removeprefix(".").removesuffix(OLD) if path.name.endswith(OLD) else path.name
         if (match := PATTERN.fullmatch(name)) and path.is_dir():
-            found.setdefault(int(match[1]), path)
+            found.setdefault(int(match[1]), inside(folder, path))
     return dict(sorted(found.items()))
 
 
