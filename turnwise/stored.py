@@ -30,7 +30,13 @@ def stored_trajectories(run: Run, iteration: int, part: str = "rollouts", tokens
     its turns have no anchors, no tokens and no log-probs. With `tokens`, rollouts without a file of tokens are an error."""
     records = run.trajectories(iteration, part)
     pictures = {name: Picture(pixels, name) for name, pixels in run.images(iteration).items()} if part == "rollouts" else {}
-    trajectories = [from_json(record, pictures) for record in records]
+    try:
+        trajectories = [from_json(record, pictures) for record in records]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"lacks {error}" if isinstance(error, KeyError) else f"has another form ({error})"
+        raise TurnwiseError(
+            f"{run.folder}, {part} of iteration {iteration}: an attempt {what}; the file was damaged, or another Turnwise wrote it"
+        ) from None
     if part != "rollouts":
         return trajectories
     rollouts = stored_rollouts(run, iteration)

@@ -161,8 +161,8 @@ class Answers:
         run, iteration, name = self._run(words), _whole(words, "iteration"), _need(words, "name")
         path = run.file("rollouts", f"{iteration:06d}.images.npz")
         try:
-            with open_archive(path) as archive:
-                pixels = archive[name] if name in archive.files else None
+            with open_archive(path, only=name) as archive:
+                pixels = archive[name] if name in archive.files and f"{name}.npy" in archive.zip.namelist() else None
         except Exception as error:  # a damaged archive fails in many ways
             raise TurnwiseError(f"{run.folder.name} keeps no pictures of iteration {iteration} ({type(error).__name__})") from None
         if pixels is None:

@@ -290,7 +290,7 @@ class Watch:
     def __init__(self, run: Run):
         self._run = run
         self._lines = [narrow(line) for line in run.metrics()]
-        self._said = {record["name"]: int(record["iteration"]) for record in run.warnings()}
+        self._said = {str(record.get("name")): int(record["iteration"]) for record in run.warnings()}
 
     def __call__(self, metrics: Line, credit: str, say: Callable[[str], None]) -> None:
         """Say what is wrong, if anything is, and write it into the run's folder. `metrics` is the newest line."""
