@@ -124,7 +124,6 @@ def test_a_clumsy_player_is_imitated_where_that_is_asked_for_and_chance_never_do
     found = expert_trajectories(HERE + "Taught", {}, tasks, hiding, max_turns=6, noise=0.5, learn_all=learn_all, seed=1)
     actions = {turn.action for trajectory in found for turn in trajectory.turns}
     assert actions == ({"go up", "wait"} if learn_all else {"go up"})
-    assert all(trajectory.success for trajectory in found if len(trajectory.turns) < 6)
     assert any(turn.info.get("chance") for trajectory in found for turn in trajectory.turns) != learn_all
 
 
