@@ -6,9 +6,10 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from turnwise.config import Config
+from turnwise.early import Source, check_trainable, read_source
 from turnwise.errors import TurnwiseError
 from turnwise.evaluation import Evaluation, run_panel
 from turnwise.garbage import loaded_set_apart
@@ -21,6 +22,7 @@ from turnwise.resume import apply_changes, resumed_config
 from turnwise.rollouts import Stop
 from turnwise.runs import CONFIG, Run
 from turnwise.system import System
+from turnwise.tasks import TaskSet
 from turnwise.trackers import Trackers, make_trackers
 from turnwise.train import loop
 
@@ -62,16 +64,6 @@ def go_on(run: Run, changes: Mapping[str, Any], reporter: Reporter | None = None
     return train_config(config, run, reporter)
 
 
-def check_trainable(config: Config) -> None:
-    """What would stop a run at once is said before its folder is made."""
-    if config.engine.name == "openai":
-        raise TurnwiseError(
-            "engine.name=openai plays with a server's model, whose weights cannot be trained from here. Train with engine.name=native or "
-            "transformers; measure the server with `turnwise eval --engine openai --url … --model …`"
-        )
-    make_trackers(config.run.trackers, config.run.tracker_options)
-
-
 def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> Result:
     """Train in the run's folder, from its last checkpoint."""
     check_trainable(config)
@@ -104,32 +96,62 @@ def evaluate(
     *,
     env: str | None = None,
     split: str | None = None,
-    n: int | None = None,
-    seed: int = 0,
+    n: int | Literal["all"] | None = None,
+    seed: int | None = None,
     temperature: float | None = None,
-    repeats: int = 1,
+    repeats: int | None = None,
     reporter: Reporter | None = None,
     **overrides: Any,
 ) -> Evaluation:
-    """Play a fixed panel with a run (its best-known settings), a model folder or a recipe; with `**{"engine.name": "openai"}` and a url and
-    model of a server, with nothing of these. `n=None` takes the whole split. The tasks are those of the panel, each `repeats` times;
-    temperature 0 is greedy, none: the recipe's own."""
-    config, folder = source_config(source, env, overrides)
-    reporter = reporter or Reporter()
-    split = split or config.eval.split
+    """Play a fixed panel with a run, a model folder or a recipe; with `**{"engine.name": "openai"}` and a url and model of a server, with
+    nothing of these. A run and a recipe bring their own panel (`eval.split`, `eval.n`, `eval.seed`, `eval.repeats`), the one that training
+    measures on; with `n="all"`, with another split, and of anything else, the whole split is played. Temperature 0 is greedy, none: the
+    recipe's own."""
+    found = read_source(source, env, overrides)
+    config, reporter = found.config, reporter or Reporter()
     shown: dict[str, Any] = {"say": reporter.note, "on_start": reporter.expect, "on_end": lambda trajectory: reporter.advance()}
-    system = System(config, model_folder=folder, **shown)
+    system = System(config, model_folder=model_folder(found), **shown)
     try:
-        panel = system.panel_of(split, n, seed)
-        collector = system.collector(config.eval.temperature if temperature is None else temperature)
-        result = run_panel(collector, panel, seed, repeats)
+        chosen = choose_panel(system, found, split, n, seed, repeats)
+        warmth = config.eval.temperature if temperature is None else temperature
+        reporter.begin(chosen.words, 0, 0)
+        reporter.phase("evaluation")
+        collector = system.collector(warmth)
+        result = run_panel(collector, chosen.panel, chosen.seed, chosen.repeats)
+        reporter.end()
         report_faults(result, reporter)
-        result.settings = settings_of(config, split, seed, collector.max_turns) | {
-            "temperature": config.eval.temperature if temperature is None else temperature
-        }
+        result.settings = settings_of(config, chosen.split, chosen.seed, collector.max_turns) | {"temperature": warmth}
         return result
     finally:
+        reporter.end()
         system.close()
+
+
+class Chosen(NamedTuple):
+    """The tasks of an evaluation, and what is said of them."""
+
+    panel: TaskSet
+    split: str
+    seed: int
+    repeats: int
+    words: str
+
+
+def choose_panel(
+    system: System, source: Source, split: str | None, n: int | Literal["all"] | None, seed: int | None, repeats: int | None
+) -> Chosen:
+    """The panel that is meant; whether it is the one that training measured on is said in any case."""
+    own, env = system.config.eval, system.config.env.name
+    size = own.n if n is None and split is None and source.measured else None if n is None or n == "all" else n
+    chosen, chance = split or own.split, own.seed if seed is None else seed
+    panel = system.panel_of(chosen, size, chance)
+    words = f"evaluating on {env}: {len(panel)} tasks of {chosen} (panel {panel.hash})"
+    if source.measured:
+        same = size == own.n and (chosen, chance) == (own.split, own.seed)
+        of_run = panel if same else system.panel_of(own.split, own.n, own.seed)
+        other = f"not the {len(of_run)} tasks of {own.split} that training measures on (panel {of_run.hash})"
+        words += ", the panel that training measures on" if panel.hash == of_run.hash else f", {other}"
+    return Chosen(panel, chosen, chance, (own.repeats if source.measured else 1) if repeats is None else repeats, words)
 
 
 def settings_of(config: Config, split: str, seed: int, max_turns: int) -> dict[str, Any]:
@@ -164,28 +186,15 @@ def report_faults(result: Evaluation, reporter: Reporter) -> None:
 
 
 def source_config(source: str | Path | None, env: str | None, overrides: Mapping[str, Any]) -> tuple[Config, Path | None]:
-    """The config and the model folder that `evaluate` means: a run's own, a model folder with the defaults, a recipe with the model that
-    it names, or a server."""
-    changes: dict[str, Any] = dict(overrides) | ({"env.name": env} if env is not None else {})
-    if source is None:
-        if changes.get("engine.name") != "openai":
-            raise TurnwiseError("say what to evaluate: a run, a model folder, a recipe, or a server (engine.name=openai)")
-        if env is None and "env.name" not in changes:
-            raise TurnwiseError("say which environment the server's model should play (env=…)")
-        return Config.load(None, changes), None
-    path = Path(source)
-    if path.suffix == ".toml":
-        return Config.load(path, changes), None
-    if (path / CONFIG).is_file():
-        config = Config.load(path / CONFIG, changes)
-        if config.engine.name == "openai":
-            return config, None
-        return config, model_of(Run.open(path), config)
-    if not (path / "config.json").is_file():
-        raise TurnwiseError(f"{path} is neither a run (no {CONFIG}) nor a model folder (no config.json)")
-    if env is None:
-        raise TurnwiseError(f"{path} is a model: say which environment it should play (env=…)")
-    return Config.load(None, {"model.path": str(path), **changes}), path
+    """The config and the model folder that `evaluate` means."""
+    found = read_source(source, env, overrides)
+    return found.config, model_folder(found)
+
+
+def model_folder(source: Source) -> Path | None:
+    """Where the weights lie; none where the recipe names a model or the model is a server's."""
+    served = source.run is None or source.config.engine.name == "openai"
+    return source.folder if source.run is None or served else model_of(source.run, source.config)
 
 
 def model_of(run: Run, config: Config) -> Path:

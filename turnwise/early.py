@@ -1,0 +1,76 @@
+"""What can be said of a recipe and of a source before torch is imported: a wrong word is answered at once, not after seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from turnwise.collect.player_policy import PLAYERS
+from turnwise.config import Config
+from turnwise.envs import registry
+from turnwise.errors import TurnwiseError
+from turnwise.references import check_unread, is_reference
+from turnwise.runs import CONFIG, Run
+from turnwise.trackers import make_trackers
+
+
+class Source(NamedTuple):
+    """What is evaluated or watched: its config, the run or the model folder that it is, and whether it says itself how it is measured."""
+
+    config: Config
+    run: Run | None = None
+    folder: Path | None = None
+    measured: bool = False  # a run or a recipe on its own environment: its [eval] section is meant
+
+
+def read_source(source: str | Path | None, env: str | None, overrides: Mapping[str, Any]) -> Source:
+    """A run, a model folder with the defaults, a recipe with the model that it names, or a server."""
+    changes: dict[str, Any] = dict(overrides) | ({"env.name": env} if env is not None else {})
+    if source is None:
+        if changes.get("engine.name") != "openai":
+            raise TurnwiseError("say what to evaluate: a run, a model folder, a recipe, or a server (engine.name=openai)")
+        if env is None and "env.name" not in changes:
+            raise TurnwiseError("say which environment the server's model should play (env=…)")
+        return Source(Config.load(None, changes))
+    path, own = Path(source), "env.name" not in changes
+    if path.suffix == ".toml":
+        return Source(Config.load(path, changes), measured=own)
+    if (path / CONFIG).is_file():
+        return Source(Config.load(path / CONFIG, changes), run=Run.open(path), measured=own)
+    if not (path / "config.json").is_file():
+        what = "there is no such folder" if not path.exists() else f"it is neither a run (no {CONFIG}) nor a model folder (no config.json)"
+        raise TurnwiseError(f"{path}: {what}")
+    if env is None:
+        raise TurnwiseError(f"{path} is a model: say which environment it should play (env=…)")
+    return Source(Config.load(None, {"model.path": str(path), **changes}), folder=path)
+
+
+def look(config: Config) -> Config:
+    """Refuse what plainly cannot work: an environment, an option of one, or a file of code that is not there. Nothing is run for it."""
+    env = config.env
+    for name in (env.name, config.credit.name, *(term.function for term in config.reward)):
+        if is_reference(name):
+            check_unread(name)
+    if not is_reference(env.name):
+        registry.resolve(env.name, env.options)
+    return config
+
+
+def look_at_player(agent: str, env: str | None, options: Mapping[str, Any]) -> None:
+    """The same for who plays: a run or a model, or `random` and `expert`, which need to be told what."""
+    changes = {f"env.options.{key}": value for key, value in options.items()}
+    if agent not in PLAYERS:
+        look(read_source(agent, env, changes).config)
+    elif env is not None:
+        look(Config.load(None, {"agent.max_prompt_tokens": 500, **changes, "env.name": env}))
+
+
+def check_trainable(config: Config) -> None:
+    """What would stop a run at once is said before its folder is made."""
+    if config.engine.name == "openai":
+        raise TurnwiseError(
+            "engine.name=openai plays with a server's model, whose weights cannot be trained from here. Train with engine.name=native or "
+            "transformers; measure the server with `turnwise eval --engine openai --url … --model …`"
+        )
+    make_trackers(config.run.trackers, config.run.tracker_options)
