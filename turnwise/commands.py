@@ -35,7 +35,8 @@ def train(recipe: str | None, overrides: list[str], env: str | None, resume: str
     changes = dict(parse_override(text) for text in overrides) | ({"env.name": env} if env is not None else {})
     if resume is not None and recipe:
         raise TurnwiseError(f"a resumed run keeps its recipe: give either --resume RUN, or {recipe}")
-    look(Config.load(Run.open(resume).folder / CONFIG if resume else recipe or default_recipe(env), changes))  # before torch is imported
+    named = Run.open(resume).folder / CONFIG if resume else recipe or default_recipe(env)
+    look(Config.load(named, changes), hub=not dry_run)  # before torch is imported
     from turnwise import api
     from turnwise.report.summary import closing_words, in_words, measured_words
     from turnwise.resume import resumed_config
@@ -191,7 +192,8 @@ def evaluate(
     common: dict[str, Any] = {"env": env, "split": split, "n": size, "seed": seed, "temperature": temperature, "repeats": repeats}
     common["reporter"] = reporter(Console(stderr=True))  # standard output is the result alone
     if agent in PROMPTED or (agent is None and (source is not None or changes.get("engine.name") == "openai")):
-        look(read_source(source, env, changes).config)
+        named = read_source(source, env, changes)
+        look(named.config, hub=named.run is None)  # a run brings its weights
     if agent in PROMPTED:
         from turnwise import baselines
 

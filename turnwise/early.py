@@ -10,6 +10,7 @@ from turnwise.collect.player_policy import PLAYERS
 from turnwise.config import Config
 from turnwise.envs import registry
 from turnwise.errors import TurnwiseError
+from turnwise.hub import place
 from turnwise.references import check_unread, is_reference
 from turnwise.runs import CONFIG, Run
 from turnwise.trackers import make_trackers
@@ -46,14 +47,17 @@ def read_source(source: str | Path | None, env: str | None, overrides: Mapping[s
     return Source(Config.load(None, {"model.path": str(path), **changes}), folder=path)
 
 
-def look(config: Config) -> Config:
-    """Refuse what plainly cannot work: an environment, an option of one, or a file of code that is not there. Nothing is run for it."""
+def look(config: Config, hub: bool = True) -> Config:
+    """Refuse what plainly cannot work: an environment, an option of one, a file of code or a model that is not there. Nothing is run for
+    it; with `hub`, the hub is asked where a model's name is none of a folder."""
     env = config.env
     for name in (env.name, config.credit.name, *(term.function for term in config.reward)):
         if is_reference(name):
             check_unread(name)
     if not is_reference(env.name):
         registry.resolve(env.name, env.options)
+    if hub and config.model.path is not None and config.engine.name != "openai":
+        place(config.model.path)
     return config
 
 
@@ -61,7 +65,8 @@ def look_at_player(agent: str, env: str | None, options: Mapping[str, Any]) -> N
     """The same for who plays: a run or a model, or `random` and `expert`, which need to be told what."""
     changes = {f"env.options.{key}": value for key, value in options.items()}
     if agent not in PLAYERS:
-        look(read_source(agent, env, changes).config)
+        found = read_source(agent, env, changes)
+        look(found.config, hub=found.run is None)  # a run brings its weights
     elif env is not None:
         look(Config.load(None, {"agent.max_prompt_tokens": 500, **changes, "env.name": env}))
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from turnwise.config import Config
-from turnwise.early import check_trainable, look
+from turnwise.early import check_trainable
 from turnwise.errors import TurnwiseError
 from turnwise.files import write_text_atomically
 from turnwise.grid import points, read_grid
@@ -114,7 +114,7 @@ def plan(recipe: str | Path | None, given: Sequence[str], out: str | Path | None
     own = {"name": own_name or Config.model_fields["name"].default}  # it stays: the suffix says what varies
     for point in points(grid):
         config = Config.load(recipe, own | dict(point.changes))
-        check_trainable(look(config))
+        check_trainable(config)
         folder = folder or Path(out if out is not None else Path(config.out) / f"{config.name}-sweep")
         name = f"{config.name}-{point.suffix}" if point.suffix else config.name
         config = Config.model_validate(config.model_dump(mode="json") | {"name": name, "out": str(folder)})
