@@ -105,7 +105,7 @@ def test_other_paths_and_methods_are_refused(port: int) -> None:
     assert connection.getresponse().status == 501
 
 
-@pytest.mark.parametrize("length", [None, "-1", "1e3", "99999999999999999999999", "4", "²"])
+@pytest.mark.parametrize("length", [None, "-1", "+5", "1_0", "0x5", "1e3", "99999999999999999999999", "4", "²", "0" * 30 + "5001"])
 def test_a_wrong_length_ends_that_connection_alone(port: int, length: str | None) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=10) as raw:
         head = "POST /retrieve HTTP/1.1\r\nHost: x\r\n" + (f"Content-Length: {length}\r\n" if length else "") + "\r\n"
@@ -122,12 +122,86 @@ def test_a_client_that_says_nothing_is_let_go(port: int) -> None:
         assert raw.recv(100) == b""
 
 
-def test_more_clients_than_places_are_asked_to_come_back() -> None:
-    for port in running(Server(Echo(), port=0, limits=Limits(connections=1, seconds=5.0))):
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as first:
-            first.sendall(b"POST /retrieve HTTP/1.1\r\n")
-            with socket.create_connection(("127.0.0.1", port), timeout=10) as second:
-                assert second.recv(100).startswith(b"HTTP/1.1 503")
+def said_to(port: int, head: str, body: bytes = b"") -> bytes:
+    """What the server answers to raw bytes, until it ends the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as raw:
+        raw.sendall(f"POST /retrieve HTTP/1.1\r\nHost: x\r\n{head}\r\n".encode() + body)
+        parts = []
+        while piece := raw.recv(65536):
+            parts.append(piece)
+        return b"".join(parts)
+
+
+def test_a_length_with_leading_zeros_passes_no_limit(port: int) -> None:
+    assert said_to(port, f"Content-Length: {'0' * 40}5001\r\n").startswith(b"HTTP/1.1 413")
+    assert said_to(port, f"Content-Length: {'0' * 20}99999999999\r\n").startswith(b"HTTP/1.1 413")
+    body = json.dumps({"queries": []}).encode()
+    assert said_to(port, f"Connection: close\r\nContent-Length: 000{len(body)}\r\n", body).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "Content-Length: 2\r\nContent-Length: 30\r\n",
+        "Content-Length: 2\r\nContent-Length: 2\r\n",
+        "Content-Length: 2, 2\r\n",
+        "Transfer-Encoding: chunked\r\n",
+        "Transfer-Encoding: chunked\r\nContent-Length: 2\r\n",
+    ],
+)
+def test_a_body_whose_end_is_in_doubt_is_refused_with_the_connection(port: int, head: str) -> None:
+    answer = said_to(port, head, b"{}GET /health HTTP/1.1\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 4") and answer.count(b"HTTP/1.1") == 1
+
+
+def test_headers_have_a_size(port: int) -> None:
+    assert said_to(port, "".join(f"X-{n}: {'a' * 5000}\r\n" for n in range(20))).startswith(b"HTTP/1.1 431")
+
+
+@pytest.mark.parametrize("start", [b"", b"POST /retrieve HTTP/1.1\r\nContent-Length: 4000\r\n\r\n"], ids=["headers", "body"])
+def test_a_client_that_sends_a_byte_now_and_then_is_let_go(start: bytes) -> None:
+    for port in running(Server(Echo(), port=0, limits=Limits(seconds=0.5))):
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as raw:
+            raw.sendall(start)
+            with pytest.raises(OSError):  # the server ends the connection while we are still sending
+                while True:
+                    raw.sendall(b"a")
+                    raw.settimeout(0.05)
+                    try:
+                        assert not raw.recv(1)
+                        raise ConnectionError
+                    except TimeoutError:
+                        continue
+
+
+def test_slow_clients_keep_nobody_out() -> None:
+    for port in running(Server(Echo(), port=0, limits=Limits(connections=4, seconds=60.0))):
+        slow = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(12)]
+        for connection in slow[-4:]:
+            connection.sendall(b"POST /retrieve HTTP/1.1\r\nContent-Length: 100\r\n\r\n{")
+        for _ in range(6):
+            assert ask(port, {"queries": ["a"]})[0] == 200
+        for connection in slow:
+            connection.close()
+
+
+def test_more_clients_than_can_be_served_are_asked_to_come_back() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(Echo):
+        def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
+            begun.set()
+            assert go_on.wait(30)
+            return super().search(queries, topk)
+
+    for port in running(Server(Slow(), port=0, limits=Limits(connections=1))):
+        first = threading.Thread(target=ask, args=(port, {"queries": ["a"]}))
+        first.start()
+        assert begun.wait(30)
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as second:
+            assert second.recv(100).startswith(b"HTTP/1.1 503")
+        go_on.set()
+        first.join(30)
         remote = Remote(f"http://127.0.0.1:{port}", timeout=10, retries=20, first_wait=0.01)
         assert remote.search(["a"], 1)[0][0].passage.title == 'T "a"'
 

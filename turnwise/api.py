@@ -15,12 +15,14 @@ from turnwise.evaluation import Evaluation, run_panel
 from turnwise.garbage import loaded_set_apart
 from turnwise.interrupt import Interrupt
 from turnwise.learn import checkpoint
+from turnwise.learn.saving import write_folder
 from turnwise.recipes import content_hash, to_toml
 from turnwise.report.progress import Reporter
 from turnwise.report.summary import summarise_run
 from turnwise.resume import apply_changes, resumed_config
 from turnwise.rollouts import Stop
 from turnwise.runs import CONFIG, Run
+from turnwise.state import restore
 from turnwise.system import System
 from turnwise.tasks import TaskSet
 from turnwise.trackers import Trackers, make_trackers
@@ -38,15 +40,21 @@ class Result:
 
 
 def train(
-    recipe: str | Path | None = None, *, resume: str | Path | None = None, reporter: Reporter | None = None, **overrides: Any
+    recipe: str | Path | None = None,
+    *,
+    resume: str | Path | None = None,
+    reporter: Reporter | None = None,
+    trust: bool = False,
+    **overrides: Any,
 ) -> Result:
     """Train by a recipe (none: the defaults), or go on with a run that was stopped. Overrides are keyword arguments; dotted keys go in
-    as `**{"credit.name": "grpo"}`. Progress is silent unless a reporter is given."""
+    as `**{"credit.name": "grpo"}`. Progress is silent unless a reporter is given. `trust`: run the code that a run folder
+    from elsewhere names."""
     if resume is not None:
         if recipe is not None:
             raise TurnwiseError("a resumed run keeps its recipe: give either resume, or a recipe")
-        return go_on(Run.open(resume), overrides, reporter)
-    config = Config.load(recipe, overrides)
+        return go_on(Run.open(resume), overrides, reporter, trust)
+    config = Config.load(recipe, overrides).trusted(trust)
     check_trainable(config)
     run = Run.create(config.out, config.name, to_toml(config))
     try:
@@ -56,9 +64,9 @@ def train(
         raise
 
 
-def go_on(run: Run, changes: Mapping[str, Any], reporter: Reporter | None = None) -> Result:
+def go_on(run: Run, changes: Mapping[str, Any], reporter: Reporter | None = None, trust: bool = False) -> Result:
     """Train in the folder of a run that was stopped, or that is finished and should be longer (`iterations`)."""
-    config = resumed_config(run, changes)
+    config = resumed_config(run, changes).trusted(trust, run.folder)
     check_trainable(config)
     apply_changes(run, config, (reporter or Reporter()).note)
     return train_config(config, run, reporter)
@@ -74,10 +82,12 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
         system = System(config, cancelled=interrupted, **shown)
         try:
             system.check()
+            keep_tokenizer(run, system)
+            state = restore(run, system, reporter.note)
             trackers.open(config.model_dump(mode="json"), run.metrics())
             run.on_log = trackers.log
             with loaded_set_apart():
-                state = loop(run, system, reporter, interrupted)
+                state = loop(run, system, state, reporter, interrupted)
             finished = state.finished(config.iterations)
             if finished:
                 system.learner.save_model(run.model, tokenizer=system.preprocessor)
@@ -91,6 +101,12 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
     return Result(run.folder, summary, not finished, metrics)
 
 
+def keep_tokenizer(run: Run, system: System) -> None:
+    """Keep the words of a tiny model in the run's folder, from which `export` makes its weights a model without the environment."""
+    if system.config.model.path is None and not run.tokenizer.exists():
+        write_folder(run.tokenizer, system.tokenizer.save_pretrained)
+
+
 def evaluate(
     source: str | Path | None = None,
     *,
@@ -101,13 +117,14 @@ def evaluate(
     temperature: float | None = None,
     repeats: int | None = None,
     reporter: Reporter | None = None,
+    trust: bool = False,
     **overrides: Any,
 ) -> Evaluation:
     """Play a fixed panel with a run, a model folder or a recipe; with `**{"engine.name": "openai"}` and a url and model of a server, with
     nothing of these. A run and a recipe bring their own panel (`eval.split`, `eval.n`, `eval.seed`, `eval.repeats`), the one that training
     measures on; with `n="all"`, with another split, and of anything else, the whole split is played. Temperature 0 is greedy, none: the
     recipe's own."""
-    found = read_source(source, env, overrides)
+    found = vouched(read_source(source, env, overrides), trust)
     config, reporter = found.config, reporter or Reporter()
     shown: dict[str, Any] = {"say": reporter.note, "on_start": reporter.expect, "on_end": lambda trajectory: reporter.advance()}
     system = System(config, model_folder=model_folder(found), **shown)
@@ -185,16 +202,25 @@ def report_faults(result: Evaluation, reporter: Reporter) -> None:
         )
 
 
-def source_config(source: str | Path | None, env: str | None, overrides: Mapping[str, Any]) -> tuple[Config, Path | None]:
-    """The config and the model folder that `evaluate` means."""
-    found = read_source(source, env, overrides)
+def source_config(
+    source: str | Path | None, env: str | None, overrides: Mapping[str, Any], trust: bool = False
+) -> tuple[Config, Path | None]:
+    """The config and the model folder that `evaluate` means. Code that a run from elsewhere names is only for who trusts it."""
+    found = vouched(read_source(source, env, overrides), trust)
     return found.config, model_folder(found)
+
+
+def vouched(source: Source, trust: bool = False) -> Source:
+    """The same source, once somebody vouches for the code that it names."""
+    source.config.trusted(trust, source.run.folder if source.run is not None else None)
+    return source
 
 
 def model_folder(source: Source) -> Path | None:
     """Where the weights lie; none where the recipe names a model or the model is a server's."""
-    served = source.run is None or source.config.engine.name == "openai"
-    return source.folder if source.run is None or served else model_of(source.run, source.config)
+    if source.run is None or source.config.engine.name == "openai":
+        return source.folder
+    return model_of(source.run, source.config)
 
 
 def model_of(run: Run, config: Config) -> Path:
@@ -225,9 +251,19 @@ def _write_weights(run: Run, config: Config, out: Path, merged: bool = True, bes
         raise TurnwiseError(f"{run.folder} has no checkpoint: {trained}")
     if best and path is None:
         raise TurnwiseError(f"none of the checkpoints of {run.folder} was evaluated, so the best is not known: leave --best out")
-    system = System(config)
+    system = _without_environment(run, config)
     system.learner.load_state(found.tensors, found.state["learner"])
     return system.learner.save_model(out, merged=merged, tokenizer=system.preprocessor)
+
+
+def _without_environment(run: Run, config: Config) -> System:
+    """The parts of a run as far as its weights go. A tiny model's words come from the run's folder; only a run that does not keep them
+    (interrupted before its first iteration) has to play its environment, and is then asked about like any other."""
+    if config.model.path is not None:
+        return System(config, plays=False)
+    if (run.tokenizer / "tokenizer.json").is_file():
+        return System(config, words=run.file("tokenizer"), plays=False)
+    return System(config.trusted(folder=run.folder))
 
 
 # The loop's module is called turnwise.train, and importing it above has put it there; what users call by that name is the function.

@@ -22,7 +22,7 @@ from turnwise.agent.context import make_context
 from turnwise.agent.parse import split_thought
 from turnwise.agent.prompts import load_template
 from turnwise.agent.text import goal_of, well_formed
-from turnwise.api import choose_panel, model_folder, report_faults, settings_of
+from turnwise.api import choose_panel, model_folder, report_faults, settings_of, vouched
 from turnwise.build import agent_settings
 from turnwise.collect.collector import Collector, Start
 from turnwise.collect.model_policy import ModelPolicy
@@ -65,6 +65,7 @@ def evaluate(
     trials: int = 3,
     examples: int = 0,
     reporter: Reporter | None = None,
+    trust: bool = False,
     **overrides: Any,
 ) -> Evaluation:
     """Play a panel with a model that is only prompted. `source` and the rest are as in `turnwise.evaluate`; what the recipe says about
@@ -72,7 +73,7 @@ def evaluate(
     reflexion, how many attempts a task gets; `result.settings["trials"]` then says success by trial."""
     if agent == "reflexion" and repeats not in (None, 1):
         raise TurnwiseError("--agent reflexion tries each task up to --trials times: --repeats does not go with it")
-    found = read_source(source, env, {**AGENTS[agent], **overrides})
+    found = vouched(read_source(source, env, {**AGENTS[agent], **overrides}), trust)
     config = with_examples(found.config, examples) if examples else found.config
     reporter = reporter or Reporter()
     warmth = config.eval.temperature if temperature is None else temperature
@@ -247,7 +248,7 @@ class Reflexion:
         turns = [Past(t, well_formed(turn.observation.strip()), well_formed(turn.action)) for t, turn in enumerate(attempt.turns, 1)]
         for first in range(len(turns) + 1):
             view = View(f"The attempt ended: {attempt.stop.value}.", goal, len(turns) + 1, True, (), turns[first:], instructions)
-            prompt = maker.prompt(template.render(view))
+            prompt = maker.prompt(maker.render(template, view))
             if prompt.fits:
                 return prompt
         return None

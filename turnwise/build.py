@@ -14,6 +14,7 @@ import torch
 
 from turnwise.agent import Agent, AgentSettings
 from turnwise.config import Config
+from turnwise.control import neutral_deep
 from turnwise.engines.base import Engine
 from turnwise.errors import TurnwiseError, unknown_name
 from turnwise.learn.learner import Learner
@@ -88,7 +89,7 @@ def learner_settings(config: Config) -> LearnerSettings:
     loss = Loss(
         objective.name,
         objective.options,
-        kl=objective.kl_kind,
+        kl=objective.kl_kind or "k3",
         kl_coef=objective.kl_coef if in_loss else 0.0,
         entropy_coef=objective.entropy_coef,
         importance=objective.importance,
@@ -111,7 +112,7 @@ def learner_settings(config: Config) -> LearnerSettings:
         old_logprobs=own.old_logprobs,
         engine_gap=own.engine_gap,
         kl_reward_coef=objective.kl_coef if in_reward else 0.0,
-        kl_reward=objective.kl_kind if in_reward else "k1",
+        kl_reward=(objective.kl_kind or "k1") if in_reward else "k1",
         kl_stop=own.kl_stop,
         value=ValueSettings(value.level, value.lr, value.coef, value.clip) if value is not None else None,
     )
@@ -124,7 +125,7 @@ def build_server(config: Config, tokenizer: Any, agent: Agent) -> Engine:
     own = config.engine
     options = {"key_variable": KEY_VARIABLE if os.environ.get(KEY_VARIABLE) else "", **own.options}
     if agent.chat.native_tools:  # the prompt then leaves telling the model of its tools to the chat template, which is the server's
-        options["extra"] = {"tools": [dict(tool) for tool in agent.settings.offered_tools], **options.get("extra", {})}
+        options["extra"] = {"tools": neutral_deep(agent.settings.offered_tools), **options.get("extra", {})}
     if "omit" in options:
         options["omit"] = tuple(options["omit"])
     try:

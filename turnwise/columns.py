@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from turnwise.anchors import AnchorTable, Ints, dense, encode
 from turnwise.errors import TurnwiseError
 from turnwise.files import write_atomically
+from turnwise.unpack import open_archive
 
 if TYPE_CHECKING:
     from turnwise.rollouts import Rollouts
@@ -250,7 +251,7 @@ def read(cls: type[Rollouts], path: Path) -> Rollouts:
     if not path.is_file():
         raise TurnwiseError(f"{path}: no such rollouts file")
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open_archive(path) as archive:
             if not hasattr(archive, "files") or "header" not in archive.files:
                 raise TurnwiseError(f"{path}: not a Turnwise rollouts file (it has no header)")
             by_token = _check_header(path, str(archive["header"]))
@@ -289,6 +290,8 @@ def _assemble(cls: type[Rollouts], arrays: dict[str, Any], by_token: list[str] |
     blob = arrays.pop("anchor_text").tobytes()
     is_text = arrays.pop("anchor_is_text").tolist()
     starts = [0, *ends[:-1]]
+    if any(start > end for start, end in zip(starts, ends, strict=True)) or (ends and ends[-1] > len(blob)):
+        raise IndexError("texts of anchors that overlap")
     texts = tuple(
         blob[start:end].decode("utf-8", "surrogatepass") if known else None for start, end, known in zip(starts, ends, is_text, strict=True)
     )

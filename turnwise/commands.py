@@ -44,7 +44,7 @@ def train(recipe: str | None, overrides: list[str], env: str | None, resume: str
     console = Console()
     if dry_run:
         config = resumed_config(Run.open(resume), changes) if resume else Config.load(recipe or default_recipe(env), changes)
-        api.check_trainable(config)
+        api.check_trainable(config, runs=False)
         console.print(Text(to_toml(config)), soft_wrap=True)
         for line in forecast(config):
             console.print(Text(line), soft_wrap=True)
@@ -121,20 +121,11 @@ def finish(console: Console, run: Run, result: Any, words: list[str], in_words: 
 
 def forecast(config: Config) -> list[str]:
     """What a run would do, in numbers: tasks, attempts, turns, tokens, memory."""
-    from turnwise.system import System
+    from turnwise.unread import unread
 
-    system = System(config)
-    attempts = config.collect.groups * config.collect.group_size
-    turns = attempts * system.max_turns
     per_turn = config.agent.max_prompt_tokens + config.engine.max_tokens
-    own, env = config.collect, config.env
-    lines = [
-        f"tasks: {len(system.tasks)} for training ({env.name}, {env.split}), "
-        f"{len(system.panel)} held out ({config.eval.split}; panel {system.panel.hash})",
-        f"an iteration: {own.groups} tasks × {own.group_size} attempts × at most {system.max_turns} turns = {turns:,} turns",
-        f"  at most {turns * config.engine.max_tokens:,} sampled tokens, in prompts of at most {config.agent.max_prompt_tokens:,}",
-        f"{config.iterations} iterations: at most {turns * config.iterations:,} turns",
-    ]
+    lines = [f"not run, only looked at: {', '.join(code)}"] if (code := unread(config)) else []
+    lines += what_is_played(config, known=not code)
     if config.sft is not None:
         much = f"{config.sft.steps} steps" if config.sft.steps is not None else f"{config.sft.epochs} passes"
         lines.insert(1, f"a warm start: {config.sft.tasks} attempts of {config.sft.file or 'the expert'}, learned in {much}")
@@ -152,6 +143,28 @@ def forecast(config: Config) -> list[str]:
     ]
 
 
+def what_is_played(config: Config, known: bool) -> list[str]:
+    """Tasks, attempts and turns; as far as the recipe says, where the environment is code of somebody's own that is not run for this."""
+    from turnwise.system import System
+
+    own, env, system = config.collect, config.env, System(config, plays=known)
+    held_out = f"{config.eval.n} held out ({config.eval.split})"
+    tasks = f"tasks: {env.tasks or 'those'} for training ({env.name}, {env.split}), {held_out}; how many there are is seen when it is run"
+    if known:
+        panel = f"{len(system.panel)} held out ({config.eval.split}; panel {system.panel.hash})"
+        tasks = f"tasks: {len(system.tasks)} for training ({env.name}, {env.split}), {panel}"
+    limit = system.max_turns if known else env.max_turns
+    if limit is None:
+        return [tasks, f"an iteration: {own.groups} tasks × {own.group_size} attempts × the environment's own limit of turns"]
+    turns = own.groups * own.group_size * limit
+    return [
+        tasks,
+        f"an iteration: {own.groups} tasks × {own.group_size} attempts × at most {limit} turns = {turns:,} turns",
+        f"  at most {turns * config.engine.max_tokens:,} sampled tokens, in prompts of at most {config.agent.max_prompt_tokens:,}",
+        f"{config.iterations} iterations: at most {turns * config.iterations:,} turns",
+    ]
+
+
 def parameter_count(config: Config) -> int | None:
     """How many parameters the model has, without loading its weights; none where that cannot be told."""
     import torch
@@ -164,7 +177,7 @@ def parameter_count(config: Config) -> int | None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(config.model.path))
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(config.model.path, trust_remote_code=False))
     return int(sum(parameter.numel() for parameter in model.parameters()))
 
 
@@ -255,7 +268,7 @@ def evaluate_player(
     factory = portable(config.env.name, config.env.options)
     limits: dict[str, Any] = {"workers": config.env.workers, "timeout": config.env.timeout, "memory_mb": config.env.memory_mb}
     with Pool(Advised(factory) if agent == "expert" else factory, 32, **limits) as pool:
-        result = run_panel(Collector(pool, policy, system.max_turns, system.rewards), panel, seed, repeats)
+        result = run_panel(Collector(pool, policy, system.max_turns, system.rewards, ordered=False), panel, seed, repeats)
     api.report_faults(result, reporter(Console(stderr=True)))
     settings = api.settings_of(config, split or config.eval.split, seed, system.max_turns)
     result.settings = settings | {"player": agent, "temperature": None}

@@ -14,6 +14,7 @@ from turnwise.hub import place
 from turnwise.references import check_unread, is_reference
 from turnwise.runs import CONFIG, Run
 from turnwise.trackers import make_trackers
+from turnwise.unread import look_at
 
 
 class Source(NamedTuple):
@@ -26,7 +27,7 @@ class Source(NamedTuple):
 
 
 def read_source(source: str | Path | None, env: str | None, overrides: Mapping[str, Any]) -> Source:
-    """A run, a model folder with the defaults, a recipe with the model that it names, or a server."""
+    """A run, a model folder with the defaults, a recipe with the model that it names, or a server. Nothing that it names is run."""
     changes: dict[str, Any] = dict(overrides) | ({"env.name": env} if env is not None else {})
     if source is None:
         if changes.get("engine.name") != "openai":
@@ -50,12 +51,11 @@ def read_source(source: str | Path | None, env: str | None, overrides: Mapping[s
 def look(config: Config, hub: bool = True) -> Config:
     """Refuse what plainly cannot work: an environment, an option of one, a file of code or a model that is not there. Nothing is run for
     it; with `hub`, the hub is asked where a model's name is none of a folder."""
-    env = config.env
-    for name in (env.name, config.credit.name, *(term.function for term in config.reward)):
-        if is_reference(name):
-            check_unread(name)
-    if not is_reference(env.name):
-        registry.resolve(env.name, env.options)
+    look_at(config)
+    if is_reference(config.credit.name):
+        check_unread(config.credit.name)
+    if not is_reference(config.env.name):
+        registry.resolve(config.env.name, config.env.options)
     if hub and config.model.path is not None and config.engine.name != "openai":
         place(config.model.path)
     return config
@@ -71,11 +71,14 @@ def look_at_player(agent: str, env: str | None, options: Mapping[str, Any]) -> N
         look(Config.load(None, {"agent.max_prompt_tokens": 500, **changes, "env.name": env}))
 
 
-def check_trainable(config: Config) -> None:
-    """What would stop a run at once is said before its folder is made."""
+def check_trainable(config: Config, runs: bool = True) -> None:
+    """What would stop a run at once is said before its folder is made; unless `runs`, without running any code that the recipe names."""
     if config.engine.name == "openai":
         raise TurnwiseError(
             "engine.name=openai plays with a server's model, whose weights cannot be trained from here. Train with engine.name=native or "
             "transformers; measure the server with `turnwise eval --engine openai --url … --model …`"
         )
-    make_trackers(config.run.trackers, config.run.tracker_options)
+    if runs:
+        make_trackers(config.run.trackers, config.run.tracker_options)
+    else:
+        look_at(config)

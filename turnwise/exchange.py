@@ -18,6 +18,7 @@ from turnwise.errors import MissingExtra, TurnwiseError
 from turnwise.files import write_atomically, write_text_atomically
 from turnwise.rollouts import Stop, Trajectory, Turn
 from turnwise.runs import Run, plain
+from turnwise.unpack import check_parquet
 
 Row = dict[str, Any]
 TEXTS = ("task", "stop_detail", "observation", "thought", "action", "response", "anchor", "next_anchor", "info")
@@ -215,6 +216,7 @@ def _flat(row: Row) -> Row:
 def _read_parquet(path: Path) -> Iterable[Row]:
     arrow = _pyarrow()
     try:
+        check_parquet(path, arrow.parquet.read_metadata(path))
         rows = arrow.parquet.read_table(path).to_pylist()
     except (arrow.ArrowException, OSError) as error:
         raise TurnwiseError(f"{path}: damaged, or not a Parquet file ({error})") from None

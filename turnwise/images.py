@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from turnwise.errors import TurnwiseError
 from turnwise.files import write_atomically
+from turnwise.unpack import open_archive
 
 OPEN, CLOSE = "\ufdd0", "\ufdd1"  # never part of a text: Unicode keeps them free for marks inside a program
 MARK = re.compile(f"{OPEN}([0-9a-f]{{32}}){CLOSE}")
@@ -88,7 +89,7 @@ def save_pictures(path: Path, pictures: Iterable[Picture]) -> Path:
 def load_pictures(path: Path) -> Mapping[str, NDArray[np.uint8]]:
     """What `save_pictures` wrote: pixels by the picture's name."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open_archive(path) as archive:
             return {name: archive[name] for name in archive.files}
     except Exception as error:  # a damaged archive fails in many ways
         raise TurnwiseError(f"{path}: not a file of pictures, or damaged ({error})") from None

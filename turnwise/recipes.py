@@ -16,6 +16,10 @@ from pydantic import BaseModel, ValidationError
 
 from turnwise.config import Config, Credit
 from turnwise.errors import TurnwiseError
+from turnwise.files import inside
+from turnwise.references import code_in
+from turnwise.secret import redact
+from turnwise.trust import TOKEN
 
 GROUP_ALGORITHMS = {"grpo", "dr_grpo", "rloo", "loop", "gigpo", "hgpo", "graph_gpo", "reinforce_pp_baseline"}
 CREDIT = str(Credit.model_fields["name"].default)
@@ -31,7 +35,16 @@ def load(recipe: str | Path | None, overrides: Sequence[str] | Mapping[str, Any]
         _set(values, key, value)
     if "name" not in (key for key, _ in pairs):
         _rename(values, trained)
-    return check(values, str(recipe) if recipe is not None else "the defaults")
+    config = check(values, str(recipe) if recipe is not None else "the defaults")
+    if recipe is not None and (folder := run_of(Path(recipe))) is not None:
+        config._folder, config._typed = folder, tuple(code_in(dict(pairs)))
+    return config
+
+
+def run_of(recipe: Path) -> Path | None:
+    """The run folder that a recipe is the record of; none for a recipe that stands for itself."""
+    beside = ("metrics.jsonl", "summary.json", "checkpoints", "model", "rollouts", "evals", TOKEN)
+    return recipe.parent if recipe.name == "config.toml" and any((recipe.parent / name).exists() for name in beside) else None
 
 
 def check(values: dict[str, Any], source: str) -> Config:
@@ -41,11 +54,14 @@ def check(values: dict[str, Any], source: str) -> Config:
     except ValidationError as error:
         problems = [_problem(item) for item in error.errors()]
         lines = problems[0] if len(problems) == 1 else "".join(f"\n  - {problem}" for problem in problems)
-        raise TurnwiseError(f"recipe {source}: {lines}") from None
+        raise TurnwiseError(redact(f"recipe {source}: {lines}")) from None
 
 
 def read_recipe(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The values of a recipe file, on top of those of the recipe it extends."""
+    alone = run_of(path)
+    if alone is not None:
+        inside(alone, path)
     path = path.resolve()
     if path in seen:
         raise TurnwiseError(f"recipe {path} extends itself, by way of {' → '.join(p.name for p in seen)}")
@@ -63,6 +79,8 @@ def read_recipe(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     base = values.pop("extends", None)
     if base is None:
         return values
+    if alone is not None:
+        raise TurnwiseError(f"recipe {path}: the record of a run stands alone, and this one says extends = {base!r}: it was changed since")
     if not isinstance(base, str):
         raise TurnwiseError(f"recipe {path}: extends takes the path of another recipe, not {base!r}")
     below = read_recipe(path.parent / base, (*seen, path))

@@ -100,7 +100,7 @@ def check_source(path: Path, place: str, attribute: str, methods: Sequence[str],
         raise TurnwiseError(f"{place} cannot be read as Python: {type(error).__name__}: {error}") from None
     first, _, deeper = attribute.partition(".")
     names = _bound(tree)
-    if first and names is not None and first not in names:
+    if first and names is not None and first not in names and not first.startswith("__"):
         raise unknown_name(f"name in {place}:", attribute, [name for name in names if not name.startswith("_")])
     found = next((node for node in reversed(tree.body) if isinstance(node, ast.ClassDef) and node.name == first), None)
     if found is not None and not deeper and _plain(found):

@@ -46,6 +46,7 @@ def replay(
     *,
     update: bool = False,
     top: int = 10,
+    trust: bool = False,
 ) -> dict[str, Any]:
     """Credit of one iteration (none: the last that is kept) as trained, with `overrides`, and with each algorithm named in `also`; every
     other one compared with the first. With `update`, the update as well."""
@@ -57,6 +58,8 @@ def replay(
         iteration = known[-1]
     rollouts = stored_rollouts(run, iteration)
     variants = _variants(run, overrides, also, update)
+    if update:
+        variants[0].config.trusted(trust, run.folder)
     credits = [credit.assign(variant.config.credit.name, rollouts, **variant.config.credit.options) for variant in variants]
     by_turn = [given.by_turn(rollouts) for given in credits]
     records = run.trajectories(iteration)

@@ -15,7 +15,9 @@ import gzip
 import json
 import math
 import os
+import re
 import shutil
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -23,11 +25,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnwise.errors import TurnwiseError
-from turnwise.files import write_atomically, write_text_atomically
+from turnwise.files import inside, write_atomically, write_text_atomically
 from turnwise.images import load_pictures, save_pictures
 from turnwise.rollouts import Rollouts, Trajectory
 from turnwise.terminal import command
 from turnwise.tokenfile import Pair, read_tokens, write_tokens
+from turnwise.trust import forget, remember
+from turnwise.unpack import packed_lines
 
 if TYPE_CHECKING:
     from turnwise.evaluation import Evaluation
@@ -42,6 +46,7 @@ class Run:
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
         self.on_log: Callable[[Mapping[str, Any]], None] = lambda metrics: None
+        self._logs: dict[str, list[str]] = {METRICS: [], WARNINGS: []}  # what this process knows to stand there
 
     @classmethod
     def create(cls, out: str | Path, name: str, config_text: str) -> Run:
@@ -57,6 +62,7 @@ class Run:
             run = cls(folder)
             with run._writing():
                 write_text_atomically(folder / CONFIG, config_text)
+            remember(folder, tomllib.loads(config_text))
             return run
         raise TurnwiseError(f"{out} has too many runs called {name!r}: choose another name")
 
@@ -68,6 +74,9 @@ class Run:
             raise TurnwiseError(f"{path} is not a folder, so it is no run")
         if not (path / CONFIG).is_file():
             raise TurnwiseError(f"{path} is not a run: it has no {CONFIG}. A run is a folder that `turnwise train` made")
+        for part in path.iterdir():
+            if part.is_symlink():
+                inside(path, part)
         return cls(path)
 
     def remove_unused(self) -> None:
@@ -75,6 +84,7 @@ class Run:
         parts = [self.folder / name for name in ("rollouts", "evals", "checkpoints", "model")]
         if not any(part.exists() for part in parts) and not self._records(METRICS):
             shutil.rmtree(self.folder, ignore_errors=True)
+            forget(self.folder)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -94,6 +104,15 @@ class Run:
     def model(self) -> Path:
         return self.folder / "model"
 
+    @property
+    def tokenizer(self) -> Path:
+        """The tokenizer of a tiny model, so that its weights can be written without playing the environment for its words again."""
+        return self.folder / "tokenizer"
+
+    def file(self, *parts: str) -> Path:
+        """A file of the run, and of no other folder."""
+        return inside(self.folder, self.folder.joinpath(*parts))
+
     def log(self, metrics: Mapping[str, Any]) -> None:
         """Append one line, bring it to the disk, and pass it on to whoever listens."""
         self._append(METRICS, metrics)
@@ -105,6 +124,7 @@ class Run:
 
     def _append(self, name: str, record: Mapping[str, Any]) -> None:
         line = json.dumps(record, allow_nan=False, default=float) + "\n"
+        self._logs[name].append(line)
         with self._writing(), (self.folder / name).open("a", encoding="utf-8") as file:
             file.write(line)
             file.flush()
@@ -137,17 +157,50 @@ class Run:
                     raise TurnwiseError(f"{path}, line {number}: not JSON; the file was damaged after it was written") from None
         return found
 
-    def rewind(self, iteration: int) -> None:
-        """Forget everything after an iteration: what a checkpoint of that iteration does not know of."""
+    @property
+    def logs(self) -> dict[str, str]:
+        """The log and the warnings as this run has written them: what a checkpoint keeps, whatever becomes of the files."""
+        return {name: "".join(lines) for name, lines in self._logs.items()}
+
+    def rewind(
+        self, iteration: int, waiting: bool = False, logs: Mapping[str, str] | None = None, say: Callable[[str], None] = lambda text: None
+    ) -> None:
+        """Forget everything after an iteration: what a checkpoint of that iteration does not know of. `waiting`: it is not evaluated and
+        not logged yet. `logs` are the checkpoint's own: they are put back where a file says something else, which is then kept aside."""
+        logged = iteration - 1 if waiting else iteration
         with self._writing():
             for name in (METRICS, WARNINGS):
-                if name == METRICS or (self.folder / name).exists():
-                    kept = [line for line in self._records(name) if line.get("iteration", 0) <= iteration]
-                    write_text_atomically(self.folder / name, "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept))
-        self.__dict__.pop("watch", None)
-        for path in [*self._numbered("rollouts"), *self._numbered("evals")]:
-            if int(path.name.split(".")[0]) > iteration:
-                path.unlink()
+                text = logs[name] if logs is not None else self._lines_until(name, logged)
+                self._put_back(name, text, say)
+                self._logs[name] = text.splitlines(keepends=True)
+            self.__dict__.pop("watch", None)
+            for part, last in (("rollouts", iteration), ("evals", logged)):
+                for path in self._numbered(part):
+                    if int(path.name.split(".")[0]) > last:
+                        path.unlink()
+
+    def _lines_until(self, name: str, iteration: int) -> str:
+        kept = [line for line in self._records(name) if line.get("iteration", 0) <= iteration]
+        return "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept)
+
+    def _put_back(self, name: str, text: str, say: Callable[[str], None]) -> None:
+        path = self.folder / name
+        there = path.read_bytes() if path.exists() else b""
+        if not there.startswith(text.encode()):
+            if there:
+                aside = self.set_aside(name).name
+                say(f"warning: {path} was damaged or edited: the checkpoint's lines are put back; what stood there is now {aside}")
+            else:
+                say(f"warning: {path} was missing or empty: the checkpoint's lines are put back")
+        if there != text.encode() and (text or path.exists() or name == METRICS):
+            write_text_atomically(path, text)
+
+    def set_aside(self, name: str) -> Path:
+        """Give a file of the run another name, so that nothing is lost where it has to make room."""
+        number = 1
+        while (aside := self.folder / f"{name}.damaged-{number}").exists():
+            number += 1
+        return (self.folder / name).replace(aside)
 
     def save_rollouts(
         self, iteration: int, rollouts: Rollouts, trajectories: Sequence[Trajectory], keep: int | None, tokens: bool = True
@@ -170,7 +223,8 @@ class Run:
 
     def _numbered(self, part: str) -> list[Path]:
         """The files of a part of the run (`rollouts`, `evals`) that belong to an iteration."""
-        return [path for path in (self.folder / part).glob("*") if path.name.split(".")[0].isdigit()]
+        folder = inside(self.folder, self.folder / part)
+        return [inside(self.folder, path) for path in folder.glob("*") if re.fullmatch(r"[0-9]+", path.name.split(".")[0])]
 
     def iterations_of(self, part: str) -> list[int]:
         """The iterations of which `rollouts` or `evals` are kept."""
@@ -186,7 +240,7 @@ class Run:
 
     def evaluation(self, iteration: int) -> dict[str, Any]:
         """What `save_evaluation` wrote, without the texts."""
-        path = self.folder / "evals" / f"{iteration:06d}.json"
+        path = self.file("evals", f"{iteration:06d}.json")
         try:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -198,20 +252,19 @@ class Run:
 
     def trajectories(self, iteration: int, part: str = "rollouts") -> list[dict[str, Any]]:
         """The texts of one iteration, as plain data: what was trained on, or (`evals`) what its evaluation played."""
-        path = self.folder / part / f"{iteration:06d}.jsonl.gz"
+        path = self.file(part, f"{iteration:06d}.jsonl.gz")
         if not path.exists():
             known = self.iterations_of(part)
             raise TurnwiseError(f"{self.folder} keeps no {part} of iteration {iteration}; it keeps {known or 'none'}")
-        with gzip.open(path, "rt", encoding="utf-8", errors="surrogatepass") as file:
-            return [json.loads(line) for line in file]
+        return [json.loads(line.decode("utf-8", "surrogatepass")) for line in packed_lines(path)]
 
     def tokens(self, iteration: int) -> list[Pair]:
         """Prompt and response ids of every turn of one iteration, trajectory by trajectory."""
-        return read_tokens(self.folder / "rollouts" / f"{iteration:06d}.tokens.npz")
+        return read_tokens(self.file("rollouts", f"{iteration:06d}.tokens.npz"))
 
     def images(self, iteration: int) -> Mapping[str, Any]:
         """The pictures of one iteration by the names that its turns list; empty where none was shown."""
-        path = self.folder / "rollouts" / f"{iteration:06d}.images.npz"
+        path = self.file("rollouts", f"{iteration:06d}.images.npz")
         return load_pictures(path) if path.exists() else {}
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:

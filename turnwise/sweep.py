@@ -29,6 +29,7 @@ from turnwise.grid import points, read_grid
 from turnwise.interrupt import Interrupt
 from turnwise.recipes import content_hash, read_recipe, to_toml, toml_value
 from turnwise.runs import CONFIG, METRICS, SUMMARY
+from turnwise.trust import remember
 
 try:
     import fcntl
@@ -113,8 +114,8 @@ def plan(recipe: str | Path | None, given: Sequence[str], out: str | Path | None
     own_name = read_recipe(Path(recipe)).get("name") if recipe is not None else None
     own = {"name": own_name or Config.model_fields["name"].default}  # it stays: the suffix says what varies
     for point in points(grid):
-        config = Config.load(recipe, own | dict(point.changes))
-        check_trainable(config)
+        config = Config.load(recipe, own | dict(point.changes)).trusted()
+        check_trainable(config, runs=False)  # each run does so again, and makes what it names
         folder = folder or Path(out if out is not None else Path(config.out) / f"{config.name}-sweep")
         name = f"{config.name}-{point.suffix}" if point.suffix else config.name
         config = Config.model_validate(config.model_dump(mode="json") | {"name": name, "out": str(folder)})
@@ -219,6 +220,7 @@ class Sweep:
             return self._changed(job)
         if not (job.folder / CONFIG).is_file():
             write_text_atomically(job.folder / CONFIG, to_toml(job.config))
+        remember(job.folder, job.config.model_dump(mode="json"))  # the recipe, and the code that it names, is what was asked for here
         environment = os.environ | {"OMP_NUM_THREADS": str(self.threads)}
         environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         command = [sys.executable, "-m", "turnwise.cli", "train", "--resume", str(job.folder)]

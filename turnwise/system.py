@@ -51,7 +51,13 @@ class System:
     cancelled: Callable[[], bool] = lambda: False
     on_start: Callable[[int], None] = lambda count: None  # so many attempts more will be made
     on_end: Callable[[Trajectory], None] = lambda trajectory: None  # one of them is over
+    words: Path | None = None  # a folder with the tiny model's tokenizer, where its environment should not be played for it
+    plays: bool = True  # whether the environment may be made: nothing of the user's is imported otherwise
     told: set[str] = field(default_factory=set)  # kinds of faults that were told of already
+
+    def __post_init__(self) -> None:
+        if self.plays:
+            self.config.trusted()
 
     def check(self) -> None:
         """Look at all that a recipe can get wrong before any time is spent on it: tasks and panel, environment, reward terms, prompts,
@@ -98,6 +104,8 @@ class System:
     def _loaded(self) -> tuple[Any, Any]:
         if self.model_folder is not None or self.config.model.path is not None:
             return models.load(self.config, self.model_folder)
+        if self.words is not None:
+            return models.load_tiny(self.config, self.words)
         words = (
             f"still playing environment {self.config.env.name!r} for the words of the tiny model (model.tiny.vocabulary_tasks); "
             "if this does not end, does its reset or step return?"
@@ -163,6 +171,9 @@ class System:
         return ModelPolicy(self.engine, self.agent.context, self.agent.read, self.sampling(temperature), self.agent.read_text)
 
     def collector(self, temperature: float | None = None) -> Collector:
+        """A collector for attempts whose tokens and log-probs depend on the weights and on these attempts alone: the engine forgets what
+        it kept of others, an evaluation's say, for a resumed run has not played those."""
+        getattr(self.engine, "forget", self.engine.refresh)()
         own = self.config.agent
         return Collector(
             self.pool,
@@ -173,6 +184,7 @@ class System:
             cancelled=self.cancelled,
             on_start=self.on_start,
             on_end=self.on_end,
+            ordered=self.config.env.in_order and self.config.engine.name != "openai",  # a server's batches are beyond us
         )
 
     @cached_property

@@ -20,8 +20,10 @@ from turnwise.errors import TurnwiseError
 from turnwise.files import write_atomically
 from turnwise.prefix import common_length
 from turnwise.rollouts import Trajectory
+from turnwise.unpack import open_archive
 
 SCHEMA, VERSION = "turnwise.tokens", 1
+AT_LEAST, TIMES = 2**26, 500  # how many tokens a file may stand for: at least, and for each of its bytes
 Ids = NDArray[np.int64]
 Pair = tuple[Ids, Ids]
 NOTHING: Ids = np.zeros(0, np.int64)
@@ -64,14 +66,20 @@ def read_tokens(path: Path) -> list[Pair]:
     if not path.is_file():
         raise TurnwiseError(f"{path}: no such file of tokens. A run keeps them with run.keep_tokens=true (the default)")
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open_archive(path) as archive:
             header = json.loads(str(archive["header"]))
             arrays = {name: archive[name].astype(np.int64) for name in archive.files if name != "header"}
     except Exception as error:  # a damaged archive fails in many ways
         raise TurnwiseError(f"{path}: damaged, or not a file of tokens ({error})") from None
     if header.get("schema") != SCHEMA or header.get("version") != VERSION:
         raise TurnwiseError(f"{path}: holds {header}, and this Turnwise reads {SCHEMA!r} version {VERSION}")
-    return list(_restore(arrays))
+    found, room = [], max(AT_LEAST, TIMES * path.stat().st_size)
+    for prompt, response in _restore(arrays):
+        room -= len(prompt) + len(response)
+        if room < 0:  # a prompt may repeat the one before it twice, and so on
+            raise TurnwiseError(f"{path}: damaged: its prompts are far longer than the file could hold")
+        found.append((prompt, response))
+    return found
 
 
 def _restore(arrays: dict[str, Ids]) -> Iterable[Pair]:

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from turnwise.adapters.base import Success, load, plain_values, turn_limit, well_formed
-from turnwise.adapters.openenv_wire import Broken, Lost, Refused, Requests, Session, Wire, action_schema
+from turnwise.adapters.openenv_wire import Broken, Lost, Refused, Requests, Session, Wire, action_schema, http_url
 from turnwise.adapters.spaces import words_of
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.registry import numbered
 from turnwise.errors import TurnwiseError
+from turnwise.secret import redact
 from turnwise.seeds import derive
 from turnwise.tasks import Task, TaskSet
 
@@ -75,8 +76,9 @@ class OpenEnvClient:
         self.mode, self.on_error, self.anchor, self.max_turns = mode, on_error, anchor, turn_limit(max_turns, "openenv")
         self.timeout, self.retries, self.first_wait = timeout, retries, first_wait
         self.action_field, self.show, self.tasks_file = action_field, show, tasks_file
-        self._key = os.environ.get(key_variable, "")
-        self._success = Success(success, f"openenv server {self.url}")
+        http_url(self.url)  # a wrong address is said here
+        self._key = os.environ.get(key_variable, "").strip()
+        self._success = Success(success, f"openenv server {redact(self.url)}")
         self._fields: dict[str, Any] | None = None
         self._wire: Wire | None = None
         self._sleep: Callable[[float], None] = time.sleep
@@ -111,10 +113,10 @@ class OpenEnvClient:
             if self.on_error == "answer":
                 return self._unchanged(f"Error: {error}")
             self.close()
-            raise TurnwiseError(f"openenv server {self.url}: its environment failed: {error}") from None
+            raise TurnwiseError(f"openenv server {redact(self.url)}: its environment failed: {error}") from None
         except Lost as error:
             self.close()  # the step may have been taken: it must not be sent again
-            raise TurnwiseError(f"openenv server {self.url}: {error}") from None
+            raise TurnwiseError(f"openenv server {redact(self.url)}: {error}") from None
         return self._result(answer, action)
 
     def _result(self, answer: Mapping[str, Any], action: str) -> Transition:
@@ -182,7 +184,7 @@ class OpenEnvClient:
     def _only_field(self, fields: Mapping[str, Any]) -> str:
         if len(fields) != 1:
             raise TurnwiseError(
-                f"openenv server {self.url}: an action has the fields {', '.join(fields) or '(none told)'}."
+                f"openenv server {redact(self.url)}: an action has the fields {', '.join(fields) or '(none told)'}."
                 " Give the option action_field, or let the agent write JSON objects"
             )
         return next(iter(fields))
@@ -199,12 +201,12 @@ class OpenEnvClient:
             try:
                 return ask()
             except (Refused, Broken) as error:
-                raise TurnwiseError(f"openenv server {self.url}: {what} cannot be started: {error}") from None
+                raise TurnwiseError(f"openenv server {redact(self.url)}: {what} cannot be started: {error}") from None
             except Lost as error:
                 self.close()
                 if not error.passing or attempt == self.retries:
                     advice = "Is it running, and does it allow as many sessions (max_concurrent_envs) as there are slots?"
-                    raise TurnwiseError(f"openenv server {self.url}: {error} (tried {attempt + 1} times). {advice}") from None
+                    raise TurnwiseError(f"openenv server {redact(self.url)}: {error} (tried {attempt + 1} times). {advice}") from None
                 self._sleep(min(self.first_wait * 2.0**attempt, LONGEST_WAIT))
         raise AssertionError("unreachable: the last try returns or raises")
 

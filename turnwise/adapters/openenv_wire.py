@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import urllib.error
-import urllib.request
+import socket
+import threading
+import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -18,8 +19,10 @@ from urllib.parse import urlsplit
 from turnwise.adapters.base import load
 from turnwise.engines.transport import Failure, Transport
 from turnwise.errors import TurnwiseError
+from turnwise.secret import redact
 
 LARGEST_MESSAGE = 64 * 2**20
+LONGEST_GOODBYE = 2.0  # seconds that a server may take to close a session
 HTTP_OF = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
 
 
@@ -57,11 +60,19 @@ class Session:
         address = f"ws{http_url(url).removeprefix('http')}/ws"
         headers = {"Authorization": f"Bearer {key}"} if key else None
         self._line = contextlib.ExitStack()
-        options = {"open_timeout": timeout, "max_size": LARGEST_MESSAGE, "proxy": None, "additional_headers": headers}
+        parts = urlsplit(http_url(url))
+        until = time.monotonic() + timeout
         try:
+            # A socket of our own: the client follows no redirect then, which would take the key to another server.
+            self._raw = socket.create_connection((parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)), timeout)
+            left = max(0.001, until - time.monotonic())
+            limits = {"open_timeout": left, "close_timeout": min(timeout, LONGEST_GOODBYE), "max_size": LARGEST_MESSAGE}
+            options = limits | {"proxy": None, "additional_headers": headers, "sock": self._raw}
             self._socket = self._line.enter_context(client.connect(address, **options))
-        except (OSError, self._error) as error:  # a time-out is an OSError too
-            raise Lost(f"no connection to {address}: {type(error).__name__}: {error}") from None
+        except (OSError, self._error, ValueError) as error:  # a time-out is an OSError too; a redirect is a ValueError
+            if hasattr(self, "_raw"):
+                self._raw.close()
+            raise Lost(redact(f"no connection to {address}: {type(error).__name__}: {error}"), not isinstance(error, ValueError)) from None
 
     def reset(self, data: Mapping[str, Any]) -> dict[str, Any]:
         return self._exchange({"type": "reset", "data": dict(data)})
@@ -70,9 +81,13 @@ class Session:
         return self._exchange({"type": "step", "data": dict(action)})
 
     def _exchange(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        watchman = threading.Timer(self._timeout, self._cut)  # sending has no time limit of its own: a server may read nothing
+        watchman.daemon = True
+        watchman.start()
         try:
             with contextlib.suppress(self._error):  # a line that is closed already may still hold the server's reason
                 self._socket.send(json.dumps(message))
+            watchman.cancel()
             answer = json.loads(self._socket.recv(timeout=self._timeout))
         except TimeoutError:
             raise Lost(f"no answer within {self._timeout:g} s") from None
@@ -80,6 +95,8 @@ class Session:
             raise Lost(f"the connection ended: {type(error).__name__}: {error}") from None
         except ValueError as error:
             raise Lost(f"an answer that is no JSON: {error}", passing=False) from None
+        finally:
+            watchman.cancel()
         kind, data = (answer.get("type"), answer.get("data")) if isinstance(answer, dict) else (None, None)
         if kind == "observation" and isinstance(data, dict):
             return data
@@ -91,6 +108,10 @@ class Session:
         if code == "EXECUTION_ERROR":
             raise Broken(words)
         raise Lost(f"{code}: {words}", passing=code == "CAPACITY_REACHED")
+
+    def _cut(self) -> None:
+        with contextlib.suppress(OSError):
+            self._raw.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         with contextlib.suppress(OSError, self._error):
@@ -129,22 +150,23 @@ def http_url(url: str) -> str:
     """The server's address as http(s)://…, whatever was given: http, https, ws or wss, with or without /ws at the end."""
     parts = urlsplit(url)
     if parts.scheme not in HTTP_OF or not parts.hostname:
-        raise TurnwiseError(f"openenv: {url!r} is no address of a server. One looks like http://127.0.0.1:8000")
+        raise TurnwiseError(f"openenv: {redact(url)!r} is no address of a server. One looks like http://127.0.0.1:8000")
+    if parts.username or parts.password:
+        raise TurnwiseError(
+            f"openenv: leave user:password@ out of {redact(url)!r}; a key is read from an environment variable (key_variable)"
+        )
     return f"{HTTP_OF[parts.scheme]}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/ws')}"
 
 
 def action_schema(url: str, timeout: float, key: str) -> dict[str, Any]:
     """The JSON schema of the server's actions; empty where it tells none."""
-    request = urllib.request.Request(f"{http_url(url)}/schema", headers={"Authorization": f"Bearer {key}"} if key else {})
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(request, timeout=timeout) as answer:
-            found = json.loads(answer.read(LARGEST_MESSAGE))
-    except urllib.error.HTTPError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise Lost(f"{http_url(url)}/schema: {error}") from None
-    schema = found.get("action") if isinstance(found, dict) else None
+        found = Transport(http_url(url), key, timeout).get("schema")
+    except Failure as failure:
+        if failure.status >= 400:
+            return {}
+        raise Lost(f"{http_url(url)}/schema: {failure}", failure.passing) from None
+    schema = found.get("action")
     return schema if isinstance(schema, dict) else {}
 
 

@@ -7,6 +7,9 @@ prompts, by the same collector.
 Requests run in a few threads, each with a time limit for the whole exchange. What can pass (429, 5xx, a lost connection, a time-out, an
 answer that is no JSON) is tried again, later and later, with some chance in the waiting so that many clients do not come back together;
 `Retry-After` is honoured. What cannot pass is a fault of that request alone, in the server's words.
+
+What came from outside stays words (`turnwise.control`). Token ids (form `ids`) are exact. Messages and texts are tokenised again by the
+server, so whatever reads like a control token there and is none gets an invisible space inside.
 """
 
 from __future__ import annotations
@@ -20,9 +23,11 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, Literal
 
+from turnwise.control import Control, each_text, unbordered
 from turnwise.engines.base import Finish, Request, Response
 from turnwise.engines.transport import Failure, Transport
 from turnwise.errors import TurnwiseError
+from turnwise.secret import redact
 
 Form = Literal["auto", "chat", "text", "ids"]
 TOO_LONG = ("context_length_exceeded", "maximum context length", "context length", "max_model_len", "too long")
@@ -33,9 +38,9 @@ class Server:
     """Where the server is and how to talk to it.
 
     `form` says what is sent: `chat` the request's messages, `text` the prompt decoded by the tokenizer, `ids` the token ids themselves
-    (vLLM and some others take them), `auto` the first of chat, text and ids that is at hand. `key_variable` names the environment
-    variable with the API key, none where the server asks for none. `extra` is added to every request's body, `omit` is left out of it.
-    `timeout` is for one whole exchange; `longest_wait` is the longest pause between two tries.
+    (vLLM and some others take them; the only exact form), `auto` the first of chat, text and ids that is at hand. `key_variable` names the
+    environment variable with the API key, none where the server asks for none. `extra` is added to every request's body, `omit` is left
+    out of it. `timeout` is for one whole exchange; `longest_wait` is the longest pause between two tries.
     """
 
     url: str
@@ -63,14 +68,16 @@ class Server:
             ("longest_wait", self.longest_wait >= 0),
         ):
             if not good:
-                raise TurnwiseError(f"server {self.url!r}: {name} cannot be {getattr(self, name)!r}")
+                raise TurnwiseError(f"server {redact(self.url)!r}: {name} cannot be {getattr(self, name)!r}")
 
     def key(self) -> str:
         if not self.key_variable:
             return ""
         key = os.environ.get(self.key_variable, "").strip()
         if not key:
-            raise TurnwiseError(f"server {self.url!r}: its API key is read from {self.key_variable}, which is not set in the environment")
+            raise TurnwiseError(
+                f"server {redact(self.url)!r}: its API key is read from {self.key_variable}, which is not set in the environment"
+            )
         return key
 
 
@@ -79,8 +86,11 @@ class OpenAIEngine:
 
     def __init__(self, server: Server, tokenizer: Any = None):
         if server.form == "text" and tokenizer is None:
-            raise TurnwiseError(f"server {server.url!r}: form 'text' needs a tokenizer to decode the prompts; use 'chat' or 'ids' without")
+            raise TurnwiseError(
+                f"server {redact(server.url)!r}: form 'text' needs a tokenizer to decode the prompts; use 'chat' or 'ids' without"
+            )
         self.server, self.tokenizer = server, tokenizer
+        self._control = Control(tokenizer) if tokenizer is not None else None
         self._transport = Transport(server.url, server.key(), server.timeout)
         self._waiting: SimpleQueue[Request | None] = SimpleQueue()
         self._answered: SimpleQueue[Response] = SimpleQueue()
@@ -147,7 +157,9 @@ class OpenAIEngine:
             return self._read(request, answer, chat)
         except Failure as failure:
             too_long = failure.status in (400, 413, 422) and any(words in str(failure).lower() for words in TOO_LONG)
-            return Response(request.key, finish=Finish.REFUSED if too_long else Finish.FAULT, message=f"{self.server.url}: {failure}")
+            return Response(
+                request.key, finish=Finish.REFUSED if too_long else Finish.FAULT, message=f"{redact(self.server.url)}: {failure}"
+            )
 
     def _insist(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """The server's answer, after as many tries as are allowed."""
@@ -183,9 +195,10 @@ class OpenAIEngine:
         if form == "chat":
             if request.messages is None:
                 raise Failure("form 'chat' needs a request with messages, and this one has token ids alone: use form 'text' or 'ids'")
-            body["messages"] = [dict(message) for message in request.messages]
+            body["messages"] = [each_text(dict(message), unbordered) for message in request.messages]
         elif form == "text":
-            body["prompt"] = self.tokenizer.decode(list(request.prompt_ids), skip_special_tokens=False)
+            assert self._control is not None
+            body["prompt"] = self._control.decode(request.prompt_ids)
         else:
             body["prompt"] = [int(token) for token in request.prompt_ids]
         body |= {self.server.limit_field: sampling.max_tokens, "temperature": sampling.temperature, "seed": request.seed % 2**31}
@@ -216,7 +229,7 @@ class OpenAIEngine:
             text += stopped_at  # servers cut the stop string off; a response of ours has it
         ids = choice.get("token_ids")
         if not (isinstance(ids, list) and all(isinstance(token, int) for token in ids)):
-            ids = self.tokenizer.encode(text, add_special_tokens=False) if self.tokenizer is not None else []
+            ids = self._control.encode_response(text) if self._control is not None else []
         finish = Finish.LENGTH if reason == "length" else Finish.STOP
         return Response(
             request.key, tuple(ids), _logprobs(choice, len(ids)), finish, "" if reason in ("stop", "length") else str(reason), text

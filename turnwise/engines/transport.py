@@ -1,4 +1,4 @@
-"""One JSON exchange over HTTP, with a limit on its whole time.
+"""One JSON exchange over HTTP, with a limit on its whole time. Redirects are never followed: a key is meant for the server that was named.
 
 A socket's own time limit is for one operation: a server that sends a byte now and then would never reach it. So each exchange has a
 watchman that closes its connection when the time is over. Every exchange has a connection of its own; proxies are not used.
@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from turnwise.errors import TurnwiseError
+from turnwise.secret import redact
 
 LARGEST_ANSWER = 64 * 2**20
 WORDS_LIMIT = 500
@@ -33,16 +34,22 @@ class Failure(Exception):
 
 
 class Transport:
-    """Posts JSON to paths under one address. Any number of threads may use it."""
+    """Sends JSON to paths under one address, and gets some. Any number of threads may use it."""
 
     def __init__(self, url: str, key: str, timeout: float):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise TurnwiseError(f"server {url!r}: an address looks like http://127.0.0.1:8000/v1")
+            raise TurnwiseError(f"server {redact(url)!r}: an address looks like http://127.0.0.1:8000/v1")
+        if parts.username or parts.password:
+            raise TurnwiseError(
+                f"server {redact(url)!r}: leave user:password@ out of the address; a key is read from an environment variable"
+            )
+        if any(character in key for character in "\r\n\0"):
+            raise TurnwiseError(f"server {redact(url)!r}: its key has a line break in it")
         try:
             self._host, self._port = parts.hostname, parts.port
         except ValueError as error:
-            raise TurnwiseError(f"server {url!r}: {error}") from None
+            raise TurnwiseError(f"server {redact(url)!r}: {error}") from None
         self._root = parts.path.rstrip("/")
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._key, self._timeout = key, timeout
@@ -51,6 +58,13 @@ class Transport:
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """The JSON object that the server answers with; a `Failure` for everything else."""
+        return self._exchange("POST", path, json.dumps(body).encode())
+
+    def get(self, path: str) -> dict[str, Any]:
+        """The JSON object at a path; a `Failure` for everything else."""
+        return self._exchange("GET", path, None)
+
+    def _exchange(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
         connection = self._connection()
         watchman = threading.Timer(self._timeout, lambda: self._end(connection))
         watchman.daemon = True
@@ -63,7 +77,7 @@ class Transport:
                 if connection not in self._live:  # the watchman came before there was anything to cut
                     raise TimeoutError
                 self._live[connection] = connection.sock  # its own reference: the connection gives the socket away with the answer
-            connection.request("POST", f"{self._root}/{path}", json.dumps(body).encode(), self._headers())
+            connection.request(method, f"{self._root}/{path}", body, self._headers())
             answer = connection.getresponse()
             raw = answer.read(LARGEST_ANSWER + 1)
             missing = answer.length or 0  # of the announced bytes, when the connection ended early
@@ -124,6 +138,11 @@ class Transport:
         words = self._words(content, raw)
         if fine:
             raise Failure(f"an answer that is no JSON object: {words}", passing=True)
+        if 300 <= answer.status < 400:
+            where = redact(" ".join(str(answer.getheader("Location", "nowhere")).split()))[:WORDS_LIMIT]
+            raise Failure(
+                f"HTTP {answer.status}: it points to {where}, which is not followed. Give that address itself", status=answer.status
+            )
         passing = answer.status in (408, 409, 425, 429) or answer.status >= 500
         after = _seconds(answer.getheader("Retry-After")) if passing else None
         raise Failure(f"HTTP {answer.status}: {words}", passing=passing, status=answer.status, retry_after=after)
@@ -136,7 +155,7 @@ class Transport:
             if isinstance(said, dict):
                 said = " ".join(str(said[name]) for name in ("code", "message") if said.get(name)) or json.dumps(said)
         text = " ".join((str(said) if said else raw[: 4 * WORDS_LIMIT].decode("utf-8", "replace")).split())
-        return (text.replace(self._key, "***") if self._key else text)[:WORDS_LIMIT] or "(nothing said)"
+        return redact(text.replace(self._key, "***") if self._key else text)[:WORDS_LIMIT] or "(nothing said)"
 
 
 def _seconds(header: str | None) -> float | None:

@@ -25,10 +25,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from turnwise.errors import TurnwiseError
+from turnwise.files import inside
 from turnwise.learn.saving import OLD, PART, restore, sweep, write_folder
 
 VERSION = 1
 PATTERN = re.compile(r"step-(\d{8,})")
+FILE = re.compile(r"\w+\.(safetensors|json)")
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,9 @@ def load(path: str | Path) -> Checkpoint:
     path = Path(path)
     manifest = _manifest(path)
     for name, wanted in manifest["files"].items():
-        file = path / name
+        if not FILE.fullmatch(name):
+            raise TurnwiseError(f"checkpoint {path} is damaged: its manifest names {name!r}, which is no file of a checkpoint")
+        file = inside(path, path / name)
         if not file.is_file() or file.stat().st_size != wanted["bytes"]:
             raise TurnwiseError(f"checkpoint {path} is damaged: {name} is missing or has the wrong size")
         if _sha256(file) != wanted["sha256"]:

@@ -149,12 +149,12 @@ class Answers:
 
     def picture(self, words: Words) -> bytes:
         """A picture that a turn showed, as PNG."""
-        import numpy as np
+        from turnwise.unpack import open_archive
 
         run, iteration, name = self._run(words), _whole(words, "iteration"), _need(words, "name")
-        path = run.folder / "rollouts" / f"{iteration:06d}.images.npz"
+        path = run.file("rollouts", f"{iteration:06d}.images.npz")
         try:
-            with np.load(path, allow_pickle=False) as archive:
+            with open_archive(path) as archive:
                 pixels = archive[name] if name in archive.files else None
         except Exception as error:  # a damaged archive fails in many ways
             raise TurnwiseError(f"{run.folder.name} keeps no pictures of iteration {iteration} ({type(error).__name__})") from None

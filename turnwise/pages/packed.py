@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.errors import TurnwiseError
+from turnwise.unpack import limit_of, too_much
 
 CHUNK = 1 << 16
 GZIP = 31  # zlib's word for a stream with gzip's header
@@ -82,6 +83,7 @@ class PackedLines:
 
     def _scan(self, keep: bool) -> Iterator[bytes]:
         unpacker, rest, text, place = zlib.decompressobj(GZIP), b"", 0, 0
+        limit = limit_of(self.path) if self.path.exists() else 0
         try:
             with self.path.open("rb") as file:
                 while True:
@@ -93,6 +95,8 @@ class PackedLines:
                     place += len(chunk)
                     data = unpacker.decompress(chunk)
                     text += len(data)
+                    if text > limit:
+                        raise too_much(self.path, limit)
                     *lines, rest = (rest + data).split(b"\n")
                     yield from lines
         except (OSError, zlib.error) as error:

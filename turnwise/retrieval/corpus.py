@@ -7,11 +7,8 @@ file) into the cache; after that a passage is a slice of a memory-mapped file, w
 
 from __future__ import annotations
 
-import bz2
 import csv
-import gzip
 import json
-import lzma
 import mmap
 import os
 from array import array
@@ -24,8 +21,8 @@ import numpy as np
 from turnwise.errors import TurnwiseError
 from turnwise.retrieval.base import Passage, passage_of_contents
 from turnwise.retrieval.cache import build_once, cache_folder, file_key
+from turnwise.unpack import PACKED, open_packed, packed_lines
 
-PACKED = {".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}
 FORMS = (".jsonl", ".tsv")
 OFFSETS, LINES = "offsets.npy", "lines"
 
@@ -49,8 +46,8 @@ class Corpus:
         """Write where the lines begin; where the file is packed, the lines too."""
         offsets, place = array("q"), 0
         packed = self.path.suffix in PACKED
-        with open_lines(self.path) as source, (folder / LINES if packed else Path(os.devnull)).open("wb") as copy:
-            for number, line in enumerate(source):
+        with (folder / LINES if packed else Path(os.devnull)).open("wb") as copy:
+            for number, line in enumerate(packed_lines(self.path)):
                 if line.strip() and not (number == 0 and self.form == ".tsv" and line.startswith(b"id\t")):
                     offsets.extend((place, place + len(line)))
                 place += len(line)
@@ -95,5 +92,4 @@ def form_of(path: Path) -> str:
 
 def open_lines(path: Path) -> BinaryIO:
     """The file's bytes, unpacked."""
-    opened: BinaryIO = PACKED[path.suffix](path, "rb") if path.suffix in PACKED else path.open("rb")  # type: ignore[operator]
-    return opened
+    return open_packed(path)

@@ -72,6 +72,11 @@ def _read(kind: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 def _check(name: str, made_by: Any, options: Mapping[str, Any]) -> None:
     known = {key: p for key, p in inspect.signature(made_by).parameters.items() if key != "corpus"}
+    if name == "http" and "key" in options:
+        raise TurnwiseError(
+            "the http retriever takes no key, because options are kept and shown with a run: put it into an environment variable and name "
+            'that, as in retriever = { name = "http", url = "…", key_variable = "RETRIEVER_KEY" }'
+        )
     for option in options:
         if option not in known:
             raise unknown_name(f"option of the {name} retriever:", option, known)

@@ -10,6 +10,7 @@ an error that names the server. An answer is never replaced by an empty one: an 
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from typing import Any
 from turnwise.engines.transport import Failure, Transport
 from turnwise.errors import TurnwiseError
 from turnwise.retrieval.base import Hit, Passage, passage_of_contents
+from turnwise.secret import redact
 
 PATH = "retrieve"
 LONGEST_WAIT = 30.0
@@ -26,13 +28,19 @@ QUERIES_A_REQUEST = 256
 
 class Remote:
     """Asks a retrieval server. `timeout`: seconds for one exchange. `retries`: further tries after one that may pass; `first_wait`: seconds
-    before the first of them, then twice as long each time. `key`: sent as a bearer token where it is not empty."""
+    before the first of them, then twice as long each time. `key_variable` names the environment variable whose value is sent as a bearer
+    token; the key itself is no option, because options are kept with a run."""
 
-    def __init__(self, url: str, timeout: float = 60.0, retries: int = 10, first_wait: float = 0.5, key: str = ""):
+    def __init__(self, url: str, timeout: float = 60.0, retries: int = 10, first_wait: float = 0.5, key_variable: str = ""):
         if timeout <= 0 or retries < 0 or first_wait < 0:
             raise TurnwiseError(
-                f"retrieval server {url!r}: timeout is above 0, retries and first_wait are not negative; "
+                f"retrieval server {redact(url)!r}: timeout is above 0, retries and first_wait are not negative; "
                 f"got timeout={timeout}, retries={retries}, first_wait={first_wait}"
+            )
+        key = os.environ.get(key_variable, "").strip() if key_variable else ""
+        if key_variable and not key:
+            raise TurnwiseError(
+                f"retrieval server {redact(url)!r}: its key is read from {key_variable}, which is not set in the environment"
             )
         self.url = url.rstrip("/").removesuffix(f"/{PATH}")
         self.retries, self.first_wait = retries, first_wait
@@ -55,7 +63,7 @@ class Remote:
                 if not failure.passing or attempt == self.retries:
                     tried = f" (tried {attempt + 1} times)" if attempt else ""
                     advice = "Is it running, and is the address right? docs/search.md says how to start one"
-                    raise TurnwiseError(f"retrieval server {self.url}/{PATH}: {failure}{tried}. {advice}") from None
+                    raise TurnwiseError(f"retrieval server {redact(self.url)}/{PATH}: {failure}{tried}. {advice}") from None
                 self._sleep(self._wait(attempt, failure))
         raise AssertionError("unreachable: the last try returns or raises")
 

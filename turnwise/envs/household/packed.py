@@ -23,6 +23,7 @@ from turnwise.envs.household.grammar import split_task
 from turnwise.envs.household.house import TASK_TYPES
 from turnwise.errors import TurnwiseError
 from turnwise.files import file_beside
+from turnwise.unpack import LONGEST_LINE
 
 FORMAT = 1  # raise it when the index changes its form
 TASK_SLOT = "{TASK}"
@@ -181,6 +182,9 @@ def _lines(source: Path) -> Iterator[bytes | str]:
                 yield chunk
                 return
             *whole, rest = (rest + chunk).split(b"\n")
+            if len(rest) > LONGEST_LINE:
+                yield f"a line of more than {LONGEST_LINE:,} bytes; the lines after it are lost"
+                return
             yield from whole
     if rest:
         yield rest

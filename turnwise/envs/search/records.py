@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from turnwise.errors import TurnwiseError
 from turnwise.retrieval.corpus import PACKED, open_lines
+from turnwise.unpack import check_parquet
 
 FORMS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 
@@ -99,6 +100,7 @@ def _parquet(path: Path) -> Iterable[Mapping[str, Any]]:
         from pyarrow import parquet
     except ImportError:
         raise TurnwiseError(f"{path}: parquet needs pyarrow: pip install pyarrow, or convert the file to .jsonl") from None
+    check_parquet(path, parquet.read_metadata(path))
     rows: list[Mapping[str, Any]] = parquet.read_table(path).to_pylist()
     return rows
 

@@ -7,16 +7,21 @@
     GET  /health     {"status": "ok"}
 
 It listens on the loopback address unless told otherwise and has no notion of users: put nothing but trusted networks before it. Requests
-have a size, a number of queries and a time; what is wrong with one is said in its answer and harms no other.
+have a size, a number of queries and a time, from the first byte to the last; what is wrong with one is said in its answer and harms no
+other. Where all places are taken, whoever has been sending or reading for longest makes room: slow clients keep nobody out.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
+import re
 import socket
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -40,6 +45,7 @@ class Limits:
     topk: int = 100
     seconds: float = 30.0
     connections: int = 128
+    headers: int = 64 * 2**10
 
 
 class Refused(Exception):
@@ -97,6 +103,8 @@ class Server(ThreadingHTTPServer):
         self.retriever, self.topk, self.limits = retriever, topk, limits or Limits()
         self._searching = threading.Lock()
         self._places = threading.BoundedSemaphore(self.limits.connections)
+        self._waiting: dict[Any, float] = {}  # connections on which the client is to act, and since when
+        self._watch = threading.Lock()
         if ":" in host:
             self.address_family = socket.AF_INET6
         try:
@@ -110,8 +118,29 @@ class Server(ThreadingHTTPServer):
             found = self.retriever.search(asked.queries, asked.topk)
         return {"result": [written(hits, asked.return_scores) for hits in found]}
 
+    def waits_for_client(self, request: Any) -> None:
+        """From here on a connection is one that may have to make room."""
+        with self._watch:
+            self._waiting.setdefault(request, time.monotonic())
+
+    def works(self, request: Any) -> None:
+        """From here on the connection is ours to answer, or gone."""
+        with self._watch:
+            self._waiting.pop(request, None)
+
+    def _make_room(self) -> bool:
+        """Cut the connection whose client has kept us waiting for longest; whether a place became free."""
+        with self._watch:
+            slowest = min(self._waiting, key=lambda known: self._waiting[known], default=None)
+            if slowest is None:
+                return False
+            del self._waiting[slowest]
+            with contextlib.suppress(OSError):
+                slowest.shutdown(socket.SHUT_RDWR)  # its thread then ends by itself
+        return self._places.acquire(timeout=1.0)
+
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._places.acquire(blocking=False):
+        if not self._places.acquire(blocking=False) and not self._make_room():
             try:
                 request.settimeout(1.0)
                 request.sendall(b"HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
@@ -119,16 +148,35 @@ class Server(ThreadingHTTPServer):
                 pass
             self.shutdown_request(request)
             return
+        self.waits_for_client(request)
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.works(request)
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Clients that go away in the middle are no news."""
+
+
+class Timed(io.RawIOBase):
+    """What a client sends, until a moment: a socket's own limit is for one piece alone, and pieces of a byte would never reach it."""
+
+    def __init__(self, connection: socket.socket):
+        self._connection, self.until = connection, 0.0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the client took too long")
+        self._connection.settimeout(left)
+        return self._connection.recv_into(buffer)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -142,10 +190,26 @@ class Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         super().setup()
         self.connection.settimeout(self.server.limits.seconds)
+        self._timed = Timed(self.connection)
+        self.rfile = io.BufferedReader(self._timed)
+
+    def handle_one_request(self) -> None:
+        self._timed.until = time.monotonic() + self.server.limits.seconds
+        self.server.waits_for_client(self.connection)
+        super().handle_one_request()
+
+    def parse_request(self) -> bool:
+        if not super().parse_request():
+            return False
+        if sum(len(name) + len(value) for name, value in self.headers.items()) > self.server.limits.headers:
+            self.send_error(431)
+            return False
+        return True
 
     def do_POST(self) -> None:
         try:
             raw = self._body()
+            self.server.works(self.connection)
             if self.path.rstrip("/") != "/retrieve":
                 raise Refused(404, f"there is no {self.path[:100]}: POST /retrieve")
             self._answer(200, self.server.search(read_request(raw, self.server.limits, self.server.topk)))
@@ -163,21 +227,27 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(404, {"error": "POST /retrieve, or GET /health"})
 
     def _body(self) -> bytes:
-        length = self.headers.get("Content-Length", "")
-        if not (length.isascii() and length.isdecimal()):
-            self.close_connection = True  # where the body ends is not known
-            raise Refused(411, "Content-Length is missing or is no number")
-        if int(length[:20]) > self.server.limits.body:
-            self.close_connection = True
+        """The body, whose length is said once and plainly. After anything else the connection ends: where a next request would begin is
+        not known."""
+        given, keeps = self.headers.get_all("Content-Length", []), self.close_connection
+        self.close_connection = True
+        if self.headers.get("Transfer-Encoding") is not None:
+            raise Refused(411, "the body has a Content-Length; Transfer-Encoding is not read")
+        if len(given) != 1 or not re.fullmatch(r"0*[0-9]{1,18}", given[0].strip(" \t"), re.ASCII):
+            raise Refused(411 if not given else 400, "Content-Length is missing, given twice or no number")
+        length = int(given[0].strip(" \t").lstrip("0") or "0")
+        if length > self.server.limits.body:
             raise Refused(413, f"a body of more than {self.server.limits.body} bytes")
-        raw = self.rfile.read(int(length))
-        if len(raw) < int(length):
-            self.close_connection = True
+        raw = self.rfile.read(length)
+        if len(raw) < length:
             raise Refused(400, "the body ended early")
+        self.close_connection = keeps
         return raw
 
     def _answer(self, status: int, content: dict[str, Any]) -> None:
         raw = json.dumps(content).encode()
+        self.connection.settimeout(self.server.limits.seconds)  # for all of the answer
+        self.server.waits_for_client(self.connection)
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(raw)))

@@ -18,6 +18,7 @@ from turnwise.envs.sokoban.generator import GOAL
 from turnwise.envs.sokoban.pictures import TILE
 from turnwise.errors import TurnwiseError, unknown_name
 from turnwise.tasks import Task, TaskSet
+from turnwise.unpack import open_packed
 
 LEVELS = ("medium", "unfiltered", "hard")
 HARD_SPLITS: Mapping[str, str] = {"train": "01234567", "valid": "8", "test": "9"}
@@ -74,7 +75,8 @@ def _tasks(folder: Path, level: str, split: str) -> TaskSet:
 def rooms(file: Path) -> Iterator[tuple[str, str]]:
     """The rooms of a file: number and letters. They are checked when they are played."""
     try:
-        text = lzma.decompress(file.read_bytes()).decode() if file.suffix == ".xz" else file.read_text()
+        with open_packed(file) as stream:
+            text = stream.read().decode()
     except (OSError, lzma.LZMAError, UnicodeDecodeError) as error:
         raise TurnwiseError(f"{file}: this level file cannot be read: {error}. Get it again") from None
     number, lines = "", list[str]()
