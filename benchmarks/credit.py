@@ -178,8 +178,8 @@ def similar(groups: int = 16, per_group: int = 400, length: int = 1_200) -> dict
     group, texts = observations(groups, per_group, length)
     n = len(texts)
     r = tw.Rollouts.from_columns(group=group, trajectory=np.arange(n), t=np.zeros(n, int), reward=np.zeros(n), anchor=texts)
-    seconds = best(lambda: anchor_groups(r, "similar", 0.95), 3)
-    segment, size = anchor_groups(r, "similar", 0.95)
+    seconds = best(lambda: anchor_groups(r, "similar", 0.95, "components"), 3)
+    segment, size = anchor_groups(r, "similar", 0.95, "components")
     exact = anchor_groups(r)[1]
     start = time.perf_counter()
     equal = all(plain_groups(g, group, texts, Indel.normalized_similarity) == ours(g, group, segment) for g in range(2))

@@ -14,8 +14,9 @@ from rapidfuzz.distance import Indel
 
 import turnwise as tw
 from turnwise import Rollouts, TurnwiseError
-from turnwise.credit.anchor_groups import anchor_groups, similar_components
+from turnwise.credit.anchor_groups import anchor_groups
 from turnwise.credit.gae import gae_advantages
+from turnwise.credit.similar import similar_components
 from turnwise.options import Help
 
 

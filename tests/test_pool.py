@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.envs import EpisodeOver
+from turnwise.envs import EpisodeOver, fork
 from turnwise.envs.pool import Fault, Pool, Result
 from turnwise.errors import TurnwiseError
 from turnwise.tasks import Task
@@ -93,7 +93,11 @@ def test_a_waiting_call_keeps_the_results_of_other_slots() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
     ("action", "message"),
-    [("raise", "ZeroDivisionError: the environment's own mistake"), ("sys.exit", "SystemExit: 1"), ("tuple", "TypeError: step gave tuple")],
+    [
+        ("raise", "ZeroDivisionError: the environment's own mistake"),
+        ("sys.exit", "SystemExit: 1"),
+        ("tuple", "Troubled.step() returned a tuple"),
+    ],
 )
 def test_an_exception_is_a_fault_of_its_slot_alone(workers: int, action: str, message: str) -> None:
     with Pool(ENV, 3, workers=workers) as pool:
@@ -256,7 +260,11 @@ def test_a_class_of_the_users_script_plays_in_workers(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(source + guard + body)
     assert run(script).stdout.strip() == "place 0"
-    script.write_text(source + "if True:\n" + body)
+    if fork.CAN_FORK:  # the workers are copies of the script's process, so it needs no guard
+        script.write_text(source + "if True:\n" + body)
+    assert run(script).stdout.strip() == "place 0"
+    again = source + "if True:\n    from turnwise.envs import fork\n    fork.CAN_FORK = False\n" + body  # as where there are no copies
+    script.write_text(again)
     assert "__name__ == '__main__'" in run(script).stdout + run(script).stderr
 
 
@@ -264,7 +272,31 @@ def run(script: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=False)
 
 
-def test_a_factory_that_cannot_be_sent_to_a_worker_is_refused_at_once() -> None:
+@pytest.mark.skipif(not fork.CAN_FORK, reason="copies of a process need Linux")
+def test_copies_of_this_process_play_what_no_other_process_can_get() -> None:
+    from troubled_env import Troubled
+
+    class Local(Troubled):
+        pass
+
+    with Pool(Local, 4, workers=2, timeout=3.0, memory_mb=500) as pool:
+        assert texts(pool.reset_all(starts(4))) == ["place 0"] * 4
+        pids = pool.pids
+        assert os.getpid() not in pids and len(set(pids)) == 2
+        first = pool.step_all([(slot, "walk") for slot in range(4)])
+        results = pool.step_all([(0, "kill"), (1, "hang"), (2, "walk"), (3, "walk")])
+        assert [result.fault for result in results] == [Fault.ERROR, Fault.TIMEOUT, None, None]
+        assert "SIGKILL" in results[0].stop_reason
+        pool.reset(1, Task("1"), 101)
+        assert pool.step(1, "walk").observation.text == first[1].observation.text
+        hungry = pool.step(1, "eat")
+        assert "the memory limit of a worker is 500 MB" in hungry.stop_reason
+        pids += pool.pids
+    assert until(lambda: not any(alive(pid) for pid in pids))
+
+
+def test_a_factory_that_cannot_be_sent_to_a_worker_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fork, "CAN_FORK", False)
     with pytest.raises(TurnwiseError, match="worker processes cannot get this environment"):
         Pool(lambda: None, 1, workers=1)
 

@@ -10,7 +10,9 @@ from turnwise.rollouts import Rollouts, Stop, Trajectory, Turn
 from turnwise.tasks import Task, TaskSet
 
 if TYPE_CHECKING:
-    from turnwise.api import evaluate, export, train
+    from turnwise.api import Result, evaluate, export, train
+    from turnwise.config import Config as Recipe
+    from turnwise.evaluation import Evaluation
     from turnwise.exchange import read_trajectories, write_trajectories
     from turnwise.report.comparison import compare
 
@@ -19,7 +21,10 @@ __version__ = "0.1.0"
 __all__ = [
     "Env",
     "EpisodeOver",
+    "Evaluation",
     "Observation",
+    "Recipe",
+    "Result",
     "Rollouts",
     "Stop",
     "Task",
@@ -40,19 +45,28 @@ __all__ = [
     "write_trajectories",
 ]
 
+# What loads torch or pydantic is imported when it is first asked for: where it lives, and under which name.
+_LATER = {
+    "Evaluation": ("turnwise.evaluation", "Evaluation"),
+    "Recipe": ("turnwise.config", "Config"),
+    "Result": ("turnwise.api", "Result"),
+    "compare": ("turnwise.report.comparison", "compare"),
+    "evaluate": ("turnwise.api", "evaluate"),
+    "export": ("turnwise.api", "export"),
+    "read_trajectories": ("turnwise.exchange", "read_trajectories"),
+    "train": ("turnwise.api", "train"),
+    "write_trajectories": ("turnwise.exchange", "write_trajectories"),
+}
+
 
 def __getattr__(name: str) -> Any:
-    """`train`, `evaluate` and `export` load torch, so they are imported when they are first asked for."""
-    if name in ("train", "evaluate", "export"):
-        from turnwise import api
+    if name not in _LATER:
+        raise AttributeError(f"module 'turnwise' has no attribute {name!r}")
+    from importlib import import_module
 
-        return getattr(api, name)
-    if name == "compare":
-        from turnwise.report.comparison import compare
+    module, own = _LATER[name]
+    return getattr(import_module(module), own)
 
-        return compare
-    if name in ("read_trajectories", "write_trajectories"):
-        from turnwise import exchange
 
-        return getattr(exchange, name)
-    raise AttributeError(f"module 'turnwise' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted(__all__)

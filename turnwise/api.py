@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal, NamedTuple
 
+from turnwise import objects
+from turnwise.arguments import CreditLike, EnvLike, Given, PromptsLike, RecipeLike, ReplyFunction, RewardLike, as_recipe
+from turnwise.collect.faults import NEARLY_ALL, WHOSE, FaultWatch, spoilt
 from turnwise.config import Config
-from turnwise.early import Source, check_trainable, read_source
+from turnwise.early import check_trainable
+from turnwise.envs.blame import EnvironmentFault
 from turnwise.errors import TurnwiseError
 from turnwise.evaluation import Evaluation, run_panel
 from turnwise.garbage import loaded_set_apart
 from turnwise.interrupt import Interrupt
 from turnwise.learn import checkpoint
 from turnwise.learn.saving import write_folder
-from turnwise.recipes import content_hash, to_toml
-from turnwise.report.progress import Reporter
+from turnwise.recipes import content_hash, overridden, to_toml
+from turnwise.report.progress import Reporter, default_reporter
 from turnwise.report.summary import summarise_run
 from turnwise.resume import apply_changes, resumed_config
 from turnwise.rollouts import Stop
@@ -40,21 +46,65 @@ class Result:
 
 
 def train(
-    recipe: str | Path | None = None,
+    recipe: RecipeLike | None = None,
     *,
-    resume: str | Path | None = None,
+    env: EnvLike | None = None,
+    reward: RewardLike | None = None,
+    credit: CreditLike | None = None,
+    prompts: PromptsLike | None = None,
+    reply: str | ReplyFunction | None = None,
+    resume: str | PathLike[str] | None = None,
+    quiet: bool = False,
     reporter: Reporter | None = None,
     trust: bool = False,
     **overrides: Any,
 ) -> Result:
-    """Train by a recipe (none: the defaults), or go on with a run that was stopped. Overrides are keyword arguments; dotted keys go in
-    as `**{"credit.name": "grpo"}`. Progress is silent unless a reporter is given. `trust`: run the code that a run folder
-    from elsewhere names."""
+    """Train an agent, and show how it goes.
+
+    recipe      a TOML file, a dictionary (nested, or with dotted keys), or a `tw.Recipe`. Without one: all defaults; with `env` the recipe
+                own-env.toml, with `prompts` prompts.toml, as on the command line
+    env         a registered name, "path/to/my_env.py:MyEnv", or the class itself, also from a notebook's cell; or a function that makes an
+                environment; or the whole section, as {"name": MyEnv, "options": {"size": 3}}
+    reward      a term to add to the environment's reward: a function of (turn, transition, trajectory), several of them in a list or by
+                name in a dictionary. It takes the place of the recipe's own terms. With `prompts`: the function that scores a response
+    credit      the name of an algorithm, or a function of rollouts that returns one number for each turn
+    prompts     train on these prompts instead of an environment: a JSONL file, or a list of texts or rows; `reward` scores the responses
+    reply       with `prompts`: a function of (task, history) that gives the next message to the agent, None when the dialogue is over
+    resume      the folder of a run to go on with. It keeps its recipe; `iterations` may grow, and a few settings may change: see
+                docs/recipes.md. What was an object has to be handed in again, unless this Python did so before
+    quiet       show nothing
+    reporter    shows progress in another way: see `turnwise.report.progress.Reporter`
+    trust       run the code that a run folder from elsewhere names
+    overrides   settings of the recipe: `seed=1`, `learner={"lr": 1e-4}`, `**{"collect.groups": 4}`
+
+    Progress goes to stderr: a live panel in a terminal, one display that is updated in a notebook, a line for each iteration elsewhere.
+    Ctrl-C (or the notebook's stop button) finishes the turn, saves and returns a result that is `interrupted`.
+
+    >>> result = tw.train(env=MyEnv, iterations=30)                                   # doctest: +SKIP
+    >>> result = tw.train(prompts="prompts.jsonl", reward=score)                      # doctest: +SKIP
+    >>> result = tw.train("recipes/quickstart.toml", credit="grpo", seed=1)           # doctest: +SKIP
+    >>> result = tw.train(resume=result.folder, iterations=80)                        # doctest: +SKIP
+    """
+    reporter = reporter or (Reporter() if quiet else default_reporter())
+    return train_given(recipe, Given(env, reward, credit, prompts, reply), overrides, resume, reporter, trust)
+
+
+def train_given(
+    recipe: RecipeLike | None,
+    given: Given,
+    overrides: Mapping[str, Any],
+    resume: str | PathLike[str] | None = None,
+    reporter: Reporter | None = None,
+    trust: bool = False,
+) -> Result:
+    """What `train` does, with all that describes the run in two parts: what has a word of its own, and settings by their keys."""
     if resume is not None:
         if recipe is not None:
             raise TurnwiseError("a resumed run keeps its recipe: give either resume, or a recipe")
-        return go_on(Run.open(resume), overrides, reporter, trust)
-    config = Config.load(recipe, overrides).trusted(trust)
+        run = Run.open(Path(resume))
+        return go_on(run, as_recipe(run.folder / CONFIG, given, overrides)[1], reporter, trust)
+    values, changes, source = as_recipe(given.default_recipe if recipe is None else recipe, given, overrides)
+    config = overridden(values, changes, source).trusted(trust)
     check_trainable(config)
     run = Run.create(config.out, config.name, to_toml(config))
     try:
@@ -68,6 +118,8 @@ def go_on(run: Run, changes: Mapping[str, Any], reporter: Reporter | None = None
     """Train in the folder of a run that was stopped, or that is finished and should be longer (`iterations`)."""
     config = resumed_config(run, changes).trusted(trust, run.folder)
     check_trainable(config)
+    for name in objects.names_in(config.model_dump(mode="json")):
+        objects.find(name)
     apply_changes(run, config, (reporter or Reporter()).note)
     return train_config(config, run, reporter)
 
@@ -76,6 +128,7 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
     """Train in the run's folder, from its last checkpoint."""
     check_trainable(config)
     reporter = reporter or Reporter()
+    objects.keep(run.folder, objects.names_in(config.model_dump(mode="json")), reporter.note)
     trackers = Trackers(run.folder, make_trackers(config.run.trackers, config.run.tracker_options), reporter.note)
     with Interrupt(reporter.note) as interrupted:
         shown: dict[str, Any] = {"say": reporter.note, "on_start": reporter.expect, "on_end": lambda trajectory: reporter.advance()}
@@ -87,7 +140,9 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
             trackers.open(config.model_dump(mode="json"), run.metrics())
             run.on_log = trackers.log
             with loaded_set_apart():
-                state = loop(run, system, state, reporter, interrupted)
+                state = loop(run, system, state, reporter, lambda: interrupted() or system.broken is not None)
+            if system.broken is not None:
+                raise with_way_on(system.broken, run)
             finished = state.finished(config.iterations)
             if finished:
                 system.learner.save_model(run.model, tokenizer=system.preprocessor)
@@ -101,6 +156,14 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
     return Result(run.folder, summary, not finished, metrics)
 
 
+def with_way_on(fault: EnvironmentFault, run: Run) -> EnvironmentFault:
+    """The same, and how to go on where something was learned before."""
+    if not run.checkpoints.is_dir():
+        return fault
+    way = f"What was learned before is kept: when that is mended, turnwise train --resume {quote(str(run.folder))}"
+    return EnvironmentFault(fault.message, "\n".join(filter(None, [fault.lines, way])))
+
+
 def keep_tokenizer(run: Run, system: System) -> None:
     """Keep the words of a tiny model in the run's folder, from which `export` makes its weights a model without the environment."""
     if system.config.model.path is None and not run.tokenizer.exists():
@@ -108,9 +171,52 @@ def keep_tokenizer(run: Run, system: System) -> None:
 
 
 def evaluate(
-    source: str | Path | None = None,
+    source: RecipeLike | Result | None = None,
     *,
-    env: str | None = None,
+    env: EnvLike | None = None,
+    reward: RewardLike | None = None,
+    prompts: PromptsLike | None = None,
+    reply: str | ReplyFunction | None = None,
+    split: str | None = None,
+    n: int | Literal["all"] | None = None,
+    seed: int | None = None,
+    temperature: float | None = None,
+    repeats: int | None = None,
+    quiet: bool = False,
+    reporter: Reporter | None = None,
+    trust: bool = False,
+    **overrides: Any,
+) -> Evaluation:
+    """Play a fixed panel of tasks, and count.
+
+    source      who plays: a run (its folder, or what `tw.train` returned), a model folder, or a recipe (a file, a dictionary, a
+                `tw.Recipe`) with the model that it names. None with
+                `**{"engine.name": "openai", "engine.url": …, "engine.model": …}`: a server
+    env         the environment, if not the run's own: a name, a class, a function that makes one, or the whole section
+    reward      reward terms, if not the run's own; with prompts: the function that scores a response
+    prompts     prompts to measure on, in place of an environment; `reply` goes with them
+    split, n    the tasks: `n` of the split, always the same ones. None: a run and a recipe on their own environment bring their panel, the
+                one that training measures on (`eval.split`, `eval.n`, `eval.seed`); with "all", another split, or anything else: the
+                whole split
+    seed        which tasks, and the chance that they meet; none: the recipe's own
+    temperature 0 is greedy; none: the recipe's own
+    repeats     attempts at each task; none: the recipe's own
+    quiet       show nothing; `reporter` shows progress in another way
+    trust       run the code that a run folder from elsewhere names
+    overrides   settings of the recipe, as for `tw.train`
+
+    >>> tw.evaluate(result, n=128).success                                            # doctest: +SKIP
+    >>> tw.evaluate("runs/mine", env=MyEnv, split="test", temperature=0)              # doctest: +SKIP
+    """
+    reporter = reporter or (Reporter() if quiet else default_reporter())
+    given = Given(env, reward, None, prompts, reply)
+    return evaluate_given(source, given, overrides, split, n, seed, temperature, repeats, reporter, trust)
+
+
+def evaluate_given(
+    source: RecipeLike | Result | None,
+    given: Given,
+    overrides: Mapping[str, Any],
     split: str | None = None,
     n: int | Literal["all"] | None = None,
     seed: int | None = None,
@@ -118,25 +224,22 @@ def evaluate(
     repeats: int | None = None,
     reporter: Reporter | None = None,
     trust: bool = False,
-    **overrides: Any,
 ) -> Evaluation:
-    """Play a fixed panel with a run, a model folder or a recipe; with `**{"engine.name": "openai"}` and a url and model of a server, with
-    nothing of these. A run and a recipe bring their own panel (`eval.split`, `eval.n`, `eval.seed`, `eval.repeats`), the one that training
-    measures on; with `n="all"`, with another split, and of anything else, the whole split is played. Temperature 0 is greedy, none: the
-    recipe's own."""
-    found = vouched(read_source(source, env, overrides), trust)
-    config, reporter = found.config, reporter or Reporter()
+    """What `evaluate` does, likewise."""
+    reporter = reporter or Reporter()
+    config, folder = source_config(source, given, overrides, trust, reporter.note)
     shown: dict[str, Any] = {"say": reporter.note, "on_start": reporter.expect, "on_end": lambda trajectory: reporter.advance()}
-    system = System(config, model_folder=model_folder(found), **shown)
+    system = System(config, model_folder=folder, **shown)
     try:
-        chosen = choose_panel(system, found, split, n, seed, repeats)
+        chosen = choose_panel(system, says_how(source, given, overrides), split, n, seed, repeats)
+        system.look(chosen.panel)
         warmth = config.eval.temperature if temperature is None else temperature
         reporter.begin(chosen.words, 0, 0)
         reporter.phase("evaluation")
         collector = system.collector(warmth)
         result = run_panel(collector, chosen.panel, chosen.seed, chosen.repeats)
         reporter.end()
-        report_faults(result, reporter)
+        report_faults(result, reporter, system.faults)
         result.settings = settings_of(config, chosen.split, chosen.seed, collector.max_turns) | {"temperature": warmth}
         return result
     finally:
@@ -154,21 +257,26 @@ class Chosen(NamedTuple):
     words: str
 
 
+def says_how(source: Any, given: Given, overrides: Mapping[str, Any]) -> bool:
+    """Whether a source says itself how it is measured: a run or a recipe on its own environment. Of a model, the environment was given."""
+    return source is not None and given.env is None and given.prompts is None and "env.name" not in overrides
+
+
 def choose_panel(
-    system: System, source: Source, split: str | None, n: int | Literal["all"] | None, seed: int | None, repeats: int | None
+    system: System, measured: bool, split: str | None, n: int | Literal["all"] | None, seed: int | None, repeats: int | None
 ) -> Chosen:
     """The panel that is meant; whether it is the one that training measured on is said in any case."""
     own, env = system.config.eval, system.config.env.name
-    size = own.n if n is None and split is None and source.measured else None if n is None or n == "all" else n
+    size = own.n if n is None and split is None and measured else None if n is None or n == "all" else n
     chosen, chance = split or own.split, own.seed if seed is None else seed
     panel = system.panel_of(chosen, size, chance)
     words = f"evaluating on {env}: {len(panel)} tasks of {chosen} (panel {panel.hash})"
-    if source.measured:
+    if measured:
         same = size == own.n and (chosen, chance) == (own.split, own.seed)
         of_run = panel if same else system.panel_of(own.split, own.n, own.seed)
         other = f"not the {len(of_run)} tasks of {own.split} that training measures on (panel {of_run.hash})"
         words += ", the panel that training measures on" if panel.hash == of_run.hash else f", {other}"
-    return Chosen(panel, chosen, chance, (own.repeats if source.measured else 1) if repeats is None else repeats, words)
+    return Chosen(panel, chosen, chance, (own.repeats if measured else 1) if repeats is None else repeats, words)
 
 
 def settings_of(config: Config, split: str, seed: int, max_turns: int) -> dict[str, Any]:
@@ -178,49 +286,59 @@ def settings_of(config: Config, split: str, seed: int, max_turns: int) -> dict[s
     return {"environment": config.env.name, "split": split, "seed": seed, "max_turns": max_turns} | own
 
 
-def report_faults(result: Evaluation, reporter: Reporter) -> None:
-    """Attempts that a fault ended count as failures, so somebody must hear of it; an engine that answered nothing is an error."""
-    failed = [trajectory for trajectory in result.trajectories if trajectory.stop is Stop.ENGINE_FAULT]
-    if failed and len(failed) == len(result.trajectories) and not any(trajectory.turns for trajectory in failed):
-        raise TurnwiseError(f"the engine answered none of {len(failed)} attempts. The first: {failed[0].stop_detail}")
-    if failed:
-        reporter.note(
-            f"warning: {len(failed)} of {len(result.trajectories)} attempts were ended by a fault of the engine and count as failures. "
-            f"The first: {failed[0].stop_detail}"
-        )
-    broken = [trajectory for trajectory in result.trajectories if trajectory.stop in (Stop.ENVIRONMENT_FAULT, Stop.ENVIRONMENT_TIMEOUT)]
-    if broken:
-        reporter.note(
-            f"warning: {len(broken)} of {len(result.trajectories)} attempts were ended by a fault of the environment, and count as failed. "
-            f"The first, at task {broken[0].task}: {broken[0].stop_detail}"
-        )
-    unread = sum(trajectory.stop is Stop.CONTEXT_LIMIT and not trajectory.turns for trajectory in result.trajectories)
-    if unread:
-        reporter.note(
-            f"warning: {unread} of {len(result.trajectories)} attempts ended before their first turn, because the prompt did not fit into "
-            "agent.max_prompt_tokens, and count as failed: raise it, or shorten the prompt"
-        )
+def report_faults(result: Evaluation, reporter: Reporter, faults: FaultWatch) -> None:
+    """Attempts that a fault ended count as failures, so somebody must hear of it; where nearly all were ended so, that is an error."""
+    tried = [trajectory for trajectory in result.trajectories if trajectory.stop is not Stop.CANCELLED]
+    bad = [trajectory for trajectory in tried if spoilt(trajectory)]
+    if bad and len(bad) >= NEARLY_ALL * len(tried):
+        raise faults.verdict(bad, len(tried))
+    for stop, whose in WHOSE.items():
+        found = [trajectory for trajectory in bad if trajectory.stop is stop]
+        if found:
+            remedy = ". Raise it, or shorten the prompt" if stop is Stop.CONTEXT_LIMIT else ""
+            why = f": {found[0].stop_detail}" if found[0].stop_detail else ""
+            reporter.note(
+                f"warning: {len(found)} of {len(tried)} attempts were ended by {whose}, and count as failed{remedy}. "
+                f"The first, at task {found[0].task}{why}"
+            )
 
 
 def source_config(
-    source: str | Path | None, env: str | None, overrides: Mapping[str, Any], trust: bool = False
+    source: RecipeLike | Result | None,
+    given: Given | None,
+    overrides: Mapping[str, Any],
+    trust: bool = False,
+    say: Callable[[str], None] = lambda text: None,
 ) -> tuple[Config, Path | None]:
-    """The config and the model folder that `evaluate` means. Code that a run from elsewhere names is only for who trusts it."""
-    found = vouched(read_source(source, env, overrides), trust)
-    return found.config, model_folder(found)
+    """The config and the model folder that `evaluate` means: a run's own, a model folder with the defaults, a recipe with the model that
+    it names, or a server. Code that a run from elsewhere names is only for who trusts it."""
+    given = given or Given()
 
+    def resolved(recipe: RecipeLike | None, **more: Any) -> Config:
+        values, changes, name = as_recipe(recipe, given, overrides)
+        return overridden(values, {**more, **changes}, name)
 
-def vouched(source: Source, trust: bool = False) -> Source:
-    """The same source, once somebody vouches for the code that it names."""
-    source.config.trusted(trust, source.run.folder if source.run is not None else None)
-    return source
-
-
-def model_folder(source: Source) -> Path | None:
-    """Where the weights lie; none where the recipe names a model or the model is a server's."""
-    if source.run is None or source.config.engine.name == "openai":
-        return source.folder
-    return model_of(source.run, source.config)
+    if source is None:
+        if overrides.get("engine.name") != "openai":
+            raise TurnwiseError("say what to evaluate: a run, a model folder, a recipe, or a server (engine.name=openai)")
+        if given.env is None and given.prompts is None and "env.name" not in overrides:
+            raise TurnwiseError("say which environment the server's model should play (env=…)")
+        return resolved(None), None
+    if isinstance(source, Mapping | Config):
+        return resolved(source), None
+    path = source.folder if isinstance(source, Result) else Path(source)
+    if path.suffix == ".toml":
+        return resolved(path).trusted(trust), None
+    if (path / CONFIG).is_file():
+        run = Run.open(path)
+        config = resolved(path / CONFIG).trusted(trust, run.folder)
+        objects.keep(path, objects.names_in(config.model_dump(mode="json")), say, write=False)
+        return config, None if config.engine.name == "openai" else model_of(run, config)
+    if not (path / "config.json").is_file():
+        raise TurnwiseError(f"{path} is neither a run (no {CONFIG}) nor a model folder (no config.json)")
+    if given.env is None and given.prompts is None:
+        raise TurnwiseError(f"{path} is a model: say which environment it should play (env=…)")
+    return resolved(None, **{"model.path": str(path)}), path
 
 
 def model_of(run: Run, config: Config) -> Path:

@@ -12,10 +12,12 @@ from typing import Any
 
 import torch
 
+from turnwise import credit
 from turnwise.agent import Agent, AgentSettings
 from turnwise.config import Config
 from turnwise.control import neutral_deep
 from turnwise.engines.base import Engine
+from turnwise.envs.locate import CREDIT, is_reference, load_reference
 from turnwise.errors import TurnwiseError, unknown_name
 from turnwise.learn.learner import Learner
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
@@ -68,6 +70,14 @@ def read_tools(tools: str | Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, A
             f"{source}: tools are a list of JSON schemas, each with a name: {{type, function: {{name, description, parameters}}}}"
         )
     return tuple(dict(tool) for tool in tools if isinstance(tool, Mapping))
+
+
+def know_credit(config: Config) -> None:
+    """Check the recipe's credit and its options; a function of the user's own becomes known under the name that the recipe has for it."""
+    name = config.credit.name
+    if is_reference(name):
+        credit.algorithms.adopt(name, load_reference(name, CREDIT))
+    credit.algorithms[name].bind(config.credit.options, credit.algorithms.kind)
 
 
 def build_learner(config: Config, model: Any, vision: Vision | None = None) -> Learner:

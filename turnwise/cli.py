@@ -182,6 +182,16 @@ def lab(
     run_lab(algos, problems, group_sizes, load or [], out, quick=quick, train=train, seeds=seeds, seed=seed, skill=skill)
 
 
+Prompts = Annotated[str | None, typer.Option(metavar="FILE.jsonl", help="Your own prompts instead of an environment; needs --reward.")]
+RewardName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE:FUNCTION", help="With --prompts: score(task, response). Else a term to add: f(turn, transition, trajectory)."
+    ),
+]
+Reply = Annotated[
+    str | None, typer.Option(metavar="FILE:FUNCTION", help="With --prompts: reply(task, history), the next message; None when it is over.")
+]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Overrides of the recipe, as in credit.name=grpo.")]
 
 
@@ -192,6 +202,9 @@ def train(
     ] = None,
     overrides: Overrides = None,
     env: Annotated[str | None, typer.Option(help="Train on this environment; a file of your own: path/to/my_env.py:MyEnv.")] = None,
+    prompts: Prompts = None,
+    reward: RewardName = None,
+    reply: Reply = None,
     resume: Annotated[
         str | None, typer.Option(metavar="RUN", help="Go on with a run that was stopped, or lengthen it: iterations=80.")
     ] = None,
@@ -205,7 +218,7 @@ def train(
     if help_config:
         say(commands.help_config())
         return
-    raise typer.Exit(commands.train(recipe, overrides or [], env, resume, dry_run))
+    raise typer.Exit(commands.train(recipe, overrides or [], env, resume, dry_run, prompts, reward, reply))
 
 
 @app.command(name="eval")
@@ -216,6 +229,9 @@ def evaluate(
         str | None, typer.Option(help="random, expert: without a model. plain, react, reflexion: the model by prompting alone.")
     ] = None,
     env: Annotated[str | None, typer.Option(help="The environment, if not the run's own.")] = None,
+    prompts: Prompts = None,
+    reward: RewardName = None,
+    reply: Reply = None,
     split: Annotated[str | None, typer.Option(help="The whole of another split, if not the run's own panel.")] = None,
     n: Annotated[
         str | None, typer.Option(metavar="N", help="Tasks of the panel, or all. Default: a run's or recipe's own panel, else all.")
@@ -239,7 +255,8 @@ def evaluate(
 
     served = {"engine.name": engine or ("openai" if url else None), "engine.url": url, "engine.model": model}
     changes = {key: value for key, value in served.items() if value is not None}
-    commands.evaluate(source, overrides or [], changes, agent, env, split, n, seed, temperature, repeats, as_json, save, trials, examples)
+    common = (agent, env, split, n, seed, temperature, repeats, as_json, save, trials, examples)
+    commands.evaluate(source, overrides or [], changes, *common, prompts, reward, reply)
 
 
 @app.command()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,10 +13,10 @@ from turnwise.collect.player_policy import PLAYERS
 from turnwise.config import Config
 from turnwise.console import Console
 from turnwise.early import look, read_source
-from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.errors import Stopped, TurnwiseError, unknown_name
 from turnwise.evaluation import Evaluation, Share, run_panel
 from turnwise.files import write_text_atomically
-from turnwise.recipes import help_config, is_override, parse_override, to_toml
+from turnwise.recipes import help_config, is_override, overridden, parse_override, shipped_recipe, to_toml
 from turnwise.report.progress import reporter
 from turnwise.runs import CONFIG, Run
 from turnwise.terminal import command, say
@@ -28,31 +27,46 @@ PROMPTED = ("plain", "react", "reflexion")  # agents of turnwise.baselines
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 
 
-def train(recipe: str | None, overrides: list[str], env: str | None, resume: str | None, dry_run: bool) -> int:
+def train(
+    recipe: str | None,
+    overrides: list[str],
+    env: str | None,
+    resume: str | None,
+    dry_run: bool,
+    prompts: str | None = None,
+    reward: str | None = None,
+    reply: str | None = None,
+) -> int:
     """`turnwise train`. The exit code: 0, or 130 where it was interrupted."""
+    from turnwise.arguments import Given, as_recipe
+
     if recipe is not None and is_override(recipe):  # the first override stands where a recipe may stand
         overrides, recipe = [recipe, *overrides], None
-    changes = dict(parse_override(text) for text in overrides) | ({"env.name": env} if env is not None else {})
+    given, typed = Given(env, reward, None, prompts, reply), dict(parse_override(text) for text in overrides)
     if resume is not None and recipe:
         raise TurnwiseError(f"a resumed run keeps its recipe: give either --resume RUN, or {recipe}")
-    named = Run.open(resume).folder / CONFIG if resume else recipe or default_recipe(env)
-    look(Config.load(named, changes), hub=not dry_run)  # before torch is imported
+    source = None if resume else recipe or given.default_recipe or shipped_recipe("quickstart")
+    values, changes, name = as_recipe(Run.open(resume).folder / CONFIG if resume else source, given, typed)
+    config = overridden(values, changes, name)  # a mistake is told before torch is imported
+    if not resume:  # a run brings what it names
+        look(config, hub=not dry_run)
     from turnwise import api
     from turnwise.report.summary import closing_words, in_words, measured_words
     from turnwise.resume import resumed_config
 
     console = Console()
     if dry_run:
-        config = resumed_config(Run.open(resume), changes) if resume else Config.load(recipe or default_recipe(env), changes)
+        config = resumed_config(Run.open(resume), changes) if resume else overridden(values, changes, name)
         api.check_trainable(config, runs=False)
         console.print(Text(to_toml(config)), soft_wrap=True)
         for line in forecast(config):
             console.print(Text(line), soft_wrap=True)
         return 0
-    if resume is not None:
-        result = api.train(resume=resume, reporter=reporter(console), **changes)
-    else:
-        result = api.train(recipe or default_recipe(env), reporter=reporter(console), **changes)
+    try:
+        result = api.train_given(source, given, typed, resume, reporter(console))
+    except Stopped as error:
+        console.print(Text(str(error)), soft_wrap=True)
+        return INTERRUPTED
     run = Run.open(result.folder)
     if result.interrupted:
         words = f"Success on {result.summary['panel_size']} held-out tasks: {measured_words(result.summary)}."
@@ -70,23 +84,10 @@ def sft(recipe: str | None, overrides: list[str]) -> int:
     """`turnwise sft`: a recipe's warm start and nothing after it."""
     if recipe is not None and is_override(recipe):
         overrides, recipe = [recipe, *overrides], None
-    source = recipe or str(default_recipe(None))
+    source = recipe or str(shipped_recipe("quickstart"))
     if Config.load(source, overrides).sft is None:
         raise TurnwiseError(f"recipe {source} has no [sft] section, so there is no warm start to make. Say how large it is: sft.tasks=256")
     return train(source, [*overrides, "iterations=0"], None, None, False)
-
-
-def default_recipe(env: str | None) -> Path:
-    """The quickstart, or for an environment of the user's own its form without the household and without a warm start."""
-    return shipped_recipe("quickstart" if env is None else "own-env")
-
-
-def shipped_recipe(name: str) -> Path:
-    """A recipe that comes with Turnwise: beside the package in a checkout, under the environment's share/ where it was installed."""
-    for folder in (Path(__file__).parent.parent / "recipes", Path(sys.prefix) / "share" / "turnwise" / "recipes"):
-        if (folder / f"{name}.toml").is_file():
-            return folder / f"{name}.toml"
-    raise TurnwiseError(f"the recipe {name}.toml that comes with Turnwise was not found; give the path of a recipe")
 
 
 def finish(console: Console, run: Run, result: Any, words: list[str], in_words: Any) -> None:
@@ -196,6 +197,9 @@ def evaluate(
     save: str | None = None,
     trials: int = 3,
     examples: int = 0,
+    prompts: str | None = None,
+    reward: str | None = None,
+    reply: str | None = None,
 ) -> None:
     """`turnwise eval`."""
     if source is not None and is_override(source):
@@ -204,9 +208,10 @@ def evaluate(
     size = panel_size(n)
     common: dict[str, Any] = {"env": env, "split": split, "n": size, "seed": seed, "temperature": temperature, "repeats": repeats}
     common["reporter"] = reporter(Console(stderr=True))  # standard output is the result alone
-    if agent in PROMPTED or (agent is None and (source is not None or changes.get("engine.name") == "openai")):
+    if prompts is None and (agent in PROMPTED or (agent is None and (source is not None or changes.get("engine.name") == "openai"))):
         named = read_source(source, env, changes)
-        look(named.config, hub=named.run is None)  # a run brings its weights
+        if named.run is None:  # a run brings what it names
+            look(named.config)
     if agent in PROMPTED:
         from turnwise import baselines
 
@@ -222,8 +227,10 @@ def evaluate(
         )
     else:
         from turnwise import api
+        from turnwise.arguments import Given
 
-        result = api.evaluate(source, **common, **changes)
+        given = Given(env, reward, None, prompts, reply)
+        result = api.evaluate_given(source, given, changes, split, size, seed, temperature, repeats, common["reporter"])
     if save is not None:
         write_text_atomically(save, json.dumps(result.record(), allow_nan=False, default=float) + "\n")
         say(f"written: {save}", err=True)
@@ -268,8 +275,9 @@ def evaluate_player(
     factory = portable(config.env.name, config.env.options)
     limits: dict[str, Any] = {"workers": config.env.workers, "timeout": config.env.timeout, "memory_mb": config.env.memory_mb}
     with Pool(Advised(factory) if agent == "expert" else factory, 32, **limits) as pool:
-        result = run_panel(Collector(pool, policy, system.max_turns, system.rewards, ordered=False), panel, seed, repeats)
-    api.report_faults(result, reporter(Console(stderr=True)))
+        collector = Collector(pool, policy, system.max_turns, system.rewards, ordered=False, on_fault=system.faults.hear)
+        result = run_panel(collector, panel, seed, repeats)
+    api.report_faults(result, reporter(Console(stderr=True)), system.faults)
     settings = api.settings_of(config, split or config.eval.split, seed, system.max_turns)
     result.settings = settings | {"player": agent, "temperature": None}
     return result

@@ -18,12 +18,10 @@ from turnwise.unread import look_at
 
 
 class Source(NamedTuple):
-    """What is evaluated or watched: its config, the run or the model folder that it is, and whether it says itself how it is measured."""
+    """What is evaluated or watched: its config, and the run that it is."""
 
     config: Config
     run: Run | None = None
-    folder: Path | None = None
-    measured: bool = False  # a run or a recipe on its own environment: its [eval] section is meant
 
 
 def read_source(source: str | Path | None, env: str | None, overrides: Mapping[str, Any]) -> Source:
@@ -35,17 +33,17 @@ def read_source(source: str | Path | None, env: str | None, overrides: Mapping[s
         if env is None and "env.name" not in changes:
             raise TurnwiseError("say which environment the server's model should play (env=…)")
         return Source(Config.load(None, changes))
-    path, own = Path(source), "env.name" not in changes
+    path = Path(source)
     if path.suffix == ".toml":
-        return Source(Config.load(path, changes), measured=own)
+        return Source(Config.load(path, changes))
     if (path / CONFIG).is_file():
-        return Source(Config.load(path / CONFIG, changes), run=Run.open(path), measured=own)
+        return Source(Config.load(path / CONFIG, changes), run=Run.open(path))
     if not (path / "config.json").is_file():
         what = "there is no such folder" if not path.exists() else f"it is neither a run (no {CONFIG}) nor a model folder (no config.json)"
         raise TurnwiseError(f"{path}: {what}")
     if env is None:
         raise TurnwiseError(f"{path} is a model: say which environment it should play (env=…)")
-    return Source(Config.load(None, {"model.path": str(path), **changes}), folder=path)
+    return Source(Config.load(None, {"model.path": str(path), **changes}))
 
 
 def look(config: Config, hub: bool = True) -> Config:
@@ -66,7 +64,8 @@ def look_at_player(agent: str, env: str | None, options: Mapping[str, Any]) -> N
     changes = {f"env.options.{key}": value for key, value in options.items()}
     if agent not in PLAYERS:
         found = read_source(agent, env, changes)
-        look(found.config, hub=found.run is None)  # a run brings its weights
+        if found.run is None:  # a run brings what it names
+            look(found.config)
     elif env is not None:
         look(Config.load(None, {"agent.max_prompt_tokens": 500, **changes, "env.name": env}))
 

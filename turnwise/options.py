@@ -130,6 +130,12 @@ class Registry(Generic[F]):
 
         return add
 
+    def adopt(self, name: str, function: F) -> None:
+        """Make a function of the user's own known under the name that a recipe has for it, in place of what that name meant before."""
+        doc = inspect.getdoc(function) or ""
+        summary = " ".join(doc.split("\n\n")[0].split()) or f"a function of your own ({name})"
+        self._ready()[name] = Entry(name, function, summary, "", read_options(function))
+
     def _ready(self) -> dict[str, Entry[F]]:
         if self._load is not None:
             load, self._load = self._load, None
@@ -158,7 +164,7 @@ def read_options(function: Callable[..., Any]) -> dict[str, Option]:
     """The keyword-only parameters of a function as options."""
     hints = get_type_hints(function, include_extras=True)
     return {
-        name: _read_option(name, hints[name], parameter.default)
+        name: _read_option(name, hints.get(name, type(parameter.default)), parameter.default)
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }

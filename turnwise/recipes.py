@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from hashlib import blake2b
+from os import PathLike
 from pathlib import Path
 from typing import Any, get_args
 
@@ -26,19 +28,53 @@ CREDIT = str(Credit.model_fields["name"].default)
 CRITIC_ALGORITHMS = {"gae": None, "bi_level_gae": "token"}
 
 
-def load(recipe: str | Path | None, overrides: Sequence[str] | Mapping[str, Any] | None = None) -> Config:
+def load(
+    recipe: str | PathLike[str] | Mapping[str, Any] | Config | None, overrides: Sequence[str] | Mapping[str, Any] | None = None
+) -> Config:
     """What `Config.load` does."""
-    values = read_recipe(Path(recipe)) if recipe is not None else {}
     pairs = list(overrides.items()) if isinstance(overrides, Mapping) else [parse_override(text) for text in overrides or ()]
-    trained = _trained(values)
+    values, source = read_values(recipe)
+    return overridden(values, dict(pairs), source)
+
+
+def overridden(values: Mapping[str, Any], changes: Mapping[str, Any], source: str) -> Config:
+    """A config from plain values and dotted overrides, checked."""
+    now, trained = dict(values), _trained(values)
+    _overridden(now, list(changes.items()))
+    if "name" not in changes:
+        _rename(now, trained)
+    config = check(now, source)
+    if source.endswith(".toml") and (folder := run_of(Path(source))) is not None:
+        config._folder, config._typed = folder, tuple(code_in(dict(changes)))
+    return config
+
+
+def read_values(recipe: str | PathLike[str] | Mapping[str, Any] | Config | None) -> tuple[dict[str, Any], str]:
+    """The plain values of a recipe, however it is given, and what it is called in messages. A dictionary may have dotted keys, and
+    `extends` as a file may, relative to the folder that one is in."""
+    if recipe is None:
+        return {}, "the defaults"
+    if isinstance(recipe, Config):
+        return recipe.model_dump(mode="json"), "given as an object"
+    if not isinstance(recipe, Mapping):
+        return read_recipe(Path(recipe)), str(recipe)
+    values = dict(recipe)
+    base = read_recipe(Path(str(values.pop("extends")))) if "extends" in values else {}
+    return _merged(base, _overridden({}, list(values.items()))), "given as a dictionary"
+
+
+def _overridden(values: dict[str, Any], pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     for key, value in sorted(pairs, key=lambda item: not item[0].endswith(".name")):  # names first: they decide which options there are
         _set(values, key, value)
-    if "name" not in (key for key, _ in pairs):
-        _rename(values, trained)
-    config = check(values, str(recipe) if recipe is not None else "the defaults")
-    if recipe is not None and (folder := run_of(Path(recipe))) is not None:
-        config._folder, config._typed = folder, tuple(code_in(dict(pairs)))
-    return config
+    return values
+
+
+def shipped_recipe(name: str) -> Path:
+    """A recipe that comes with Turnwise: beside the package in a checkout, under the environment's share/ where it was installed."""
+    for folder in (Path(__file__).parent.parent / "recipes", Path(sys.prefix) / "share" / "turnwise" / "recipes"):
+        if (folder / f"{name}.toml").is_file():
+            return folder / f"{name}.toml"
+    raise TurnwiseError(f"the recipe {name}.toml that comes with Turnwise was not found; give the path of a recipe")
 
 
 def run_of(recipe: Path) -> Path | None:

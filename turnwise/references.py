@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.objects import is_given
 
 NAME = r"[A-Za-z_]\w*"
 DOTTED = re.compile(rf"{NAME}(\.{NAME})*")
@@ -65,6 +66,8 @@ def code_in(values: Any) -> list[str]:
                 walk(inner, key)
         elif isinstance(value, Path):
             walk(str(value), key)
+        elif isinstance(value, str) and is_given(value):
+            return  # an object of this process: nothing is imported for it
         elif isinstance(value, str) and (LIKE_CODE.fullmatch(value.strip()) or (key in STARTED and value and value != "none")):
             found.add(value)
 

@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 
 from turnwise import credit
+from turnwise.build import know_credit
 from turnwise.config import Config
+from turnwise.envs.locate import is_reference
 from turnwise.errors import TurnwiseError
 from turnwise.recipes import parse_override
 from turnwise.report.agreement import agreement, biggest_differences
@@ -58,8 +60,11 @@ def replay(
         iteration = known[-1]
     rollouts = stored_rollouts(run, iteration)
     variants = _variants(run, overrides, also, update)
-    if update:
-        variants[0].config.trusted(trust, run.folder)
+    trusted = variants[0].config
+    if update or is_reference(trusted.credit.name):
+        trusted.trusted(trust, run.folder)
+    for variant in variants:
+        know_credit(variant.config)
     credits = [credit.assign(variant.config.credit.name, rollouts, **variant.config.credit.options) for variant in variants]
     by_turn = [given.by_turn(rollouts) for given in credits]
     records = run.trajectories(iteration)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from turnwise.config import Config
-from turnwise.envs.locate import CONTEXT, ENVIRONMENT, REWARD, TRACKER, Kind, check_reference, is_reference
+from turnwise.envs.locate import CONTEXT, CREDIT, ENVIRONMENT, REWARD, TRACKER, Kind, check_reference, is_reference
 from turnwise.references import code_in
 from turnwise.trackers import TRACKERS, make_trackers
 
@@ -20,7 +20,7 @@ def look_at(config: Config) -> None:
 
 def named(config: Config) -> Iterator[tuple[str, Kind]]:
     """The code that a recipe names where it is told what kind of thing that is."""
-    parts = [(config.env.name, ENVIRONMENT), (config.agent.context, CONTEXT)]
+    parts = [(config.env.name, ENVIRONMENT), (config.agent.context, CONTEXT), (config.credit.name, CREDIT)]
     parts += [(term.function, REWARD) for term in config.reward]
     parts += [(name, TRACKER) for name in config.run.trackers if name not in TRACKERS]
     return ((name, kind) for name, kind in parts if is_reference(name))

@@ -28,7 +28,7 @@ def explain(rollouts: Rollouts, **options: Any) -> dict[str, NDArray[Any]]:
     `anchor_group` (a dense id) and `anchor_size` (turns in that group)."""
     chosen = algorithms["gigpo"].bind(options, algorithms.kind)
     r = rollouts.in_order()
-    segment, size = anchor_groups(r, chosen["anchors"], chosen["threshold"])
+    segment, size = anchor_groups(r, chosen["anchors"], chosen["threshold"], chosen["linkage"])
     returns = discounted_returns(r, chosen["gamma"])
     score = returns - chosen["invalid_penalty"] * ~r.valid
     shared = {name: chosen[name] for name in ("norm", "weighting", "invalid_penalty")}

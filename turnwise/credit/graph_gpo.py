@@ -19,7 +19,7 @@ from typing import Annotated
 import numpy as np
 
 from turnwise.anchors import UNKNOWN, Ints
-from turnwise.credit.anchor_groups import AnchorRule, Threshold, anchor_groups
+from turnwise.credit.anchor_groups import AnchorRule, Linkage, Threshold, anchor_groups
 from turnwise.credit.gigpo import EpisodeWeight, StepWeight, step_credit
 from turnwise.credit.grpo import episode_credit
 from turnwise.credit.registry import register
@@ -42,9 +42,10 @@ def graph_gpo(
     invalid_penalty: Penalty = 0.0,
     anchors: AnchorRule = "exact",
     threshold: Threshold = 0.95,
+    linkage: Linkage = "complete",
 ) -> Floats:
     """Episode credit plus step credit on the distance to success in the graph of states that the group visited."""
-    node, size = anchor_groups(r, anchors, threshold)
+    node, size = anchor_groups(r, anchors, threshold, linkage)
     here, there = distances(r, node, size)
     exponent = there - here + 1 if relative else there
     score = scale * np.power(gamma, exponent) - invalid_penalty * ~r.valid

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, get_type_hints
 
+from turnwise import objects
 from turnwise.errors import TurnwiseError, unknown_name
 from turnwise.references import check_unread, home_of, is_reference, lacking, parse
 
@@ -71,6 +72,9 @@ PARSER = Kind("parser", takes=("response",), gives=("parsed", "str", "tuple"))
 def load_reference(reference: str, kind: Kind = ENVIRONMENT) -> Any:
     """The class or function that a reference points to, checked to be of a kind; nothing of it was called. The part after ':' may be left
     out of a file with one environment."""
+    if objects.is_given(reference):
+        _check(objects.find(reference), kind, reference)
+        return objects.find(reference)
     check_reference(reference, kind)
     place, attribute = parsed = parse(reference)
     module = load_file(Path(place)) if parsed.path is not None else _load_module(place, reference)
@@ -98,7 +102,8 @@ def load_registered(factory: str) -> Any:
 
 def check_reference(reference: str, kind: Kind = ENVIRONMENT) -> None:
     """What can be said of a reference while nothing of it is imported."""
-    check_unread(reference, kind.methods, kind.word)
+    if not objects.is_given(reference):  # what this process has is looked at when it is asked for
+        check_unread(reference, kind.methods, kind.word)
 
 
 def _check(target: Any, kind: Kind, reference: str) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, TypeVar, cast
 
+from turnwise import objects
 from turnwise.envs.base import Env
 from turnwise.envs.locate import is_reference, load_reference, load_registered
 from turnwise.errors import TurnwiseError, unknown_name
@@ -171,6 +172,8 @@ def spec(name: str) -> Spec:
     discover()
     if name in _specs:
         return _specs[name]
+    if objects.is_given(name):
+        return Spec(name, load_reference(name), source="handed in from Python")
     if is_reference(name):
         return Spec(name, name, source="your own file")
     if name in _broken:
@@ -199,13 +202,14 @@ def resolve(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
     """The factory of an environment with its options bound, after both were checked; nothing is made yet."""
     entry = spec(name)
     factory = entry.load()
-    options = {**entry.options, **options}
+    options = objects.put_back({**entry.options, **options})
     _check_options(name, factory, options)
     return partial(factory, **options)
 
 
 def portable(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
     """Like `resolve`, but fit for another process, where a name that was registered at run time is not known."""
+    options = objects.put_back(options)
     bound = resolve(name, options)
     entry = spec(name)
     if not isinstance(entry.factory, str):

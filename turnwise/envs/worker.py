@@ -50,16 +50,24 @@ class Request(NamedTuple):
 
 
 def serve(connection: Connection) -> None:
-    """Answer requests in their order until None comes or the pool's process ends."""
+    """A fresh interpreter: it is told what to play, then plays."""
     setup: Setup = pickle.loads(connection.recv_bytes())
+    limit = None if setup.memory_mb is None else setup.memory_mb * MEGABYTE
+    play_requests(connection, setup.parent, lambda: _factory(setup), limit, setup.memory_mb)
+
+
+def play_requests(
+    connection: Connection, parent: int, load: Callable[[], Callable[[], Any]], limit: int | None, memory_mb: int | None
+) -> None:
+    """Answer requests in their order until None comes or the pool's process ends. `limit` is in bytes, `memory_mb` what is said of it."""
     inbox: SimpleQueue[Request | None] = SimpleQueue()
-    Thread(target=_read, args=(connection, inbox, setup.parent), daemon=True).start()
-    if setup.memory_mb is not None:
-        resource.setrlimit(resource.RLIMIT_DATA, (setup.memory_mb * MEGABYTE, setup.memory_mb * MEGABYTE))
-    seats = Seats(_factory(setup))
+    Thread(target=_read, args=(connection, inbox, parent), daemon=True).start()
+    if limit is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    seats = Seats(load())
     connection.send_bytes(b"started")
     while (request := inbox.get()) is not None:
-        connection.send_bytes(_pack(_explained(_play(seats, request), setup.memory_mb)))
+        connection.send_bytes(_pack(_explained(_play(seats, request), memory_mb)))
     seats.close()
     connection.close()
 
@@ -89,7 +97,7 @@ def _play(seats: Seats, request: Request) -> Answer:
 
 def _explained(answer: Answer, memory_mb: int | None) -> Answer:
     if memory_mb is not None and isinstance(answer, Failure) and answer.message.startswith("MemoryError"):
-        return Failure(f"{answer.message} (the memory limit of a worker is {memory_mb} MB)", answer.traceback)
+        return Failure(f"{answer.message} (the memory limit of a worker is {memory_mb} MB)", answer.traceback, answer.own_lines)
     return answer
 
 

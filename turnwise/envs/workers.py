@@ -6,6 +6,7 @@ slots of the lost worker go on: tasks and seeds fix an episode, so their actions
 must come out the same.
 
 Workers are fresh interpreters on a socket pair, not forks (no inherited locks, threads or CUDA state) and not children of a helper process.
+Only what a fresh interpreter cannot get, a class of the script or notebook itself, is played by copies of this process (fork.py).
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ from multiprocessing import spawn
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from turnwise.envs import fork
 from turnwise.envs import worker as child
+from turnwise.envs.base import Transition
+from turnwise.envs.fork import Forked, Inherited
 from turnwise.envs.seats import Answer, Failure, failure
 from turnwise.envs.worker import Request, Setup
 from turnwise.errors import TurnwiseError
@@ -46,20 +50,20 @@ BOOT = (
 class Worker:
     """One process, the requests it has not answered yet, and the moment its present one began."""
 
-    def __init__(self, setup: bytes, limit: float):
+    def __init__(self, setup: bytes | Inherited, limit: float):
         self.limit = limit
         self._socket, theirs = socket.socketpair()
         self._limit_blocking(max(START_SECONDS, limit))
+        self.process: subprocess.Popen[bytes] | Forked
         with theirs:
-            command = [sys.executable, "-c", BOOT, str(theirs.fileno())]
-            fds = (theirs.fileno(),)
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=fds, start_new_session=True)
+            self.process = Forked(theirs.fileno(), setup) if isinstance(setup, Inherited) else _fresh(theirs.fileno())
         self.connection = Connection(os.dup(self._socket.fileno()))
         self.pending: deque[Request] = deque()
         self.starting = True
         self.since = time.monotonic()
-        self._write(pickle.dumps(sys.path))
-        self._write(setup)
+        if isinstance(setup, bytes):
+            self._write(pickle.dumps(sys.path))
+            self._write(setup)
 
     def _limit_blocking(self, seconds: float) -> None:
         """A process that was stopped, or holds its interpreter for ever, must not block the pool's reads and writes."""
@@ -111,6 +115,11 @@ class Worker:
         if code < 0:
             return f"the worker process was killed by {signal.Signals(-code).name}"
         return f"the worker process ended with exit code {code}"
+
+
+def _fresh(channel: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", BOOT, str(channel)]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(channel,), start_new_session=True)
 
 
 def kill_all(workers: list[Worker]) -> None:
@@ -252,25 +261,35 @@ class WorkerSeats:
         self._finalizer()
 
 
-def _setup(factory: Callable[[], Any], memory_mb: int | None) -> bytes:
+def _setup(factory: Callable[[], Any], memory_mb: int | None) -> bytes | Inherited:
     try:
         packed = pickle.dumps(factory)
     except Exception as error:
+        if fork.CAN_FORK:
+            return Inherited(factory, memory_mb)
         raise TurnwiseError(
             f"worker processes cannot get this environment: {error}. Give its name ('alfworld', 'path/to/my_env.py:MyEnv')"
-            " or a class or function at the top level of a module"
+            " or a class or function at the top level of a module, or play in this process (env.workers=0)"
         ) from None
     main = None
+    if b"__main__" in packed and fork.CAN_FORK:
+        return Inherited(factory, memory_mb)
     if b"__main__" in packed:
         main = spawn.get_preparation_data("turnwise-worker")
         main.pop("authkey", None)  # refuses to be pickled, and the worker needs none
         if not main.keys() & {"init_main_from_path", "init_main_from_name"}:
-            raise TurnwiseError("worker processes cannot see a class that was typed in: put it into a file and name it my_env.py:MyEnv")
+            raise TurnwiseError(
+                "worker processes cannot see a class that was typed in: put it into a file and name it my_env.py:MyEnv, "
+                "or play in this process (env.workers=0)"
+            )
     return pickle.dumps(Setup(os.getpid(), packed, main, memory_mb))
 
 
 def _unpack(packed: bytes) -> Answer:
     try:
-        return pickle.loads(packed)  # type: ignore[no-any-return]
+        answer = pickle.loads(packed)
+        if isinstance(answer, Transition | Failure):
+            return answer
+        raise TypeError(f"it is {type(answer).__name__}")
     except Exception as error:
         return failure(TypeError(f"the answer of the worker cannot be read here: {error}"))

@@ -160,7 +160,7 @@ def checkpoints(folder: str | Path) -> list[Path]:
     for aside in folder.glob(f".step-*{OLD}"):
         restore(folder / aside.name.removeprefix(".").removesuffix(OLD))
     steps = [(int(match[1]), path) for path in folder.iterdir() if (match := PATTERN.fullmatch(path.name)) and path.is_dir()]
-    return [path for _, path in sorted(steps)]
+    return [inside(folder, path) for _, path in sorted(steps)]
 
 
 def prune(folder: str | Path, keep: int) -> None:

@@ -25,7 +25,7 @@ from turnwise.runs import Run
 
 PARTS = ("rollouts", "evals")
 SPLIT = "gigpo"  # the algorithm whose credit is a sum of two levels
-ALIKE = ("gamma", "anchors", "threshold")  # options that others share with it: what a return and a state are
+ALIKE = ("gamma", "anchors", "threshold", "linkage")  # options that others share with it: what a return and a state are
 LIKE_EPISODES = "grpo"  # the one whose credit is the first of them
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.errors import TurnwiseError
-from turnwise.unpack import limit_of, too_much
+from turnwise.unpack import LONGEST_LINE, limit_of, too_much
 
 CHUNK = 1 << 16
 GZIP = 31  # zlib's word for a stream with gzip's header
@@ -99,6 +99,8 @@ class PackedLines:
                         raise too_much(self.path, limit)
                     *lines, rest = (rest + data).split(b"\n")
                     yield from lines
+                    if len(rest) > LONGEST_LINE:
+                        raise TurnwiseError(f"{self.path}: a line of more than {LONGEST_LINE:,} bytes")
         except (OSError, zlib.error) as error:
             raise TurnwiseError(f"{self.path}: cannot be unpacked ({error}); the file was damaged after it was written") from None
         if not unpacker.eof:

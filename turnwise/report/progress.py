@@ -5,10 +5,13 @@ The loop tells a `Reporter` what happens; a reporter only shows. The plain `Repo
 
 from __future__ import annotations
 
+import io
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 from rich.console import Group
@@ -178,10 +181,76 @@ class Panelled(Plain):
             self._live.stop()
 
 
+class Notebook(Panelled):
+    """A notebook's cell: one output that is replaced as the run goes on, at most twice a second, and lines for what is worth keeping."""
+
+    def __init__(self, show: Callable[..., Any], every: float = 0.5):
+        super().__init__(Console(file=io.StringIO(), width=100))
+        self._show, self._every = show, every
+        self._handle: Any = None
+        self._shown_at = -math.inf
+
+    def begin(self, title: str, iterations: int, done: int) -> None:
+        self._title, self._number = title, done
+        self._iterations, self._done_before, self._started = iterations, done, None
+        self._refresh(now=True)
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        super().phase(name, total)
+        self._refresh()
+
+    def advance(self, amount: int = 1) -> None:
+        super().advance(amount)
+        self._refresh()
+
+    def iteration(self, number: int, metrics: Mapping[str, Any]) -> None:
+        super().iteration(number, metrics)
+        self._refresh()
+
+    def end(self) -> None:
+        self._phase = "done" if self._number >= self._iterations else "stopped"
+        self._total, self._count = None, 0
+        if self._handle is not None:
+            self._refresh(now=True)
+
+    def _say(self, text: str) -> None:
+        self._show(_Words(plain(text)))
+
+    def _refresh(self, now: bool = False) -> None:
+        if not now and time.monotonic() - self._shown_at < self._every:
+            return
+        self._shown_at = time.monotonic()
+        with self.console.capture() as captured:
+            self.console.print(self._render())
+        words = _Words(captured.get().rstrip())
+        if self._handle is None:
+            self._handle = self._show(words, display_id=True)
+        else:
+            self._handle.update(words)
+
+
+class _Words:
+    """Text that a notebook shows as it is."""
+
+    def __init__(self, text: str):
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
 def reporter(console: Console | None = None) -> Reporter:
     """The live panel in a terminal, plain lines elsewhere."""
     console = console or Console()
     return Panelled(console) if console.is_terminal else Plain(console)
+
+
+def default_reporter() -> Reporter:
+    """What Python calls show: as the command line does, but on stderr; in a notebook one output that is updated."""
+    console = Console(stderr=True)
+    if not console.is_jupyter:
+        return reporter(console)
+    return Notebook(import_module("IPython.display").display)  # there is a notebook, so there is IPython
 
 
 def _percent(share: Any) -> str:

@@ -105,12 +105,12 @@ def sweep_command(
     recipe: str | None, given: list[str], out: str | None, jobs: int, threads: int | None, dry_run: bool, target: float | None
 ) -> int:
     """`turnwise sweep`. The exit code: 0 all finished, 1 some failed, 130 interrupted."""
-    from turnwise.commands import default_recipe
+    from turnwise.recipes import shipped_recipe
 
     console = wide_console()
     if recipe is not None and is_override(recipe):  # the first list of values stands where a recipe may stand
         given, recipe = [recipe, *given], None
-    path = recipe or str(default_recipe(None))
+    path = recipe or str(shipped_recipe("quickstart"))
     folder, planned = plan(path, given, out)
     if dry_run:
         show_plan(console, folder, planned)

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from turnwise.envs.locate import TRACKER, is_reference, load_reference, load_registered
 from turnwise.errors import TurnwiseError, unknown_name
-from turnwise.files import write_text_atomically
+from turnwise.files import inside, write_text_atomically
 
 TRACKERS: Mapping[str, str] = {
     "tensorboard": "turnwise.trackers.tensorboard:TensorBoard",
@@ -125,7 +125,7 @@ class Trackers:
 
     def _last_step(self, name: str) -> int:
         try:
-            return int(json.loads(self._mark(name).read_text(encoding="utf-8"))["step"])
+            return int(json.loads(inside(self.folder, self._mark(name)).read_text(encoding="utf-8"))["step"])
         except FileNotFoundError:
             return -1
         except (ValueError, KeyError, TypeError, OSError):
@@ -136,7 +136,7 @@ class Trackers:
 
 def identity(folder: Path, name: str) -> str:
     """A name for this run that a service can keep it under: the same whenever the run's folder is opened again."""
-    path = folder / "trackers" / f"{name}.id"
+    path = inside(folder, folder / "trackers" / f"{name}.id")
     if path.is_file():
         return path.read_text(encoding="utf-8").strip()
     made = uuid.uuid4().hex[:12]

@@ -1,0 +1,149 @@
+"""Similar anchors: pairs on the threshold, and the three ways from similar pairs to groups, against definitions written out."""
+
+from __future__ import annotations
+
+import json
+import random
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from hypothesis import given
+from hypothesis import strategies as st
+from test_credit import lcs_similarity
+
+import turnwise as tw
+from turnwise.credit.anchor_groups import anchor_groups
+from turnwise.credit.similar import complete_linkage, greedy_linkage, linked, similar_components
+from turnwise.rollouts import Rollouts
+
+LINKAGES = ["complete", "greedy", "components"]
+THRESHOLDS = {
+    0.6: (3, 5),
+    0.8: (4, 5),
+    0.85: (17, 20),
+    0.98: (49, 50),
+    0.99: (99, 100),
+    2 / 3: (2, 3),
+    1 / 3: (1, 3),
+    0.7: (7, 10),
+    0.95: (19, 20),
+}
+LISTS = st.lists(st.text(alphabet="ab ", max_size=7), min_size=1, max_size=8, unique=True)
+
+
+def similar(a: str, b: str, threshold: float) -> bool:
+    """From the definition, in exact fractions: the threshold is the fraction that was meant by the float."""
+    top, bottom = THRESHOLDS[threshold]
+    if not a and not b:
+        return True
+    common = round(lcs_similarity(a, b) * (len(a) + len(b)) / 2)
+    return Fraction(2 * common, len(a) + len(b)) >= Fraction(top, bottom)
+
+
+@pytest.mark.parametrize("linkage", LINKAGES)
+@pytest.mark.parametrize("threshold", THRESHOLDS)
+def test_a_pair_exactly_on_the_threshold_is_joined_and_one_below_is_not(threshold: float, linkage: str) -> None:
+    top, bottom = THRESHOLDS[threshold]
+    for scale in range(1, 9):
+        common, rest = top * scale, 2 * (bottom - top) * scale  # 2·common / (common + common + rest) is the threshold
+        base = "".join(random.Random(scale).choices("abcdefgh", k=common))
+        longer = base + "#" * rest
+        assert linked([base, longer], threshold, linkage).tolist() == [0, 0], (common, rest)
+        assert linked([base, longer + "#"], threshold, linkage).tolist() == [0, 1]
+    assert linked(["fh", "f h"], 0.8, linkage).tolist() == [0, 0]
+
+
+def slow_greedy(texts: list[str], threshold: float) -> list[int]:
+    firsts: list[int] = []
+    label = []
+    for j, text in enumerate(texts):
+        found = next((i for i in firsts if similar(texts[i], text, threshold)), None)
+        if found is None:
+            firsts.append(j)
+        label.append(j if found is None else found)
+    return label
+
+
+def slow_complete(texts: list[str], threshold: float) -> list[int]:
+    groups = [[i] for i in range(len(texts))]
+
+    def least(one: list[int], two: list[int]) -> float:
+        return min(lcs_similarity(texts[i], texts[j]) if similar(texts[i], texts[j], threshold) else -1.0 for i in one for j in two)
+
+    while len(groups) > 1:
+        closeness = {(a, b): least(groups[a], groups[b]) for a in range(len(groups)) for b in range(a + 1, len(groups))}
+        (a, b), best = max(closeness.items(), key=lambda item: (item[1], -item[0][0], -item[0][1]))
+        if best < 0:
+            break
+        groups[a] = sorted(groups[a] + groups.pop(b))
+        groups.sort()
+    return [next(group[0] for group in groups if i in group) for i in range(len(texts))]
+
+
+@given(LISTS, st.sampled_from(sorted(THRESHOLDS)))
+def test_each_linkage_is_its_definition(texts: list[str], threshold: float) -> None:
+    assert greedy_linkage(texts, threshold).tolist() == slow_greedy(texts, threshold)
+    assert complete_linkage(texts, threshold).tolist() == slow_complete(texts, threshold)
+    label = list(range(len(texts)))
+    for _ in texts:
+        for i in range(len(texts)):
+            for j in range(len(texts)):
+                if similar(texts[i], texts[j], threshold):
+                    label[i] = label[j] = min(label[i], label[j])
+    assert similar_components(texts, threshold).tolist() == label
+
+
+@given(LISTS, st.sampled_from(sorted(THRESHOLDS)))
+def test_complete_groups_are_all_similar_and_lie_inside_components(texts: list[str], threshold: float) -> None:
+    complete, greedy, whole = (linked(texts, threshold, name) for name in LINKAGES)
+    for i in range(len(texts)):
+        assert similar(texts[i], texts[greedy[i]], threshold) and whole[i] == whole[greedy[i]]
+        for j in range(len(texts)):
+            if complete[i] == complete[j]:
+                assert similar(texts[i], texts[j], threshold) and whole[i] == whole[j]
+
+
+def test_a_template_chains_everything_unless_all_have_to_be_similar() -> None:
+    texts = ["".join("on" if k < i else "off" for k in range(30)) for i in range(31)]  # neighbours differ in one word
+    sizes = {name: int(np.bincount(linked(texts, 0.95, name)).max()) for name in LINKAGES}
+    assert sizes["components"] == 31 and sizes["complete"] < sizes["components"] / 3 and sizes["greedy"] < sizes["components"] / 2
+
+
+@pytest.mark.parametrize("linkage", LINKAGES)
+def test_no_linkage_depends_on_the_order_of_rows(linkage: str) -> None:
+    rng = random.Random(0)
+    base = "".join(rng.choices("abcdefgh ", k=60))
+    texts = [base[:i] + "#" * (1 + i % 3) + base[i:] for i in range(0, 60, 4)] * 2
+    n = len(texts)
+    r = Rollouts.from_columns(
+        group=[0] * n, trajectory=np.repeat(np.arange(n // 3), 3), t=np.tile(np.arange(3), n // 3), reward=range(n), anchor=texts
+    )
+    options = {"anchors": "similar", "threshold": 0.96, "linkage": linkage, "norm": "none"}
+    order = rng.sample(range(n), n)
+    np.testing.assert_array_equal(tw.credit.compute("gigpo", r.permuted(order), **options), tw.credit.compute("gigpo", r, **options)[order])
+    segment, size = anchor_groups(r, "similar", 0.96, linkage)
+    assert 1 <= size < 15 and tw.credit.explain(r, **options)["anchor_group"].tolist() == segment.tolist()
+
+
+def test_the_authors_rule_takes_turns_trajectory_by_trajectory() -> None:
+    near, middle, far = "aaaaaaaaaa", "aaaaaaaaab", "aaaaaaaabb"  # 0.9 apart each, near and far 0.8
+    options = {"group": [0] * 3, "t": [0, 0, 0], "reward": [0.0] * 3, "anchor": [near, middle, far]}
+    by_near = Rollouts.from_columns(trajectory=[0, 1, 2], **options)  # near comes first: middle joins it, far does not
+    by_middle = Rollouts.from_columns(trajectory=[1, 0, 2], **options)  # middle comes first: both join it
+    assert anchor_groups(by_near, "similar", 0.9, "greedy")[1] == 2
+    assert anchor_groups(by_middle.in_order(), "similar", 0.9, "greedy")[1] == 1
+    assert anchor_groups(by_near, "similar", 0.9, "components")[1] == 1 and anchor_groups(by_near, "similar", 0.9, "complete")[1] == 2
+
+
+def test_the_table_of_linkages_shows_the_committed_figures() -> None:
+    found, page = json.loads((ROOT / "benchmarks" / "anchor_linkage.json").read_text()), (ROOT / "docs" / "algorithms.md").read_text()
+    for rule, alfworld in found["alfworld"]["rules"].items():
+        a, w = list(alfworld.values()), list(found["webshop"]["rules"][rule].values())
+        name, at = rule.split()
+        assert f"| {name} | {at} | {a[0]:,} | {a[1]} % | {a[2]} % | {a[3]} % | {w[0]:,} | {w[1]} % | {w[3]} % |" in page
+    for row in found["lab"]:
+        if row["rule"] in ("exact", "true states", "complete 0.95"):
+            line = next(line for line in page.splitlines() if line.startswith(f"| `{row['problem']}`, {row['texts']} |"))
+            assert f" {row['mean']:.3f} " in line
