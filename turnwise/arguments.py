@@ -59,6 +59,8 @@ def as_recipe(recipe: RecipeLike | None, given: Given, overrides: Mapping[str, A
         changes |= _named("env", PROMPTS if given.prompts is not None else given.env, handed)
     if given.credit is not None:
         changes |= _named("credit", given.credit, handed)
+    if given.prompts is not None and given.reward is None and "env.options.score" not in changes:
+        raise TurnwiseError("prompts need a function that scores responses: --reward reward.py:score, or reward=score from Python")
     if given.prompts is not None:
         changes["env.options.file"] = _prompts(given.prompts, handed)
     if given.reply is not None:

@@ -63,6 +63,8 @@ class Agent:
     def _answer(self, action: str, thought: str) -> str:
         if self.settings.style == "whole":
             return action
+        if self.settings.style == "text":
+            return f"<think>{thought}</think>{action}" if thought else action
         if self.settings.style == "tags":
             return f"<think>{thought}</think><action>{action}</action>" if thought else f"<action>{action}</action>"
         if self.settings.style == "verbs":
