@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,10 @@ from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("TURNWISE_DATA", ROOT.parent / "shared" / "data")).resolve()
+
+if "TURNWISE_STATE" not in os.environ:  # marks of the tests' own runs are none of the user's
+    os.environ["TURNWISE_STATE"] = tempfile.mkdtemp(prefix="turnwise-tests-")
+    atexit.register(shutil.rmtree, os.environ["TURNWISE_STATE"], ignore_errors=True)
 
 settings.register_profile("turnwise", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("turnwise")

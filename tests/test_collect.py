@@ -311,3 +311,14 @@ def test_a_policy_that_only_gives_reasons_to_stop_is_heard() -> None:
     with Pool(Corridor, 2) as pool:
         found = Collector(pool, Quitter(), 5).run(panel_starts(numbered(3), 0))
     assert [t.stop_detail for t in found] == ["no"] * 3
+
+
+def test_dynamic_sampling_takes_returns_that_differ_by_rounding_for_equal() -> None:
+    from turnwise import Trajectory
+
+    def collect(starts: Sequence[Start]) -> list:
+        parts = [[0.1, 0.1, 0.1], [0.3], [0.2, 0.1]] if starts[0].group == 0 else [[0.1], [0.3], [0.2]]
+        return [Trajectory(start.group, start.number, turns=[Turn("a", r) for r in parts[start.number % 3]]) for start in starts]
+
+    found = dynamic(collect, Plan(numbered(50), 0, 3), 0, 1)
+    assert found.counts["dropped_groups"] == 1 and {trajectory.group for trajectory in found.trajectories} == {1}

@@ -180,3 +180,52 @@ def test_any_option_value_survives_writing(value: Any) -> None:
     import tomllib
 
     assert tomllib.loads(to_toml(config))["env"]["options"] == {"key with space": value}
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("learner.lr=true", "learner.lr: a number is needed, not true"),
+        ("iterations=true", "iterations: a whole number is needed, not true"),
+        ("seed=false", "seed: a whole number is needed, not false"),
+        ("env.timeout=true", "env.timeout: a number is needed"),
+        ("env.max_turns=true", "env.max_turns: a whole number is needed"),
+        ("learner.value.lr=true", "learner.value.lr: a number is needed"),
+        ("learner.betas=[true, 0.9]", "learner.betas: a number is needed, not true"),
+        ("sft.noise=true", "sft.noise: a number is needed"),
+        ('reward=[{name="a", function="x.py:f", weight=true}]', "weight: a number is needed"),
+        ("credit.gamma=true", "option gamma takes number"),
+        ("run.keep_tokens=1", "run.keep_tokens: true or false is needed, not 1"),
+        ("collect.shuffle=0.0", "collect.shuffle: true or false is needed"),
+        ("learner.gradient_checkpointing=1", "true or false is needed"),
+        ('engine.sleep="1"', "true or false is needed"),
+        ("credit.once=1", "option once takes true|false"),
+        ("learner.lr=inf", "finite number"),
+        ("eval.temperature=nan", "finite number"),
+    ],
+)
+def test_a_switch_is_no_number_and_a_number_no_switch(override: str, words: str) -> None:
+    with pytest.raises(TurnwiseError) as error:
+        Config.load(ROOT / "recipes" / "quickstart.toml", [override])
+    assert words in str(error.value)
+
+
+def test_every_number_of_a_recipe_refuses_true_and_every_switch_refuses_one() -> None:
+    from turnwise.options import mistaken
+
+    kinds = {dotted: field.annotation for dotted, field, _ in fields()}
+    numbers = [name for name, kind in kinds.items() if kind in (int, float, int | None, float | None)]
+    switches = [name for name, kind in kinds.items() if kind in (bool, bool | None)]
+    assert len(numbers) > 50 and len(switches) > 5
+    assert all(mistaken(True, kinds[name]) and not mistaken(1, kinds[name]) for name in numbers)
+    assert all(mistaken(1, kinds[name]) and not mistaken(True, kinds[name]) for name in switches)
+
+
+def test_kl_in_the_reward_is_k1_unless_told_and_in_the_loss_k3() -> None:
+    from turnwise.build import learner_settings
+
+    tiny = {"model.tiny.max_length": 4096}
+    assert learner_settings(Config.load(None, {**tiny, "objective.kl": "reward"})).kl_reward == "k1"
+    capped = learner_settings(Config.load(None, {**tiny, "objective.kl": "reward", "objective.kl_kind": "k3"}))
+    assert capped.kl_reward == "k3" and capped.kl_reward_cap == 10
+    assert learner_settings(Config.load(None, {**tiny, "objective.kl": "loss"})).loss.kl == "k3"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -84,3 +85,71 @@ def test_nothing_to_imitate_is_refused() -> None:
         warm_start(Learner(tiny()), [Trajectory(0, 0, turns=[Turn(anchor="x", prompt_ids=[1])])])
     with pytest.raises(TurnwiseError, match="at least 1"):
         SftSettings(epochs=0)
+
+
+NOISY = """
+from turnwise import Observation, Transition
+
+
+class Noisy:
+    max_turns = 12
+
+    def reset(self, task, seed=0):
+        self.left = 4
+        return self._seen()
+
+    def step(self, action):
+        self.left -= action == "forward"
+        return Transition(self._seen(), 0.0, self.left == 0, self.left == 0)
+
+    def expert_action(self):
+        return "forward"
+
+    def _seen(self):
+        return Observation(f"{self.left} steps to go", actions=("stumble",))
+"""
+
+
+@pytest.mark.parametrize("context", ["full", "window"])
+def test_what_chance_did_is_seen_and_never_learned_even_where_prompts_are(context: str, tmp_path: Path) -> None:
+    from turnwise.agent import Agent, AgentSettings
+    from turnwise.learn.sft import _prompt_places
+    from turnwise.learn.tiny import build_tiny_for
+    from turnwise.tasks import Task
+    from turnwise.warmstart import expert_trajectories
+
+    (tmp_path / "noisy.py").write_text(NOISY)
+    name = f"{tmp_path / 'noisy.py'}:Noisy"
+    model, tokenizer = build_tiny_for(name, extra=["stumble forward"], sample=2, layers=1, hidden=16, heads=2, max_length=512)
+    agent = Agent(tokenizer, AgentSettings(prompt="action", context=context, history=2, show_actions=False))
+    tasks = [Task(f"t{i}") for i in range(12)]
+    found = expert_trajectories(name, {}, tasks, agent, max_turns=12, noise=0.4)
+    stumble = [i for i in range(len(tokenizer)) if "stumble" in tokenizer.decode([i])]  # with and without a space before it
+    packed = pack(found)
+    shown = np.flatnonzero(np.isin(packed.ids, stumble))
+    assert len(shown) > 5, "the prompts do show what chance did"
+    learned = 1 + np.flatnonzero(_prompt_places(packed, ()))
+    assert not np.isin(shown, learned).any() and not np.isin(packed.source + 1, shown).any()
+    plain = pack(expert_trajectories(name, {}, tasks, agent, max_turns=12))
+    assert plain.unlearned is None and _prompt_places(plain, ()).sum() == len(plain.ids) - len(plain) - len(plain.source)
+    if context == "full":  # only what chance said is left out: all other words of the dialogue are learned
+        assert packed.unlearned is not None and packed.unlearned.sum() == len(agent.write("stumble")) * len(shown)
+    learner = Learner(model, LearnerSettings(tokens_per_batch=4096))
+    before = learner.model.lm_head.weight.detach().clone()
+    settings = SftSettings(steps=1, batch_tokens=10**6, prompt_weight=1.0, optimiser=OptimiserSettings(lr=1e-2))
+    warm_start(learner, found, settings)
+    assert not torch.equal(before, learner.model.lm_head.weight)
+
+
+def test_unlearned_tokens_are_taken_along_with_their_sequences() -> None:
+    turns = [
+        Turn("a", prompt_ids=[1, 2, 3], response_ids=[4]),
+        Turn("a", prompt_ids=[1, 2, 3, 4, 5, 6, 7, 8], response_ids=[9], info={"chance": [(1, 2), (5, 7)]}),
+        Turn("a", prompt_ids=[5, 6], response_ids=[7], info={"chance": [(0, 2)]}),
+    ]
+    packed = pack([Trajectory("g", "x", turns=turns)])
+    assert len(packed) == 2 and packed.unlearned is not None
+    marked = packed.ids[packed.unlearned].tolist()
+    assert marked == [6, 7, 5, 6], "what the turn before held already is not marked again"
+    taken = packed.take([1])
+    assert taken.unlearned is not None and taken.unlearned.tolist() == [True, True, False]

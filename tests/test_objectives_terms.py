@@ -264,3 +264,40 @@ def test_left_out_values_may_hold_anything() -> None:
         value_loss(value, old, target, weight, eps_v=0.0)
     with pytest.raises(TurnwiseError, match="equal shapes"):
         value_loss(value, old[:-1], target, weight)
+
+
+def test_targets_that_do_not_vary_have_no_variance_to_explain_in_any_precision() -> None:
+    for size, target in ((5_000, 0.3), (5_000, 1e6 / 3), (7, -0.1)):
+        goal = torch.full((size,), target)
+        values = torch.linspace(-1, 1, size)
+        _, metrics = value_loss(values, torch.zeros(size), goal, torch.full((size,), 1 / size), None)
+        assert explained_variance({name: float(x) for name, x in metrics.items()}) == 0.0
+
+
+def test_a_small_spread_around_a_large_mean_is_measured_right_from_parts() -> None:
+    generator = torch.Generator().manual_seed(0)
+    goal = 1000 + torch.randn(4_000, generator=generator)
+    values = goal + 0.5 * torch.randn(4_000, generator=generator)
+    pieces = [(values[i : i + 700], goal[i : i + 700]) for i in range(0, 4_000, 700)]
+    parts = [value_loss(v, torch.zeros_like(v), g, torch.ones_like(v) / 4_000, None, 4_000)[1] for v, g in pieces]
+    found = explained_variance({name: float(x) for name, x in combine(parts).items()})
+    expected = 1 - (goal - values).double().var(correction=0) / goal.double().var(correction=0)
+    assert found == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_k3_in_the_reward_is_capped_as_in_the_loss() -> None:
+    logprob, ref = torch.tensor([-10.0, -1.0]), torch.tensor([-0.5, -1.5])  # d = 9.5: k3 is 13,349
+    k3 = float(torch.tensor(-0.5).expm1() + 0.5)
+    assert kl.reward_penalty(logprob, ref, 0.01, "k3").tolist() == pytest.approx([-0.1, -0.01 * k3])
+    assert kl.reward_penalty(logprob, ref, 0.01, "k3", cap=None).tolist()[0] == pytest.approx(-133.49, abs=0.1)
+    assert kl.reward_penalty(logprob, ref, 0.01, "k1").tolist() == pytest.approx([0.095, -0.005]), "k1 has nothing to cap"
+    by_turn = kl.reward_penalty(logprob, ref, 0.01, "k3", turn=[1, 1], turns=2)
+    assert by_turn.tolist() == pytest.approx([0.0, -0.1 - 0.01 * k3])
+
+
+@pytest.mark.parametrize("distance", [-60.0, -25.0, -20.5, -3.0, 2.0, 19.0, 21.0, 40.0])
+def test_k3_plus_has_the_gradient_of_k2_however_far_the_policy_went(distance: float) -> None:
+    logprob = torch.tensor([-1.0], requires_grad=True)
+    for cap in (None, 10.0):
+        (slope,) = torch.autograd.grad(kl.estimate(logprob, logprob.detach() + distance, "k3+", cap).sum(), logprob)
+        assert slope.item() == pytest.approx(-distance)

@@ -16,7 +16,7 @@ from test_train import command, start
 import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.replay import replay, replayable
-from turnwise.report.agreement import agreement, ranks
+from turnwise.report.agreement import agreement, correlation, ranks
 from turnwise.runs import Run
 from turnwise.stored import anchor_at, stored_rollouts, stored_trajectories
 from turnwise.system import System
@@ -248,3 +248,13 @@ def test_the_page_shows_the_committed_figures() -> None:
         cells = [f"{row['turns'] / count:.0f}", f"{row['prompt_tokens'] / count:,.0f}", *(f"{size:.0f}" for size in sizes)]
         line = " | ".join(["", row["context"], *cells, f"{1000 * row['write_cpu_seconds'] / count:.0f}", ""]).strip()
         assert line in text, f"the benchmark was run again; put this into docs/exchange.md: {line}"
+
+
+@pytest.mark.parametrize("constant", [0.1, 0.3, 1 / 3, 1e-9, 12345.678])
+def test_constants_correlate_with_nothing(constant: float) -> None:
+    same, moving = np.full(7, constant), np.linspace(0.1, 0.7, 7)
+    wobbling = same * (1 + 1e-16 * np.arange(7))
+    for one, other in ((same, same), (same, moving), (moving, same), (wobbling, moving)):
+        assert correlation(one, other) is None
+    assert correlation(moving, -moving) == pytest.approx(-1)
+    assert agreement(same, moving)["spearman"] is None

@@ -556,7 +556,7 @@ def test_an_environment_of_ones_own_trains_from_the_command_line(tmp_path: Path)
 
 
 def test_a_dry_run_shows_the_recipe_and_what_would_happen(tmp_path: Path) -> None:
-    done = command("train", "--env", BANDIT, "--dry-run", *overrides(), cwd=tmp_path)
+    done = command("train", "--env", BANDIT, "--dry-run", *overrides(), "env.max_turns=2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "[credit]" in done.stdout and "2 tasks × 4 attempts × at most 2 turns = 16 turns" in done.stdout and "parameters" in done.stdout
     assert list(tmp_path.iterdir()) == []

@@ -17,6 +17,7 @@ from turnwise.evaluation import Evaluation, run_panel
 from turnwise.garbage import loaded_set_apart
 from turnwise.interrupt import Interrupt
 from turnwise.learn import checkpoint
+from turnwise.learn.saving import write_folder
 from turnwise.recipes import content_hash, overridden, to_toml
 from turnwise.report.progress import Reporter, default_reporter
 from turnwise.report.summary import summarise_run
@@ -26,6 +27,7 @@ from turnwise.runs import CONFIG, Run
 from turnwise.system import System
 from turnwise.trackers import Trackers, make_trackers
 from turnwise.train import loop
+from turnwise.unread import look_at
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ def train(
     resume: str | PathLike[str] | None = None,
     quiet: bool = False,
     reporter: Reporter | None = None,
+    trust: bool = False,
     **overrides: Any,
 ) -> Result:
     """Train an agent, and show how it goes.
@@ -66,6 +69,7 @@ def train(
                 docs/recipes.md. What was an object has to be handed in again, unless this Python did so before
     quiet       show nothing
     reporter    shows progress in another way: see `turnwise.report.progress.Reporter`
+    trust       run the code that a run folder from elsewhere names
     overrides   settings of the recipe: `seed=1`, `learner={"lr": 1e-4}`, `**{"collect.groups": 4}`
 
     Progress goes to stderr: a live panel in a terminal, one display that is updated in a notebook, a line for each iteration elsewhere.
@@ -77,7 +81,7 @@ def train(
     >>> result = tw.train(resume=result.folder, iterations=80)                        # doctest: +SKIP
     """
     reporter = reporter or (Reporter() if quiet else default_reporter())
-    return train_given(recipe, Given(env, reward, credit, prompts, reply), overrides, resume, reporter)
+    return train_given(recipe, Given(env, reward, credit, prompts, reply), overrides, resume, reporter, trust)
 
 
 def train_given(
@@ -86,15 +90,16 @@ def train_given(
     overrides: Mapping[str, Any],
     resume: str | PathLike[str] | None = None,
     reporter: Reporter | None = None,
+    trust: bool = False,
 ) -> Result:
     """What `train` does, with all that describes the run in two parts: what has a word of its own, and settings by their keys."""
     if resume is not None:
         if recipe is not None:
             raise TurnwiseError("a resumed run keeps its recipe: give either resume, or a recipe")
         run = Run.open(Path(resume))
-        return go_on(run, as_recipe(run.folder / CONFIG, given, overrides)[1], reporter)
+        return go_on(run, as_recipe(run.folder / CONFIG, given, overrides)[1], reporter, trust)
     values, changes, source = as_recipe(given.default_recipe if recipe is None else recipe, given, overrides)
-    config = overridden(values, changes, source)
+    config = overridden(values, changes, source).trusted(trust)
     check_trainable(config)
     run = Run.create(config.out, config.name, to_toml(config))
     try:
@@ -104,9 +109,9 @@ def train_given(
         raise
 
 
-def go_on(run: Run, changes: Mapping[str, Any], reporter: Reporter | None = None) -> Result:
+def go_on(run: Run, changes: Mapping[str, Any], reporter: Reporter | None = None, trust: bool = False) -> Result:
     """Train in the folder of a run that was stopped, or that is finished and should be longer (`iterations`)."""
-    config = resumed_config(run, changes)
+    config = resumed_config(run, changes).trusted(trust, run.folder)
     check_trainable(config)
     for name in objects.names_in(config.model_dump(mode="json")):
         objects.find(name)
@@ -114,14 +119,17 @@ def go_on(run: Run, changes: Mapping[str, Any], reporter: Reporter | None = None
     return train_config(config, run, reporter)
 
 
-def check_trainable(config: Config) -> None:
-    """What would stop a run at once is said before its folder is made."""
+def check_trainable(config: Config, runs: bool = True) -> None:
+    """What would stop a run at once is said before its folder is made; unless `runs`, without running any code that the recipe names."""
     if config.engine.name == "openai":
         raise TurnwiseError(
             "engine.name=openai plays with a server's model, whose weights cannot be trained from here. Train with engine.name=native or "
             "transformers; measure the server with `turnwise eval --engine openai --url … --model …`"
         )
-    make_trackers(config.run.trackers, config.run.tracker_options)
+    if runs:
+        make_trackers(config.run.trackers, config.run.tracker_options)
+    else:
+        look_at(config)
 
 
 def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> Result:
@@ -131,9 +139,11 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
     objects.keep(run.folder, objects.names_in(config.model_dump(mode="json")), reporter.note)
     trackers = Trackers(run.folder, make_trackers(config.run.trackers, config.run.tracker_options), reporter.note)
     with Interrupt(reporter.note) as interrupted:
-        system = System(config, say=reporter.note, cancelled=interrupted, on_turn=lambda trajectory: reporter.advance())
+        shown: dict[str, Any] = {"say": reporter.note, "on_start": reporter.expect, "on_end": lambda trajectory: reporter.advance()}
+        system = System(config, cancelled=interrupted, **shown)
         try:
             system.check()
+            keep_tokenizer(run, system)
             trackers.open(config.model_dump(mode="json"), run.metrics())
             run.on_log = trackers.log
             with loaded_set_apart():
@@ -151,6 +161,12 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
     return Result(run.folder, summary, not finished, metrics)
 
 
+def keep_tokenizer(run: Run, system: System) -> None:
+    """Keep the words of a tiny model in the run's folder, from which `export` makes its weights a model without the environment."""
+    if system.config.model.path is None and not run.tokenizer.exists():
+        write_folder(run.tokenizer, system.tokenizer.save_pretrained)
+
+
 def evaluate(
     source: RecipeLike | Result | None = None,
     *,
@@ -165,6 +181,7 @@ def evaluate(
     repeats: int = 1,
     quiet: bool = False,
     reporter: Reporter | None = None,
+    trust: bool = False,
     **overrides: Any,
 ) -> Evaluation:
     """Play a fixed panel of tasks, and count.
@@ -180,13 +197,15 @@ def evaluate(
     temperature 0 is greedy; none: the recipe's own
     repeats     attempts at each task
     quiet       show nothing; `reporter` shows progress in another way
+    trust       run the code that a run folder from elsewhere names
     overrides   settings of the recipe, as for `tw.train`
 
     >>> tw.evaluate(result, n=128).success                                            # doctest: +SKIP
     >>> tw.evaluate("runs/mine", env=MyEnv, split="test", temperature=0)              # doctest: +SKIP
     """
     reporter = reporter or (Reporter() if quiet else default_reporter())
-    return evaluate_given(source, Given(env, reward, None, prompts, reply), overrides, split, n, seed, temperature, repeats, reporter)
+    given = Given(env, reward, None, prompts, reply)
+    return evaluate_given(source, given, overrides, split, n, seed, temperature, repeats, reporter, trust)
 
 
 def evaluate_given(
@@ -199,12 +218,14 @@ def evaluate_given(
     temperature: float | None = None,
     repeats: int = 1,
     reporter: Reporter | None = None,
+    trust: bool = False,
 ) -> Evaluation:
     """What `evaluate` does, likewise."""
     reporter = reporter or Reporter()
-    config, folder = source_config(source, given, overrides, reporter.note)
+    config, folder = source_config(source, given, overrides, trust, reporter.note)
     split = split or config.eval.split
-    system = System(config, model_folder=folder, say=reporter.note, on_turn=lambda trajectory: reporter.advance())
+    shown: dict[str, Any] = {"say": reporter.note, "on_start": reporter.expect, "on_end": lambda trajectory: reporter.advance()}
+    system = System(config, model_folder=folder, **shown)
     try:
         panel = system.panel_of(split, n, seed)
         reporter.begin(f"evaluation on {config.env.name}: {len(panel)} tasks of {split}", 0, 0)
@@ -253,10 +274,14 @@ def report_faults(result: Evaluation, reporter: Reporter) -> None:
 
 
 def source_config(
-    source: RecipeLike | Result | None, given: Given, overrides: Mapping[str, Any], say: Callable[[str], None] = lambda text: None
+    source: RecipeLike | Result | None,
+    given: Given,
+    overrides: Mapping[str, Any],
+    trust: bool = False,
+    say: Callable[[str], None] = lambda text: None,
 ) -> tuple[Config, Path | None]:
     """The config and the model folder that `evaluate` means: a run's own, a model folder with the defaults, a recipe with the model that
-    it names, or a server."""
+    it names, or a server. Code that a run from elsewhere names is only for who trusts it."""
 
     def resolved(recipe: RecipeLike | None, **more: Any) -> Config:
         values, changes, name = as_recipe(recipe, given, overrides)
@@ -272,11 +297,12 @@ def source_config(
         return resolved(source), None
     path = source.folder if isinstance(source, Result) else Path(source)
     if path.suffix == ".toml":
-        return resolved(path), None
+        return resolved(path).trusted(trust), None
     if (path / CONFIG).is_file():
-        config = resolved(path / CONFIG)
+        run = Run.open(path)
+        config = resolved(path / CONFIG).trusted(trust, run.folder)
         objects.keep(path, objects.names_in(config.model_dump(mode="json")), say, write=False)
-        return config, None if config.engine.name == "openai" else model_of(Run.open(path), config)
+        return config, None if config.engine.name == "openai" else model_of(run, config)
     if not (path / "config.json").is_file():
         raise TurnwiseError(f"{path} is neither a run (no {CONFIG}) nor a model folder (no config.json)")
     if given.env is None and given.prompts is None:
@@ -312,9 +338,19 @@ def _write_weights(run: Run, config: Config, out: Path, merged: bool = True, bes
         raise TurnwiseError(f"{run.folder} has no checkpoint: {trained}")
     if best and path is None:
         raise TurnwiseError(f"none of the checkpoints of {run.folder} was evaluated, so the best is not known: leave --best out")
-    system = System(config)
+    system = _without_environment(run, config)
     system.learner.load_state(found.tensors, found.state["learner"])
     return system.learner.save_model(out, merged=merged, tokenizer=system.preprocessor)
+
+
+def _without_environment(run: Run, config: Config) -> System:
+    """The parts of a run as far as its weights go. A tiny model's words come from the run's folder; only a run that does not keep them
+    (interrupted before its first iteration) has to play its environment, and is then asked about like any other."""
+    if config.model.path is not None:
+        return System(config, plays=False)
+    if (run.tokenizer / "tokenizer.json").is_file():
+        return System(config, words=run.file("tokenizer"), plays=False)
+    return System(config.trusted(folder=run.folder))
 
 
 # The loop's module is called turnwise.train, and importing it above has put it there; what users call by that name is the function.

@@ -65,6 +65,7 @@ def evaluate(
     trials: int = 3,
     examples: int = 0,
     reporter: Reporter | None = None,
+    trust: bool = False,
     **overrides: Any,
 ) -> Evaluation:
     """Play a panel with a model that is only prompted. `source` and the rest are as in `turnwise.evaluate`; what the recipe says about
@@ -72,11 +73,12 @@ def evaluate(
     reflexion, how many attempts a task gets; `result.settings["trials"]` then says success by trial."""
     if agent == "reflexion" and repeats != 1:
         raise TurnwiseError("--agent reflexion tries each task up to --trials times: --repeats does not go with it")
-    config, folder = source_config(source, Given(env), {**AGENTS[agent], **overrides})
+    config, folder = source_config(source, Given(env), {**AGENTS[agent], **overrides}, trust)
     config = with_examples(config, examples) if examples else config
     reporter, split = reporter or Reporter(), split or config.eval.split
     warmth = config.eval.temperature if temperature is None else temperature
-    system = System(config, model_folder=folder, say=reporter.note, on_turn=lambda trajectory: reporter.advance())
+    shown: dict[str, Any] = {"say": reporter.note, "on_start": reporter.expect, "on_end": lambda trajectory: reporter.advance()}
+    system = System(config, model_folder=folder, **shown)
     try:
         panel = system.panel_of(split, n, seed)
         settings = settings_of(config, split, seed, system.max_turns)

@@ -98,7 +98,7 @@ def learner_settings(config: Config) -> LearnerSettings:
     loss = Loss(
         objective.name,
         objective.options,
-        kl=objective.kl_kind,
+        kl=objective.kl_kind or "k3",
         kl_coef=objective.kl_coef if in_loss else 0.0,
         entropy_coef=objective.entropy_coef,
         importance=objective.importance,
@@ -121,7 +121,7 @@ def learner_settings(config: Config) -> LearnerSettings:
         old_logprobs=own.old_logprobs,
         engine_gap=own.engine_gap,
         kl_reward_coef=objective.kl_coef if in_reward else 0.0,
-        kl_reward=objective.kl_kind if in_reward else "k1",
+        kl_reward=(objective.kl_kind or "k1") if in_reward else "k1",
         kl_stop=own.kl_stop,
         value=ValueSettings(value.level, value.lr, value.coef, value.clip) if value is not None else None,
     )

@@ -12,6 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from turnwise.errors import TurnwiseError
+from turnwise.secret import redact
 from turnwise.terminal import command, guard, plain, say
 
 HELP = """Train language-model agents on multi-turn tasks, with credit for every turn.
@@ -34,6 +35,26 @@ def _show_version(asked: bool) -> None:
 
         say(f"turnwise {version('turnwise')}")
         raise typer.Exit
+
+
+def _ask_about(folder: Any, code: Any) -> bool:
+    """Ask the person at the terminal whether code of a run folder from elsewhere may run; without one the answer is no."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    say(f"{folder} was not made here by you (or was moved or changed since). Its recipe names code that would be run:", err=True)
+    for text in code:
+        say(f"  {text}", err=True)
+    return typer.confirm("Do you trust whoever wrote it?", default=False, err=True)
+
+
+def _trust(said: bool) -> bool:
+    from turnwise import trust
+
+    trust.ask_with(trust.somebody if said else _ask_about)
+    return said
+
+
+Trust = Annotated[bool, typer.Option("--trust", callback=_trust, help="Run the code that a run folder from elsewhere names.")]
 
 
 @app.callback()
@@ -106,6 +127,7 @@ def play(
     max_turns: Annotated[int | None, typer.Option(min=1, help="Turns before the game ends, if not the environment's own limit.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Let the expert play.")] = False,
     option: Options = None,
+    trust: Trust = False,
 ) -> None:
     """Play an environment yourself, with hints from its expert, or watch an agent play."""
     from turnwise.envs.play import play as play_game
@@ -185,6 +207,7 @@ def train(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the whole recipe and what would happen, and stop.")] = False,
     help_config: Annotated[bool, typer.Option("--help-config", help="Explain every key of a recipe, and stop.")] = False,
+    trust: Trust = False,
 ) -> None:
     """Train an agent by a recipe."""
     from turnwise import commands
@@ -218,6 +241,7 @@ def evaluate(
     trials: Annotated[int, typer.Option(min=1, help="With --agent reflexion: attempts at each task.")] = 3,
     examples: Annotated[int, typer.Option(min=0, help="With plain, react, reflexion: solved training tasks shown in the prompt.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    trust: Trust = False,
 ) -> None:
     """Measure success on a fixed panel of tasks."""
     from turnwise import commands
@@ -270,6 +294,7 @@ def compare(
 def sft(
     recipe: Annotated[str | None, typer.Argument(help="A recipe with an [sft] section. Without one: the quickstart.")] = None,
     overrides: Overrides = None,
+    trust: Trust = False,
 ) -> None:
     """Only the supervised warm start of a recipe: learn from the environment's expert."""
     from turnwise import commands
@@ -286,6 +311,7 @@ def replay(
     update: Annotated[bool, typer.Option("--update", help="Run the update again too, from the checkpoint before it.")] = False,
     top: Annotated[int, typer.Option(min=0, help="How many turns that differ most are shown.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    trust: Trust = False,
 ) -> None:
     """Compute an iteration's credit again with other settings, and compare.
 
@@ -326,6 +352,7 @@ def rescore(
         str | None, typer.Option(metavar="FILE:FUNCTION", help="Reward by this function of (turn, transition, trajectory) instead.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    trust: Trust = False,
 ) -> None:
     """Play an evaluation's stored actions again in the environment as it is now, and write the new scores beside the old."""
     from turnwise.rescore import rescore as score_again
@@ -341,6 +368,7 @@ def export(
     out: Annotated[str, typer.Argument(help="The folder to write: a Hugging Face model.")],
     adapters: Annotated[bool, typer.Option("--adapters", help="Write LoRA adapters alone instead of merging them.")] = False,
     best: Annotated[bool, typer.Option("--best", help="The best checkpoint by evaluation instead of the last one.")] = False,
+    trust: Trust = False,
 ) -> None:
     """Write a run's weights as a model folder that transformers loads."""
     from turnwise.api import export as write
@@ -418,7 +446,7 @@ def main() -> None:
 
 def fail(text: str) -> NoReturn:
     """Say what is wrong, one line each, and leave."""
-    lines = [re.sub(r"(?<=\S)\s+", " ", line).rstrip() for line in plain(text).strip().splitlines()]
+    lines = [re.sub(r"(?<=\S)\s+", " ", line).rstrip() for line in plain(redact(text)).strip().splitlines()]
     say("error: " + "\n".join(line for line in lines if line), err=True, style="red")
     sys.exit(2)
 

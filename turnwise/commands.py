@@ -38,7 +38,7 @@ def train(
     """`turnwise train`. The exit code: 0, or 130 where it was interrupted."""
     from turnwise import api
     from turnwise.arguments import Given, as_recipe
-    from turnwise.report.summary import closing_words, in_words
+    from turnwise.report.summary import closing_words, in_words, measured_words
     from turnwise.resume import resumed_config
 
     if recipe is not None and is_override(recipe):  # the first override stands where a recipe may stand
@@ -51,7 +51,7 @@ def train(
     if dry_run:
         values, changes, name = as_recipe(Run.open(resume).folder / CONFIG if resume else source, given, typed)
         config = resumed_config(Run.open(resume), changes) if resume else overridden(values, changes, name)
-        api.check_trainable(config)
+        api.check_trainable(config, runs=False)
         console.print(Text(to_toml(config)), soft_wrap=True)
         for line in forecast(config):
             console.print(Text(line), soft_wrap=True)
@@ -59,6 +59,8 @@ def train(
     result = api.train_given(source, given, typed, resume, reporter(console))
     run = Run.open(result.folder)
     if result.interrupted:
+        words = f"Success on {result.summary['panel_size']} held-out tasks: {measured_words(result.summary)}."
+        console.print(Text(words), soft_wrap=True)
         console.print(
             Text(f"Stopped after iteration {result.summary['iterations']}. Go on with: {command('train', '--resume', str(run.folder))}"),
             soft_wrap=True,
@@ -110,20 +112,11 @@ def finish(console: Console, run: Run, result: Any, words: list[str], in_words: 
 
 def forecast(config: Config) -> list[str]:
     """What a run would do, in numbers: tasks, attempts, turns, tokens, memory."""
-    from turnwise.system import System
+    from turnwise.unread import unread
 
-    system = System(config)
-    attempts = config.collect.groups * config.collect.group_size
-    turns = attempts * system.max_turns
     per_turn = config.agent.max_prompt_tokens + config.engine.max_tokens
-    own, env = config.collect, config.env
-    lines = [
-        f"tasks: {len(system.tasks)} for training ({env.name}, {env.split}), "
-        f"{len(system.panel)} held out ({config.eval.split}; panel {system.panel.hash})",
-        f"an iteration: {own.groups} tasks × {own.group_size} attempts × at most {system.max_turns} turns = {turns:,} turns",
-        f"  at most {turns * config.engine.max_tokens:,} sampled tokens, in prompts of at most {config.agent.max_prompt_tokens:,}",
-        f"{config.iterations} iterations: at most {turns * config.iterations:,} turns",
-    ]
+    lines = [f"not run, only looked at: {', '.join(code)}"] if (code := unread(config)) else []
+    lines += what_is_played(config, known=not code)
     if config.sft is not None:
         much = f"{config.sft.steps} steps" if config.sft.steps is not None else f"{config.sft.epochs} passes"
         lines.insert(1, f"a warm start: {config.sft.tasks} attempts of {config.sft.file or 'the expert'}, learned in {much}")
@@ -141,6 +134,28 @@ def forecast(config: Config) -> list[str]:
     ]
 
 
+def what_is_played(config: Config, known: bool) -> list[str]:
+    """Tasks, attempts and turns; as far as the recipe says, where the environment is code of somebody's own that is not run for this."""
+    from turnwise.system import System
+
+    own, env, system = config.collect, config.env, System(config, plays=known)
+    held_out = f"{config.eval.n} held out ({config.eval.split})"
+    tasks = f"tasks: {env.tasks or 'those'} for training ({env.name}, {env.split}), {held_out}; how many there are is seen when it is run"
+    if known:
+        panel = f"{len(system.panel)} held out ({config.eval.split}; panel {system.panel.hash})"
+        tasks = f"tasks: {len(system.tasks)} for training ({env.name}, {env.split}), {panel}"
+    limit = system.max_turns if known else env.max_turns
+    if limit is None:
+        return [tasks, f"an iteration: {own.groups} tasks × {own.group_size} attempts × the environment's own limit of turns"]
+    turns = own.groups * own.group_size * limit
+    return [
+        tasks,
+        f"an iteration: {own.groups} tasks × {own.group_size} attempts × at most {limit} turns = {turns:,} turns",
+        f"  at most {turns * config.engine.max_tokens:,} sampled tokens, in prompts of at most {config.agent.max_prompt_tokens:,}",
+        f"{config.iterations} iterations: at most {turns * config.iterations:,} turns",
+    ]
+
+
 def parameter_count(config: Config) -> int | None:
     """How many parameters the model has, without loading its weights; none where that cannot be told."""
     import torch
@@ -153,7 +168,7 @@ def parameter_count(config: Config) -> int | None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(config.model.path))
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(config.model.path, trust_remote_code=False))
     return int(sum(parameter.numel() for parameter in model.parameters()))
 
 

@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from os import PathLike
+from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
+
+from turnwise import trust as trusting
+from turnwise.options import mistaken
+from turnwise.secret import secrets_in
 
 Share = Field(ge=0, le=1)
 
@@ -19,7 +24,16 @@ Share = Field(ge=0, le=1)
 class Section(BaseModel):
     """A table of a recipe. The text "none" unsets a field that may be empty."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _kind(cls, value: Any, info: ValidationInfo) -> Any:
+        """Nothing is taken for what it is not: true is no number, 1 is no switch."""
+        field = cls.model_fields.get(info.field_name or "")
+        if field is not None and (wrong := mistaken(value, field.annotation)):
+            raise ValueError(wrong)
+        return value
 
     @model_validator(mode="before")
     @classmethod
@@ -187,7 +201,7 @@ class Collect(Section):
 class Named(Section):
     """A section whose further keys are options of what it names."""
 
-    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True, frozen=True)
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True, frozen=True, allow_inf_nan=False)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -223,8 +237,8 @@ class Objective(Named):
     """KL to the frozen reference: off, a term of the loss, or subtracted from the reward."""
     kl_coef: float = Field(0.01, ge=0)
     """Its coefficient."""
-    kl_kind: Literal["k1", "k2", "k3", "k3+"] = "k3"
-    """Its estimator."""
+    kl_kind: Literal["k1", "k2", "k3", "k3+"] | None = None
+    """Its estimator; none: k3 in the loss, k1 in the reward."""
     entropy_coef: float = Field(0.0, ge=0)
     """Coefficient of the entropy bonus."""
     importance: str = "none"
@@ -304,7 +318,8 @@ class Sft(Section):
     tasks: int = Field(256, ge=1)
     """How many training tasks the expert plays; with a file, how many of its trajectories are taken at most."""
     noise: float = Field(0.0, ge=0, lt=1)
-    """Share of turns in which chance plays instead of the expert; only the expert's turns are learned from."""
+    """Share of turns in which chance plays instead of the expert; only the expert's turns are learned from. Prompts that show what chance
+    did are not learned as text either (prompt_weight): of a full dialogue chance's own words are left out, of a window the prompt."""
     epochs: int = Field(3, ge=1)
     """Passes over the expert's turns."""
     steps: int | None = Field(None, ge=1)
@@ -405,11 +420,24 @@ class Config(Section):
     eval: Eval = Eval()
     reward: list[RewardTerm] = []
     run: Run = Run()
+    _folder: Path | None = PrivateAttr(None)  # of the run that it was read from
+    _typed: tuple[str, ...] = PrivateAttr(())  # code that the user has named himself, on top of it
+
+    def trusted(self, trust: bool = False, folder: Path | None = None) -> Config:
+        """This config, once somebody vouches for the code that it names: a run's own, or `trust`. Ask before any of it is imported."""
+        if (place := folder or self._folder) is not None:
+            trusting.require(place, self.model_dump(mode="json"), self._typed, trust)
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
         from turnwise.recipes import contradictions
 
+        if secret := next(secrets_in(self.model_dump(mode="json")), None):
+            raise ValueError(
+                f"{secret} holds a password or a key, and a recipe is kept and shown with its run. Put it into an environment variable and "
+                "name that instead (key_variable); an address goes without user:password@"
+            )
         if found := contradictions(self):
             raise ValueError("; ".join(found))
         return self

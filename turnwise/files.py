@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+from turnwise.errors import TurnwiseError
+
 Made = TypeVar("Made")
 
 
@@ -32,6 +34,20 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], Any]) -> Path
 def write_text_atomically(path: str | Path, text: str) -> Path:
     """The same for a text, as UTF-8."""
     return write_atomically(path, lambda file: file.write(text.encode("utf-8", "surrogatepass")))
+
+
+def inside(folder: str | Path, path: str | Path) -> Path:
+    """The path, which stays in the folder when links are followed: a run from elsewhere must not point at other files of this machine."""
+    path = Path(path)
+    try:
+        away = not path.resolve().is_relative_to(Path(folder).resolve())
+    except (OSError, RuntimeError):  # links that lead to each other
+        away = True
+    if away:
+        raise TurnwiseError(
+            f"{path} is a link that leads out of {folder}: what it points at is no part of it. Replace it by the file itself"
+        )
+    return path
 
 
 def file_beside(path: Path, suffix: str) -> tuple[int, Path]:

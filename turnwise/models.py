@@ -67,6 +67,14 @@ def load(config: Config, folder: str | Path | None = None) -> tuple[Any, Any]:
     )
 
 
+def load_tiny(config: Config, folder: str | Path) -> tuple[Any, Any]:
+    """The tiny model of a recipe as it starts, with the tokenizer in a folder instead of words that are looked for in the environment."""
+    from turnwise.learn.tiny import TinySize, build_model
+
+    tokenizer, tiny = tokenizer_of(folder), config.model.tiny
+    return build_model(len(tokenizer), TinySize(tiny.layers, tiny.hidden, tiny.heads, tiny.max_length), config.seed, tokenizer), tokenizer
+
+
 def load_tokenizer(config: Config, folder: str | Path | None = None) -> Any:
     """The tokenizer of the recipe's model without its weights; where it names none, one that knows the environment's words, about one
     token a word: good enough to count."""
@@ -86,7 +94,7 @@ def tokenizer_of(path: str | Path) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(str(path))
+        return AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
     except Exception as error:
         if not Path(path).exists():
             raise TurnwiseError(f"model {path}: there is no such folder here, and no hub gave it ({_line(error)})") from error
@@ -109,7 +117,7 @@ def load_folder(path: str | Path) -> tuple[Any, Any]:
     try:
         kind = AutoModelForImageTextToText if sees(path) else AutoModelForCausalLM
         with no_progress_bar():
-            model = kind.from_pretrained(str(path), dtype=torch.float32)
+            model = kind.from_pretrained(str(path), dtype=torch.float32, use_safetensors=True, trust_remote_code=False)
     except Exception as error:
         raise TurnwiseError(f"model {path} cannot be loaded: {_line(error)}") from error
     return model.eval(), tokenizer
@@ -119,7 +127,7 @@ def sees(path: str | Path) -> bool:
     """Whether the model in a folder is one that takes images besides text."""
     from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, AutoConfig
 
-    config = AutoConfig.from_pretrained(str(path))
+    config = AutoConfig.from_pretrained(str(path), trust_remote_code=False)
     return hasattr(config, "vision_config") and type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 
@@ -132,7 +140,7 @@ def load_vision(path: str | Path | None) -> Vision | None:
     try:
         if path is None or not sees(path):
             return None
-        processor = AutoProcessor.from_pretrained(str(path))
+        processor = AutoProcessor.from_pretrained(str(path), trust_remote_code=False)
     except Exception as error:
         raise TurnwiseError(
             f"model {path}: it takes images, and its processor cannot be loaded ({_line(error)}). "

@@ -13,7 +13,8 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from turnwise.errors import TurnwiseError, unknown_name
 
@@ -74,7 +75,7 @@ class Option:
         return value if self.choices else self.type(value)
 
     def _is_number(self, value: Any) -> bool:
-        if isinstance(value, (bool, str)):
+        if isinstance(value, (bool, str)) or type(value).__name__ == "bool":
             return False
         try:
             number = float(value)
@@ -179,3 +180,20 @@ def _read_option(name: str, hint: Any, default: Any) -> Option:
     parts = [part for part in get_args(hint) if part is not type(None)]
     optional = bool(parts)
     return Option(name, parts[0] if optional else hint, default, help_, optional=optional)
+
+
+def mistaken(value: Any, annotation: Any) -> str:
+    """What is wrong with a value that pydantic would quietly convert: a switch where a number belongs, a number where a switch does. Empty
+    where nothing is. Lists are looked at one by one."""
+    parts = {annotation, *(part for part in get_args(annotation) if get_origin(annotation) in (Union, UnionType))}
+    if isinstance(value, (list, tuple)):
+        inner = [get_args(part) for part in parts if get_origin(part) in (list, tuple)]
+        kinds = [one for args in inner for one in args if one is not Ellipsis]
+        return next((wrong for item in value for kind in kinds[:1] if (wrong := mistaken(item, kind))), "")
+    numbers, switch = parts & {int, float}, bool in parts
+    if isinstance(value, bool) and numbers and not switch:
+        return f"{'a whole number' if float not in numbers else 'a number'} is needed, not {str(value).lower()}"
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if switch and not numbers and (is_number or value in ("0", "1")):
+        return f"true or false is needed, not {value}"
+    return ""

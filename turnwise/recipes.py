@@ -16,10 +16,15 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from turnwise.config import Config
+from turnwise.config import Config, Credit
 from turnwise.errors import TurnwiseError
+from turnwise.files import inside
+from turnwise.references import code_in
+from turnwise.secret import redact
+from turnwise.trust import TOKEN
 
 GROUP_ALGORITHMS = {"grpo", "dr_grpo", "rloo", "loop", "gigpo", "hgpo", "graph_gpo", "reinforce_pp_baseline"}
+CREDIT = str(Credit.model_fields["name"].default)
 CRITIC_ALGORITHMS = {"gae": None, "bi_level_gae": "token"}
 
 
@@ -34,7 +39,14 @@ def load(
 
 def overridden(values: Mapping[str, Any], changes: Mapping[str, Any], source: str) -> Config:
     """A config from plain values and dotted overrides, checked."""
-    return check(_overridden(dict(values), list(changes.items())), source)
+    now, trained = dict(values), _trained(values)
+    _overridden(now, list(changes.items()))
+    if "name" not in changes:
+        _rename(now, trained)
+    config = check(now, source)
+    if source.endswith(".toml") and (folder := run_of(Path(source))) is not None:
+        config._folder, config._typed = folder, tuple(code_in(dict(changes)))
+    return config
 
 
 def read_values(recipe: str | PathLike[str] | Mapping[str, Any] | Config | None) -> tuple[dict[str, Any], str]:
@@ -65,6 +77,12 @@ def shipped_recipe(name: str) -> Path:
     raise TurnwiseError(f"the recipe {name}.toml that comes with Turnwise was not found; give the path of a recipe")
 
 
+def run_of(recipe: Path) -> Path | None:
+    """The run folder that a recipe is the record of; none for a recipe that stands for itself."""
+    beside = ("metrics.jsonl", "summary.json", "checkpoints", "model", "rollouts", "evals", TOKEN)
+    return recipe.parent if recipe.name == "config.toml" and any((recipe.parent / name).exists() for name in beside) else None
+
+
 def check(values: dict[str, Any], source: str) -> Config:
     """A config from plain values; all problems are listed at once."""
     try:
@@ -72,11 +90,14 @@ def check(values: dict[str, Any], source: str) -> Config:
     except ValidationError as error:
         problems = [_problem(item) for item in error.errors()]
         lines = problems[0] if len(problems) == 1 else "".join(f"\n  - {problem}" for problem in problems)
-        raise TurnwiseError(f"recipe {source}: {lines}") from None
+        raise TurnwiseError(redact(f"recipe {source}: {lines}")) from None
 
 
 def read_recipe(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The values of a recipe file, on top of those of the recipe it extends."""
+    alone = run_of(path)
+    if alone is not None:
+        inside(alone, path)
     path = path.resolve()
     if path in seen:
         raise TurnwiseError(f"recipe {path} extends itself, by way of {' → '.join(p.name for p in seen)}")
@@ -94,9 +115,31 @@ def read_recipe(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     base = values.pop("extends", None)
     if base is None:
         return values
+    if alone is not None:
+        raise TurnwiseError(f"recipe {path}: the record of a run stands alone, and this one says extends = {base!r}: it was changed since")
     if not isinstance(base, str):
         raise TurnwiseError(f"recipe {path}: extends takes the path of another recipe, not {base!r}")
-    return _merged(read_recipe(path.parent / base, (*seen, path)), values)
+    below = read_recipe(path.parent / base, (*seen, path))
+    both = _merged(below, values)
+    if "name" not in values:
+        _rename(both, _trained(below))
+    return both
+
+
+def _trained(values: Mapping[str, Any]) -> str:
+    """The credit algorithm that a recipe's plain values name."""
+    section = values.get("credit")
+    return str(section.get("name", CREDIT) if isinstance(section, dict) else CREDIT)
+
+
+def _rename(values: dict[str, Any], before: str) -> None:
+    """A run's name says what is trained: where another algorithm than the recipe's was chosen, the name that was not chosen follows."""
+    now, name = _trained(values), values.get("name", Config.model_fields["name"].default)
+    if now == before or not isinstance(name, str):
+        return
+    word = re.sub(r"[^A-Za-z0-9._=-]+", "-", now.rsplit(":", 1)[-1])
+    parts = re.split(r"([.=-])", name)
+    values["name"] = "".join(word if part == before else part for part in parts) if before in parts else f"{name}-{word}"
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.objects import is_given
 
 NAME = r"[A-Za-z_]\w*"
 DOTTED = re.compile(rf"{NAME}(\.{NAME})*")
@@ -65,6 +66,8 @@ def code_in(values: Any) -> list[str]:
                 walk(inner, key)
         elif isinstance(value, Path):
             walk(str(value), key)
+        elif isinstance(value, str) and is_given(value):
+            return  # an object of this process: nothing is imported for it
         elif isinstance(value, str) and (LIKE_CODE.fullmatch(value.strip()) or (key in STARTED and value and value != "none")):
             found.add(value)
 
@@ -100,7 +103,7 @@ def check_source(path: Path, place: str, attribute: str, methods: Sequence[str],
         raise TurnwiseError(f"{place} cannot be read as Python: {type(error).__name__}: {error}") from None
     first, _, deeper = attribute.partition(".")
     names = _bound(tree)
-    if first and names is not None and first not in names:
+    if first and names is not None and first not in names and not first.startswith("__"):
         raise unknown_name(f"name in {place}:", attribute, [name for name in names if not name.startswith("_")])
     found = next((node for node in reversed(tree.body) if isinstance(node, ast.ClassDef) and node.name == first), None)
     if found is not None and not deeper and _plain(found):

@@ -19,6 +19,7 @@ import numpy as np
 from turnwise import credit
 from turnwise.build import know_credit
 from turnwise.config import Config
+from turnwise.envs.locate import is_reference
 from turnwise.errors import TurnwiseError
 from turnwise.recipes import parse_override
 from turnwise.report.agreement import agreement, biggest_differences
@@ -47,6 +48,7 @@ def replay(
     *,
     update: bool = False,
     top: int = 10,
+    trust: bool = False,
 ) -> dict[str, Any]:
     """Credit of one iteration (none: the last that is kept) as trained, with `overrides`, and with each algorithm named in `also`; every
     other one compared with the first. With `update`, the update as well."""
@@ -58,6 +60,9 @@ def replay(
         iteration = known[-1]
     rollouts = stored_rollouts(run, iteration)
     variants = _variants(run, overrides, also, update)
+    trusted = variants[0].config
+    if update or is_reference(trusted.credit.name):
+        trusted.trusted(trust, run.folder)
     for variant in variants:
         know_credit(variant.config)
     credits = [credit.assign(variant.config.credit.name, rollouts, **variant.config.credit.options) for variant in variants]

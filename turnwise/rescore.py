@@ -26,7 +26,7 @@ from turnwise.system import System
 from turnwise.tasks import Task
 
 
-def rescore(run_folder: str | Path, iteration: int | None = None, reward: str | None = None) -> dict[str, Any]:
+def rescore(run_folder: str | Path, iteration: int | None = None, reward: str | None = None, *, trust: bool = False) -> dict[str, Any]:
     """Play the attempts of an evaluation (none: the last one) again. `reward` names a function `path/to/file.py:function` of
     (turn, transition, trajectory) that replaces the recipe's reward. Returns what was written."""
     run = Run.open(run_folder)
@@ -35,7 +35,7 @@ def rescore(run_folder: str | Path, iteration: int | None = None, reward: str | 
         raise TurnwiseError(f"{run.folder} keeps no evaluations")
     number = known[-1] if iteration is None else iteration
     before, attempts = run.evaluation(number), stored_trajectories(run, number, "evals")
-    config = Config.load(run.folder / CONFIG)
+    config = Config.load(run.folder / CONFIG).trusted(trust, run.folder)
     system = System(config)
     tasks = find_tasks(system, before["split"], [attempt.task for attempt in attempts])
     rewards = system.rewards if reward is None else only(reward)

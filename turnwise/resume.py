@@ -22,6 +22,7 @@ from turnwise.files import write_text_atomically
 from turnwise.learn.checkpoint import checkpoints
 from turnwise.recipes import to_toml
 from turnwise.runs import CONFIG, SUMMARY, Run
+from turnwise.trust import remember, unknown_code
 
 MAY_CHANGE = (
     *("iterations", "name", "eval.every"),
@@ -89,6 +90,8 @@ def apply_changes(run: Run, after: Config, say: Callable[[str], None]) -> None:
     known = (run.folder / RESUMED).read_text(encoding="utf-8") if (run.folder / RESUMED).exists() else ""
     write_text_atomically(run.folder / RESUMED, f"{known}{record}\n")
     write_text_atomically(run.folder / CONFIG, to_toml(after))
+    if not unknown_code(run.folder, before.model_dump(mode="json")):
+        remember(run.folder, after.model_dump(mode="json"))
     for key, (old, new) in changed.items():
         say(f"going on with {key} = {_word(new)} instead of {_word(old)}")
     if after.iterations > done:

@@ -25,6 +25,7 @@ from turnwise.images import Picture
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
+NOISE = 1e-12  # relative difference below which two 64-bit sums count as equal
 LARGEST_REWARD = 1e150  # squares of sums of these still fit a 64-bit float
 
 
@@ -242,6 +243,14 @@ class Rollouts:
         return read(cls, Path(path))
 
 
+def alike(values: Any) -> bool:
+    """Whether all numbers are equal but for rounding: 0.1 + 0.1 + 0.1 is 0.3. What credit calls a constant group."""
+    numbers = np.asarray(values, np.float64)
+    if not len(numbers):
+        return True
+    return bool((np.abs(numbers - numbers[0]) <= NOISE * np.maximum(np.abs(numbers), abs(numbers[0]))).all())
+
+
 def ragged(offsets: Ints, order: Ints) -> Ints:
     """The flat indices of the pieces `offsets[i]:offsets[i+1]` for i in `order`, one after another."""
     lengths = (offsets[1:] - offsets[:-1])[order]
@@ -251,4 +260,4 @@ def ragged(offsets: Ints, order: Ints) -> Ints:
     return flat
 
 
-__all__ = ["LARGEST_REWARD", "Rollouts", "Stop", "Trajectory", "Turn", "dense", "encode", "ragged"]
+__all__ = ["LARGEST_REWARD", "NOISE", "Rollouts", "Stop", "Trajectory", "Turn", "alike", "dense", "encode", "ragged"]

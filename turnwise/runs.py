@@ -15,7 +15,9 @@ import gzip
 import json
 import math
 import os
+import re
 import shutil
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -23,11 +25,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnwise.errors import TurnwiseError
-from turnwise.files import write_atomically, write_text_atomically
+from turnwise.files import inside, write_atomically, write_text_atomically
 from turnwise.images import load_pictures, save_pictures
 from turnwise.rollouts import Rollouts, Trajectory
 from turnwise.terminal import command
 from turnwise.tokenfile import Pair, read_tokens, write_tokens
+from turnwise.trust import forget, remember
 
 if TYPE_CHECKING:
     from turnwise.evaluation import Evaluation
@@ -57,6 +60,7 @@ class Run:
             run = cls(folder)
             with run._writing():
                 write_text_atomically(folder / CONFIG, config_text)
+            remember(folder, tomllib.loads(config_text))
             return run
         raise TurnwiseError(f"{out} has too many runs called {name!r}: choose another name")
 
@@ -68,6 +72,9 @@ class Run:
             raise TurnwiseError(f"{path} is not a folder, so it is no run")
         if not (path / CONFIG).is_file():
             raise TurnwiseError(f"{path} is not a run: it has no {CONFIG}. A run is a folder that `turnwise train` made")
+        for part in path.iterdir():
+            if part.is_symlink():
+                inside(path, part)
         return cls(path)
 
     def remove_unused(self) -> None:
@@ -75,6 +82,7 @@ class Run:
         parts = [self.folder / name for name in ("rollouts", "evals", "checkpoints", "model")]
         if not any(part.exists() for part in parts) and not self._records(METRICS):
             shutil.rmtree(self.folder, ignore_errors=True)
+            forget(self.folder)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -93,6 +101,15 @@ class Run:
     @property
     def model(self) -> Path:
         return self.folder / "model"
+
+    @property
+    def tokenizer(self) -> Path:
+        """The tokenizer of a tiny model, so that its weights can be written without playing the environment for its words again."""
+        return self.folder / "tokenizer"
+
+    def file(self, *parts: str) -> Path:
+        """A file of the run, and of no other folder."""
+        return inside(self.folder, self.folder.joinpath(*parts))
 
     def log(self, metrics: Mapping[str, Any]) -> None:
         """Append one line, bring it to the disk, and pass it on to whoever listens."""
@@ -170,7 +187,8 @@ class Run:
 
     def _numbered(self, part: str) -> list[Path]:
         """The files of a part of the run (`rollouts`, `evals`) that belong to an iteration."""
-        return [path for path in (self.folder / part).glob("*") if path.name.split(".")[0].isdigit()]
+        folder = inside(self.folder, self.folder / part)
+        return [inside(self.folder, path) for path in folder.glob("*") if re.fullmatch(r"[0-9]+", path.name.split(".")[0])]
 
     def iterations_of(self, part: str) -> list[int]:
         """The iterations of which `rollouts` or `evals` are kept."""
@@ -186,7 +204,7 @@ class Run:
 
     def evaluation(self, iteration: int) -> dict[str, Any]:
         """What `save_evaluation` wrote, without the texts."""
-        path = self.folder / "evals" / f"{iteration:06d}.json"
+        path = self.file("evals", f"{iteration:06d}.json")
         try:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -198,7 +216,7 @@ class Run:
 
     def trajectories(self, iteration: int, part: str = "rollouts") -> list[dict[str, Any]]:
         """The texts of one iteration, as plain data: what was trained on, or (`evals`) what its evaluation played."""
-        path = self.folder / part / f"{iteration:06d}.jsonl.gz"
+        path = self.file(part, f"{iteration:06d}.jsonl.gz")
         if not path.exists():
             known = self.iterations_of(part)
             raise TurnwiseError(f"{self.folder} keeps no {part} of iteration {iteration}; it keeps {known or 'none'}")
@@ -207,11 +225,11 @@ class Run:
 
     def tokens(self, iteration: int) -> list[Pair]:
         """Prompt and response ids of every turn of one iteration, trajectory by trajectory."""
-        return read_tokens(self.folder / "rollouts" / f"{iteration:06d}.tokens.npz")
+        return read_tokens(self.file("rollouts", f"{iteration:06d}.tokens.npz"))
 
     def images(self, iteration: int) -> Mapping[str, Any]:
         """The pictures of one iteration by the names that its turns list; empty where none was shown."""
-        path = self.folder / "rollouts" / f"{iteration:06d}.images.npz"
+        path = self.file("rollouts", f"{iteration:06d}.images.npz")
         return load_pictures(path) if path.exists() else {}
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from turnwise.runs import Run
 
 def stored_rollouts(run: Run, iteration: int) -> Rollouts:
     """The columns of one iteration, as its credit was computed from them."""
-    path = run.folder / "rollouts" / f"{iteration:06d}.npz"
+    path = run.file("rollouts", f"{iteration:06d}.npz")
     if not path.is_file():
         known = run.iterations_of("rollouts")
         raise TurnwiseError(

@@ -27,8 +27,9 @@ from turnwise.errors import TurnwiseError
 from turnwise.files import write_text_atomically
 from turnwise.grid import points, read_grid
 from turnwise.interrupt import Interrupt
-from turnwise.recipes import content_hash, to_toml, toml_value
+from turnwise.recipes import content_hash, read_recipe, to_toml, toml_value
 from turnwise.runs import CONFIG, METRICS, SUMMARY
+from turnwise.trust import remember
 
 try:
     import fcntl
@@ -52,6 +53,7 @@ class Job:
     found: str = "new"  # what the folder held when the sweep began: new, cut off, finished
     iteration: int = 0
     success: float | None = None
+    measured: int = 0  # after which iteration that was
     message: str = ""
     exit_code: int | None = None
     started: float = 0.0
@@ -64,7 +66,8 @@ class Job:
         before = self.iteration, self.success
         for line in last_lines(self.folder / METRICS):
             self.iteration = int(line.get("iteration", self.iteration))
-            self.success = line.get("eval/success", self.success)
+            if "eval/success" in line:
+                self.success, self.measured = line["eval/success"], self.iteration
         if self.state == "running" and self.first_line is None and before != (self.iteration, self.success):
             self.first_line = time.monotonic(), self.iteration
 
@@ -108,9 +111,11 @@ def plan(recipe: str | Path | None, given: Sequence[str], out: str | Path | None
             raise TurnwiseError(f"{key} names where runs lie and cannot vary in a sweep; the sweep names the runs itself")
     jobs: list[Job] = []
     folder: Path | None = None
+    own_name = read_recipe(Path(recipe)).get("name") if recipe is not None else None
+    own = {"name": own_name or Config.model_fields["name"].default}  # it stays: the suffix says what varies
     for point in points(grid):
-        config = Config.load(recipe, dict(point.changes))
-        check_trainable(config)
+        config = Config.load(recipe, own | dict(point.changes)).trusted()
+        check_trainable(config, runs=False)  # each run does so again, and makes what it names
         folder = folder or Path(out if out is not None else Path(config.out) / f"{config.name}-sweep")
         name = f"{config.name}-{point.suffix}" if point.suffix else config.name
         config = Config.model_validate(config.model_dump(mode="json") | {"name": name, "out": str(folder)})
@@ -215,6 +220,7 @@ class Sweep:
             return self._changed(job)
         if not (job.folder / CONFIG).is_file():
             write_text_atomically(job.folder / CONFIG, to_toml(job.config))
+        remember(job.folder, job.config.model_dump(mode="json"))  # the recipe, and the code that it names, is what was asked for here
         environment = os.environ | {"OMP_NUM_THREADS": str(self.threads)}
         environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         command = [sys.executable, "-m", "turnwise.cli", "train", "--resume", str(job.folder)]

@@ -49,8 +49,15 @@ class System:
     model_folder: Path | None = None
     say: Callable[[str], None] = lambda text: None
     cancelled: Callable[[], bool] = lambda: False
-    on_turn: Callable[[Trajectory], None] = lambda trajectory: None
+    on_start: Callable[[int], None] = lambda count: None  # so many attempts more will be made
+    on_end: Callable[[Trajectory], None] = lambda trajectory: None  # one of them is over
+    words: Path | None = None  # a folder with the tiny model's tokenizer, where its environment should not be played for it
+    plays: bool = True  # whether the environment may be made: nothing of the user's is imported otherwise
     told: set[str] = field(default_factory=set)  # kinds of faults that were told of already
+
+    def __post_init__(self) -> None:
+        if self.plays:
+            self.config.trusted()
 
     def check(self) -> None:
         """Look at all that a recipe can get wrong before any time is spent on it: tasks and panel, environment, reward terms, prompts,
@@ -98,6 +105,8 @@ class System:
     def _loaded(self) -> tuple[Any, Any]:
         if self.model_folder is not None or self.config.model.path is not None:
             return models.load(self.config, self.model_folder)
+        if self.words is not None:
+            return models.load_tiny(self.config, self.words)
         words = (
             f"still playing environment {self.config.env.name!r} for the words of the tiny model (model.tiny.vocabulary_tasks); "
             "if this does not end, does its reset or step return?"
@@ -171,7 +180,8 @@ class System:
             self.rewards,
             own.max_invalid,
             cancelled=self.cancelled,
-            on_turn=self.on_turn,
+            on_start=self.on_start,
+            on_end=self.on_end,
         )
 
     @cached_property

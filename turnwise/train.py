@@ -36,7 +36,7 @@ def loop(run: Run, system: System, reporter: Reporter, interrupted: Callable[[],
         if state.iteration >= config.iterations:
             break
         clock, iteration = Clock(), state.iteration + 1
-        reporter.phase("collecting", config.collect.groups * config.collect.group_size)
+        reporter.phase("collecting")
         with clock("collect"):
             gathered = system.collect(state.place)
         if interrupted():
@@ -95,6 +95,6 @@ def warm_start(system: System, state: State, reporter: Reporter, interrupted: Ca
 
 def measure(system: System, reporter: Reporter, clock: Clock) -> Evaluation:
     """The recipe's evaluation with the weights as they are."""
-    reporter.phase("evaluation", system.config.eval.n * system.config.eval.repeats)
+    reporter.phase("evaluation")
     with clock("eval"):
         return system.evaluate()

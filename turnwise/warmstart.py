@@ -18,6 +18,8 @@ from turnwise.rollouts import Trajectory, Turn
 from turnwise.seeds import derive
 from turnwise.tasks import Task, TaskSet
 
+Chance = tuple[int, list[int], list[int]]  # a turn that chance played: its number, prompt and response
+
 
 def expert_trajectories(
     name: str,
@@ -32,7 +34,8 @@ def expert_trajectories(
     cancelled: Callable[[], bool] = lambda: False,
 ) -> list[Trajectory]:
     """The expert's attempts at the tasks as trajectories of prompts and responses. In a share `noise` of the turns chance plays instead:
-    that turn is part of what the model sees and not of what it learns, so it learns how to go on from there."""
+    that turn is part of what the model sees and not of what it learns, so it learns how to go on from there. Where a later prompt shows
+    what chance did, `info["chance"]` of that turn says which of the prompt's tokens hold it, so that they are not learned as text."""
     env = AdvisedEnv(registry.make(name, **options))
     try:
         found = []
@@ -96,6 +99,7 @@ def _play(env: AdvisedEnv, task: Task, number: int, agent: Agent, max_turns: int
     observation = env.reset(task, 0)
     context, trajectory = agent.context(), Trajectory(number, number, task=task.id)
     context.start(task, observation)
+    chance: list[Chance] = []
     for t in range(max_turns):
         prompt = context.prompt()
         if not prompt.fits:
@@ -110,9 +114,25 @@ def _play(env: AdvisedEnv, task: Task, number: int, agent: Agent, max_turns: int
         if asked == ASK_EXPERT:
             turn = Turn(observation.key, float(transition.reward), True, observation.text, "", action, action, prompt.ids, response)
             turn.images = prompt.images
+            if shown := _shown(chance, t, prompt.ids, agent):
+                turn.info = {"chance": shown}
             trajectory.turns.append(turn)
+        else:
+            chance.append((t, list(prompt.ids), list(response)))
         observation, trajectory.success = transition.observation, bool(transition.success)
         if transition.done:
             break
         context.record(response, Parsed(action), observation)
     return trajectory
+
+
+def _shown(chance: Sequence[Chance], t: int, prompt: Sequence[int], agent: Agent) -> list[tuple[int, int]]:
+    """The spans of a prompt's tokens that show what chance did. A dialogue that only grows holds it word for word; a prompt that is written
+    anew tells it somewhere, so all of it is meant, as long as its window reaches back so far."""
+    spans, ids = [], list(prompt)
+    for number, before, said in chance:
+        if ids[: len(before)] == before and ids[len(before) : len(before) + len(said)] == said:
+            spans.append((len(before), len(before) + len(said)))
+        elif agent.settings.context != "window" or t - number <= agent.settings.history:
+            return [(0, len(ids))]
+    return spans

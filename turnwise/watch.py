@@ -48,13 +48,14 @@ def watch(
     max_turns: int | None = None,
     options: Mapping[str, Any] | None = None,
     console: Console | None = None,
+    trust: bool = False,
 ) -> list[Trajectory]:
     """Let `agent` (a run, a model folder, `random` or `expert`) play, and tell it on the console. A run brings its environment with its
     options, and the split that it is evaluated on. Without a task, `n` tasks of the split from the seed's place on; with one, `n`
     attempts at it."""
     changes: dict[str, Any] = {f"env.options.{key}": value for key, value in (options or {}).items()}
     changes |= {"env.max_turns": max_turns} if max_turns is not None else {}
-    system = _system(agent, env, changes)
+    system = _system(agent, env, changes, trust)
     own = system.config.env
     split = split or (system.config.eval.split if (Path(agent) / CONFIG).is_file() else own.split)
     teller = Teller(console or Console())
@@ -76,9 +77,9 @@ def watch(
     return trajectories
 
 
-def _system(agent: str, env: str | None, changes: dict[str, Any]) -> System:
+def _system(agent: str, env: str | None, changes: dict[str, Any], trust: bool = False) -> System:
     if agent not in PLAYERS:
-        config, folder = source_config(agent, Given(env), changes)
+        config, folder = source_config(agent, Given(env), changes, trust)
         return System(config, model_folder=folder)
     if env is None:
         raise TurnwiseError(f"say what the {agent} agent should play: turnwise play ENV --agent {agent}")

@@ -83,11 +83,14 @@ class Collector:
     max_invalid: int | None = None
     cancelled: Callable[[], bool] = lambda: False
     on_turn: Callable[[Trajectory], None] = lambda trajectory: None
+    on_start: Callable[[int], None] = lambda count: None  # so many attempts more will be made
+    on_end: Callable[[Trajectory], None] = lambda trajectory: None  # one of them is over
 
     def run(self, starts: Iterable[Start]) -> list[Trajectory]:
         """The trajectories of all starts, in their order. Where cancelled, those that had begun, as far as they came."""
         waiting = deque(starts)
         order = [start.number for start in waiting]
+        self.on_start(len(order))
         with rare_searches():
             done = self._play(waiting)
         return [done[number] for number in order if number in done]
@@ -177,6 +180,7 @@ class Collector:
         attempt.trajectory.stop, attempt.trajectory.stop_detail = stop, detail
         attempt.over = True
         self.policy.end(attempt.slot)
+        self.on_end(attempt.trajectory)
 
 
 def summarise(trajectories: Sequence[Trajectory]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from turnwise.collect.collector import Start
-from turnwise.rollouts import Stop, Trajectory
+from turnwise.rollouts import Stop, Trajectory, alike
 from turnwise.seeds import Order, derive
 from turnwise.tasks import TaskSet
 
@@ -89,10 +89,10 @@ def dynamic(collect: Collect, plan: Plan, place: int, groups: int, refills: int 
         found.places += batch.places
         found.counts["refills"] += 1
         found.counts["faults"] += batch.counts["faults"]
-        returns: dict[int | str, set[float]] = {}
+        returns: dict[int | str, list[float]] = {}
         for trajectory in batch.trajectories:
-            returns.setdefault(trajectory.group, set()).add(trajectory.reward)
-        with_signal = {group for group, seen in returns.items() if len(seen) > 1}
+            returns.setdefault(trajectory.group, []).append(trajectory.reward)
+        with_signal = {group for group, seen in returns.items() if not alike(seen)}
         kept_groups += len(with_signal)
         found.counts["dropped_groups"] += batch.places - len(with_signal)
         found.trajectories += [t for t in batch.trajectories if t.group in with_signal]

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from turnwise.anchors import Ints, dense
 from turnwise.options import Help
-from turnwise.rollouts import Bools, Floats, Rollouts
+from turnwise.rollouts import NOISE, Bools, Floats, Rollouts
 
 EPSILON = 1e-6  # added to a standard deviation before dividing by it
-NOISE = 1e-12  # relative difference below which two 64-bit sums count as equal
 
 Norm = Annotated[Literal["std", "none"], Help("divide by the sample standard deviation + 1e-6, or do not divide")]
 Weighting = Annotated[

@@ -125,7 +125,7 @@ def _check(target: Any, kind: Kind, reference: str) -> None:
     if not isinstance(function, FunctionType):
         inner = inspect.getattr_static(type(target), "__call__", None)
         if not isinstance(inner, FunctionType):
-            raise TurnwiseError(f"{reference} is no {kind.word}: it is {_named(target)}. {_wanted(kind)}")
+            raise TurnwiseError(f"{reference} is no {kind.word}: it is {_named(target, kind)}. {_wanted(kind)}")
         function = inner
     if kind.takes:
         _check_arguments(target, kind, reference)
@@ -164,11 +164,11 @@ def _has(owner: type, method: str) -> bool:
     return found is not None and (callable(found) or hasattr(found, "__get__"))
 
 
-def _named(target: Any) -> str:
+def _named(target: Any, kind: Kind = ENVIRONMENT) -> str:
     if isinstance(target, type | FunctionType) or callable(target):
         what = "the class" if isinstance(target, type) else "the function" if isinstance(target, FunctionType) else "a built-in function"
         return f"{what} {getattr(target, '__module__', '?')}.{getattr(target, '__qualname__', type(target).__qualname__)}"
-    return f"{type(target).__name__}, not a class or a function"
+    return f"{type(target).__name__}, not a {'class or a ' if kind.methods else ''}function"
 
 
 def _wanted(kind: Kind) -> str:

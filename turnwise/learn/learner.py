@@ -201,8 +201,8 @@ class Learner:
             ref = self.reference_logprobs(packed)
             extra["ref_logprob"] = _placed(ref, packed.index)
             if self.settings.kl_reward_coef > 0:
-                coef, kind = self.settings.kl_reward_coef, self.settings.kl_reward
-                changes["reward"] = rollouts.reward + reward_penalty(old, ref, coef, kind, packed.turn, len(rollouts))
+                coef, kind, cap = self.settings.kl_reward_coef, self.settings.kl_reward, self.settings.kl_reward_cap
+                changes["reward"] = rollouts.reward + reward_penalty(old, ref, coef, kind, packed.turn, len(rollouts), cap)
         if scores.value is not None and self.settings.value is not None:
             name, place = ("value", packed.turn_row) if self.settings.value.level == "turn" else ("token_value", packed.index)
             changes[name] = _placed(scores.value, place)
@@ -398,7 +398,7 @@ def _join(parts: Sequence[Any]) -> Column:
 
 def _numbers(metrics: Mapping[str, Tensor]) -> dict[str, float]:
     """Plain numbers, read from the device in one go."""
-    return dict(zip(metrics, torch.stack([value.float() for value in metrics.values()]).tolist(), strict=True))
+    return dict(zip(metrics, torch.stack([value.double() for value in metrics.values()]).tolist(), strict=True))
 
 
 def _placed(values: Any, index: Any) -> NDArray[np.float64]:

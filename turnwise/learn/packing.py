@@ -45,6 +45,8 @@ class Packed:
     turn_offsets                  where each sequence's turns start in them
     columns, turn_columns         further columns by name, one entry a response token or one a turn
     images                        every sequence: its pictures; None where no sequence has any
+    unlearned                     every token: whether it stands in a prompt and is not to be learned even where prompts are
+                                  (`info["chance"]` of a turn says which of its prompt's tokens); None where there are no such tokens
     """
 
     ids: Ints
@@ -63,6 +65,7 @@ class Packed:
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     turn_columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     images: tuple[tuple[Picture, ...], ...] | None = None
+    unlearned: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         """The number of sequences."""
@@ -112,6 +115,7 @@ class Packed:
             columns={name: column[token] for name, column in self.columns.items()},
             turn_columns={name: column[turn] for name, column in self.turn_columns.items()},
             images=None if self.images is None else tuple(self.images[number] for number in which.tolist()),
+            unlearned=None if self.unlearned is None else self.unlearned[flat],
         )
 
     def per_token(self, credit: Any, rollouts: Rollouts) -> NDArray[Any]:
@@ -154,6 +158,7 @@ class _Builder:
         self.sequence_starts: list[int] = []
         self.sequence_trajectory: list[int] = []
         self.images: list[tuple[Picture, ...]] = []
+        self.unlearned: list[tuple[int, int]] = []  # spans of `ids`
         self.turns: list[
             tuple[int, int, int, int, int, int]
         ] = []  # row, last prompt token, response tokens, first flat index, sequence, traj.
@@ -183,6 +188,9 @@ class _Builder:
             self.sequence_starts.append(self.size)
             self.sequence_trajectory.append(self.trajectory)
             self.images.append(tuple(turn.images))
+        for start, stop in turn.info.get("chance", ()):
+            shift = self.size - (len(prompt) - len(fresh))
+            self.unlearned.append((max(start + shift, self.size), stop + shift))
         self.pieces += [fresh, response]
         self.size += len(fresh)
         entry = (row, self.size - 1, len(response), first_index, len(self.sequence_starts) - 1, self.trajectory)
@@ -230,7 +238,15 @@ class _Builder:
             turn_source=source.copy(),
             turn_offsets=starts_of(np.bincount(sequence, minlength=sequences)),
             images=tuple(self.images) if any(self.images) else None,
+            unlearned=_marked(self.unlearned, len(ids)) if self.unlearned else None,
         )
+
+
+def _marked(spans: Sequence[tuple[int, int]], size: int) -> NDArray[np.bool_]:
+    marked = np.zeros(size, np.bool_)
+    for start, stop in spans:
+        marked[start:stop] = True
+    return marked
 
 
 def as_ids(ids: Sequence[int] | Ints, where: str) -> Ints:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.objectives.kl import CAP
 from turnwise.objectives.loss import Loss
 from turnwise.objectives.tokens import AGGREGATIONS
 
@@ -89,6 +90,7 @@ class LearnerSettings:
     old_logprobs, engine_gap     whose log-probs the ratio is anchored on: the learner's before the first step, the engine's, or "auto":
                                  the engine's where their mean distance from the learner's on a sample is at most `engine_gap`
     kl_reward_coef, kl_reward    subtract coefficient × KL to the reference from each turn's reward, and the estimator (k1, k2, k3)
+    kl_reward_cap                a bound on each token's k3 in it; None: no bound
     kl_stop                      end an update when the KL from the old policy exceeds this
     value                        a critic, for credit that needs values
     """
@@ -110,6 +112,7 @@ class LearnerSettings:
     engine_gap: float = 0.03
     kl_reward_coef: float = 0.0
     kl_reward: str = "k1"
+    kl_reward_cap: float | None = CAP
     kl_stop: float | None = None
     value: ValueSettings | None = None
 
@@ -120,7 +123,8 @@ class LearnerSettings:
         _choice(self, "old_logprobs", ("learner", "engine", "auto"))
         _choice(self, "kl_reward", ("k1", "k2", "k3"))
         counts = {"epochs": 1, "minibatches": 1, "minibatch_size": 1, "tokens_per_batch": 0}
-        _numbers(self, at_least={**counts, "kl_reward_coef": 0, "engine_gap": 0}, above={"temperature": 0, "kl_stop": 0, "constant": 0})
+        positive: dict[str, float] = {"temperature": 0, "kl_stop": 0, "constant": 0, "kl_reward_cap": 0}
+        _numbers(self, at_least={**counts, "kl_reward_coef": 0, "engine_gap": 0}, above=positive)
         if self.constant is not None and not self.aggregation.endswith("_sum"):
             raise TurnwiseError(f"learner: constant goes with turn_sum or trajectory_sum, not with aggregation {self.aggregation!r}")
         if self.loss.level == "trajectory" and self.minibatch_unit == "turn":

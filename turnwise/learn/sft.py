@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 class SftSettings:
     """batch_tokens: tokens (prompts included) of an optimiser step. steps, where given, counts; otherwise `epochs` passes are made.
     prompt_weight: how much the prompts' tokens are learned too, as a language model learns: it teaches a model that starts from nothing the
-    environment's language; a pretrained one needs 0. look_every: after how many steps it is asked whether that is enough."""
+    environment's language; a pretrained one needs 0. Prompt tokens that a turn's `info["chance"]` names are left out.
+    look_every: after how many steps it is asked whether that is enough."""
 
     epochs: int = 1
     steps: int | None = None
@@ -108,21 +109,29 @@ def _backward(learner: Learner, batch: Packed, prompt_weight: float) -> Tensor:
     token budget. Returns the loss of the responses."""
     total = torch.zeros((), device=learner.device)
     never = learner.policy.never_said
-    prompt_tokens = len(batch.ids) - len(batch) - len(batch.source) - (np.isin(batch.ids, never).sum() if never else 0)
+    prompt_tokens = int(_prompt_places(batch, never).sum()) if prompt_weight > 0 else 0
     for part in microbatches(batch, np.arange(len(batch)), learner.settings.tokens_per_batch):
         piece = batch.take(part)
         hidden = learner.policy.hidden(piece)
         loss = _mean_loss(learner, hidden, piece, piece.source, len(batch.source))
         total += loss.detach()
         if prompt_weight > 0 and prompt_tokens > 0:
-            inside = np.ones(len(piece.ids), np.bool_)
-            inside[piece.offsets[1:] - 1] = False  # nothing follows the last token of a sequence
-            inside[piece.source] = False
-            if never:  # a picture's tokens stand for pixels, not for words to learn
-                inside[:-1] &= ~np.isin(piece.ids[1:], never)
-            loss = loss + prompt_weight * _mean_loss(learner, hidden, piece, np.flatnonzero(inside), prompt_tokens)
+            places = np.flatnonzero(_prompt_places(piece, never))
+            loss = loss + prompt_weight * _mean_loss(learner, hidden, piece, places, prompt_tokens)
         loss.backward()
     return total
+
+
+def _prompt_places(packed: Packed, never: Sequence[int]) -> Any:
+    """For each token whether the one after it is a prompt's and is learned as such."""
+    inside = np.ones(len(packed.ids), np.bool_)
+    inside[packed.offsets[1:] - 1] = False  # nothing follows the last token of a sequence
+    inside[packed.source] = False
+    if never:  # a picture's tokens stand for pixels, not for words to learn
+        inside[:-1] &= ~np.isin(packed.ids[1:], never)
+    if packed.unlearned is not None:  # what chance did is seen and never said
+        inside[:-1] &= ~packed.unlearned[1:]
+    return inside
 
 
 def _mean_loss(learner: Learner, hidden: Tensor, piece: Packed, source: Any, count: int) -> Tensor:

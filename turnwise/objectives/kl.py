@@ -7,7 +7,8 @@ With d = log reference − log policy of a token that the policy sampled:
     k3   exp(d) − d − 1     unbiased, never negative; its gradient is that of the reverse direction
     k3+                     the value of k3 with the gradient of k2: what one usually wants to log and to descend
 
-All four assume that the policy itself sampled the tokens.
+All four assume that the policy itself sampled the tokens. k3 grows as exp(d): a token that the reference finds 10,000 times likelier counts
+as much as ten thousand others. So k3 is capped, in the loss and in the reward, at 10 unless told, as verl does it.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def _k3(d: Tensor) -> Tensor:
 
 ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {"k1": _k1, "k2": _k2, "k3": _k3}
 KINDS = (*ESTIMATORS, "k3+")
+CAP = 10.0  # the largest k3 of a token
 
 
 def estimate(logprob: Tensor, ref_logprob: Tensor, kind: str = "k3", cap: float | None = None) -> Tensor:
@@ -51,12 +53,20 @@ def estimate(logprob: Tensor, ref_logprob: Tensor, kind: str = "k3", cap: float 
         value = value.clamp(max=cap)
     if kind != "k3+":
         return value
-    slope = _k2(d.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
+    slope = _k2(d)  # of any d: what bounds the value must not take the way back from a policy that went too far
     return value.detach() + (slope - slope.detach())
 
 
-def reward_penalty(logprob: Any, ref_logprob: Any, coef: float, kind: str = "k1", turn: Any = None, turns: int | None = None) -> Any:
-    """What to add to rewards: −coef × estimate, a token; with `turn` ids (0, 1, 2 …), summed to one number a turn.
+def reward_penalty(
+    logprob: Any,
+    ref_logprob: Any,
+    coef: float,
+    kind: str = "k1",
+    turn: Any = None,
+    turns: int | None = None,
+    cap: float | None = CAP,
+) -> Any:
+    """What to add to rewards: −coef × estimate, per token; with `turn` ids (0, 1, 2 …), summed to one number per turn. `cap` bounds k3.
 
     numpy in, numpy out; torch in, torch out. Never carries a gradient.
     """
@@ -65,7 +75,7 @@ def reward_penalty(logprob: Any, ref_logprob: Any, coef: float, kind: str = "k1"
     plain = not isinstance(logprob, Tensor)
     new, ref = (torch.as_tensor(x).detach() for x in (logprob, ref_logprob))
     real = torch.promote_types(torch.promote_types(new.dtype, ref.dtype), torch.float32)
-    penalty = -coef * estimate(new.to(real), ref.to(real), kind)
+    penalty = -coef * estimate(new.to(real), ref.to(real), kind, cap)
     if turn is not None:
         ids = torch.as_tensor(turn, device=penalty.device)
         size = turns if turns is not None else (int(ids.max()) + 1 if len(ids) else 0)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from turnwise.errors import TurnwiseError, unknown_name
 from turnwise.objectives import entropy, kl
+from turnwise.objectives.kl import CAP
 from turnwise.objectives.registry import algorithms, corrections
 from turnwise.objectives.tokens import LEVELS, Level, Tokens
 
@@ -34,7 +35,7 @@ class Loss:
     options: Mapping[str, Any] = field(default_factory=dict)
     kl: str = "k3"
     kl_coef: float = 0.0
-    kl_cap: float | None = 10.0
+    kl_cap: float | None = CAP
     entropy_coef: float = 0.0
     importance: str = "none"
     importance_options: Mapping[str, Any] = field(default_factory=dict)

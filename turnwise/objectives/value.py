@@ -41,8 +41,8 @@ def value_loss(
     loss = (weight.detach().to(real) * error).sum() / 2
     count = kept.sum() if batch_size is None else torch.as_tensor(batch_size, device=value.device)
 
-    def mean(x: Tensor) -> Tensor:
-        return torch.where(kept, x.detach().to(real), 0.0).sum() / count.clamp(min=1)
+    def mean(x: Tensor) -> Tensor:  # in 64 bits: variances are made of these, as differences of large numbers
+        return torch.where(kept, x.detach().double(), 0.0).sum() / count.clamp(min=1)
 
     residual = goal - new
     metrics = {
@@ -50,15 +50,17 @@ def value_loss(
         "value_clip": mean(clipped),
         "value": mean(new),
         "value_target": mean(goal),
-        "value_target_squared": mean(goal.square()),
+        "value_target_squared": mean(goal.double().square()),
         "value_residual": mean(residual),
-        "value_residual_squared": mean(residual.square()),
+        "value_residual_squared": mean(residual.double().square()),
     }
     return loss, metrics
 
 
 def explained_variance(metrics: Mapping[str, float]) -> float:
-    """1 − Var(target − value) / Var(target), from the added-up metrics of all parts; 0 where the targets do not vary."""
-    spread = float(metrics["value_target_squared"]) - float(metrics["value_target"]) ** 2
+    """1 − Var(target − value) / Var(target), from the added-up metrics of all parts; 0 where the targets do not vary by more than their
+    own rounding (they are 32-bit numbers: about 1e-7 of their size)."""
+    square = float(metrics["value_target_squared"])
+    spread = square - float(metrics["value_target"]) ** 2
     rest = float(metrics["value_residual_squared"]) - float(metrics["value_residual"]) ** 2
-    return 1 - rest / spread if spread > 1e-12 else 0.0
+    return 1 - max(rest, 0.0) / spread if spread > 1e-12 * square else 0.0

@@ -152,7 +152,7 @@ class Answers:
         import numpy as np
 
         run, iteration, name = self._run(words), _whole(words, "iteration"), _need(words, "name")
-        path = run.folder / "rollouts" / f"{iteration:06d}.images.npz"
+        path = run.file("rollouts", f"{iteration:06d}.images.npz")
         try:
             with np.load(path, allow_pickle=False) as archive:
                 pixels = archive[name] if name in archive.files else None

@@ -76,7 +76,7 @@ class Batch:
 
     def _load(self, run: Run) -> Rollouts | None:
         try:
-            return Rollouts.load(run.folder / "rollouts" / f"{self.iteration:06d}.npz").in_order()
+            return Rollouts.load(run.file("rollouts", f"{self.iteration:06d}.npz")).in_order()
         except TurnwiseError as error:
             self.problem = str(error)
             return None

@@ -6,8 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from turnwise.errors import TurnwiseError
+from turnwise.files import inside
 from turnwise.pages.shelf import read_recipe
 from turnwise.runs import CONFIG
+from turnwise.secret import redact, redacted
 
 ABSENT = object()
 
@@ -15,10 +18,12 @@ ABSENT = object()
 def recipe_of(folder: Path) -> dict[str, Any]:
     """The text of the recipe and its differences: [key, value, default], the default none where the key is an option of a part."""
     try:
-        text = (folder / CONFIG).read_text(encoding="utf-8", errors="backslashreplace")
+        text = redact(inside(folder, folder / CONFIG).read_text(encoding="utf-8", errors="backslashreplace"))
     except OSError as error:
         return {"text": "", "differs": [], "problem": f"{CONFIG} cannot be read: {error.strerror}"}
-    values = read_recipe(folder)
+    except TurnwiseError as error:
+        return {"text": "", "differs": [], "problem": str(error)}
+    values = redacted(read_recipe(folder))
     if not values:
         return {"text": text, "differs": [], "problem": f"{CONFIG} is no TOML that can be read"}
     known = defaults()

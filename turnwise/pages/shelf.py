@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.errors import TurnwiseError
+from turnwise.files import inside
 from turnwise.pages.tail import news
 from turnwise.runs import CONFIG, METRICS, SUMMARY, Run
 
@@ -83,7 +84,7 @@ class Shelf:
         folder = self.folders().get(name)
         if folder is None:
             raise TurnwiseError(f"there is no run {name!r} in {self.root}")
-        return Run(folder)
+        return Run.open(folder)
 
     def cards(self) -> list[dict[str, Any]]:
         """One card a run."""
@@ -97,8 +98,9 @@ class Shelf:
         recipe = read_recipe(folder)
         with self._lock:
             progress = self._progress.setdefault(name, Progress())
-            progress.look(folder / METRICS)
+            progress.look(inside(folder, folder / METRICS))
             first, last, iterations, seconds = progress.first, progress.last, progress.iterations, progress.seconds
+        newer = last if last.get("iteration", 0) else {}  # what was measured before the first update is not what came of it
         touched = max((path.stat().st_mtime for path in (folder / METRICS, folder / CONFIG) if path.exists()), default=0.0)
         return {
             "run": name,
@@ -109,9 +111,10 @@ class Shelf:
             "iterations": iterations,
             "planned": recipe.get("iterations"),
             "before": first.get("eval/success"),
-            "after": last.get("eval/success"),
+            "after": newer.get("eval/success"),
+            "measured": newer.get("iteration"),  # after which iteration that was: a run that goes on is further by now
             "before_interval": [first.get("eval/low"), first.get("eval/high")],
-            "after_interval": [last.get("eval/low"), last.get("eval/high")],
+            "after_interval": [newer.get("eval/low"), newer.get("eval/high")],
             "tasks": _section(recipe, "eval").get("n"),
             "state": state(folder, summary, touched, seconds),
             "seconds": summary.get("train_seconds"),
@@ -129,6 +132,7 @@ def _finished(name: str, folder: Path, summary: dict[str, Any]) -> dict[str, Any
         "planned": summary.get("iterations"),
         "before": summary.get("success_before"),
         "after": summary.get("success_after"),
+        "measured": summary.get("iterations"),
         "before_interval": summary.get("interval_before"),
         "after_interval": summary.get("interval_after"),
         "tasks": summary.get("panel_size"),
@@ -152,9 +156,9 @@ def state(folder: Path, summary: dict[str, Any], touched: float, seconds: float)
 def read_recipe(folder: Path) -> dict[str, Any]:
     """The run's recipe as plain values, unchecked: what cannot be read is shown as text elsewhere."""
     try:
-        stamp = (folder / CONFIG).stat()
+        stamp = inside(folder, folder / CONFIG).stat()
         return _parsed(folder / CONFIG, stamp.st_mtime_ns, stamp.st_size)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, TurnwiseError):
         return {}
 
 
@@ -166,8 +170,8 @@ def _parsed(path: Path, changed: int, size: int) -> dict[str, Any]:
 
 def read_summary(folder: Path) -> dict[str, Any]:
     try:
-        found = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
+        found = json.loads(inside(folder, folder / SUMMARY).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, TurnwiseError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.rollouts import Floats, Rollouts
+from turnwise.rollouts import Floats, Rollouts, alike
 
 
 def agreement(one: Floats, other: Floats) -> dict[str, float | None]:
@@ -25,7 +25,10 @@ def agreement(one: Floats, other: Floats) -> dict[str, float | None]:
 
 
 def correlation(one: Floats, other: Floats) -> float | None:
-    """Pearson's correlation; none where one of the two is constant."""
+    """Pearson's correlation; none where one of the two is constant: the mean of equal numbers is off by a last digit, and that would
+    correlate perfectly."""
+    if alike(one) or alike(other):
+        return None
     a, b = one - one.mean(), other - other.mean()
     size = float(np.sqrt((a @ a) * (b @ b)))
     return float(a @ b) / size if size > 1e-300 else None

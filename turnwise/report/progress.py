@@ -34,7 +34,9 @@ class Reporter:
 
     def phase(self, name: str, total: int | None = None) -> None: ...
 
-    def advance(self, amount: int = 1) -> None: ...
+    def expect(self, amount: int) -> None: ...  # the phase will make so many attempts more than it has said
+
+    def advance(self, amount: int = 1) -> None: ...  # attempts that are over
 
     def iteration(self, number: int, metrics: Mapping[str, Any]) -> None: ...
 
@@ -122,6 +124,7 @@ class Panelled(Plain):
         self._metrics: dict[str, Any] = {}
         self._success: list[float] = []
         self._held_out: list[float] = []
+        self._measured = 0  # after which iteration the last of them was
         self._live: Live | None = None
 
     def begin(self, title: str, iterations: int, done: int) -> None:
@@ -134,6 +137,9 @@ class Panelled(Plain):
         self._start_clock(name)
         self._phase, self._total, self._count = name, total, 0
 
+    def expect(self, amount: int) -> None:
+        self._total = (self._total or 0) + amount
+
     def advance(self, amount: int = 1) -> None:
         self._count += amount
 
@@ -142,15 +148,15 @@ class Panelled(Plain):
         self._success.append(float(metrics.get("collect/success", 0.0)))
         if (measured := metrics.get("eval/success")) is not None:
             self._held_out.append(float(measured))
+            self._measured = number
 
     def _render(self) -> Panel:
         table = Table.grid(padding=(0, 2))
-        count = f"{self._count}" + (f" of {self._total}" if self._total else "")
-        table.add_row("now", f"{self._phase} {count if self._count else ''}")
+        table.add_row("now", f"{self._phase}{self._progress()}")
         if self._success:
             table.add_row("success", f"{_percent(self._success[-1])}  {sparkline(self._success)}")
         if self._held_out:
-            table.add_row("held-out", f"{_percent(self._held_out[-1])}  {sparkline(self._held_out)}")
+            table.add_row("held-out", f"{_percent(self._held_out[-1])}  {sparkline(self._held_out)}  after iteration {self._measured}")
         if self._metrics:
             speed = f"{self._metrics.get('time/tokens_per_second', 0):.0f} tokens/s"
             table.add_row(
@@ -162,6 +168,12 @@ class Panelled(Plain):
             [Text(f"iteration {self._number} of {self._iterations}"), bar] if self._iterations else []
         )  # an evaluation has none
         return Panel(Group(*far, table), title=Text(self._title), title_align="left")
+
+    def _progress(self) -> str:
+        """One unit everywhere: attempts that are over, of those that the phase has said it will make."""
+        if not self._total:
+            return f"  {self._count} attempts" if self._count else ""
+        return f"  {self._count} of {max(self._total, self._count)} attempts"
 
     def end(self) -> None:
         if self._live is not None:

@@ -117,7 +117,7 @@ def read(path: Path, at: str | int = "last", tracked: Sequence[str] = ()) -> Rec
 
 def _read_run(folder: Path, at: str | int, tracked: Sequence[str]) -> Record | None:
     run = Run.open(folder)
-    config = _config(folder / CONFIG)
+    config = _config(run.file(CONFIG))
     metrics = run.metrics()
     curve = curve_of(metrics)
     if not curve:
@@ -153,7 +153,7 @@ def _read_file(path: Path) -> Record:
     if "config" in measured:
         config = flatten(measured["config"])
     elif path.parent.name == "evals" and (path.parent.parent / CONFIG).is_file():
-        config = _config(path.parent.parent / CONFIG)
+        config = _config(Run.open(path.parent.parent).file(CONFIG))
     else:
         config = {"file": path.stem}
     if measured.get("player") is not None:

@@ -13,9 +13,13 @@ from turnwise.terminal import plain
 
 
 def summarise_run(metrics: Sequence[Mapping[str, Any]], state: State, config: Config, run: Run) -> dict[str, Any]:
-    """What summary.json holds."""
-    measured = [line for line in metrics if "eval/success" in line]
-    before, after = (measured[0], measured[-1]) if measured else ({}, {})
+    """What summary.json holds. "After" means: after the last update that the run has made. Where no evaluation was made there, it is empty,
+    and `last_evaluation` says when the last one was."""
+    measured = {int(line.get("iteration", 0)): line for line in metrics if "eval/success" in line}
+    updates = config.iterations > 0  # a run that makes none has nothing before them, only what came of its warm start
+    before = measured.get(0, {}) if updates else {}
+    after = measured.get(state.iteration, {}) if state.iteration or not updates else {}
+    last = measured[max(measured)] if measured else {}
     return {
         "name": config.name,
         "algorithm": config.credit.name,
@@ -28,6 +32,7 @@ def summarise_run(metrics: Sequence[Mapping[str, Any]], state: State, config: Co
         "interval_after": [after.get("eval/low"), after.get("eval/high")],
         "turns_before": before.get("eval/turns"),
         "turns_after": after.get("eval/turns"),
+        "last_evaluation": {"iteration": last.get("iteration"), "success": last.get("eval/success")},
         "panel_size": config.eval.n,
         "train_seconds": round(state.seconds, 1),
         "turns": state.turns,
@@ -36,19 +41,30 @@ def summarise_run(metrics: Sequence[Mapping[str, Any]], state: State, config: Co
 
 def closing_words(summary: Mapping[str, Any], run: Run) -> list[str]:
     """What the terminal says at the end."""
-
-    def percent(key: str) -> str:
-        value = summary.get(key)
-        return "–" if value is None else f"{100 * value:.1f} %"
-
-    low, high = summary["interval_after"]
-    interval = f" (95 % interval {100 * low:.0f}–{100 * high:.0f} %)" if low is not None else ""
-    then = f"{percent('success_before')} before, {percent('success_after')} after" if summary["iterations"] else percent("success_after")
     return [
-        f"Success on {summary['panel_size']} held-out tasks: {then}{interval}.",
+        f"Success on {summary['panel_size']} held-out tasks: {measured_words(summary)}.",
         f"{summary['iterations']} iterations, {summary['turns']} turns, {duration(summary['train_seconds'])} of training.",
         f"Everything lies in {run.folder}: model/ (the trained model), metrics.jsonl, rollouts/, summary.json.",
     ]
+
+
+def measured_words(summary: Mapping[str, Any]) -> str:
+    """What was measured, and when: never an older figure as the newest."""
+
+    def figure(part: str) -> str:
+        return f"{100 * summary[f'success_{part}']:.1f} %"
+
+    updates, (low, high) = summary["iterations"], summary["interval_after"]
+    interval = f" (95 % interval {100 * low:.0f}–{100 * high:.0f} %)" if low is not None else ""
+    last = summary.get("last_evaluation") or {}
+    words = [f"{figure('before')} before"] if summary["success_before"] is not None else []
+    if summary["success_after"] is not None:
+        words.append(figure("after") + (" after" if updates else "") + interval)
+    elif last.get("iteration"):
+        words.append(f"{100 * last['success']:.1f} % after iteration {last['iteration']}, not measured after the last one ({updates})")
+    else:
+        words.append(f"not measured after the last iteration ({updates})" if updates else "not measured yet")
+    return ", ".join(words)
 
 
 def in_words(trajectory: Mapping[str, Any], width: int = 200) -> list[str]:

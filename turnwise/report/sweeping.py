@@ -75,7 +75,7 @@ class Board(Lines):
         for job in shown:
             left = f"{duration(job.left)} left" if job.left is not None else duration(job.seconds) if job.seconds else ""
             name = Text(job.name, style=STYLES[job.state])
-            table.add_row(name, job.state, f"{job.iteration}/{job.config.iterations}", _percent(job.success), left)
+            table.add_row(name, job.state, f"{job.iteration}/{job.config.iterations}", _measured(job), left)
         return table
 
     def _footer(self) -> str:
@@ -91,9 +91,14 @@ def _percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f} %"
 
 
+def _measured(job: Job) -> str:
+    """The last evaluation, and when it was where the run is further by now."""
+    return _percent(job.success) + (f" (at {job.measured})" if job.success is not None and job.measured != job.iteration else "")
+
+
 def _progress(job: Job) -> str:
     left = f", {duration(job.left)} left" if job.left is not None else ""
-    return f"iteration {job.iteration}/{job.config.iterations}, success {_percent(job.success)}{left}"
+    return f"iteration {job.iteration}/{job.config.iterations}, success {_measured(job)}{left}"
 
 
 def sweep_command(

@@ -36,10 +36,12 @@ class Encoder:
         inner = self.folder / modules[0][1]
         self.device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         try:
-            config = AutoConfig.from_pretrained(inner)
+            config = AutoConfig.from_pretrained(inner, trust_remote_code=False)
             kind = T5EncoderModel if config.model_type in ("t5", "mt5") else AutoModel
-            self._model = kind.from_pretrained(inner, dtype=torch.float32).to(self.device).eval()
-            self._tokenizer = AutoTokenizer.from_pretrained(inner)
+            self._model = (
+                kind.from_pretrained(inner, dtype=torch.float32, use_safetensors=True, trust_remote_code=False).to(self.device).eval()
+            )
+            self._tokenizer = AutoTokenizer.from_pretrained(inner, trust_remote_code=False)
         except (OSError, ValueError) as error:
             raise TurnwiseError(f"encoder {model!r}: {str(error).splitlines()[0]}") from None
         self._stretching = Stretching(self._model)

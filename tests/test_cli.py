@@ -1,0 +1,157 @@
+"""What a stranger meets at the command line: names that tell the truth, figures that say when they were measured, mistakes said at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from test_train import TINY, start
+from typer.main import get_command
+from typer.testing import CliRunner
+
+import turnwise as tw
+from turnwise.cli import app
+from turnwise.config import Config
+from turnwise.report.progress import Reporter
+from turnwise.report.summary import closing_words, measured_words
+from turnwise.runs import Run
+
+
+def turnwise(*words: str, folder: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The command line in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"} | variables
+    return subprocess.run(
+        [sys.executable, "-m", "turnwise", *words], capture_output=True, text=True, timeout=120, cwd=folder, env=environment
+    )
+
+
+# names
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_a_runs_name_follows_the_algorithm_that_is_trained(tmp_path: Path) -> None:
+    recipe = write(tmp_path / "mine.toml", 'name = "mine-gigpo-small"\n[model]\npath = "x"\n[credit]\nname = "gigpo"\n')
+    assert Config.load(recipe).name == "mine-gigpo-small"
+    assert Config.load(recipe, ["credit.name=grpo"]).name == "mine-grpo-small"
+    assert Config.load(recipe, ["credit.name=grpo", "name=other"]).name == "other"
+    assert Config.load(recipe, ["credit.omega=0.5"]).name == "mine-gigpo-small"
+    assert Config.load(ROOT / "recipes" / "quickstart.toml", ["credit.name=grpo"]).name == "quickstart-grpo"
+    child = write(tmp_path / "child.toml", 'extends = "mine.toml"\n[credit]\nname = "reinforce_pp_baseline"\n')
+    assert Config.load(child).name == "mine-reinforce_pp_baseline-small"
+    assert Config.load(child, ["credit.name=rloo"]).name == "mine-rloo-small"
+    own = Config.load(recipe, {"credit.name": "my folder/file.py:my_credit"})
+    assert own.name == "mine-my_credit-small"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.toml")), ids=lambda path: path.stem)
+def test_no_shipped_recipe_is_named_after_another_algorithm(path: Path) -> None:
+    config = Config.load(path)
+    named = set(re.split(r"[.=-]", config.name)) & set(tw.credit.algorithms.names())
+    assert named <= {config.credit.name}
+
+
+# figures
+
+
+class Counted(Reporter):
+    """Remembers every state that a display could have shown."""
+
+    def __init__(self) -> None:
+        self.name, self.done, self.total = "", 0, 0
+        self.seen: list[tuple[str, int, int]] = []
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        self.name, self.done, self.total = name, 0, total or 0
+
+    def expect(self, amount: int) -> None:
+        self.total += amount
+
+    def advance(self, amount: int = 1) -> None:
+        self.done += amount
+        self.seen.append((self.name, self.done, self.total))
+
+
+def test_progress_counts_attempts_and_never_exceeds_its_total(tmp_path: Path) -> None:
+    shown = Counted()
+    dynamic = {"collect.strategy": "dynamic", "collect.refills": 3, "env.reward_scale": 0.0}  # all returns are equal: every refill is used
+    start(tmp_path, iterations=1, reporter=shown, **dynamic)
+    assert all(done <= total for _, done, total in shown.seen)
+    collected = [entry for entry in shown.seen if entry[0] == "collecting"]
+    attempts = TINY["collect.groups"] * TINY["collect.group_size"]
+    assert collected[-1][1:] == (4 * attempts, 4 * attempts)
+    assert {total for _, _, total in collected} == {k * attempts for k in (1, 2, 3, 4)}  # the total grows when more is planned
+
+
+def summary_of(metrics: Sequence[dict[str, Any]], iteration: int, planned: int, tmp_path: Path) -> dict[str, Any]:
+    from turnwise.report.summary import summarise_run
+    from turnwise.state import State
+
+    config = Config.load(None, TINY | {"iterations": planned})
+    return summarise_run(metrics, State(iteration=iteration, prepared=True), config, Run(tmp_path))
+
+
+def line(iteration: int, success: float | None = None) -> dict[str, Any]:
+    measured = {} if success is None else {"eval/success": success, "eval/low": 0.1, "eval/high": 0.9, "eval/turns": 5.0}
+    return {"iteration": iteration} | measured
+
+
+def test_a_summary_never_gives_an_old_figure_as_the_new_one(tmp_path: Path) -> None:
+    metrics = [line(0, 0.25), line(1), line(2, 0.5), line(3)]
+    cut = summary_of(metrics, 3, 10, tmp_path)
+    assert (cut["success_before"], cut["success_after"]) == (0.25, None)
+    assert cut["last_evaluation"] == {"iteration": 2, "success": 0.5}
+    assert measured_words(cut) == "25.0 % before, 50.0 % after iteration 2, not measured after the last one (3)"
+    early = summary_of(metrics[:2], 1, 10, tmp_path)
+    assert (early["success_before"], early["success_after"]) == (0.25, None)
+    assert measured_words(early) == "25.0 % before, not measured after the last iteration (1)"
+    fresh = summary_of(metrics[:1], 0, 10, tmp_path)
+    assert (fresh["success_before"], fresh["success_after"]) == (0.25, None)
+    whole = summary_of([*metrics, line(4, 0.75)], 4, 4, tmp_path)
+    assert (whole["success_before"], whole["success_after"]) == (0.25, 0.75)
+    assert "25.0 % before, 75.0 % after (95 % interval 10–90 %)" in closing_words(whole, Run(tmp_path))[0]
+    warm = summary_of(metrics[:1], 0, 0, tmp_path)  # a warm start alone: measured once, after it
+    assert (warm["success_before"], warm["success_after"]) == (None, 0.25)
+
+
+def test_the_card_of_an_unfinished_run_says_when_it_was_measured(tmp_path: Path) -> None:
+    from turnwise.pages.shelf import Shelf
+
+    (tmp_path / "config.toml").write_text("iterations = 10\n")
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text("".join(json.dumps(each) + "\n" for each in (line(0, 0.25), line(1))))
+    card = Shelf(tmp_path).cards()[0]
+    assert (card["before"], card["after"], card["iterations"]) == (0.25, None, 1)
+    metrics.write_text("".join(json.dumps(each) + "\n" for each in (line(0, 0.25), line(1), line(2, 0.5), line(3))))
+    card = Shelf(tmp_path).cards()[0]
+    assert (card["after"], card["measured"], card["iterations"]) == (0.5, 2, 3)
+
+
+# help and mistakes
+
+
+COMMANDS = get_command(app).commands  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("width", [60, 78, 200])
+def test_no_help_text_is_cut_short(width: int) -> None:
+    runner = CliRunner()
+    for words in ([], *([name] for name in COMMANDS)):
+        shown = runner.invoke(app, [*words, "--help"], terminal_width=width).output
+        told = shown.partition("\n\n")[2]  # without the line that shows the usage, where dots mean: more of these
+        assert "..." not in told, f"{words}: {told}"
+        assert all(len(text) <= width for text in told.splitlines())
+    overview = " ".join(runner.invoke(app, ["--help"], terminal_width=width).output.split())
+    for name, command in COMMANDS.items():
+        assert f"{name} {command.short_help}" in overview
