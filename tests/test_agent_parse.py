@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise.agent import Parsed, Parser
-from turnwise.agent.parse import PROBLEMS, fit_action
+from turnwise.agent.parse import PROBLEMS, REMEMBERED_ACTIONS, _candidates, fit_action
 from turnwise.agent.settings import STYLES, VALID_RULES
 from turnwise.errors import TurnwiseError
 
@@ -168,3 +168,10 @@ def test_unknown_names_are_errors_that_name_the_nearest() -> None:
         Parser("tag")
     with pytest.raises(TurnwiseError, match="Did you mean 'admissible'"):
         Parser("tags", "admissable")
+
+
+def test_a_very_long_list_of_actions_is_read_and_not_remembered() -> None:
+    actions = [f"go to desk {number}" for number in range(REMEMBERED_ACTIONS + 1)]
+    before = _candidates.cache_info().currsize
+    assert fit_action("GO to  desk 7", actions) == "go to desk 7" and fit_action("fly", actions) is None
+    assert _candidates.cache_info().currsize == before

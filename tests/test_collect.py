@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 import pytest
+from slow_env import Slow
 from toy_env import Corridor
 
 from turnwise import Rollouts, Stop, Task, TaskSet, TurnwiseError
@@ -322,3 +323,29 @@ def test_dynamic_sampling_takes_returns_that_differ_by_rounding_for_equal() -> N
 
     found = dynamic(collect, Plan(numbered(50), 0, 3), 0, 1)
     assert found.counts["dropped_groups"] == 1 and {trajectory.group for trajectory in found.trajectories} == {1}
+
+
+def test_the_model_is_asked_in_the_same_order_however_quick_the_workers_are() -> None:
+    starts = Plan(numbered(8), seed=0, group_size=2).starts(0, 8)
+    orders = []
+    for late, workers in ((0, 2), (1, 2), (1, 3)):
+        engine = WordEngine()
+        play(engine, starts, size=8, env=partial(Slow, late), workers=workers)
+        orders.append([(request.key, request.sequence, list(request.prompt_ids)) for request in engine.asked])
+    assert orders[0] == orders[1] == orders[2]
+
+
+def test_environments_play_while_the_model_thinks() -> None:
+    engine = WordEngine()
+    thinking: list[int] = []
+    poll = engine.poll
+
+    def counted() -> list[Response]:
+        thinking.append(len(collector._answers._asked))
+        return poll()
+
+    engine.poll = counted  # type: ignore[method-assign]
+    with Pool(Corridor, 9, workers=2, timeout=5.0) as pool:
+        collector = Collector(pool, policy(engine), max_turns=20)
+        collector.run(Plan(numbered(9), seed=0, group_size=1).starts(0, 9))
+    assert max(thinking) == 3, "a third of the attempts are with their environments while the model is asked"

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from search_data import write_encoder
 from test_engines_transformers import chance, followed, small_model
-from test_search_retrieval import write_encoder
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaModel
 
 from turnwise.engines.base import Finish, Request, Sampling

@@ -11,6 +11,7 @@ import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -251,6 +252,17 @@ def test_a_texts_vector_does_not_depend_on_its_neighbours(tmp_path: Path) -> Non
         assert together.shape == (4, 8 if "Dense" in modules else 16)
         assert np.allclose(together, np.vstack([encoder.encode([text]) for text in texts]), atol=1e-5)
         assert encoder.encode([]).shape == (0, encoder.width)
+
+
+def test_a_passage_cannot_write_the_encoders_control_tokens(tmp_path: Path) -> None:
+    from turnwise.retrieval.encoder import Encoder
+
+    encoder = Encoder(str(write_encoder(tmp_path / "model")))
+    seen: list[Any] = []
+    encoder._model.register_forward_pre_hook(lambda module, args, kwargs: seen.append(kwargs["input_ids"]), with_kwargs=True)
+    encoder.encode(["a [SEP] b [CLS] [MASK]"])
+    own = [encoder._tokenizer.convert_tokens_to_ids(token) for token in ("[CLS]", "[SEP]", "[MASK]")]
+    assert [int((seen[0] == token).sum()) for token in own] == [1, 1, 0]
 
 
 def test_modules_that_are_not_known_are_refused(tmp_path: Path) -> None:

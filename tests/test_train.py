@@ -216,15 +216,15 @@ def test_ctrl_c_saves_and_the_run_goes_on_from_there(tmp_path: Path) -> None:
 
 
 class Impatient(Reporter):
-    """Presses Ctrl-C when a phase begins for the nth time."""
+    """Presses Ctrl-C, or sends another signal, when a phase begins for the nth time."""
 
-    def __init__(self, name: str, nth: int = 1):
-        self.name, self.left = name, nth
+    def __init__(self, name: str, nth: int = 1, signal: signal.Signals = signal.SIGINT):
+        self.name, self.left, self.signal = name, nth, signal
 
     def phase(self, name: str, total: int | None = None) -> None:
         self.left -= name == self.name
         if name == self.name and self.left == 0:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), self.signal)
 
 
 def test_ctrl_c_in_the_warm_start_ends_it_and_the_run_starts_anew(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from turnwise.report.summary import summarise_run
 from turnwise.resume import apply_changes, resumed_config
 from turnwise.rollouts import Stop
 from turnwise.runs import CONFIG, Run
+from turnwise.state import restore
 from turnwise.system import System
 from turnwise.trackers import Trackers, make_trackers
 from turnwise.train import loop
@@ -144,10 +145,11 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
         try:
             system.check()
             keep_tokenizer(run, system)
+            state = restore(run, system, reporter.note)
             trackers.open(config.model_dump(mode="json"), run.metrics())
             run.on_log = trackers.log
             with loaded_set_apart():
-                state = loop(run, system, reporter, interrupted)
+                state = loop(run, system, state, reporter, interrupted)
             finished = state.finished(config.iterations)
             if finished:
                 system.learner.save_model(run.model, tokenizer=system.preprocessor)
@@ -275,13 +277,14 @@ def report_faults(result: Evaluation, reporter: Reporter) -> None:
 
 def source_config(
     source: RecipeLike | Result | None,
-    given: Given,
+    given: Given | None,
     overrides: Mapping[str, Any],
     trust: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> tuple[Config, Path | None]:
     """The config and the model folder that `evaluate` means: a run's own, a model folder with the defaults, a recipe with the model that
     it names, or a server. Code that a run from elsewhere names is only for who trusts it."""
+    given = given or Given()
 
     def resolved(recipe: RecipeLike | None, **more: Any) -> Config:
         values, changes, name = as_recipe(recipe, given, overrides)

@@ -244,7 +244,7 @@ class Reflexion:
         turns = [Past(t, well_formed(turn.observation.strip()), well_formed(turn.action)) for t, turn in enumerate(attempt.turns, 1)]
         for first in range(len(turns) + 1):
             view = View(f"The attempt ended: {attempt.stop.value}.", goal, len(turns) + 1, True, (), turns[first:], instructions)
-            prompt = maker.prompt(template.render(view))
+            prompt = maker.prompt(maker.render(template, view))
             if prompt.fits:
                 return prompt
         return None

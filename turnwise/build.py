@@ -15,6 +15,7 @@ import torch
 from turnwise import credit
 from turnwise.agent import Agent, AgentSettings
 from turnwise.config import Config
+from turnwise.control import neutral_deep
 from turnwise.engines.base import Engine
 from turnwise.envs.locate import CREDIT, is_reference, load_reference
 from turnwise.errors import TurnwiseError, unknown_name
@@ -134,7 +135,7 @@ def build_server(config: Config, tokenizer: Any, agent: Agent) -> Engine:
     own = config.engine
     options = {"key_variable": KEY_VARIABLE if os.environ.get(KEY_VARIABLE) else "", **own.options}
     if agent.chat.native_tools:  # the prompt then leaves telling the model of its tools to the chat template, which is the server's
-        options["extra"] = {"tools": [dict(tool) for tool in agent.settings.offered_tools], **options.get("extra", {})}
+        options["extra"] = {"tools": neutral_deep(agent.settings.offered_tools), **options.get("extra", {})}
     if "omit" in options:
         options["omit"] = tuple(options["omit"])
     try:

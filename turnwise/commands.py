@@ -250,7 +250,7 @@ def evaluate_player(
     factory = portable(config.env.name, config.env.options)
     limits: dict[str, Any] = {"workers": config.env.workers, "timeout": config.env.timeout, "memory_mb": config.env.memory_mb}
     with Pool(Advised(factory) if agent == "expert" else factory, 32, **limits) as pool:
-        result = run_panel(Collector(pool, policy, system.max_turns, system.rewards), panel, seed, repeats)
+        result = run_panel(Collector(pool, policy, system.max_turns, system.rewards, ordered=False), panel, seed, repeats)
     api.report_faults(result, reporter(Console(stderr=True)))
     settings = api.settings_of(config, split or config.eval.split, seed, system.max_turns)
     result.settings = settings | {"player": agent, "temperature": None}

@@ -69,6 +69,9 @@ class Env(Section):
     """Seconds that one reset or step may take (with workers); the attempt then ends with that stop reason."""
     memory_mb: int | None = Field(None, ge=1)
     """Megabytes that one worker process, and each process that it starts, may allocate (needs workers; Linux); none: no limit."""
+    in_order: bool = True
+    """With workers: pass the environments' answers on in the order asked for, so that a repeated run gives the same weights. false is
+    faster where steps take long and differ much in their time, and cannot be repeated exactly."""
     own_seeds: bool = False
     """Give each attempt of a group chance of its own, instead of one seed that the group shares."""
 

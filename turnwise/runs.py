@@ -45,6 +45,7 @@ class Run:
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
         self.on_log: Callable[[Mapping[str, Any]], None] = lambda metrics: None
+        self._logs: dict[str, list[str]] = {METRICS: [], WARNINGS: []}  # what this process knows to stand there
 
     @classmethod
     def create(cls, out: str | Path, name: str, config_text: str) -> Run:
@@ -122,6 +123,7 @@ class Run:
 
     def _append(self, name: str, record: Mapping[str, Any]) -> None:
         line = json.dumps(record, allow_nan=False, default=float) + "\n"
+        self._logs[name].append(line)
         with self._writing(), (self.folder / name).open("a", encoding="utf-8") as file:
             file.write(line)
             file.flush()
@@ -154,17 +156,50 @@ class Run:
                     raise TurnwiseError(f"{path}, line {number}: not JSON; the file was damaged after it was written") from None
         return found
 
-    def rewind(self, iteration: int) -> None:
-        """Forget everything after an iteration: what a checkpoint of that iteration does not know of."""
+    @property
+    def logs(self) -> dict[str, str]:
+        """The log and the warnings as this run has written them: what a checkpoint keeps, whatever becomes of the files."""
+        return {name: "".join(lines) for name, lines in self._logs.items()}
+
+    def rewind(
+        self, iteration: int, waiting: bool = False, logs: Mapping[str, str] | None = None, say: Callable[[str], None] = lambda text: None
+    ) -> None:
+        """Forget everything after an iteration: what a checkpoint of that iteration does not know of. `waiting`: it is not evaluated and
+        not logged yet. `logs` are the checkpoint's own: they are put back where a file says something else, which is then kept aside."""
+        logged = iteration - 1 if waiting else iteration
         with self._writing():
             for name in (METRICS, WARNINGS):
-                if name == METRICS or (self.folder / name).exists():
-                    kept = [line for line in self._records(name) if line.get("iteration", 0) <= iteration]
-                    write_text_atomically(self.folder / name, "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept))
-        self.__dict__.pop("watch", None)
-        for path in [*self._numbered("rollouts"), *self._numbered("evals")]:
-            if int(path.name.split(".")[0]) > iteration:
-                path.unlink()
+                text = logs[name] if logs is not None else self._lines_until(name, logged)
+                self._put_back(name, text, say)
+                self._logs[name] = text.splitlines(keepends=True)
+            self.__dict__.pop("watch", None)
+            for part, last in (("rollouts", iteration), ("evals", logged)):
+                for path in self._numbered(part):
+                    if int(path.name.split(".")[0]) > last:
+                        path.unlink()
+
+    def _lines_until(self, name: str, iteration: int) -> str:
+        kept = [line for line in self._records(name) if line.get("iteration", 0) <= iteration]
+        return "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept)
+
+    def _put_back(self, name: str, text: str, say: Callable[[str], None]) -> None:
+        path = self.folder / name
+        there = path.read_bytes() if path.exists() else b""
+        if not there.startswith(text.encode()):
+            if there:
+                aside = self.set_aside(name).name
+                say(f"warning: {path} was damaged or edited: the checkpoint's lines are put back; what stood there is now {aside}")
+            else:
+                say(f"warning: {path} was missing or empty: the checkpoint's lines are put back")
+        if there != text.encode() and (text or path.exists() or name == METRICS):
+            write_text_atomically(path, text)
+
+    def set_aside(self, name: str) -> Path:
+        """Give a file of the run another name, so that nothing is lost where it has to make room."""
+        number = 1
+        while (aside := self.folder / f"{name}.damaged-{number}").exists():
+            number += 1
+        return (self.folder / name).replace(aside)
 
     def save_rollouts(
         self, iteration: int, rollouts: Rollouts, trajectories: Sequence[Trajectory], keep: int | None, tokens: bool = True

@@ -172,6 +172,9 @@ class System:
         return ModelPolicy(self.engine, self.agent.context, self.agent.read, self.sampling(temperature), self.agent.read_text)
 
     def collector(self, temperature: float | None = None) -> Collector:
+        """A collector for attempts whose tokens and log-probs depend on the weights and on these attempts alone: the engine forgets what
+        it kept of others, an evaluation's say, for a resumed run has not played those."""
+        getattr(self.engine, "forget", self.engine.refresh)()
         own = self.config.agent
         return Collector(
             self.pool,
@@ -182,6 +185,7 @@ class System:
             cancelled=self.cancelled,
             on_start=self.on_start,
             on_end=self.on_end,
+            ordered=self.config.env.in_order and self.config.engine.name != "openai",  # a server's batches are beyond us
         )
 
     @cached_property

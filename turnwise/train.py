@@ -17,14 +17,13 @@ from turnwise.report.progress import Reporter
 from turnwise.rollouts import Rollouts
 from turnwise.runs import Run
 from turnwise.seeds import derive
-from turnwise.state import State, restore, save
+from turnwise.state import State, save
 from turnwise.system import System
 
 
-def loop(run: Run, system: System, reporter: Reporter, interrupted: Callable[[], bool] = lambda: False) -> State:
-    """Train from the run's last good checkpoint to the end, or until interrupted."""
+def loop(run: Run, system: System, state: State, reporter: Reporter, interrupted: Callable[[], bool] = lambda: False) -> State:
+    """Train from where the run is to the end, or until interrupted."""
     config = system.config
-    state = restore(run, system, reporter.note)
     reporter.begin(f"{config.name}: {config.credit.name} on {config.env.name}", config.iterations, state.iteration)
     if not state.prepared:
         warm_start(system, state, reporter, interrupted)
@@ -72,13 +71,14 @@ def close_iteration(run: Run, system: System, state: State, reporter: Reporter, 
         run.save_evaluation(iteration, measured, system.evaluation_settings)
         metrics |= evaluation_metrics(measured) | {"time/eval": clock.total}
         state.seconds += clock.total
+        state.score = metrics.get("eval/success")
     state.waiting = None
     run.log(metrics)
     if iteration > 0:
         reporter.iteration(iteration, metrics)
         run.watch(metrics, config.credit.name, reporter.note)
     if iteration in (0, config.iterations) or iteration % (config.run.checkpoint_every or config.iterations) == 0:
-        save(run, system, state, metrics.get("eval/success"))
+        save(run, system, state)
 
 
 def warm_start(system: System, state: State, reporter: Reporter, interrupted: Callable[[], bool]) -> None:

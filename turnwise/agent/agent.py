@@ -11,10 +11,16 @@ from turnwise.agent.chat import Chat, log
 from turnwise.agent.context import PromptMaker, make_context
 from turnwise.agent.parse import Parser
 from turnwise.agent.settings import ACT_TOOL, AgentSettings
+from turnwise.agent.text import well_formed
+from turnwise.control import Marked
 from turnwise.envs.base import Observation
+from turnwise.errors import TurnwiseError
 
 if TYPE_CHECKING:
     from turnwise.vision import Vision
+
+
+LONGEST_ANSWER = 200_000  # letters of an example; whoever gives more has made a mistake that would cost minutes
 
 
 class Agent:
@@ -57,20 +63,31 @@ class Agent:
         return self.parser(text, observation.actions)
 
     def write(self, action: str, thought: str = "") -> list[int]:
-        """An answer with this action in the form that the prompt asks for, as token ids with their end: an example to learn from."""
-        return self.chat.answer_ids(self._answer(action, thought))
+        """An answer with this action in the form that the prompt asks for, as token ids with their end: an example to learn from. The tags
+        are those that a model would write; action and thought come from outside, and make no control token."""
+        if len(action) + len(thought) > LONGEST_ANSWER:
+            raise TurnwiseError(
+                f"an answer of {len(action) + len(thought):,} letters cannot be written as an example: the longest has {LONGEST_ANSWER:,}. "
+                f"It begins with {(action or thought)[:60]!r}. Look at the environment's expert or at the recorded attempts"
+            )
+        return self.chat.answer_ids(self._answer(well_formed(action), well_formed(thought)))
 
-    def _answer(self, action: str, thought: str) -> str:
+    def _answer(self, action: str, thought: str) -> Marked:
+        mark, said = self.chat.control.mark, f"<think>{self.chat.control.mark(thought)}</think>" if thought else ""
         if self.settings.style == "whole":
+<<<<<<< HEAD
             return action
         if self.settings.style == "text":
             return f"<think>{thought}</think>{action}" if thought else action
+=======
+            return mark(action)
+>>>>>>> api
         if self.settings.style == "tags":
-            return f"<think>{thought}</think><action>{action}</action>" if thought else f"<action>{action}</action>"
+            return Marked(f"{said}<action>{mark(action)}</action>")
         if self.settings.style == "verbs":
             verb, _, words = action.removesuffix("]").partition("[")
-            said = f"<{verb}>{words}</{verb}>"
-            return f"<think>{thought}</think>{said}" if thought else said
+            opening, closing = (tag if tag in self.maker.template.source else mark(tag) for tag in (f"<{verb}>", f"</{verb}>"))
+            return Marked(f"{said}{opening}{mark(words)}{closing}")
         call = action if self.settings.tools else json.dumps({"name": ACT_TOOL["function"]["name"], "arguments": {"action": action}})
-        said = f"<think>{thought}</think>\n" if thought else ""
-        return f"{said}<tool_call>\n{call}\n</tool_call>"
+        line = "\n" if said else ""
+        return Marked(f"{said}{line}<tool_call>\n{mark(call)}\n</tool_call>")

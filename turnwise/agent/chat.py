@@ -6,16 +6,16 @@ whole history again would not give these tokens back: text does not always becom
 history (they drop old thoughts). So the text between is taken once from a rendered conversation with unmistakable markers in it, and
 history is never rendered again: what is trained on is what was sampled, also where the template would have rewritten it.
 
-A message that happens to contain the text of a special token is tokenised apart, as plain text: no observation can forge a role border.
+What came from outside is marked (`turnwise.control`): the text of a control token in it is tokenised in pieces, as plain text, so that no
+observation can open a message, close one or call a tool. A message that nobody marked counts as from outside, all of it.
 
 Of a model that sees, a message may show pictures: marks in its text become image parts, the chat template leaves a place for each, and the
-model's processor writes their tokens. There the text of a special token gets an invisible space inside it instead.
+model's processor writes their tokens. There the text of a control token gets an invisible space inside it instead.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +26,7 @@ from weakref import WeakValueDictionary
 from jinja2 import TemplateError
 
 from turnwise.agent.text import well_formed
+from turnwise.control import Control, Marked, neutral
 from turnwise.errors import TurnwiseError
 from turnwise.images import CLOSE, MARK, OPEN, Picture, split
 
@@ -48,6 +49,8 @@ PLAIN_TEMPLATE = (
 ASKED, ANSWER, NEXT, THOUGHT = (f"TURNWISE{word}MARKER" for word in ("ASKED", "ANSWER", "NEXT", "THOUGHT"))
 KEPT_PICTURES = 64
 KEPT_TEXTS = 8192
+FAR = 16  # letters for each token of a limit: a text with fewer is simply tokenised
+SURE = 64  # tokens: where a text was cut off, its end may have become a few more
 ANY_MARK = OPEN + "0" * 32 + CLOSE
 STARTS: tuple[list[Message], ...] = ([], [{"role": "system", "content": "."}])  # some templates want a system message
 PROBE = f'{NEXT} says "one"\nand <two>'  # a template that quotes or escapes a message cannot be cut around one
@@ -89,13 +92,13 @@ class Chat:
             log.info("the tokenizer has no chat template: messages are written as 'User: …' and 'Agent: …'")
         elif unused := [name for name in self._kwargs if name != "chat_template" and name not in str(template)]:
             log.warning("the chat template does not mention %s: setting it changes nothing", ", ".join(unused))
-        self._special = special_texts(tokenizer)
+        self.control = Control(tokenizer)
         # a group's attempts read the same observations again and again, and a tokenizer's call takes as long as an environment's step
         self._known_ids = lru_cache(maxsize=KEPT_TEXTS)(self._ids_of)
         self._known_texts = lru_cache(maxsize=KEPT_TEXTS)(self._text_of)
         if tools and not self.is_plain:
             bare = self.render([_user(ASKED)])
-            self._tools = [dict(tool) for tool in tools]
+            self._tools = [self.control.mark_deep(tool) for tool in tools]
             if self.render([_user(ASKED)]) == bare:
                 self._tools = None
         self.folds_system = bool(self.system) and not self._takes_system()
@@ -164,25 +167,27 @@ class Chat:
             log.info("the chat template takes no system message: it is written at the start of the first message")
         return ANSWER in text
 
+    def marked(self, text: str) -> Marked:
+        """A message without blank space at its ends, marked as a whole where it was not marked before."""
+        short = text.strip()
+        return Marked(short) if isinstance(text, Marked) else self.control.mark(well_formed(short))
+
     def opening(self, text: str) -> list[Message]:
         """The messages that open a sequence: the system message, where there is one, and the first message to the agent."""
-        text = well_formed(text.strip())
+        content = self.marked(text)
         if not self.system:
-            return [_user(text)]
+            return [_user(content)]
         if self.folds_system:
-            return [_user(f"{self.system}\n\n{text}")]
-        return [{"role": "system", "content": self.system}, _user(text)]
+            return [_user(Marked(f"{self.control.mark(self.system)}\n\n{content}"))]
+        return [{"role": "system", "content": self.system}, _user(content)]
 
     def opening_ids(self, text: str) -> list[int]:
         """The prompt that opens a sequence."""
         messages = self.opening(text)
         content = messages[-1]["content"]
         if self.vision is not None and (pictures := self.shown(content)):
-            return self.vision.encode(self.render([*messages[:-1], _user(self._defused(content))]), pictures)
-        if not self._forges(content):
-            return self.encode(self.render(messages))
-        before, _, after = self.render([*messages[:-1], _user(ASKED)]).partition(ASKED)
-        return self._encode_framed(before, content, after)
+            return self.vision.encode(self.render([*messages[:-1], _user(neutral(content))]), pictures)
+        return self.encode(self.render(messages))
 
     def bridge(self, response_ids: Sequence[int], text: str, role: str = "user") -> list[int]:
         """The tokens from the end of a response to where the agent speaks next, with a message in between.
@@ -190,11 +195,9 @@ class Chat:
         `role` may be "tool" for the answer to a tool call; a template that has no such role gets an ordinary message.
         """
         frame = self.frame(role)
-        content = well_formed(text.strip())
+        content = self.marked(text)
         if self.vision is not None and (pictures := self.shown(content)):
-            ids = self.vision.encode(self._after_answer(role, self._defused(content)), pictures)
-        elif self._forges(content):
-            ids = self._encode_framed(frame.before, content, frame.after)
+            ids = self.vision.encode(self._after_answer(role, neutral(content)), pictures)
         else:
             ids = self.encode(frame.before + content + frame.after)
         if len(response_ids) and self.end_id is not None and response_ids[-1] == self.end_id:
@@ -211,11 +214,6 @@ class Chat:
             except TurnwiseError:
                 continue
         raise TurnwiseError("the chat template fails on a later message with images. Use context = 'window'")
-
-    def _defused(self, content: str) -> str:
-        if self._special is None:
-            return content
-        return self._special.sub(lambda found: f"{found[0][0]}\u200b{found[0][1:]}", content)
 
     def frame(self, role: str = "user") -> Frame:
         """The fixed text around a later message of this role."""
@@ -279,18 +277,22 @@ class Chat:
         return ""
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text in which special tokens count as such; nothing is added."""
+        """Token ids of a text in which control tokens count as such, unless they are marked; nothing is added."""
         return list(self._known_ids(text))
 
     def _ids_of(self, text: str) -> tuple[int, ...]:
-        return tuple(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])  # what is too long is dealt with here
+        return tuple(self.control.encode(text))  # what is too long is dealt with here
 
-    def _encode_framed(self, before: str, content: str, after: str) -> list[int]:
-        plain = self.tokenizer(content, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
-        return [*self.encode(before), *plain, *self.encode(after)]
-
-    def _forges(self, content: str) -> bool:
-        return self._special is not None and self._special.search(content) is not None
+    def beginning(self, text: str, limit: int) -> str:
+        """The text; or, where it surely has more than `limit` tokens, a beginning of it that has more too. What comes from outside may be
+        of any length, and to tokenise all of it would take minutes. What is marked stays so."""
+        size = FAR * max(limit, SURE)
+        while size < len(text):
+            start = Marked(text[:size]) if isinstance(text, Marked) else text[:size]
+            if len(self.control.encode(self.control.mark(start))) > 2 * limit + SURE:
+                return start
+            size *= 4
+        return text
 
     def decode(self, response_ids: Sequence[int]) -> str:
         """The text of a response without the tokens that ended it. Other special tokens stay visible: they were said."""
@@ -303,17 +305,11 @@ class Chat:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def answer_ids(self, text: str) -> list[int]:
-        """A written answer as if it had been sampled: its tokens and the one that ends it. For examples to learn from."""
+        """A written answer as if it had been sampled: its tokens and the one that ends it. For examples to learn from. Only tags in a text
+        that was marked by whoever put it together become the tokens that a model would write."""
         lead = " " if self.is_plain else ""  # after "Agent:" a word starts with its space
-        return [*self.encode(lead + well_formed(text)), *self.stop_ids[:1]]
-
-
-def special_texts(tokenizer: Any) -> re.Pattern[str] | None:
-    """A pattern that finds the text of any special token; None where the tokenizer has none."""
-    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
-    texts = {str(token) for token in added if token.special} | set(map(str, tokenizer.all_special_tokens))
-    ordered = sorted(filter(None, texts), key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, ordered))) if ordered else None
+        marked = text if isinstance(text, Marked) else self.control.mark(well_formed(text))
+        return [*self.encode(lead + marked), *self.stop_ids[:1]]
 
 
 def _adds_begin(tokenizer: Any) -> bool:

@@ -20,10 +20,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from turnwise.agent.base import Context, Parsed, Prompt
-from turnwise.agent.chat import Chat, Message, log
-from turnwise.agent.prompts import Past, View, load_template
+from turnwise.agent.chat import FAR, Chat, Message, log
+from turnwise.agent.prompts import Past, PromptTemplate, View, load_template
 from turnwise.agent.settings import AgentSettings
 from turnwise.agent.text import goal_of, well_formed
+from turnwise.control import Marked, neutral
 from turnwise.envs.base import Observation
 from turnwise.envs.locate import CONTEXT, is_reference, load_reference
 from turnwise.errors import TurnwiseError, unknown_name
@@ -70,8 +71,8 @@ class PromptMaker:
         self._checked = False
         self._tools = tuple(json.dumps(tool, ensure_ascii=False) for tool in settings.offered_tools)
 
-    def write(self, observation: Observation, *, goal: str, turn: int = 1, opening: bool = True, history: Sequence[Past] = ()) -> str:
-        """The text of one message to the agent."""
+    def write(self, observation: Observation, *, goal: str, turn: int = 1, opening: bool = True, history: Sequence[Past] = ()) -> Marked:
+        """The text of one message to the agent, in which all that is not the template's own is marked as from outside."""
         view = View(
             observation=self.text_of(observation),
             goal=goal,
@@ -83,8 +84,33 @@ class PromptMaker:
             native_tools=self.chat.native_tools,
             tools=self._tools,
         )
-        text = self.template.render(view)
-        return self.chat.known_marks(text) if self.vision is not None else text
+        return self.render(self.template, view)
+
+    def render(self, template: PromptTemplate, view: View) -> Marked:
+        """A template filled with texts from outside; where that is far too long for any prompt, its beginning."""
+        view = self._beginnings(view) if template.shows_all else view
+        text = self.chat.control.own(template.render(self._marked(view)), template.source)
+        text = Marked(self.chat.known_marks(text)) if self.vision is not None else text
+        return Marked(self.chat.beginning(text, self.limit))
+
+    def _beginnings(self, view: View) -> View:
+        """The view without the rest of texts and lists that alone are too long for a prompt."""
+
+        def begin(text: str) -> str:
+            return self.chat.beginning(text, self.limit)
+
+        listed = "\n".join(view.actions)
+        if sum(map(len, (listed, *_texts(view)))) <= FAR * self.limit:
+            return view
+        actions = view.actions if len(short := begin(listed)) == len(listed) else short.split("\n")
+        return _changed(view, begin, actions, view.tools)
+
+    def _marked(self, view: View) -> View:
+        control = self.chat.control
+        actions, tools = control.mark_all(view.actions), control.mark_all(view.tools)
+        if actions is view.actions and tools is view.tools and all(control.mark(text) == text for text in _texts(view)):
+            return view
+        return _changed(view, control.mark, actions, tools)
 
     def see(self, observation: Observation) -> Observation:
         """The observation with its images looked at once, for as long as it is kept."""
@@ -121,14 +147,27 @@ class PromptMaker:
 
     def prompt(self, text: str, dropped: int = 0) -> Prompt:
         """A prompt that opens a sequence with this message."""
+        text = self.chat.beginning(text, self.limit)
         ids = self.chat.opening_ids(text)
         return Prompt(ids, dropped, len(ids) <= self.limit, self.messages(self.chat.opening(text)), self.chat.shown(text))
 
     def messages(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """Messages in words alone, for the record and for servers."""
+        """Messages in words alone, for servers, which tokenise them again: what is marked in them has an invisible space inside."""
+        plain = ({**message, "content": neutral(message["content"])} for message in messages)
         if self.vision is None:
-            return tuple(messages)
-        return tuple({**message, "content": without_marks(message["content"], "[image]")} for message in messages)
+            return tuple(plain)
+        return tuple({**message, "content": without_marks(message["content"], "[image]")} for message in plain)
+
+
+def _texts(view: View) -> list[str]:
+    """All that a view holds from outside but for its lists."""
+    return [view.observation, view.goal, view.instructions, *(text for past in view.history for text in (past.observation, past.action))]
+
+
+def _changed(view: View, change: Callable[[str], str], actions: Sequence[str], tools: Sequence[str]) -> View:
+    history = [replace(past, observation=change(past.observation), action=change(past.action)) for past in view.history]
+    observation, goal, instructions = change(view.observation), change(view.goal), change(view.instructions)
+    return replace(view, observation=observation, goal=goal, instructions=instructions, history=history, actions=actions, tools=tools)
 
 
 @register_context("window")

@@ -37,6 +37,7 @@ PROBLEMS = (
     *(BAD_JSON, UNKNOWN_TOOL, BAD_ARGUMENTS, NO_THOUGHT, NOT_ADMISSIBLE),
 )
 
+REMEMBERED_ACTIONS = 10_000  # in a list; longer ones would fill the memory
 _FLAGS = re.IGNORECASE | re.ASCII
 _THINK, _THINK_END = re.compile("<think>", _FLAGS), re.compile("</think>", _FLAGS)
 _ACTION, _ACTION_END = re.compile("<action>", _FLAGS), re.compile("</action>", _FLAGS)
@@ -177,7 +178,8 @@ def fit_action(action: str, actions: Sequence[str]) -> str | None:
     the action fills (as in `search[<your query>]`; then the action itself). None where there is none."""
     if action in actions:
         return action
-    candidates, plain = _candidates(tuple(actions)), _plain(action)
+    known = _candidates if len(actions) <= REMEMBERED_ACTIONS else _candidates.__wrapped__  # of very long lists none is kept
+    candidates, plain = known(tuple(actions)), _plain(action)
     if candidates is not None:
         return candidates.get(plain)
     for candidate in actions:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from turnwise.collect.order import Answers
 from turnwise.collect.rewards import Rewards
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.pool import Fault, Pool, Result
@@ -74,7 +75,8 @@ class Policy(Protocol):
 
 @dataclass
 class Collector:
-    """Plays attempts to their ends. `max_turns` is the step limit; `cancelled` is asked between turns and ends everything when true."""
+    """Plays attempts to their ends. `max_turns` is the step limit; `cancelled` is asked between turns and ends everything when true.
+    `ordered`: what comes out does not depend on how quick worker processes are (order.py)."""
 
     pool: Pool
     policy: Policy
@@ -85,6 +87,7 @@ class Collector:
     on_turn: Callable[[Trajectory], None] = lambda trajectory: None
     on_start: Callable[[int], None] = lambda count: None  # so many attempts more will be made
     on_end: Callable[[Trajectory], None] = lambda trajectory: None  # one of them is over
+    ordered: bool = True
 
     def run(self, starts: Iterable[Start]) -> list[Trajectory]:
         """The trajectories of all starts, in their order. Where cancelled, those that had begun, as far as they came."""
@@ -97,13 +100,14 @@ class Collector:
 
     def _play(self, waiting: deque[Start]) -> dict[int, Trajectory]:
         free = deque(range(self.pool.size))
+        self._answers = Answers(self.pool, self.ordered)
         active: dict[int, Attempt] = {}
         done: dict[int, Trajectory] = {}
         while waiting or active:
             while waiting and free:
                 slot = free.popleft()
                 active[slot] = self._launch(waiting.popleft(), slot)
-            for result in self.pool.results(timeout=0 if self.policy.pending else None):
+            for result in self._answers.next(bool(self.policy.pending), len(active)):
                 self._observed(active[result.slot], result)
             for answer in self.policy.answers() if self.policy.pending else ():
                 self._answered(active[answer.slot], answer)
@@ -117,15 +121,14 @@ class Collector:
         return done
 
     def _cancel(self, attempts: Iterable[Attempt]) -> None:
-        while self.pool.pending:  # the pool wants every result taken before a slot plays again
-            self.pool.results()
+        self._answers.drop()
         for attempt in attempts:
             if not attempt.over:
                 self._stop(attempt, Stop.CANCELLED)
 
     def _launch(self, start: Start, slot: int) -> Attempt:
         trajectory = Trajectory(start.group, start.number, task=start.task.id, seed=start.env_seed)
-        self.pool.submit_reset(slot, start.task, start.env_seed)
+        self._answers.reset(slot, start.task, start.env_seed)
         return Attempt(start, slot, trajectory)
 
     def _observed(self, attempt: Attempt, result: Result) -> None:
@@ -174,7 +177,7 @@ class Collector:
         if attempt.observation is not None:
             turn.anchor, turn.observation = attempt.observation.key, attempt.observation.text
         attempt.turn = turn
-        return self.pool.submit_step(attempt.slot, turn.action)
+        return self._answers.step(attempt.slot, turn.action)
 
     def _stop(self, attempt: Attempt, stop: Stop, detail: str = "") -> None:
         attempt.trajectory.stop, attempt.trajectory.stop_detail = stop, detail

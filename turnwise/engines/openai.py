@@ -7,6 +7,9 @@ prompts, by the same collector.
 Requests run in a few threads, each with a time limit for the whole exchange. What can pass (429, 5xx, a lost connection, a time-out, an
 answer that is no JSON) is tried again, later and later, with some chance in the waiting so that many clients do not come back together;
 `Retry-After` is honoured. What cannot pass is a fault of that request alone, in the server's words.
+
+What came from outside stays words (`turnwise.control`). Token ids (form `ids`) are exact. Messages and texts are tokenised again by the
+server, so whatever reads like a control token there and is none gets an invisible space inside.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, Literal
 
+from turnwise.control import Control, each_text, unbordered
 from turnwise.engines.base import Finish, Request, Response
 from turnwise.engines.transport import Failure, Transport
 from turnwise.errors import TurnwiseError
@@ -33,9 +37,9 @@ class Server:
     """Where the server is and how to talk to it.
 
     `form` says what is sent: `chat` the request's messages, `text` the prompt decoded by the tokenizer, `ids` the token ids themselves
-    (vLLM and some others take them), `auto` the first of chat, text and ids that is at hand. `key_variable` names the environment
-    variable with the API key, none where the server asks for none. `extra` is added to every request's body, `omit` is left out of it.
-    `timeout` is for one whole exchange; `longest_wait` is the longest pause between two tries.
+    (vLLM and some others take them; the only exact form), `auto` the first of chat, text and ids that is at hand. `key_variable` names the
+    environment variable with the API key, none where the server asks for none. `extra` is added to every request's body, `omit` is left
+    out of it. `timeout` is for one whole exchange; `longest_wait` is the longest pause between two tries.
     """
 
     url: str
@@ -81,6 +85,7 @@ class OpenAIEngine:
         if server.form == "text" and tokenizer is None:
             raise TurnwiseError(f"server {server.url!r}: form 'text' needs a tokenizer to decode the prompts; use 'chat' or 'ids' without")
         self.server, self.tokenizer = server, tokenizer
+        self._control = Control(tokenizer) if tokenizer is not None else None
         self._transport = Transport(server.url, server.key(), server.timeout)
         self._waiting: SimpleQueue[Request | None] = SimpleQueue()
         self._answered: SimpleQueue[Response] = SimpleQueue()
@@ -183,9 +188,10 @@ class OpenAIEngine:
         if form == "chat":
             if request.messages is None:
                 raise Failure("form 'chat' needs a request with messages, and this one has token ids alone: use form 'text' or 'ids'")
-            body["messages"] = [dict(message) for message in request.messages]
+            body["messages"] = [each_text(dict(message), unbordered) for message in request.messages]
         elif form == "text":
-            body["prompt"] = self.tokenizer.decode(list(request.prompt_ids), skip_special_tokens=False)
+            assert self._control is not None
+            body["prompt"] = self._control.decode(request.prompt_ids)
         else:
             body["prompt"] = [int(token) for token in request.prompt_ids]
         body |= {self.server.limit_field: sampling.max_tokens, "temperature": sampling.temperature, "seed": request.seed % 2**31}
@@ -216,7 +222,7 @@ class OpenAIEngine:
             text += stopped_at  # servers cut the stop string off; a response of ours has it
         ids = choice.get("token_ids")
         if not (isinstance(ids, list) and all(isinstance(token, int) for token in ids)):
-            ids = self.tokenizer.encode(text, add_special_tokens=False) if self.tokenizer is not None else []
+            ids = self._control.encode_response(text) if self._control is not None else []
         finish = Finish.LENGTH if reason == "length" else Finish.STOP
         return Response(
             request.key, tuple(ids), _logprobs(choice, len(ids)), finish, "" if reason in ("stop", "length") else str(reason), text

@@ -139,9 +139,14 @@ class TransformersEngine:
 
     def refresh(self) -> None:
         """Drop all that was computed. Rows in the middle of a response go on with the new weights."""
+        self.forget()
+
+    def forget(self) -> None:
+        """As if this engine were new."""
         self._kept.clear()
         self._put_back(self._stop_running())
         self._limit = self._ceiling = self.max_batch
+        self._good_steps = 0
 
     def close(self) -> None:
         self._closed = True

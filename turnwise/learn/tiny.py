@@ -27,6 +27,7 @@ from turnwise.tasks import Task
 UNKNOWN, PAD, SYSTEM, USER, AGENT, END = "<|unknown|>", "<|pad|>", "<|system|>", "<|user|>", "<|agent|>", "<|end|>"
 SPECIAL = (UNKNOWN, PAD, SYSTEM, USER, AGENT, END)
 LONGEST_WORD = 32
+LONGEST_TEXT = 1_000_000  # letters that the words of one text are taken from: no prompt holds more, and an environment may say anything
 INITIAL_SPREAD = 0.68  # over √hidden: 0.06 at 128. The 0.02 that suits wide models made one of 128 about five times slower to learn to copy
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -108,7 +109,7 @@ def _words(texts: Iterable[str], splitter: Any) -> list[str]:
     """The words of the texts in byte letters, without the space before them; first those that occur in most different texts."""
     counts: Counter[str] = Counter()
     for text in set(texts):
-        pieces = splitter.pre_tokenize_str(text.encode("utf-8", "replace").decode())
+        pieces = splitter.pre_tokenize_str(text[:LONGEST_TEXT].encode("utf-8", "replace").decode())
         counts.update(piece.removeprefix("Ġ") for piece, _ in pieces)
     return sorted((word for word in counts if word), key=lambda word: (-counts[word], word))
 

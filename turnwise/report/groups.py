@@ -15,6 +15,7 @@ from turnwise.report.records import Panel, Record
 
 # Keys that say where things lie, how often one looks, or how much fits into memory: never what is learned.
 IMMATERIAL = {"name", "out", "seed", "eval.every", "env.workers", "env.timeout", "env.memory_mb", "engine.sleep", "engine.max_batch"} | {
+    "env.in_order",
     "learner.tokens_per_batch",
     "learner.gradient_checkpointing",
 }

@@ -72,7 +72,8 @@ class Encoder:
             return self._vectors(texts)
 
     def _vectors(self, texts: list[str]) -> Floats:
-        tokens = self._tokenizer(texts, padding=True, truncation=True, max_length=self.max_length, return_tensors="pt").to(self.device)
+        lengths: dict[str, Any] = {"padding": True, "truncation": True, "max_length": self.max_length, "return_tensors": "pt"}
+        tokens = self._tokenizer(texts, split_special_tokens=True, **lengths).to(self.device)  # "[SEP]" in a passage is a word
         vectors = self._pooled(dict(tokens))
         for step in self._steps:
             vectors = step(vectors)

@@ -66,6 +66,7 @@ class PromptTemplate:
         self.name = name
         self.path = find_template(name)
         self.source = self.path.read_text(encoding="utf-8")
+        self.shows_all = self.path.is_relative_to(FOLDER.parent)  # one of ours shows a text whole or not at all; another may show its end
         environment = ImmutableSandboxedEnvironment(
             undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False, keep_trailing_newline=False
         )

@@ -135,8 +135,13 @@ class NativeEngine:
 
     def refresh(self) -> None:
         """Nothing computed with the old weights is used again. Rows in the middle of a response go on with the new ones."""
-        self._reset()
+        self.forget()
         self._runner.update()
+
+    def forget(self) -> None:
+        """As if this engine were new: a prefix that is found in the cache ends in other last digits than one that is computed here."""
+        self._reset()
+        self._since_prefill = 0
 
     def sleep(self) -> None:
         """Give the cache's memory back, for an update of the weights. The next poll takes it again and computes anew what it needs."""
