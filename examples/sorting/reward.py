@@ -3,5 +3,5 @@
 
 def score(task, response):
     wanted, said = task["answer"].split(), response.split()
-    right = sum(a == b for a, b in zip(wanted, said))
+    right = sum(a == b for a, b in zip(wanted, said, strict=False))
     return right / max(len(wanted), len(said))

@@ -75,13 +75,9 @@ class Agent:
     def _answer(self, action: str, thought: str) -> Marked:
         mark, said = self.chat.control.mark, f"<think>{self.chat.control.mark(thought)}</think>" if thought else ""
         if self.settings.style == "whole":
-<<<<<<< HEAD
-            return action
-        if self.settings.style == "text":
-            return f"<think>{thought}</think>{action}" if thought else action
-=======
             return mark(action)
->>>>>>> api
+        if self.settings.style == "text":
+            return Marked(f"{said}{mark(action)}")
         if self.settings.style == "tags":
             return Marked(f"{said}<action>{mark(action)}</action>")
         if self.settings.style == "verbs":

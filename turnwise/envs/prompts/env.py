@@ -4,8 +4,8 @@
     score(task, response, history)   → the same, with all messages so far
     reply(task, history)             → the next message to the agent, or None when the dialogue is over
 
-`task` is the row of the file as a dictionary, with its `id`. `history` is a list of {"role", "content"}; its last message is the response. Without
-`reply` a task is one turn; with it, the score is asked for once, at the end: when `reply` gives None, or after `max_turns` responses.
+`task` is the row of the file as a dictionary, with its `id`. `history` is a list of {"role", "content"}; its last message is the response.
+Without `reply` a task is one turn; with it, the score is asked for once, at the end: when `reply` gives None, or after `max_turns` responses.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class PromptsEnv:
         self._score = load_reference(score, SCORE) if isinstance(score, str) else score
         self._reply = load_reference(reply, REPLY) if isinstance(reply, str) else reply
         if reply is None and max_turns not in (None, 1):
-            raise TurnwiseError("prompts: max_turns goes with reply, the function that gives the next message; without it a task is one turn")
+            raise TurnwiseError(
+                "prompts: max_turns goes with reply, the function that gives the next message; without it a task is one turn"
+            )
         self.max_turns, self._success_at = (max_turns or 8) if reply is not None else 1, success_at
         self._takes_history = _takes_history(self._score)
         if not callable(self._score) or not callable(self._reply or self._score):
