@@ -60,10 +60,10 @@ def test_a_task_is_a_row_and_the_response_is_scored_once() -> None:
 def test_a_prompt_is_in_one_split_whatever_else_the_file_has() -> None:
     env = made()
     splits = {split: [task.data["prompt"] for task in env.tasks(split)] for split in ("train", "valid", "test")}
-    assert sorted(sum(splits.values(), [])) == sorted(row["prompt"] for row in ROWS) and all(splits.values())
+    assert sorted([*splits["train"], *splits["valid"], *splits["test"]]) == sorted(row["prompt"] for row in ROWS) and all(splits.values())
     fewer = made(file=ROWS[:30]).tasks("train")
     assert [task.data["prompt"] for task in fewer] == [p for p in splits["train"] if p in {row["prompt"] for row in ROWS[:30]}]
-    assert place_of("the same everywhere") == 2
+    assert place_of("the same everywhere") == 1
     assert [task.id for task in fewer][:2] == [str(number) for number, row in enumerate(ROWS, 1) if place_of(row["prompt"]) < 8][:2]
 
 
@@ -188,9 +188,8 @@ def test_the_shell_trains_on_prompts_and_on_dialogues(tmp_path: Path) -> None:
     typed = [f"{key}={value}" for key, value in SMALL.items()] + [f"out={tmp_path}"]
     names = ["--prompts", f"{tmp_path}/p.jsonl", "--reward", f"{tmp_path}/reward.py:score"]
     runner = CliRunner()
-    done = runner.invoke(
-        app, ["train", *names, "--reply", f"{tmp_path}/reward.py:reply", "env.options.max_turns=4", "sft=none", *typed[:-3], typed[-1]]
-    )
+    dialogue = ["--reply", f"{tmp_path}/reward.py:reply", "env.options.max_turns=4", "sft=none"]
+    done = runner.invoke(app, ["train", *names, *dialogue, *(text for text in typed if not text.startswith("sft."))])
     assert done.exit_code == 0, done.output
     assert json.loads((tmp_path / "try" / "summary.json").read_text())["turns"] == 8 * 2
     shown = runner.invoke(app, ["eval", str(tmp_path / "try"), "--json", "--split", "test"])

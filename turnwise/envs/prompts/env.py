@@ -5,7 +5,8 @@
     reply(task, history)             → the next message to the agent, or None when the dialogue is over
 
 `task` is the row of the file as a dictionary, with its `id`. `history` is a list of {"role", "content"}; its last message is the response.
-Without `reply` a task is one turn; with it, the score is asked for once, at the end: when `reply` gives None, or after `max_turns` responses.
+Without `reply` a task is one turn. With it, the score is asked for once, at the end: when `reply` gives None, or after `max_turns`
+responses.
 """
 
 from __future__ import annotations
