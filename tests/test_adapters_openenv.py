@@ -17,6 +17,7 @@ import turnwise as tw
 from turnwise.adapters.openenv_wire import http_url
 from turnwise.envs import EpisodeOver
 from turnwise.envs.check import check
+from turnwise.envs.pool import Fault, Pool
 from turnwise.errors import MissingExtra, TurnwiseError
 from turnwise.tasks import Task
 
@@ -158,6 +159,39 @@ def test_a_server_that_says_nothing_or_is_not_there_is_an_error(server: tuple[st
         nobody = f"http://127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(TurnwiseError, match="Is it running"):
         client(nobody, retries=1).reset(Task("1"))
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ({"reward": float("nan")}, "the reward is 'nan', not a finite number"),
+        ({"reward": float("inf")}, "the reward is 'inf'"),
+        ({"reward": "much"}, "the reward is 'much'"),
+        ({"reward": [1]}, "the reward is '[1]'"),
+        ({"done": "no"}, "done is 'no', not true or false"),
+    ],
+)
+def test_a_bad_answer_costs_one_attempt_and_the_next_one_plays(
+    server: tuple[str, OpenEnvServer], bad: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, _ = server
+    with Pool("openenv", 1, options={"url": url, "timeout": 20.0}) as pool:
+        with monkeypatch.context() as patch:
+            patch.setattr(Guess, "step", lambda self, action: {"observation": {"text": "?"}, "reward": 0.0, "done": False} | bad)
+            pool.reset(0, Task("1"))
+            found = pool.step(0, "1")
+        assert found.fault is Fault.ERROR and words in found.message and url in found.message
+        assert pool.reset(0, Task("2")).fault is None and pool.step(0, "1").fault is None
+
+
+def test_odd_forms_of_an_answer_are_read_as_far_as_they_go(server: tuple[str, OpenEnvServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    url, _ = server
+    odd = {"observation": ["a", None], "reward": None, "done": None, "metadata": "none"}
+    monkeypatch.setattr(Guess, "step", lambda self, action: odd)
+    with Pool("openenv", 1, options={"url": url, "timeout": 20.0}) as pool:
+        pool.reset(0, Task("1"))
+        found = pool.step(0, "1")
+    assert found.transition is not None and found.transition.reward == 0.0 and "a" in found.observation.text
 
 
 def test_turn_limit_success_rule_and_history_anchor(server: tuple[str, OpenEnvServer]) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 from slow_env import Slow
 from toy_env import Corridor
 
-from turnwise import Rollouts, Stop, Task, TaskSet, TurnwiseError
+from turnwise import Rollouts, Stop, Task, TaskSet
 from turnwise.agent.base import Parsed, Prompt
 from turnwise.collect.collector import Answer, Collector, Start, summarise
 from turnwise.collect.model_policy import ModelPolicy
@@ -18,7 +20,7 @@ from turnwise.collect.rewards import Rewards, Term
 from turnwise.engines.base import Finish, Request, Response, Sampling
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.pool import Pool
-from turnwise.rollouts import Turn
+from turnwise.rollouts import Trajectory, Turn
 
 WORDS = ["left", "right", "wait", "<eos>"]
 
@@ -273,10 +275,14 @@ def test_reward_terms_are_added_and_logged_by_name() -> None:
     assert trajectory.reward == pytest.approx(10.0)
 
 
-@pytest.mark.parametrize("bad", [lambda *_: float("nan"), lambda *_: "much", lambda *_: 1 / 0])
-def test_a_broken_reward_term_is_named(bad: object) -> None:
-    with pytest.raises(TurnwiseError, match="reward term 'bad'"):
-        play(WordEngine(), Plan(numbered(1), 0, 1).starts(0, 1), rewards=Rewards(1.0, [Term("bad", bad)]))  # type: ignore[arg-type]
+@pytest.mark.parametrize("bad", [lambda: float("nan"), lambda: "much", lambda: None, lambda: 1 / 0, lambda: sys.exit(3)])
+def test_a_broken_reward_term_costs_one_attempt_and_is_named(bad: object) -> None:
+    def term(turn: Any, transition: Any, trajectory: Trajectory) -> Any:
+        return bad() if trajectory.task == "1" else 1.0  # type: ignore[operator]
+
+    found = play(WordEngine(bias=100), Plan(numbered(3), 0, 1, shuffle=False).starts(0, 3), rewards=Rewards(1.0, [Term("bad", term)]))
+    assert [trajectory.stop for trajectory in found] == [Stop.DONE, Stop.ENVIRONMENT_FAULT, Stop.DONE]
+    assert found[1].stop_detail.startswith("reward term 'bad'") and "turn 0 of task 1" in found[1].stop_detail and not found[1].turns
 
 
 def test_what_was_collected_becomes_rollouts_and_numbers() -> None:

@@ -93,7 +93,11 @@ def test_a_waiting_call_keeps_the_results_of_other_slots() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
     ("action", "message"),
-    [("raise", "ZeroDivisionError: the environment's own mistake"), ("sys.exit", "SystemExit: 1"), ("tuple", "TypeError: step gave tuple")],
+    [
+        ("raise", "ZeroDivisionError: the environment's own mistake"),
+        ("sys.exit", "SystemExit: 1"),
+        ("tuple", "Troubled.step() returned a tuple"),
+    ],
 )
 def test_an_exception_is_a_fault_of_its_slot_alone(workers: int, action: str, message: str) -> None:
     with Pool(ENV, 3, workers=workers) as pool:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from turnwise import objects
 from turnwise.arguments import CreditLike, EnvLike, Given, PromptsLike, RecipeLike, ReplyFunction, RewardLike, as_recipe
+from turnwise.collect.faults import NEARLY_ALL, WHOSE, FaultWatch, spoilt
 from turnwise.config import Config
+from turnwise.envs.blame import EnvironmentFault
 from turnwise.errors import TurnwiseError
 from turnwise.evaluation import Evaluation, run_panel
 from turnwise.garbage import loaded_set_apart
 from turnwise.interrupt import Interrupt
 from turnwise.learn import checkpoint
 from turnwise.learn.saving import write_folder
+from turnwise.lock import Lock
 from turnwise.recipes import content_hash, overridden, to_toml
 from turnwise.report.progress import Reporter, default_reporter
 from turnwise.report.summary import summarise_run
@@ -29,6 +34,8 @@ from turnwise.system import System
 from turnwise.trackers import Trackers, make_trackers
 from turnwise.train import loop
 from turnwise.unread import look_at
+
+PATIENCE = 600.0  # seconds for another evaluation of the same unfinished run to write out its weights
 
 
 @dataclass(frozen=True)
@@ -102,12 +109,13 @@ def train_given(
     values, changes, source = as_recipe(given.default_recipe if recipe is None else recipe, given, overrides)
     config = overridden(values, changes, source).trusted(trust)
     check_trainable(config)
-    run = Run.create(config.out, config.name, to_toml(config))
-    try:
-        return train_config(config, run, reporter)
-    except TurnwiseError:
-        run.remove_unused()
-        raise
+    run = Run.create(config.out, config.name, to_toml(config), doing="train")
+    with run.locked("train"):
+        try:
+            return train_config(config, run, reporter)
+        except TurnwiseError:
+            run.remove_unused()
+            raise
 
 
 def go_on(run: Run, changes: Mapping[str, Any], reporter: Reporter | None = None, trust: bool = False) -> Result:
@@ -116,8 +124,10 @@ def go_on(run: Run, changes: Mapping[str, Any], reporter: Reporter | None = None
     check_trainable(config)
     for name in objects.names_in(config.model_dump(mode="json")):
         objects.find(name)
-    apply_changes(run, config, (reporter or Reporter()).note)
-    return train_config(config, run, reporter)
+    note = (reporter or Reporter()).note
+    with run.locked("train --resume", note):
+        apply_changes(run, config, note)
+        return train_config(config, run, reporter)
 
 
 def check_trainable(config: Config, runs: bool = True) -> None:
@@ -137,7 +147,12 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
     """Train in the run's folder, from its last checkpoint."""
     check_trainable(config)
     reporter = reporter or Reporter()
-    objects.keep(run.folder, objects.names_in(config.model_dump(mode="json")), reporter.note)
+    with run.locked("train", reporter.note):
+        objects.keep(run.folder, objects.names_in(config.model_dump(mode="json")), reporter.note)
+        return _train(config, run, reporter)
+
+
+def _train(config: Config, run: Run, reporter: Reporter) -> Result:
     trackers = Trackers(run.folder, make_trackers(config.run.trackers, config.run.tracker_options), reporter.note)
     with Interrupt(reporter.note) as interrupted:
         shown: dict[str, Any] = {"say": reporter.note, "on_start": reporter.expect, "on_end": lambda trajectory: reporter.advance()}
@@ -149,7 +164,9 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
             trackers.open(config.model_dump(mode="json"), run.metrics())
             run.on_log = trackers.log
             with loaded_set_apart():
-                state = loop(run, system, state, reporter, interrupted)
+                state = loop(run, system, state, reporter, lambda: interrupted() or system.broken is not None)
+            if system.broken is not None:
+                raise with_way_on(system.broken, run)
             finished = state.finished(config.iterations)
             if finished:
                 system.learner.save_model(run.model, tokenizer=system.preprocessor)
@@ -161,6 +178,14 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
     summary = summarise_run(metrics, state, config, run) | {"config_hash": content_hash(config), "finished": finished}
     run.write_summary(summary)
     return Result(run.folder, summary, not finished, metrics)
+
+
+def with_way_on(fault: EnvironmentFault, run: Run) -> EnvironmentFault:
+    """The same, and how to go on where something was learned before."""
+    if not run.checkpoints.is_dir():
+        return fault
+    way = f"What was learned before is kept: when that is mended, turnwise train --resume {quote(str(run.folder))}"
+    return EnvironmentFault(fault.message, "\n".join(filter(None, [fault.lines, way])))
 
 
 def keep_tokenizer(run: Run, system: System) -> None:
@@ -230,11 +255,12 @@ def evaluate_given(
     system = System(config, model_folder=folder, **shown)
     try:
         panel = system.panel_of(split, n, seed)
+        system.look(panel)
         reporter.begin(f"evaluation on {config.env.name}: {len(panel)} tasks of {split}", 0, 0)
         reporter.phase("evaluation")
         collector = system.collector(config.eval.temperature if temperature is None else temperature)
         result = run_panel(collector, panel, seed, repeats)
-        report_faults(result, reporter)
+        report_faults(result, reporter, system.faults)
         result.settings = settings_of(config, split, seed, collector.max_turns) | {
             "temperature": config.eval.temperature if temperature is None else temperature
         }
@@ -251,28 +277,21 @@ def settings_of(config: Config, split: str, seed: int, max_turns: int) -> dict[s
     return {"environment": config.env.name, "split": split, "seed": seed, "max_turns": max_turns} | own
 
 
-def report_faults(result: Evaluation, reporter: Reporter) -> None:
-    """Attempts that a fault ended count as failures, so somebody must hear of it; an engine that answered nothing is an error."""
-    failed = [trajectory for trajectory in result.trajectories if trajectory.stop is Stop.ENGINE_FAULT]
-    if failed and len(failed) == len(result.trajectories) and not any(trajectory.turns for trajectory in failed):
-        raise TurnwiseError(f"the engine answered none of {len(failed)} attempts. The first: {failed[0].stop_detail}")
-    if failed:
-        reporter.note(
-            f"warning: {len(failed)} of {len(result.trajectories)} attempts were ended by a fault of the engine and count as failures. "
-            f"The first: {failed[0].stop_detail}"
-        )
-    broken = [trajectory for trajectory in result.trajectories if trajectory.stop in (Stop.ENVIRONMENT_FAULT, Stop.ENVIRONMENT_TIMEOUT)]
-    if broken:
-        reporter.note(
-            f"warning: {len(broken)} of {len(result.trajectories)} attempts were ended by a fault of the environment, and count as failed. "
-            f"The first, at task {broken[0].task}: {broken[0].stop_detail}"
-        )
-    unread = sum(trajectory.stop is Stop.CONTEXT_LIMIT and not trajectory.turns for trajectory in result.trajectories)
-    if unread:
-        reporter.note(
-            f"warning: {unread} of {len(result.trajectories)} attempts ended before their first turn, because the prompt did not fit into "
-            "agent.max_prompt_tokens, and count as failed: raise it, or shorten the prompt"
-        )
+def report_faults(result: Evaluation, reporter: Reporter, faults: FaultWatch) -> None:
+    """Attempts that a fault ended count as failures, so somebody must hear of it; where nearly all were ended so, that is an error."""
+    tried = [trajectory for trajectory in result.trajectories if trajectory.stop is not Stop.CANCELLED]
+    bad = [trajectory for trajectory in tried if spoilt(trajectory)]
+    if bad and len(bad) >= NEARLY_ALL * len(tried):
+        raise faults.verdict(bad, len(tried))
+    for stop, whose in WHOSE.items():
+        found = [trajectory for trajectory in bad if trajectory.stop is stop]
+        if found:
+            remedy = ". Raise it, or shorten the prompt" if stop is Stop.CONTEXT_LIMIT else ""
+            why = f": {found[0].stop_detail}" if found[0].stop_detail else ""
+            reporter.note(
+                f"warning: {len(found)} of {len(tried)} attempts were ended by {whose}, and count as failed{remedy}. "
+                f"The first, at task {found[0].task}{why}"
+            )
 
 
 def source_config(
@@ -317,7 +336,13 @@ def model_of(run: Run, config: Config) -> Path:
     """The trained model of a run; made from its last checkpoint where the run is not finished."""
     if (run.model / "config.json").is_file():
         return run.model
-    return _write_weights(run, config, run.folder / "from-checkpoint" / "model")  # apart from what the run itself may be writing just now
+    folder = run.folder / "from-checkpoint"  # apart from what the run itself may be writing just now
+    folder.mkdir(exist_ok=True)
+    lock = Lock(folder, "eval", patience=PATIENCE)
+    try:
+        return _write_weights(run, config, folder / "model")
+    finally:
+        lock.release()
 
 
 def export(run_folder: str | Path, out: str | Path, *, merged: bool = True, best: bool = False) -> Path:
@@ -329,7 +354,8 @@ def export(run_folder: str | Path, out: str | Path, *, merged: bool = True, best
     config = Config.load(run.folder / CONFIG)
     if not merged and config.model.lora is None:
         raise TurnwiseError(f"{run.folder} was trained without adapters (model.lora), so there are none to export: leave --adapters out")
-    return _write_weights(run, config, folder, merged, best)
+    with run.locked("export") if folder.resolve().is_relative_to(run.folder.resolve()) else nullcontext():
+        return _write_weights(run, config, folder, merged, best)
 
 
 def _write_weights(run: Run, config: Config, out: Path, merged: bool = True, best: bool = False) -> Path:

@@ -28,11 +28,13 @@ from turnwise.build import agent_settings
 from turnwise.collect.collector import Collector, Start
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.plan import panel_starts
-from turnwise.collect.players import ASK_EXPERT, AdvisedEnv, NoAdvice
+from turnwise.collect.players import ASK_EXPERT, Advised
 from turnwise.config import Config
 from turnwise.engines.base import Request
 from turnwise.envs import registry
 from turnwise.envs.base import Observation
+from turnwise.envs.registry import portable
+from turnwise.envs.scripts import Play, Reset, play_all
 from turnwise.errors import TurnwiseError
 from turnwise.evaluation import Evaluation, Share, evaluation_of, run_panel
 from turnwise.report.progress import Reporter
@@ -81,6 +83,7 @@ def evaluate(
     system = System(config, model_folder=folder, **shown)
     try:
         panel = system.panel_of(split, n, seed)
+        system.look(panel)
         settings = settings_of(config, split, seed, system.max_turns)
         settings |= {"temperature": warmth, "player": agent, "examples": examples, "model": str(source or config.engine.model)}
         if agent == "reflexion":
@@ -90,7 +93,7 @@ def evaluate(
             settings["trials"] = [{"trial": k, "success": s.rate, "n": s.n, "interval": list(s.interval)} for k, s in enumerate(shares, 1)]
         else:
             result = run_panel(system.collector(warmth), panel, seed, repeats)
-        report_faults(result, reporter)
+        report_faults(result, reporter, system.faults)
         result.settings = settings
         return result
     finally:
@@ -113,35 +116,30 @@ def with_examples(config: Config, count: int) -> Config:
 def solved(config: Config, count: int) -> Iterable[list[tuple[str, str]]]:
     """Observations and the expert's actions on the first training tasks that it solves."""
     system = System(config)
-    env = AdvisedEnv(registry.make(config.env.name, **config.env.options))
-    found = 0
-    try:
-        for task in system.tasks:
-            if steps := expert_steps(env, task, system.max_turns):
+    factory, found = Advised(portable(config.env.name, config.env.options)), 0
+    with system.limits.pool(factory, len(system.tasks)) as pool:
+        for steps in play_all(pool, (expert_steps(task, system.max_turns) for task in system.tasks)):
+            if steps:
                 yield steps
                 found += 1
             if found == count:
                 return
-    finally:
-        registry.close(env)
     raise TurnwiseError(
         f"--examples {count}: the expert of {config.env.name} solves only {found} of its training tasks within the step limit"
     )
 
 
-def expert_steps(env: AdvisedEnv, task: Task, max_turns: int) -> list[tuple[str, str]]:
+def expert_steps(task: Task, max_turns: int) -> Play[list[tuple[str, str]]]:
     """What the expert saw and did; empty where it does not solve the task."""
-    observation, steps = env.reset(task, 0), []
+    result, steps = (yield Reset(task)), []
     for _ in range(max_turns):
-        try:
-            transition = env.step(ASK_EXPERT)
-        except NoAdvice:
-            return []
-        steps.append((observation.text.strip(), str(transition.info["action"])))
-        if transition.done:
-            return steps if transition.success else []
-        observation = transition.observation
-    return []
+        if result.over:
+            break
+        seen = result.observation.text.strip()
+        result = yield ASK_EXPERT
+        if result.transition is not None:
+            steps.append((seen, str(result.transition.info["action"])))
+    return steps if result.transition is not None and result.transition.done and result.transition.success else []
 
 
 def example_text(steps: Sequence[tuple[str, str]], form: str) -> str:

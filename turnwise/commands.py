@@ -11,7 +11,7 @@ from rich.text import Text
 
 from turnwise.config import Config
 from turnwise.console import Console
-from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.errors import Stopped, TurnwiseError, unknown_name
 from turnwise.evaluation import Evaluation, Share, run_panel
 from turnwise.files import write_text_atomically
 from turnwise.recipes import help_config, is_override, overridden, parse_override, shipped_recipe, to_toml
@@ -56,7 +56,11 @@ def train(
         for line in forecast(config):
             console.print(Text(line), soft_wrap=True)
         return 0
-    result = api.train_given(source, given, typed, resume, reporter(console))
+    try:
+        result = api.train_given(source, given, typed, resume, reporter(console))
+    except Stopped as error:
+        console.print(Text(str(error)), soft_wrap=True)
+        return INTERRUPTED
     run = Run.open(result.folder)
     if result.interrupted:
         words = f"Success on {result.summary['panel_size']} held-out tasks: {measured_words(result.summary)}."
@@ -250,8 +254,9 @@ def evaluate_player(
     factory = portable(config.env.name, config.env.options)
     limits: dict[str, Any] = {"workers": config.env.workers, "timeout": config.env.timeout, "memory_mb": config.env.memory_mb}
     with Pool(Advised(factory) if agent == "expert" else factory, 32, **limits) as pool:
-        result = run_panel(Collector(pool, policy, system.max_turns, system.rewards, ordered=False), panel, seed, repeats)
-    api.report_faults(result, reporter(Console(stderr=True)))
+        collector = Collector(pool, policy, system.max_turns, system.rewards, ordered=False, on_fault=system.faults.hear)
+        result = run_panel(collector, panel, seed, repeats)
+    api.report_faults(result, reporter(Console(stderr=True)), system.faults)
     settings = api.settings_of(config, split or config.eval.split, seed, system.max_turns)
     result.settings = settings | {"player": agent, "temperature": None}
     return result

@@ -314,12 +314,15 @@ class Sft(Section):
     """A supervised warm start from expert trajectories."""
 
     required: bool = True
-    """Whether an environment without an expert is an error; if not, the warm start is skipped there."""
+    """Whether an environment without an expert is an error. If not, a tiny model learns the listed actions there, played by chance; a
+    pretrained one needs no warm start."""
     file: str | None = None
     """Instead of the expert: trajectories that `turnwise trajectories` wrote (.jsonl or .parquet). Those that succeeded are played again in
     the environment, so that their prompts are this agent's own; thoughts are learned with the actions."""
     tasks: int = Field(256, ge=1)
     """How many training tasks the expert plays; with a file, how many of its trajectories are taken at most."""
+    tries: int = Field(32, ge=1)
+    """Where chance plays instead of an expert: how many attempts it makes at each task, of which the best is learned from."""
     noise: float = Field(0.0, ge=0, lt=1)
     """Share of turns in which chance plays instead of the expert; only the expert's turns are learned from. Prompts that show what chance
     did are not learned as text either (prompt_weight): of a full dialogue chance's own words are left out, of a window the prompt."""

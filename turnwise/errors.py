@@ -10,6 +10,10 @@ class TurnwiseError(ValueError):
     """Input that Turnwise cannot work with. The message names the place and the remedy; the CLI prints it without a traceback."""
 
 
+class Stopped(TurnwiseError):
+    """Ctrl-C, or another signal to end, came before there was anything to keep."""
+
+
 class MissingExtra(TurnwiseError, ImportError):
     """A feature needs an optional package that is not installed."""
 

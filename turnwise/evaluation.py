@@ -12,7 +12,7 @@ from turnwise.collect.collector import Collector
 from turnwise.collect.plan import panel_starts
 from turnwise.errors import TurnwiseError
 from turnwise.report.statistics import effective_attempts, wilson
-from turnwise.rollouts import Trajectory
+from turnwise.rollouts import LARGEST_REWARD, Trajectory
 from turnwise.tasks import TaskSet
 
 
@@ -147,7 +147,7 @@ def measures_of(trajectory: Trajectory) -> dict[str, float]:
     info = trajectory.turns[-1].info.get("env", {}) if trajectory.turns else {}
     said = info.get("measures") if isinstance(info, Mapping) else None
     numbers = said.items() if isinstance(said, Mapping) else ()
-    return {str(name): float(value) for name, value in numbers if isinstance(value, (int, float)) and math.isfinite(value)}
+    return {str(name): float(value) for name, value in numbers if isinstance(value, (int, float)) and abs(value) <= LARGEST_REWARD}
 
 
 def check_disjoint(train: TaskSet, panel: TaskSet, limit: int = 200_000, warn: Callable[[str], None] = lambda text: None) -> None:

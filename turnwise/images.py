@@ -48,16 +48,22 @@ def picture(image: Any) -> Picture:
     if isinstance(image, Picture):
         return image
     pixels = np.array(image)  # a copy: environments may draw into the same array again
+    check_pixels(pixels)
     if pixels.ndim == 2:
         pixels = pixels[:, :, None].repeat(3, axis=2)
-    if pixels.ndim != 3 or pixels.dtype != np.uint8 or pixels.shape[2] not in (3, 4) or 0 in pixels.shape:
+    pixels = np.ascontiguousarray(pixels[:, :, :3])
+    pixels.setflags(write=False)
+    return Picture(pixels, content_hash((pixels,)).hex())
+
+
+def check_pixels(pixels: NDArray[Any]) -> None:
+    """An error where an array is no image of 8 bits a colour: grey, RGB or RGBA."""
+    grey = pixels.ndim == 2
+    if not (grey or (pixels.ndim == 3 and pixels.shape[2] in (3, 4))) or pixels.dtype != np.uint8 or 0 in pixels.shape:
         raise TurnwiseError(
             f"an observation's image is an array of uint8, height × width × 3 (RGB), not {pixels.dtype} of shape {pixels.shape}. "
             "Convert it in the environment, for example (image * 255).astype(np.uint8)"
         )
-    pixels = np.ascontiguousarray(pixels[:, :, :3])
-    pixels.setflags(write=False)
-    return Picture(pixels, content_hash((pixels,)).hex())
 
 
 def content_hash(images: Iterable[Any], text: str = "") -> bytes:

@@ -11,6 +11,7 @@ from turnwise.config import Config
 from turnwise.errors import TurnwiseError
 
 if TYPE_CHECKING:
+    from turnwise.envs.scripts import Limits
     from turnwise.vision import Vision
 
 WORDS_FROM = 20  # tasks whose texts a tokenizer that only counts is made from
@@ -46,8 +47,9 @@ def computes_bfloat16() -> bool:
         return True
 
 
-def load(config: Config, folder: str | Path | None = None) -> tuple[Any, Any]:
-    """Model (float32, on the CPU) and tokenizer. `folder` takes the place of the recipe's model, as when a run is resumed."""
+def load(config: Config, folder: str | Path | None = None, limits: Limits | None = None) -> tuple[Any, Any]:
+    """Model (float32, on the CPU) and tokenizer. `folder` takes the place of the recipe's model, as when a run is resumed. `limits` says
+    how the environment is played for the words of the tiny model."""
     path = folder or config.model.path
     if path is not None:
         return load_folder(path)
@@ -64,6 +66,7 @@ def load(config: Config, folder: str | Path | None = None) -> tuple[Any, Any]:
         heads=tiny.heads,
         max_length=tiny.max_length,
         seed=config.seed,
+        limits=limits,
     )
 
 
@@ -75,7 +78,7 @@ def load_tiny(config: Config, folder: str | Path) -> tuple[Any, Any]:
     return build_model(len(tokenizer), TinySize(tiny.layers, tiny.hidden, tiny.heads, tiny.max_length), config.seed, tokenizer), tokenizer
 
 
-def load_tokenizer(config: Config, folder: str | Path | None = None) -> Any:
+def load_tokenizer(config: Config, folder: str | Path | None = None, limits: Limits | None = None) -> Any:
     """The tokenizer of the recipe's model without its weights; where it names none, one that knows the environment's words, about one
     token a word: good enough to count."""
     path = folder or config.model.path
@@ -85,7 +88,7 @@ def load_tokenizer(config: Config, folder: str | Path | None = None) -> Any:
     from turnwise.learn.tiny import build_tokenizer, environment_texts
 
     own = config.agent
-    words = environment_texts(config.env.name, n=WORDS_FROM, **config.env.options)
+    words = environment_texts(config.env.name, n=WORDS_FROM, options=config.env.options, limits=limits)
     return build_tokenizer([*words, own.system, own.instructions or "", load_template(own.prompt).source])
 
 

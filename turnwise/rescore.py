@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from turnwise.collect.rewards import Rewards, Term
+from turnwise.collect.rewards import BadReward, Rewards, Term
 from turnwise.config import Config
-from turnwise.envs import registry
 from turnwise.envs.locate import REWARD, load_reference
+from turnwise.envs.scripts import Play, Reset, play_all
 from turnwise.errors import TurnwiseError
 from turnwise.files import write_text_atomically
 from turnwise.images import without_marks
@@ -30,20 +30,24 @@ def rescore(run_folder: str | Path, iteration: int | None = None, reward: str | 
     """Play the attempts of an evaluation (none: the last one) again. `reward` names a function `path/to/file.py:function` of
     (turn, transition, trajectory) that replaces the recipe's reward. Returns what was written."""
     run = Run.open(run_folder)
+    with run.locked("rescore"):
+        return _rescore(run, iteration, reward, trust)
+
+
+def _rescore(run: Run, iteration: int | None, reward: str | None, trust: bool) -> dict[str, Any]:
     known = run.iterations_of("evals")
     if not known:
         raise TurnwiseError(f"{run.folder} keeps no evaluations")
     number = known[-1] if iteration is None else iteration
     before, attempts = run.evaluation(number), stored_trajectories(run, number, "evals")
+    if not isinstance(before.get("split"), str):
+        raise TurnwiseError(f"{run.folder}: the evaluation of iteration {number} does not say its split; its file was damaged or edited")
     config = Config.load(run.folder / CONFIG).trusted(trust, run.folder)
     system = System(config)
     tasks = find_tasks(system, before["split"], [attempt.task for attempt in attempts])
     rewards = system.rewards if reward is None else only(reward)
-    env = registry.make(config.env.name, **config.env.options)
-    try:
-        played = [play_again(env, tasks[attempt.task], attempt, rewards) for attempt in attempts]
-    finally:
-        registry.close(env)
+    with system.limits.pool(config.env.name, len(attempts), config.env.options) as pool:
+        played = list(play_all(pool, [play_again(tasks[attempt.task], attempt, rewards) for attempt in attempts]))
     again = [trajectory for trajectory, _ in played]
     record = _record(number, attempts, played) | {"reward_from": reward or "the environment", "split": before["split"]}
     name = free_name(run.folder / "evals", number)
@@ -72,19 +76,28 @@ def find_tasks(system: System, split: str, wanted: Sequence[str]) -> dict[str, T
     )
 
 
-def play_again(env: Any, task: Task, old: Trajectory, rewards: Rewards) -> tuple[Trajectory, int | None]:
-    """The stored actions once more; and the turn (from 1) at which the environment showed something else, none where it never did."""
-    new = Trajectory(old.group, old.id, old.task, seed=old.seed, stop=old.stop, stop_detail=old.stop_detail)
-    observation, changed, done = env.reset(task, old.seed), None, False
+def play_again(task: Task, old: Trajectory, rewards: Rewards) -> Play[tuple[Trajectory, int | None]]:
+    """The stored actions once more; and the turn (from 1) at which the environment showed something else, or failed, none where it never
+    did."""
+    new = Trajectory(old.group, old.id, old.task, seed=old.seed, stop=old.stop, stop_detail=old.stop_detail, goal=old.goal)
+    result = yield Reset(task, old.seed)
+    if result.transition is None:
+        return failed(new, result.message), 1
+    observation, changed, done = result.observation, None, False
     for t, stored in enumerate(old.turns):
         if changed is None and (done or without_marks(observation.text) != without_marks(stored.observation)):
             changed = t + 1
         if done:
             break
-        transition = env.step(stored.action)
+        result = yield stored.action
+        if (transition := result.transition) is None:
+            return failed(new, result.message), changed or t + 1
         turn = Turn(observation.key, valid=stored.valid, observation=observation.text, thought=stored.thought, action=stored.action)
         turn.response, turn.info = stored.response, {"env": dict(transition.info)} if transition.info else {}
-        turn.reward, parts = rewards(turn, transition, new)
+        try:
+            turn.reward, parts = rewards(turn, transition, new)
+        except BadReward as error:
+            return failed(new, str(error)), changed or t + 1
         turn.info = {**turn.info, **({"rewards": parts} if parts else {})}
         new.turns.append(turn)
         observation, done = transition.observation, transition.done
@@ -95,6 +108,12 @@ def play_again(env: Any, task: Task, old: Trajectory, rewards: Rewards) -> tuple
         changed = changed or len(old.turns) + 1
         new.stop, new.stop_detail = Stop.CANCELLED, "played again, the game did not end here"
     return new, changed
+
+
+def failed(new: Trajectory, why: str) -> Trajectory:
+    """An attempt that cannot be played again to its end: it is told of, and costs no other."""
+    new.stop, new.stop_detail, new.success = Stop.ENVIRONMENT_FAULT, why, False
+    return new
 
 
 def _record(iteration: int, old: Sequence[Trajectory], played: Sequence[tuple[Trajectory, int | None]]) -> dict[str, Any]:
@@ -108,6 +127,7 @@ def _record(iteration: int, old: Sequence[Trajectory], played: Sequence[tuple[Tr
             "reward_before": before.reward,
             "reward": after.reward,
             "turns": len(after.turns),
+            "fault": after.stop_detail if after.stop is Stop.ENVIRONMENT_FAULT and changed is not None else "",
         }
         for before, (after, changed) in zip(old, played, strict=True)
     ]
@@ -144,7 +164,9 @@ def words(found: dict[str, Any]) -> list[str]:
             + ("" if found["matching"] == found["attempts"] else f" (over the {found['matching']} attempts that match)")
         ]
     for row in found["outcomes"]:
-        if not row["matches"]:
+        if row["fault"]:
+            lines.append(f"  {row['task']}: it failed in turn {row['changed_at']}: {row['fault']}; the score does not count")
+        elif not row["matches"]:
             lines.append(
                 f"  {row['task']}: the environment shows something else from turn {row['changed_at']} on; the score does not count"
             )

@@ -6,7 +6,7 @@ This is the only place that knows both the recipe's words and the parts' constru
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,18 @@ from turnwise import credit, models
 from turnwise.agent import Agent
 from turnwise.build import agent_settings, build_engine, build_learner, build_server, engine_options, know_credit
 from turnwise.collect.collector import Collector, Start
+from turnwise.collect.faults import FaultWatch, spoilt
 from turnwise.collect.model_policy import ModelPolicy
-from turnwise.collect.plan import FAULTS, Gathered, Plan, dynamic, plain
+from turnwise.collect.plan import Gathered, Plan, dynamic, plain
 from turnwise.collect.rewards import Rewards, Term
 from turnwise.config import Config, Sft
 from turnwise.engines.base import Engine, Sampling
 from turnwise.envs import registry
+from turnwise.envs.blame import EnvironmentFault
 from turnwise.envs.locate import REWARD, load_reference
+from turnwise.envs.look import LOOKS, first_look
 from turnwise.envs.pool import Pool
+from turnwise.envs.scripts import Limits
 from turnwise.errors import TurnwiseError
 from turnwise.evaluation import Evaluation, check_disjoint, run_panel
 from turnwise.exchange import read_trajectories
@@ -31,11 +35,11 @@ from turnwise.learn.settings import OptimiserSettings
 from turnwise.learn.sft import SftSettings, warm_start
 from turnwise.learn.values import targets_of
 from turnwise.report.progress import told_after
-from turnwise.rollouts import Rollouts, Stop, Trajectory
+from turnwise.rollouts import Rollouts, Trajectory
 from turnwise.seeds import derive
 from turnwise.tasks import TaskSet
 from turnwise.vision import Vision
-from turnwise.warmstart import demonstrated, expert_trajectories, has_expert
+from turnwise.warmstart import chance_trajectories, demonstrated, expert_trajectories, has_expert, lists_actions
 
 DEFAULT_MAX_TURNS = 50
 PATIENCE = 15.0  # seconds before a start that seems to hang is explained
@@ -53,7 +57,7 @@ class System:
     on_end: Callable[[Trajectory], None] = lambda trajectory: None  # one of them is over
     words: Path | None = None  # a folder with the tiny model's tokenizer, where its environment should not be played for it
     plays: bool = True  # whether the environment may be made: nothing of the user's is imported otherwise
-    told: set[str] = field(default_factory=set)  # kinds of faults that were told of already
+    broken: EnvironmentFault | None = None  # nearly all attempts came to nothing: the loop ends as if interrupted, and this is why
 
     def __post_init__(self) -> None:
         if self.plays:
@@ -63,9 +67,24 @@ class System:
         """Look at all that a recipe can get wrong before any time is spent on it: tasks and panel, environment, reward terms, prompts,
         model, device, the engine's options."""
         know_credit(self.config)
-        for part in ("panel", "max_turns", "rewards", "agent", "learner"):
+        for part in ("panel", "max_turns", "rewards"):
             getattr(self, part)
         engine_options(self.config)
+        self.faults.tasks = len(self.tasks)
+        self.look(self.tasks)
+        for part in ("agent", "learner"):
+            getattr(self, part)
+
+    def look(self, tasks: TaskSet) -> None:
+        """Play a few turns of two tasks: an environment that cannot be played is an error here, with the lines of its file."""
+        words = f"still waiting for environment {self.config.env.name!r}; if this does not end, does its reset or step return?"
+        with told_after(PATIENCE, self.say, words):
+            first_look(self.pool, self.config.env.name, tasks, self.say, self.cancelled)
+
+    @cached_property
+    def faults(self) -> FaultWatch:
+        """Hears of every attempt that a fault has ended."""
+        return FaultWatch(self.say, self.config.env.name)
 
     @cached_property
     def tasks(self) -> TaskSet:
@@ -112,12 +131,13 @@ class System:
             "if this does not end, does its reset or step return?"
         )
         with told_after(PATIENCE, self.say, words):
-            return models.load(self.config)
+            return models.load(self.config, limits=self.limits)
 
     @cached_property
     def tokenizer(self) -> Any:
         """The model's; of a served model, whose tokenizer is the server's, one that counts its prompts' tokens."""
-        return models.load_tokenizer(self.config, self.model_folder) if self.config.engine.name == "openai" else self._loaded[1]
+        served = self.config.engine.name == "openai"
+        return models.load_tokenizer(self.config, self.model_folder, self.limits) if served else self._loaded[1]
 
     @cached_property
     def vision(self) -> Vision | None:
@@ -144,6 +164,12 @@ class System:
         if self.config.engine.name == "openai":
             return build_server(self.config, self.tokenizer, self.agent)
         return build_engine(self.config, self.learner.model, self.tokenizer, self.agent.stop_ids, self.say, self.vision)
+
+    @property
+    def limits(self) -> Limits:
+        """How the environment is played beside the collector: with the recipe's workers and limits, until somebody stops it."""
+        env = self.config.env
+        return Limits(env.workers, env.timeout, env.memory_mb, self.cancelled)
 
     @cached_property
     def pool(self) -> Pool:
@@ -185,6 +211,7 @@ class System:
             cancelled=self.cancelled,
             on_start=self.on_start,
             on_end=self.on_end,
+            on_fault=self.faults.hear,
             ordered=self.config.env.in_order and self.config.engine.name != "openai",  # a server's batches are beyond us
         )
 
@@ -198,7 +225,7 @@ class System:
         own, collector = self.config.collect, self.collector()
 
         def run(starts: Sequence[Start]) -> list[Trajectory]:
-            return self._tell_faults(collector.run(starts))
+            return self._heard(collector.run(starts))
 
         if own.strategy == "dynamic":
             gathered = dynamic(run, self.plan, place, own.groups, own.refills)
@@ -208,16 +235,12 @@ class System:
             gathered.counts |= dict(collector.policy.counts)
         return gathered
 
-    def _tell_faults(self, trajectories: list[Trajectory]) -> list[Trajectory]:
-        """What was wrong with the first attempt that a fault ended, or that no prompt fitted, once for each kind: such attempts are only
-        counted otherwise."""
-        for trajectory in trajectories:
-            stop = trajectory.stop.value
-            spoilt = trajectory.stop in FAULTS or (trajectory.stop is Stop.CONTEXT_LIMIT and not trajectory.turns)
-            if spoilt and trajectory.stop is not Stop.CANCELLED and stop not in self.told:
-                self.told.add(stop)
-                why = trajectory.stop_detail or f"no answer within {self.config.env.timeout} s (env.timeout)"
-                self.say(f"warning: an attempt at task {trajectory.task} was ended ({stop}): {why}")
+    def _heard(self, trajectories: list[Trajectory]) -> list[Trajectory]:
+        """The trajectories as they are; where nearly all attempts came to nothing, the run is over."""
+        try:
+            self.faults.look(trajectories)
+        except EnvironmentFault as fault:
+            self.broken = fault
         return trajectories
 
     def annotate(self, trajectories: Sequence[Trajectory], rollouts: Rollouts) -> Rollouts:
@@ -262,6 +285,8 @@ class System:
         own = self.config.sft
         if own is None:
             return {}
+        if own.until is not None and own.file is None and not has_expert(self.config.env.name, dict(self.config.env.options)):
+            own = own.model_copy(update={"until": None})  # chance teaches to speak, not to win
         examples = self._examples(own, on_task)
         if examples is None or self.cancelled():
             return {}
@@ -281,20 +306,25 @@ class System:
         env = self.config.env
         if own.file is not None:
             recorded = [trajectory for trajectory in read_trajectories(own.file) if trajectory.success]
-            examples = demonstrated(env.name, dict(env.options), self.tasks, recorded[: own.tasks], self.agent)
+            examples = self._sound(
+                demonstrated(
+                    env.name, dict(env.options), self.tasks, recorded[: own.tasks], self.agent, limits=self.limits, hear=self.faults.hear
+                )
+            )
+            examples = [example for example in examples if example.success]
             if not examples:
                 raise TurnwiseError(f"sft.file: {own.file} holds no trajectory that succeeds when its actions are played again")
             return examples
         starts = Plan(self.tasks, derive(self.config.seed, "warm start"), 1, self.config.collect.shuffle).starts(0, own.tasks)
         if not has_expert(env.name, dict(env.options)):
-            if own.required:
-                raise TurnwiseError(
-                    f"environment {env.name!r} has no expert for the recipe's warm start to learn from (expert(task) or expert_action()). "
-                    "Leave the warm start out with sft=none, or learn from recorded attempts with sft.file"
-                )
-            self.say(f"environment {env.name!r} has no expert: no warm start")
-            return None
-        return expert_trajectories(
+            if not own.required:
+                return self._examples_by_chance(own, starts, on_task)
+            raise TurnwiseError(
+                f"environment {env.name!r} has no expert for the recipe's warm start to learn from (expert(task) or expert_action()). "
+                "Leave the warm start out with sft=none, learn from recorded attempts with sft.file, or, where it lists its actions, from "
+                "what chance plays with sft.required=false"
+            )
+        played = expert_trajectories(
             env.name,
             dict(env.options),
             [start.task for start in starts],
@@ -303,8 +333,42 @@ class System:
             noise=own.noise,
             seed=derive(self.config.seed, "warm start noise"),
             on_task=on_task,
-            cancelled=self.cancelled,
+            limits=self.limits,
+            hear=self.faults.hear,
         )
+        return self._sound(played)
+
+    def _examples_by_chance(self, own: Sft, starts: Sequence[Start], on_task: Callable[[], None]) -> list[Trajectory] | None:
+        """What a model that starts from nothing learns where there is no expert: to say the listed actions, played by chance."""
+        env = self.config.env
+        if self.config.model.path is not None:
+            self.say(f"environment {env.name!r} has no expert: no warm start")
+            return None
+        if not lists_actions(self.pool, [start.task for start in starts[:LOOKS]]):
+            raise TurnwiseError(
+                f"environment {env.name!r} has no expert and lists no actions: a model that starts from nothing would say random bytes "
+                "and never be rewarded. What helps: expert_action() or expert(task) in its class; Observation(text, actions=…) with what "
+                "can be done; recorded attempts (sft.file=FILE); a pretrained model (model.path=FOLDER). To try it all the same: sft=none"
+            )
+        self.say(f"environment {env.name!r} has no expert: the warm start teaches its listed actions, played by chance")
+        played = chance_trajectories(
+            env.name,
+            dict(env.options),
+            [start.task for start in starts],
+            self.agent,
+            max_turns=self.max_turns,
+            tries=own.tries,
+            seed=derive(self.config.seed, "warm start chance"),
+            on_task=on_task,
+            limits=self.limits,
+            hear=self.faults.hear,
+        )
+        return self._sound(played)
+
+    def _sound(self, played: list[Trajectory]) -> list[Trajectory]:
+        """Without the attempts that a fault has ended, which are told of; an error where nearly all are like that."""
+        self.faults.look(played)
+        return [trajectory for trajectory in played if not spoilt(trajectory)]
 
     def _wins(self, share: float, count: int) -> Callable[[], bool]:
         """Whether the model, as it is, wins that share of `count` training tasks: always the same ones, with the same chance."""
@@ -319,7 +383,9 @@ class System:
     def evaluate(self) -> Evaluation:
         """The recipe's evaluation with the weights as they are."""
         own = self.config.eval
-        return run_panel(self.collector(own.temperature), self.panel, own.seed, own.repeats)
+        result = run_panel(self.collector(own.temperature), self.panel, own.seed, own.repeats)
+        self._heard(result.trajectories)
+        return result
 
     @property
     def evaluation_settings(self) -> dict[str, Any]:

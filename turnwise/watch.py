@@ -16,6 +16,7 @@ from rich.text import Text
 from turnwise.api import source_config
 from turnwise.arguments import Given
 from turnwise.collect.collector import Answer, Collector, Policy, Start
+from turnwise.collect.faults import spoilt
 from turnwise.collect.player_policy import PLAYERS, PlayerPolicy, player
 from turnwise.collect.players import Advised
 from turnwise.config import Config
@@ -65,13 +66,16 @@ def watch(
     try:
         limits: dict[str, Any] = {"workers": own.workers, "timeout": own.timeout, "memory_mb": own.memory_mb}
         with Pool(Advised(factory) if agent == "expert" else factory, 1, **limits) as pool:
-            collector = Collector(pool, Watched(policy, teller), system.max_turns, system.rewards, system.config.agent.max_invalid)
+            watched, own_limit = Watched(policy, teller), system.config.agent.max_invalid
+            collector = Collector(pool, watched, system.max_turns, system.rewards, own_limit, on_fault=system.faults.hear)
             for number, chosen in enumerate(_tasks(own.name, task, split, n, seed, dict(own.options))):
                 chance = seed if number == 0 else derive(seed, "watch", number)
                 teller.title(f"{own.name}, task {chosen.id} ({chosen.split}), seed {seed}, played by {agent}")
                 [trajectory] = collector.run([Start(chosen, number, number, chance, derive(chance, "watch policy"))])
                 teller.end(trajectory)
                 trajectories.append(trajectory)
+        if trajectories and all(map(spoilt, trajectories)):
+            raise system.faults.verdict(trajectories, len(trajectories))
     finally:
         system.close()
     return trajectories

@@ -23,6 +23,7 @@ from turnwise.adapters.spaces import words_of
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.registry import numbered
 from turnwise.errors import TurnwiseError
+from turnwise.rollouts import LARGEST_REWARD
 from turnwise.secret import redact
 from turnwise.seeds import derive
 from turnwise.tasks import Task, TaskSet
@@ -120,16 +121,32 @@ class OpenEnvClient:
         return self._result(answer, action)
 
     def _result(self, answer: Mapping[str, Any], action: str) -> Transition:
-        reward, ended = float(answer.get("reward") or 0.0), bool(answer.get("done"))
+        reward, ended = self._number(answer), self._ended(answer)
         self._return += reward
         done = ended or self._turns >= self.max_turns
         if done:
             self._over = "the episode is over: call reset(task) before the next step"
-        fields = {**(answer.get("metadata") or {}), **(answer.get("observation") or {})}
+        parts = (answer.get(name) for name in ("metadata", "observation"))
+        fields = {name: value for part in parts if isinstance(part, Mapping) for name, value in part.items()}
         info = {name: value for name, value in plain_values(fields).items() if not isinstance(value, str)}  # texts are in the observation
         success = done and self._success.of(reward, self._return, ended, info)
         self._last = self._observation(answer, action)
         return Transition(self._last, reward, done, success, {**info, "understood": True, "truncated": done and not ended})
+
+    def _number(self, answer: Mapping[str, Any]) -> float:
+        """The reward; a server that says none of a step gives 0."""
+        given = answer.get("reward")
+        if given is None:
+            return 0.0
+        if not isinstance(given, int | float) or not abs(given) <= LARGEST_REWARD:
+            raise TurnwiseError(f"openenv server {redact(self.url)}: the reward is {str(given)[:60]!r}, not a finite number")
+        return float(given)
+
+    def _ended(self, answer: Mapping[str, Any]) -> bool:
+        given = answer.get("done")
+        if given is not None and given not in (0, 1):
+            raise TurnwiseError(f"openenv server {redact(self.url)}: done is {str(given)[:60]!r}, not true or false")
+        return bool(given)
 
     def _unchanged(self, remark: str) -> Transition:
         """The state is as it was; the agent is told why."""

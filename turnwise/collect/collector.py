@@ -12,13 +12,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from turnwise.agent.text import stated_goal
 from turnwise.collect.order import Answers
-from turnwise.collect.rewards import Rewards
+from turnwise.collect.rewards import BadReward, Rewards
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.pool import Fault, Pool, Result
 from turnwise.garbage import rare_searches
 from turnwise.rollouts import Stop, Trajectory, Turn
 from turnwise.tasks import Task
+
+LONGEST_GOAL = 2000  # characters of a goal that are kept with an attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,7 @@ class Collector:
     on_start: Callable[[int], None] = lambda count: None  # so many attempts more will be made
     on_end: Callable[[Trajectory], None] = lambda trajectory: None  # one of them is over
     ordered: bool = True
+    on_fault: Callable[[Trajectory, Result], None] = lambda trajectory, result: None
 
     def run(self, starts: Iterable[Start]) -> list[Trajectory]:
         """The trajectories of all starts, in their order. Where cancelled, those that had begun, as far as they came."""
@@ -134,13 +138,16 @@ class Collector:
     def _observed(self, attempt: Attempt, result: Result) -> None:
         """The environment has answered: record the turn that led here, then ask for the next one or stop."""
         if result.transition is None:
-            stop = Stop.ENVIRONMENT_TIMEOUT if result.fault is Fault.TIMEOUT else Stop.ENVIRONMENT_FAULT
-            return self._stop(attempt, stop, result.message)
+            return self._fault(attempt, result)
         transition, trajectory = result.transition, attempt.trajectory
         if attempt.turn is None:
+            trajectory.goal = stated_goal(attempt.start.task, transition.observation)[:LONGEST_GOAL]
             self.policy.begin(attempt.slot, attempt.start, transition.observation)
         else:
-            self._record(attempt, transition)
+            try:
+                self._record(attempt, transition)
+            except BadReward as error:  # a mistake of one term at one turn costs this attempt and no other
+                return self._fault(attempt, Result(attempt.slot, None, Fault.ERROR, str(error), "", error.lines))
         attempt.observation = transition.observation
         if transition.done:
             trajectory.success = bool(transition.success)
@@ -178,6 +185,10 @@ class Collector:
             turn.anchor, turn.observation = attempt.observation.key, attempt.observation.text
         attempt.turn = turn
         return self._answers.step(attempt.slot, turn.action)
+
+    def _fault(self, attempt: Attempt, result: Result) -> None:
+        self._stop(attempt, Stop.ENVIRONMENT_TIMEOUT if result.fault is Fault.TIMEOUT else Stop.ENVIRONMENT_FAULT, result.message)
+        self.on_fault(attempt.trajectory, result)
 
     def _stop(self, attempt: Attempt, stop: Stop, detail: str = "") -> None:
         attempt.trajectory.stop, attempt.trajectory.stop_detail = stop, detail

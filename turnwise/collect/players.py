@@ -15,12 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from turnwise.envs.answers import read_observation, read_transition
 from turnwise.envs.base import Observation, Transition
 from turnwise.errors import TurnwiseError
 from turnwise.seeds import derive
 from turnwise.tasks import Task
 
 ASK_EXPERT = "\x00expert"  # no environment has such an action
+NO_ADVICE, NO_EXPERT = "the expert has no advice", "there is no expert"
 
 
 class NoAdvice(TurnwiseError):
@@ -87,19 +89,24 @@ class Advised:
     """Makes environments that understand `ASK_EXPERT`. A function of its own kind, so that it can be sent to worker processes."""
 
     factory: Callable[[], Any]
+    plan_first: bool = False
+    required: bool = True
 
     def __call__(self) -> AdvisedEnv:
-        return AdvisedEnv(self.factory())
+        return AdvisedEnv(self.factory(), self.plan_first, self.required)
 
 
 class AdvisedEnv:
-    """An environment together with its expert; all else is the environment's own."""
+    """An environment together with its expert; all else is the environment's own. Where it has both, its advice counts, with `plan_first`
+    its plan. Without an expert it is an error, unless none is `required`: then there is never any advice."""
 
-    def __init__(self, env: Any):
+    def __init__(self, env: Any, plan_first: bool = False, required: bool = True):
         self._env = env
-        self._plan: list[str] | None = None
         self._played: list[str] = []
-        if not (callable(getattr(env, "expert_action", None)) or callable(getattr(env, "expert", None))):
+        self._planned: tuple[tuple[str, str], list[str]] | None = None  # kept for the next attempt at the same task: plans can be dear
+        self._advises, plans = (callable(getattr(env, name, None)) for name in ("expert_action", "expert"))
+        self._follows_plan = plans and (plan_first or not self._advises)
+        if required and not (self._advises or plans):
             raise TurnwiseError(f"{type(env).__name__} has no expert: it needs expert(task) or expert_action()")
 
     def __getattr__(self, name: str) -> Any:
@@ -107,23 +114,25 @@ class AdvisedEnv:
 
     def reset(self, task: Task, seed: int = 0) -> Observation:
         self._played = []
-        self._plan = None if callable(getattr(self._env, "expert_action", None)) else [str(action) for action in self._env.expert(task)]
-        observation: Observation = self._env.reset(task, seed)
-        return observation
+        if self._follows_plan and (self._planned is None or self._planned[0] != (task.split, task.id)):
+            self._planned = ((task.split, task.id), [str(action) for action in self._env.expert(task)])
+        return read_observation(self._env.reset(task, seed), self._env)
 
     def step(self, action: str) -> Transition:
         if action == ASK_EXPERT:
             action = self._advice()
-        transition: Transition = self._env.step(action)
+        transition = read_transition(self._env.step(action), self._env)
         self._played.append(action)
         return replace(transition, info={**transition.info, "action": action})
 
     def _advice(self) -> str:
-        if self._plan is None:
+        if self._planned is not None:
+            plan, turn = self._planned[1], len(self._played)
+            advice = plan[turn] if plan[:turn] == self._played and turn < len(plan) else None
+        elif self._advises:
             advice = self._env.expert_action()
         else:
-            turn = len(self._played)
-            advice = self._plan[turn] if self._plan[:turn] == self._played and turn < len(self._plan) else None
+            raise NoAdvice(f"{NO_EXPERT}: {type(self._env).__name__} has neither expert(task) nor expert_action()")
         if advice is None:
-            raise NoAdvice(f"the expert has no advice after {len(self._played)} turns of this task")
+            raise NoAdvice(f"{NO_ADVICE} after {len(self._played)} turns of this task")
         return str(advice)

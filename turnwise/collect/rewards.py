@@ -2,7 +2,7 @@
 
 A term is a function of one turn: `term(turn, transition, trajectory) -> float`. It sees the turn as it will be recorded (observation,
 thought, action, response, validity), what the environment answered, and the trajectory so far. The recipe names it as
-`path/to/file.py:function` with a weight. Whatever a term raises or returns that is not a finite number ends the run with its name.
+`path/to/file.py:function` with a weight. Whatever a term raises or returns that is not a finite number costs the attempt, with its name.
 """
 
 from __future__ import annotations
@@ -12,10 +12,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from turnwise.envs.base import Transition
+from turnwise.envs.blame import one_line, own_lines, place_of
 from turnwise.errors import TurnwiseError
-from turnwise.rollouts import Trajectory, Turn
+from turnwise.rollouts import LARGEST_REWARD, Trajectory, Turn
 
 TermFunction = Callable[[Turn, Transition, Trajectory], float]
+
+
+class BadReward(TurnwiseError):
+    """A reward that is none: of a term, or of all parts together. `lines` are those of the user's own file."""
+
+    def __init__(self, message: str, lines: str = ""):
+        super().__init__(message)
+        self.lines = lines
 
 
 @dataclass(frozen=True)
@@ -30,10 +39,12 @@ class Term:
         where = f"on turn {len(trajectory.turns)} of task {trajectory.task}"
         try:
             value = float(self.function(turn, transition, trajectory))
-        except Exception as error:
-            raise TurnwiseError(f"reward term {self.name!r} failed {where}: {error!r}") from error
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # also sys.exit: a term must not end the run
+            raise BadReward(f"reward term {self.name!r} failed {where}: {one_line(error)}", own_lines(error)) from error
         if not math.isfinite(value):
-            raise TurnwiseError(f"reward term {self.name!r} gave {value} {where}; a finite number is needed")
+            raise BadReward(f"reward term {self.name!r} gave {value} {where}; a finite number is needed", place_of(self.function))
         return self.weight * value
 
 
@@ -47,7 +58,15 @@ class Rewards:
     def __call__(self, turn: Turn, transition: Transition, trajectory: Trajectory) -> tuple[float, dict[str, float]]:
         """The sum, and its parts by name (only where there are terms)."""
         own = self.scale * float(transition.reward)
-        if not self.terms:
-            return own, {}
-        parts = {"environment": own} | {term.name: term(turn, transition, trajectory) for term in self.terms}
-        return math.fsum(parts.values()), parts
+        parts = {"environment": own} | {term.name: term(turn, transition, trajectory) for term in self.terms} if self.terms else {}
+        try:
+            total = math.fsum(parts.values()) if parts else own
+        except (OverflowError, ValueError):  # infinities of both signs, or a sum beyond all floats
+            total = math.nan
+        if not abs(total) <= LARGEST_REWARD:
+            shown = ", ".join(f"{name} {value:g}" for name, value in parts.items()) or f"{own:g}"
+            raise BadReward(
+                f"the reward of turn {len(trajectory.turns)} of task {trajectory.task} cannot be learned from: {shown} "
+                f"(within ±{LARGEST_REWARD:g} is needed; see env.reward_scale and the weights of reward terms)"
+            )
+        return total, parts

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
+from turnwise.envs.answers import read_observation, read_transition
 from turnwise.envs.base import Observation
+from turnwise.envs.blame import one_line
 from turnwise.envs.check import check
 from turnwise.envs.registry import close, describe, make, spec, tasks, turn_limit
 from turnwise.seeds import derive
@@ -68,7 +70,10 @@ def compare_all(n: int = PANEL, tell: Callable[[str], None] = lambda name: None)
         if not row["ready"]:
             yield {"name": row["name"], "missing": missing or [row["error"]]}
             continue
-        yield compare(row["name"], n)
+        try:
+            yield compare(row["name"], n)
+        except Exception as error:  # one that cannot be played must not hide the others
+            yield {"name": row["name"], "missing": [one_line(error)], "contract": ["it can be played"]}
 
 
 def _panel(name: str, n: int, options: dict[str, Any]) -> tuple[str, TaskSet]:
@@ -104,17 +109,17 @@ def _score(env: Any, agent: str, panel: TaskSet, limit: int) -> Score | None:
 
 def _attempt(env: Any, agent: str, task: Task, limit: int) -> tuple[bool, float, int] | None:
     """Success, reward and turns of one attempt."""
-    observation = env.reset(task, derive(SEED, "agents", task.id))
+    observation = read_observation(env.reset(task, derive(SEED, "agents", task.id)), env)
     if (choose := _chooser(env, agent, task, observation)) is None:
         return None
     reward = 0.0
     for turn in range(limit):
         if (action := choose(observation, turn)) is None:
             return False, reward, turn
-        transition = env.step(action)
-        observation, reward = transition.observation, reward + float(transition.reward)
+        transition = read_transition(env.step(action), env)
+        observation, reward = transition.observation, reward + transition.reward
         if transition.done:
-            return bool(transition.success), reward, turn + 1
+            return transition.success, reward, turn + 1
     return False, reward, limit
 
 

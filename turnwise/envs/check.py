@@ -7,17 +7,17 @@ process, whatever else is being played beside it.
 
 from __future__ import annotations
 
-import math
 import pickle
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
-from numbers import Real
 from typing import Any
 
+from turnwise.envs.answers import BadAnswer, read_observation, read_transition
 from turnwise.envs.base import EpisodeOver, Observation, Transition
+from turnwise.envs.blame import one_line, own_lines
 from turnwise.envs.pool import Pool
 from turnwise.envs.registry import NUMBERED_SPLITS, close, numbered, resolve, split_sizes, tasks, turn_limit
 from turnwise.errors import TurnwiseError
@@ -28,10 +28,11 @@ ODD_ACTIONS = ("", " ", "xyzzy", "LOOK", "\x00", "\U0001f600", "a" * 10_000, "lo
 
 @dataclass(frozen=True)
 class Problem:
-    """One broken rule: its name, and what was seen where."""
+    """One broken rule: its name, what was seen where, and the lines of the user's own file that led there."""
 
     rule: str
     seen: str
+    lines: str = ""
 
 
 @dataclass
@@ -49,10 +50,10 @@ class Report:
     def ok(self) -> bool:
         return not self.problems
 
-    def add(self, rule: str, seen: str) -> None:
+    def add(self, rule: str, seen: str, lines: str = "") -> None:
         """Keep the first sighting of a rule: ten more of the same help nobody."""
         if all(problem.rule != rule for problem in self.problems):
-            self.problems.append(Problem(rule, " ".join(seen.split())[:400]))
+            self.problems.append(Problem(rule, " ".join(seen.split())[:400], lines))
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "ok": self.ok}
@@ -171,12 +172,12 @@ class _Checks:
         env = self.make()
         self._must_raise(env, "step() before reset() raises EpisodeOver")
         try:
-            first = env.reset(task, seed)
+            given = env.reset(task, seed)
         except Exception as error:
-            self.report.add("reset(task, seed) does not raise", f"task {task.id!r}: {type(error).__name__}: {error}")
+            self.report.add("reset(task, seed) does not raise", f"task {task.id!r}: {one_line(error)}", own_lines(error))
             return None
         self.report.episodes += 1
-        if not self._observation(first, f"reset of task {task.id!r}"):
+        if (first := self._observation(given, env, f"reset of task {task.id!r}")) is None:
             return None
         script = Script(task, seed, first)
         observation = first
@@ -199,37 +200,31 @@ class _Checks:
         try:
             transition: Any = env.step(action)
         except Exception as error:
-            self.report.add("step(any text) does not raise", f"{where}: {type(error).__name__}: {error}")
+            self.report.add("step(any text) does not raise", f"{where}: {one_line(error)}", own_lines(error))
             return None
-        if not isinstance(transition, Transition):
-            self.report.add("step() returns a Transition", f"{where}: {type(transition).__name__}")
+        try:
+            read = read_transition(transition, env)
+        except BadAnswer as error:
+            self.report.add(error.rule, f"{where}: {error}", error.lines)
             return None
-        reward, info = _untyped(transition, "reward"), _untyped(transition, "info")
-        if not isinstance(reward, Real) or not math.isfinite(reward):
-            self.report.add("the reward is a finite number", f"{where}: {reward!r}")
-        for flag in ("done", "success"):
-            if not isinstance(value := _untyped(transition, flag), bool):
-                self.report.add(f"{flag} is True or False", f"{where}: {value!r}")
-        if not isinstance(info, Mapping):
-            self.report.add("info is a dict", f"{where}: {type(info).__name__}")
         self._picklable(transition, where)
-        return transition if self._observation(transition.observation, where) else None
+        self._listed_once(read.observation, where)
+        return read
 
-    def _observation(self, observation: Any, where: str) -> bool:
-        if not isinstance(observation, Observation):
-            self.report.add("reset() and step() give an Observation", f"{where}: {type(observation).__name__}")
-            return False
-        text, actions = _untyped(observation, "text"), _untyped(observation, "actions")
-        if not isinstance(text, str):
-            self.report.add("the observation's text is a str", f"{where}: {type(text).__name__}")
-            return False
-        if actions is not None and (not isinstance(actions, tuple) or not all(isinstance(a, str) for a in actions)):
-            self.report.add("actions is None or a tuple of str", f"{where}: {actions!r}")
-            return False
-        if actions and len(set(actions)) < len(actions):
+    def _observation(self, given: Any, env: Any, where: str) -> Observation | None:
+        try:
+            observation = read_observation(given, env)
+        except BadAnswer as error:
+            self.report.add(error.rule, f"{where}: {error}", error.lines)
+            return None
+        self._picklable(given, where)
+        self._listed_once(observation, where)
+        return observation
+
+    def _listed_once(self, observation: Observation, where: str) -> None:
+        actions = observation.actions or ()
+        if len(set(actions)) < len(actions):
             self.report.add("no action is listed twice", f"{where}: {next(a for a in actions if actions.count(a) > 1)!r}")
-        self._picklable(observation, where)
-        return True
 
     def _picklable(self, value: Any, where: str) -> None:
         try:
@@ -291,7 +286,11 @@ class _Checks:
             for action in ODD_ACTIONS:
                 transition = self._step(env, action, f"task {task.id!r}, action {action[:20]!r}")
                 if transition is None or transition.done:
-                    env.reset(task, 0)
+                    try:
+                        env.reset(task, 0)
+                    except Exception as error:
+                        self.report.add("reset(task, seed) does not raise", f"task {task.id!r}, again: {one_line(error)}", own_lines(error))
+                        return
 
     def expert(self, task_list: list[Task]) -> None:
         env = self.make()
@@ -301,7 +300,7 @@ class _Checks:
             try:
                 actions = list(plan(task))
                 env.reset(task, 0)
-                ends = [env.step(action) for action in actions]
+                ends = [read_transition(env.step(action), env) for action in actions]
             except Exception as error:
                 self.report.add("expert(task) is a list of actions that wins", f"task {task.id!r}: {type(error).__name__}: {error}")
                 return
@@ -331,11 +330,6 @@ class _Checks:
                 self._same(script, seen, "another process gives the same answers")
 
 
-def _untyped(record: Any, name: str) -> Any:
-    """A field of a record as what it really is: the annotations are what is being checked."""
-    return getattr(record, name)
-
-
 def _take(env: str | Callable[[], Any], options: Mapping[str, Any], made: Any, split: str, n: int) -> TaskSet:
     if isinstance(env, str):
         found = tasks(env, split, **options)
@@ -346,15 +340,15 @@ def _take(env: str | Callable[[], Any], options: Mapping[str, Any], made: Any, s
 
 def _steps(env: Any, script: Script) -> Iterator[Any]:
     try:
-        yield env.reset(script.task, script.seed)
+        yield read_observation(env.reset(script.task, script.seed), env)
         for action in script.actions:
-            yield env.step(action)
+            yield read_transition(env.step(action), env)
     except Exception as error:
         yield error
 
 
 def _essence(answer: Any) -> tuple[Any, ...]:
     if isinstance(answer, Transition):
-        return (*_essence(answer.observation), float(answer.reward), answer.done, answer.success)
+        return (*_essence(answer.observation), answer.reward, answer.done, answer.success)
     anchor = answer.anchor
     return (answer.text, answer.actions, anchor.tobytes() if hasattr(anchor, "tobytes") else repr(anchor))

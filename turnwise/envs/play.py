@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import difflib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
+from turnwise.envs.answers import BadAnswer, read_observation, read_transition
 from turnwise.envs.base import Env, Observation, Transition
+from turnwise.envs.blame import EnvironmentFault, one_line, own_lines
 from turnwise.envs.registry import NUMBERED_SPLITS, close, make, split_sizes, tasks, turn_limit
 from turnwise.errors import TurnwiseError
 from turnwise.tasks import Task, TaskSet
@@ -74,11 +76,13 @@ class Game:
     plan: list[str] | None = None
 
     def start(self) -> None:
-        self.plan = expert_plan(self.env, self.task, self.seed)
-        self.observation = self.env.reset(self.task, self.seed)
+        with named(f"task {self.task.id!r}, reset"):
+            self.plan = expert_plan(self.env, self.task, self.seed)
+            self.observation = read_observation(self.env.reset(self.task, self.seed), self.env)
 
     def act(self, action: str) -> Transition:
-        transition = self.env.step(action)
+        with named(f"task {self.task.id!r}, turn {len(self.actions) + 1}, action {action[:40]!r}"):
+            transition = read_transition(self.env.step(action), self.env)
         self.actions.append(action)
         self.observation = transition.observation
         self.reward += float(transition.reward)
@@ -92,7 +96,8 @@ class Game:
     def hint(self) -> str | None:
         """The expert's next action: from where the player is, or along its plan as long as the player has followed it."""
         if callable(advise := getattr(self.env, "expert_action", None)):
-            advice = advise()
+            with named(f"task {self.task.id!r}, expert_action()"):
+                advice = advise()
             return None if advice is None else str(advice)
         followed = len(self.actions)
         if self.plan is not None and self.plan[:followed] == self.actions and followed < len(self.plan):
@@ -110,6 +115,19 @@ class Game:
         return words[0] + " " + ", ".join(words[1:]) + "."
 
 
+@contextlib.contextmanager
+def named(where: str) -> Iterator[None]:
+    """What an environment raises, or answers wrongly, as an error that says where, with the lines of its own file."""
+    try:
+        yield
+    except BadAnswer as error:
+        raise EnvironmentFault(f"{where}: {error}", error.lines) from error
+    except TurnwiseError:
+        raise
+    except Exception as error:
+        raise EnvironmentFault(f"{where}: {one_line(error)}", own_lines(error)) from error
+
+
 def expert_plan(env: Env, task: Task, seed: int) -> list[str] | None:
     """The expert's actions from the start: its plan where it gives one, else its advice followed to the end. None: no expert."""
     if callable(plan := getattr(env, "expert", None)):
@@ -120,7 +138,7 @@ def expert_plan(env: Env, task: Task, seed: int) -> list[str] | None:
     actions: list[str] = []
     while len(actions) < EXPERT_LIMIT and (advice := advise()) is not None:
         actions.append(str(advice))
-        if env.step(actions[-1]).done:
+        if read_transition(env.step(actions[-1]), env).done:
             return actions
     return None
 

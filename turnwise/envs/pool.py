@@ -37,13 +37,14 @@ class Fault(StrEnum):
 
 class Result(NamedTuple):
     """What came of one reset or step. After a reset, `transition` holds the first observation, reward 0, not done. With a `fault` there
-    is no transition: `message` is one line, `traceback` the rest."""
+    is no transition: `message` is one line, `traceback` the rest, `own_lines` the lines of it that stand in the user's own files."""
 
     slot: int
     transition: Transition | None
     fault: Fault | None = None
     message: str = ""
     traceback: str = ""
+    own_lines: str = ""
 
     @property
     def observation(self) -> Observation:
@@ -188,7 +189,7 @@ class Pool:
     def _settle(self, slot: int, answer: Answer, timed_out: bool = False) -> Result:
         if isinstance(answer, Failure):
             self._playing[slot] = False
-            return Result(slot, None, Fault.TIMEOUT if timed_out else Fault.ERROR, answer.message, answer.traceback)
+            return Result(slot, None, Fault.TIMEOUT if timed_out else Fault.ERROR, answer.message, answer.traceback, answer.own_lines)
         self._playing[slot] = not answer.done
         return Result(slot, answer)
 

@@ -10,17 +10,18 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from turnwise.envs.base import Observation, Transition
+from turnwise.envs.answers import BadAnswer, read_observation, read_transition
+from turnwise.envs.base import Transition
+from turnwise.envs.blame import one_line, own_lines
 from turnwise.tasks import Task
-
-MESSAGE_LIMIT = 500
 
 
 class Failure(NamedTuple):
-    """What came of a request that failed: one line, and the rest."""
+    """What came of a request that failed: one line, the rest, and the part of it that is the user's own."""
 
     message: str
     traceback: str = ""
+    own_lines: str = ""
 
 
 Answer = Transition | Failure  # to a reset too: its transition holds the first observation
@@ -28,8 +29,8 @@ Answer = Transition | Failure  # to a reset too: its transition holds the first 
 
 def failure(error: BaseException) -> Failure:
     """The answer for an exception that an environment raised."""
-    line = " ".join(f"{type(error).__name__}: {error}".split())
-    return Failure(line[:MESSAGE_LIMIT], "".join(traceback.format_exception(error)))
+    lines = error.lines if isinstance(error, BadAnswer) else own_lines(error)
+    return Failure(one_line(error), "".join(traceback.format_exception(error)), lines)
 
 
 class Seats:
@@ -44,20 +45,19 @@ class Seats:
             env = self._envs.get(slot)
             if env is None:
                 env = self._envs[slot] = self._factory()
-            observation = env.reset(task, seed)
-            if not isinstance(observation, Observation):
-                raise TypeError(f"reset gave {type(observation).__name__}, not an Observation")
-            return Transition(observation)
-        except (Exception, SystemExit) as error:
+            return Transition(read_observation(env.reset(task, seed), env))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # an environment that calls sys.exit must not end the run
             return self._drop(slot, error)
 
     def step(self, slot: int, action: str) -> Answer:
         try:
-            transition = self._envs[slot].step(action)
-            if isinstance(transition, Transition):
-                return transition
-            raise TypeError(f"step gave {type(transition).__name__}, not a Transition")
-        except (Exception, SystemExit) as error:  # an environment that calls sys.exit must not end the run
+            env = self._envs[slot]
+            return read_transition(env.step(action), env)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             return self._drop(slot, error)
 
     def _drop(self, slot: int, error: BaseException) -> Failure:
@@ -72,6 +72,6 @@ class Seats:
     @staticmethod
     def _close(env: Any) -> None:
         # Closing is a courtesy: an environment that is broken already may well fail here too.
-        with contextlib.suppress(Exception, SystemExit):
+        with contextlib.suppress(Exception, SystemExit, GeneratorExit):
             if callable(closing := getattr(env, "close", None)):
                 closing()

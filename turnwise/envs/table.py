@@ -79,6 +79,8 @@ def print_report(report: Report, console: Console) -> None:
     played = f"{report.episodes} episodes, {report.turns} turns of random actions, {report.won} won"
     for problem in report.problems:
         console.print(Text.assemble(("broken rule: ", "red"), (plain(problem.rule), "bold"), f"\n    {plain(problem.seen)}"))
+        if problem.lines:
+            console.print(Text(plain(problem.lines)), soft_wrap=True)
     for note in report.notes:
         console.print(Text.assemble(("note: ", "yellow"), plain(note)))
     verdict = "keeps the contract" if report.ok else f"breaks {len(report.problems)} rules" if len(report.problems) > 1 else "breaks a rule"

@@ -97,7 +97,7 @@ def _play(seats: Seats, request: Request) -> Answer:
 
 def _explained(answer: Answer, memory_mb: int | None) -> Answer:
     if memory_mb is not None and isinstance(answer, Failure) and answer.message.startswith("MemoryError"):
-        return Failure(f"{answer.message} (the memory limit of a worker is {memory_mb} MB)", answer.traceback)
+        return Failure(f"{answer.message} (the memory limit of a worker is {memory_mb} MB)", answer.traceback, answer.own_lines)
     return answer
 
 

@@ -31,6 +31,7 @@ from typing import Any
 
 from turnwise.envs import fork
 from turnwise.envs import worker as child
+from turnwise.envs.base import Transition
 from turnwise.envs.fork import Forked, Inherited
 from turnwise.envs.seats import Answer, Failure, failure
 from turnwise.envs.worker import Request, Setup
@@ -286,6 +287,9 @@ def _setup(factory: Callable[[], Any], memory_mb: int | None) -> bytes | Inherit
 
 def _unpack(packed: bytes) -> Answer:
     try:
-        return pickle.loads(packed)  # type: ignore[no-any-return]
+        answer = pickle.loads(packed)
+        if isinstance(answer, Transition | Failure):
+            return answer
+        raise TypeError(f"it is {type(answer).__name__}")
     except Exception as error:
         return failure(TypeError(f"the answer of the worker cannot be read here: {error}"))

@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from turnwise.envs.base import Env, Observation
-from turnwise.envs.registry import close, make, tasks
-from turnwise.errors import TurnwiseError
+from turnwise.collect.players import ASK_EXPERT, NO_EXPERT, Advised
+from turnwise.envs.pool import Result
+from turnwise.envs.registry import portable, tasks
+from turnwise.envs.scripts import Limits, Play, Reset, play_all
+from turnwise.errors import Stopped, TurnwiseError
 from turnwise.tasks import Task
 
 UNKNOWN, PAD, SYSTEM, USER, AGENT, END = "<|unknown|>", "<|pad|>", "<|system|>", "<|user|>", "<|agent|>", "<|end|>"
@@ -152,52 +153,69 @@ def build_tiny_for(
     heads: int = 4,
     max_length: int = 4096,
     seed: int = 0,
+    limits: Limits | None = None,
 ) -> tuple[Any, Any]:
     """A tiny model that knows the words of an environment, and those in `extra` (a prompt template, a system message).
 
-    The words come from `sample` tasks, always the same ones: the vocabulary does not depend on the seed.
+    The words come from `sample` tasks, always the same ones: the vocabulary does not depend on the seed. `limits` says how it is played.
     """
-    texts = chain(environment_texts(env, n=sample, **(options or {})), extra)
+    texts = chain(environment_texts(env, n=sample, options=options, limits=limits), extra)
     return build_tiny(texts, layers, hidden, heads, max_length, seed)
 
 
-def environment_texts(env: str, n: int = 200, split: str = "train", turns: int = 30, seed: int = 0, **options: Any) -> Iterator[str]:
+def environment_texts(
+    env: str,
+    n: int = 200,
+    split: str = "train",
+    turns: int = 30,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+    limits: Limits | None = None,
+) -> Iterator[str]:
     """What an environment says: the observations and admissible actions of random play, and of the expert where there is one, over
-    `n` tasks of a split (all where there are fewer), evenly spread over it. The same on every machine."""
+    `n` tasks of a split (all where there are fewer), evenly spread over it. The same on every machine, with any number of workers."""
+    limits, options = limits or Limits(), options or {}
     found = tasks(env, split, **options)
-    player = make(env, **options)
-    try:
-        for place in range(min(n, len(found))):
-            task = found[place * len(found) // min(n, len(found))]
-            with suppress(Exception):  # an environment that fails is a matter of the run, which says so; its words so far still count
-                yield from _play(player, task, turns, random.Random(f"texts {seed} {task.id}"))
-    finally:
-        close(player)
+    count = min(n, len(found))
+    chosen = (found[place * len(found) // count] for place in range(count))
+    nobody: set[str] = set()  # "expert", once it is known that there is none
+    with limits.pool(Advised(portable(env, options), plan_first=True, required=False), count) as pool:
+        plays = (_play(task, turns, random.Random(f"texts {seed} {task.id}"), nobody) for task in chosen)
+        for said in play_all(pool, plays, limits.cancelled):
+            yield from said
+    if limits.cancelled():
+        raise Stopped("stopped while the words of the tiny model were collected: nothing is kept")  # half of them make another model
 
 
-def _play(env: Env, task: Task, turns: int, chance: random.Random) -> Iterator[str]:
-    """One task by chance and, where there is an expert, by the expert."""
-    chooses: list[Callable[[Observation], str | None]] = [lambda seen: chance.choice(seen.actions) if seen.actions else None]
-    if callable(plan := getattr(env, "expert", None)):
-        planned = iter(plan(task))
-        chooses.append(lambda seen: next(planned, None))
-    elif callable(expert := getattr(env, "expert_action", None)):
-        chooses.append(lambda seen: expert())
-    for choose in chooses:
-        seen = env.reset(task, 0)
-        yield from _said(seen)
+def _play(task: Task, turns: int, chance: random.Random, nobody: set[str]) -> Play[list[str]]:
+    """The words of one task, played by chance and, where there is an expert, by the expert. An environment that fails is a matter of the
+    run, which says so; its words so far still count."""
+    said: list[str] = []
+    for player in ("chance", "expert"):
+        if player in nobody:
+            break
+        result = yield Reset(task)
+        words = _said(result)
         for _ in range(turns):
-            action = choose(seen)
-            if action is None:
+            if result.over:
                 break
-            transition = env.step(action)
-            seen = transition.observation
-            yield action
-            yield from _said(seen)
-            if transition.done:
+            actions = result.observation.actions
+            if player == "chance" and not actions:
                 break
+            result = yield ASK_EXPERT if player == "expert" else chance.choice(actions or ())
+            if result.message.startswith(NO_EXPERT):
+                nobody.add("expert")
+                words = []
+            words += _said(result)
+        said += words
+        if result.fault is not None:
+            break
+    return said
 
 
-def _said(seen: Observation) -> Iterator[str]:
-    yield seen.text
-    yield from seen.actions or ()
+def _said(result: Result) -> list[str]:
+    """The words of an answer: after a step, the action comes first."""
+    if result.transition is None:
+        return []
+    seen, info = result.observation, result.transition.info
+    return [*([str(info["action"])] if "action" in info else []), seen.text, *(seen.actions or ())]

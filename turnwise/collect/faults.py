@@ -1,0 +1,85 @@
+"""Attempts that nobody can learn from: one costs itself, and is told of once for each kind; where nearly all are like that, the run stops.
+
+An attempt is spoilt by a fault of its environment (or of a reward term), by a fault of the engine, or by a prompt that never fitted. A few
+of these are everyday life. A run in which they are all there is would "train" to its end and learn nothing, so it ends with what was wrong
+and the lines of the user's own file. It takes several attempts at several tasks: one bad task, tried eight times, is no reason to stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from turnwise.envs.blame import EnvironmentFault
+from turnwise.envs.pool import Result
+from turnwise.rollouts import Stop, Trajectory
+
+NEARLY_ALL = 0.9
+ENOUGH_ATTEMPTS, ENOUGH_TASKS = 8, 3
+WHOSE = {
+    Stop.ENVIRONMENT_FAULT: "a fault of the environment",
+    Stop.ENVIRONMENT_TIMEOUT: "an environment that did not answer in time (env.timeout)",
+    Stop.ENGINE_FAULT: "a fault of the engine",
+    Stop.CONTEXT_LIMIT: "a prompt that did not fit into agent.max_prompt_tokens",
+}
+
+
+def spoilt(trajectory: Trajectory) -> bool:
+    """Whether an attempt says nothing about the agent: a fault ended it, or it could not begin."""
+    if trajectory.stop is Stop.CONTEXT_LIMIT:
+        return not trajectory.turns
+    return trajectory.stop in WHOSE
+
+
+@dataclass
+class FaultWatch:
+    """Hears of faults as they happen (`hear`) and looks at what a collection brought (`look`). `tasks`: how many there are at all."""
+
+    say: Callable[[str], None]
+    environment: str = ""
+    tasks: int = ENOUGH_TASKS
+    _told: set[Stop] = field(default_factory=set)
+    _lines: dict[Stop, str] = field(default_factory=dict)  # the user's own lines, of the first fault of each kind
+    _first: dict[Stop, Trajectory] = field(default_factory=dict)
+    _attempts: int = 0  # since something good was last seen
+    _bad_tasks: set[str] = field(default_factory=set)
+
+    def hear(self, trajectory: Trajectory, result: Result) -> None:
+        """The collector's word about a fault, while its traceback is at hand."""
+        self._lines.setdefault(trajectory.stop, result.own_lines)
+
+    def look(self, trajectories: Sequence[Trajectory]) -> None:
+        """Tell of kinds of faults that are new; an error where nearly all attempts, here and before, were spoilt."""
+        seen = [trajectory for trajectory in trajectories if trajectory.stop is not Stop.CANCELLED]
+        bad = [trajectory for trajectory in seen if spoilt(trajectory)]
+        for trajectory in bad:
+            self._tell(trajectory)
+        if len(bad) < NEARLY_ALL * len(seen):
+            self._attempts, self._bad_tasks = 0, set()
+            return
+        self._attempts += len(seen)
+        self._bad_tasks |= {trajectory.task for trajectory in bad}
+        if bad and self._attempts >= ENOUGH_ATTEMPTS and len(self._bad_tasks) >= min(ENOUGH_TASKS, self.tasks):
+            raise self.verdict(bad, len(seen))
+
+    def verdict(self, bad: Sequence[Trajectory], of: int) -> EnvironmentFault:
+        """The error for attempts that came to nothing; it shows one of the most frequent kind."""
+        stops = [trajectory.stop for trajectory in bad]
+        stop = max(dict.fromkeys(stops), key=stops.count)
+        first = self._first.get(stop) or next(trajectory for trajectory in bad if trajectory.stop is stop)
+        where = f" ({self.environment})" if self.environment and stop in (Stop.ENVIRONMENT_FAULT, Stop.ENVIRONMENT_TIMEOUT) else ""
+        why = f": {first.stop_detail}" if first.stop_detail else ""
+        return EnvironmentFault(
+            f"{len(bad)} of {of} attempts were ended by {WHOSE[stop]}{where}: nothing can be learned from them or measured. "
+            f"The first, at task {first.task!r} after {len(first.turns)} turns{why}",
+            self._lines.get(stop, ""),
+        )
+
+    def _tell(self, trajectory: Trajectory) -> None:
+        stop = trajectory.stop
+        if stop in self._told:
+            return
+        self._told.add(stop)
+        self._first[stop] = trajectory
+        why = trajectory.stop_detail or WHOSE[stop]
+        self.say(f"warning: an attempt at task {trajectory.task} was ended ({stop.value}): {why}")

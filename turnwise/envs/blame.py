@@ -1,0 +1,75 @@
+"""What a person needs to see of an environment's mistake: what it was, and the lines of their own file that led there.
+
+A traceback of a run has dozens of lines, and most of them are ours or a library's. Kept are those of the user's own code; where there are
+none, as in an environment that came with a package, those of the environment.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import sysconfig
+import traceback
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from turnwise.errors import TurnwiseError
+from turnwise.terminal import plain
+
+PACKAGE = Path(__file__).resolve().parent.parent
+GUARDS = tuple(
+    PACKAGE / file
+    for file in ("envs/seats.py", "envs/worker.py", "envs/check.py", "envs/play.py", "envs/registry.py", "collect/players.py")
+)
+MOST_FRAMES = 8
+MESSAGE_LIMIT = 500
+
+
+class EnvironmentFault(TurnwiseError):
+    """An environment that cannot be played. `lines` are those of the user's own file, shown below the message."""
+
+    def __init__(self, message: str, lines: str = ""):
+        super().__init__(f"{message}\n{lines}" if lines else message)
+        self.message, self.lines = message, lines
+
+
+def one_line(error: BaseException) -> str:
+    """An exception in one line that a terminal may show: its kind and its words; of our own errors the words alone."""
+    words = plain(" ".join(str(error).split()))
+    return (words if isinstance(error, TurnwiseError) else f"{type(error).__name__}: {words}")[:MESSAGE_LIMIT]
+
+
+def own_lines(error: BaseException) -> str:
+    """The user's own lines of an exception's traceback, innermost last; empty where there are none."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
+    own = [frame for frame in frames if _is_own(frame.filename)] or [frame for frame in frames if Path(frame.filename) not in GUARDS]
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    before = f"{own_lines(cause)}\n{one_line(cause)}, and then:\n" if cause is not None and cause.__traceback__ is not None else ""
+    return before + "\n".join(_shown(frame.filename, frame.lineno, frame.name, frame.line) for frame in own[-MOST_FRAMES:])
+
+
+def place_of(method: Callable[..., Any]) -> str:
+    """Where a method is written, in the form of a traceback's line; empty where that cannot be told."""
+    code = getattr(inspect.unwrap(method), "__code__", None)
+    if code is None:
+        return ""
+    return _shown(code.co_filename, code.co_firstlineno, code.co_name, linecache.getline(code.co_filename, code.co_firstlineno).strip())
+
+
+def _shown(filename: str, line: int | None, name: str, source: str | None) -> str:
+    path = Path(filename)
+    short = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return plain(f'  File "{short}", line {line}, in {name}' + (f"\n    {source}" if source else ""))
+
+
+@cache
+def _libraries() -> tuple[Path, ...]:
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    return tuple({Path(found).resolve() for name in names if (found := sysconfig.get_path(name))})
+
+
+def _is_own(filename: str) -> bool:
+    path = Path(filename)
+    return path.is_absolute() and not any(path.is_relative_to(folder) for folder in (PACKAGE, *_libraries()))

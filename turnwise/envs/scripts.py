@@ -1,0 +1,91 @@
+"""Many small plays through one pool, each written as if it were alone.
+
+A play is a generator: it yields `Reset(task, seed)` or an action, gets the `Result`, and returns what it found. `play_all` lets as many of
+them run side by side as the pool has slots and hands their findings out in the order of the plays. So what is played before training (the
+words of the tiny model, a warm start's examples, a first look at the environment) obeys workers, time limits, memory limits and signals
+like the training itself, and is the same for any number of workers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from turnwise.envs.pool import Pool, Result
+from turnwise.tasks import Task
+
+ASK_SECONDS = 0.5  # how often it is asked whether to stop, while all wait for an environment
+SLOTS_PER_WORKER = 2
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """The request to start a task."""
+
+    task: Task
+    seed: int = 0
+
+
+Play = Generator[Reset | str, Result, T]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a recipe says about the processes that play its environment."""
+
+    workers: int = 0
+    timeout: float | None = 60.0
+    memory_mb: int | None = None
+    cancelled: Callable[[], bool] = field(default=lambda: False)
+
+    def pool(self, factory: str | Callable[[], Any], plays: int, options: Mapping[str, Any] | None = None) -> Pool:
+        """A pool for so many plays: in this process one environment is enough."""
+        size = max(1, min(SLOTS_PER_WORKER * self.workers, plays))
+        return Pool(factory, size, workers=self.workers, timeout=self.timeout, options=options, memory_mb=self.memory_mb)
+
+
+def play_all(pool: Pool, plays: Iterable[Play[T]], cancelled: Callable[[], bool] = lambda: False) -> Iterator[T]:
+    """What the plays return, in their order. Where cancelled, those that are done in an unbroken row from the first."""
+    waiting, free = iter(plays), deque(range(pool.size))
+    active: dict[int, tuple[int, Play[T]]] = {}
+    found: dict[int, T] = {}
+    begun = given = 0
+    while True:
+        while free and not cancelled() and (play := next(waiting, None)) is not None:
+            slot = free.popleft()
+            active[slot] = (begun, play)
+            begun += 1
+            if not _go_on(pool, slot, active, found, None):
+                free.append(slot)
+        while given in found:
+            yield found.pop(given)
+            given += 1
+        if cancelled() or not active:
+            break
+        for result in pool.results(timeout=ASK_SECONDS):
+            if not _go_on(pool, result.slot, active, found, result):
+                free.append(result.slot)
+    for _, play in active.values():
+        play.close()
+    while pool.pending and not pool.pids:  # the pool wants every result taken before a slot plays again
+        pool.results()
+
+
+def _go_on(pool: Pool, slot: int, active: dict[int, tuple[int, Play[T]]], found: dict[int, T], result: Result | None) -> bool:
+    """Give a play its result and send its next request; false where it has ended."""
+    number, play = active[slot]
+    try:
+        request = next(play) if result is None else play.send(result)
+    except StopIteration as end:
+        found[number] = end.value
+        del active[slot]
+        return False
+    if isinstance(request, Reset):
+        pool.submit_reset(slot, request.task, request.seed)
+    else:
+        pool.submit_step(slot, request)
+    return True
