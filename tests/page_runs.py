@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,8 @@ def make_run(
     folder: Path, name: str = "good", *, algorithm: str = "gigpo", seed: int = 0, option: str = "tiny", more: str = "", lines: int = 3
 ) -> Run:
     """A finished run of three iterations, the last of which is kept with all that a page can show."""
-    run = Run.create(folder, name, CONFIG.format(name=name, algorithm=algorithm, seed=seed, option=option, more=more))
+    plain = re.sub(r"[^ -!#-\[\]-~]", "_", name)  # as TOML takes it without escapes
+    run = Run.create(folder, name, CONFIG.format(name=plain, algorithm=algorithm, seed=seed, option=option, more=more))
     log(run, 0, **evaluated(0.25))
     for iteration in range(1, lines):
         log(run, iteration)

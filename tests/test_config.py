@@ -229,3 +229,17 @@ def test_kl_in_the_reward_is_k1_unless_told_and_in_the_loss_k3() -> None:
     capped = learner_settings(Config.load(None, {**tiny, "objective.kl": "reward", "objective.kl_kind": "k3"}))
     assert capped.kl_reward == "k3" and capped.kl_reward_cap == 10
     assert learner_settings(Config.load(None, {**tiny, "objective.kl": "loss"})).loss.kl == "k3"
+
+
+def test_options_of_environments_and_engines_are_not_taken_for_what_they_are_not() -> None:
+    from turnwise.build import engine_options
+    from turnwise.envs import registry
+
+    with pytest.raises(TurnwiseError, match=r"option size: a whole number is needed, not true"):
+        registry.make("sokoban", size=True)
+    with pytest.raises(TurnwiseError, match=r"show_attributes: true or false is needed, not 1"):
+        registry.make("webshop", show_attributes=1)
+    for options, words in (({"graphs": 1}, r"graphs: true or false"), ({"prefill_tokens": True}, r"prefill_tokens: a whole number")):
+        config = Config.load(None, {"model.tiny.max_length": 4096, "engine.options": options, "engine.name": "native"})
+        with pytest.raises(TurnwiseError, match=r"engine\.options\." + words):
+            engine_options(config)

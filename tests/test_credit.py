@@ -278,3 +278,10 @@ def test_diagnosis_counts_what_it_says() -> None:
 def test_diagnosis_of_a_group_where_all_fail() -> None:
     found = tw.credit.diagnose(make([2, 2], [0.0, 0.0], anchors=["s", "a", "s", "a"]))
     assert found["constant_group_share"] == 1 and found["step_credit_share"] == 0 and found["step_to_episode"] == 0
+
+
+def test_a_return_that_is_above_zero_by_rounding_alone_is_no_success() -> None:
+    columns = {"group": [0] * 4, "trajectory": [0, 0, 0, 1], "t": [0, 1, 2, 0], "anchor": ["s", "x", "y", "s"]}
+    r = Rollouts.from_columns(reward=[0.1, 0.2, -0.3, 0.0], **columns)
+    assert sum([0.1, 0.2, -0.3]) > 0
+    assert (tw.credit.compute("graph_gpo", r, episode_weight=0.0, norm="none") == 0).all()

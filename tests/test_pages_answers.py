@@ -21,6 +21,7 @@ from turnwise.pages.packed import CHUNK, PackedLines
 from turnwise.pages.png import png
 from turnwise.pages.shelf import Shelf
 from turnwise.pages.tail import news
+from turnwise.pages.words import signed
 from turnwise.rollouts import Rollouts, Trajectory, Turn
 from turnwise.runs import Run, write_texts
 
@@ -185,7 +186,7 @@ def test_a_group_tells_every_action_taken_from_the_same_state(answers: Answers) 
     assert other != hall, "the same text in another group is another state"
 
 
-@pytest.mark.parametrize("algorithm", ["grpo", "rloo", "hgpo", "graph_gpo", "reinforce_pp"])
+@pytest.mark.parametrize("algorithm", ["grpo", "dr_grpo", "rloo", "hgpo", "reinforce_pp"])
 def test_algorithms_without_two_levels_show_their_total(tmp_path: Path, algorithm: str) -> None:
     run = make_run(tmp_path, algorithm=algorithm)
     if algorithm not in ("grpo", "hgpo"):
@@ -197,6 +198,34 @@ def test_algorithms_without_two_levels_show_their_total(tmp_path: Path, algorith
     rows = (r.trajectory == 0) & (r.group == 0)
     assert [turn["credit"] for turn in turns] == pytest.approx(tw.credit.compute(algorithm, r, **options)[rows].tolist(), rel=1e-4)
     assert "step" not in turns[0] and "Return from here 0.95; the 3 visits of this state came to" in " ".join(turns[0]["why"])
+
+
+def test_every_algorithm_that_is_a_sum_shows_its_parts(tmp_path: Path) -> None:
+    for entry in tw.credit.algorithms:
+        if len(entry.parts) < 2:
+            continue
+        make_run(tmp_path, entry.name, algorithm=entry.name)
+        found = Answers(Shelf(tmp_path))("attempt", place(run=entry.name, id=0))
+        assert found["split"] and set(found["scales"]) == {"credit", *entry.parts} and set(found["weights"]) == set(entry.parts)
+        for turn in found["turns"]:
+            assert sum(found["weights"][part] * turn[part] for part in entry.parts) == pytest.approx(turn["credit"], rel=1e-4, abs=1e-5)
+            assert all(f"{part} {words}" in turn["why"][0] for part in entry.parts if (words := signed(turn[part])))
+
+
+def test_step_credit_on_something_else_than_returns_is_not_explained_by_returns(tmp_path: Path) -> None:
+    make_run(tmp_path, algorithm="graph_gpo")
+    why = " ".join(Answers(Shelf(tmp_path))("attempt", place(id=0))["turns"][0]["why"])
+    assert "what graph_gpo scores here, compared over 3 visits of this state" in why and "against 0." not in why.split("Episode")[0]
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "dr_grpo", "rloo", "of_my_own"])
+def test_nothing_speaks_of_step_credit_where_there_is_none(tmp_path: Path, algorithm: str) -> None:
+    make_run(tmp_path, algorithm=algorithm)
+    answers = Answers(Shelf(tmp_path))
+    found, group = answers("attempt", place(id=0)), answers("group", place(group=0))
+    assert answers("runs", {})["runs"][0]["steps"] is False
+    assert "step" not in found["scales"] and "step" not in group["scales"] and not found["split"]
+    assert "step credit" not in " ".join(words for turn in found["turns"] for words in turn["why"]).lower()
 
 
 def test_options_that_another_algorithm_reads_otherwise_do_no_harm(tmp_path: Path) -> None:
@@ -357,7 +386,7 @@ def test_lines_in_another_order_of_keys_are_read_too(tmp_path: Path) -> None:
     line = {"turns": [{"observation": ', "turns": ['}], "id": 5, "task": ', "turns": ['}
     (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(json.dumps(line).encode()))
     lines = PackedLines(tmp_path / "x.jsonl.gz")
-    assert lines.heads == [{"id": 5, "task": ', "turns": ['}] and lines.read(0) == line
+    assert lines.heads == [{"id": 5, "task": ', "turns": [', "goal": None, "opening": ', "turns": ['}] and lines.read(0) == line
 
 
 DAMAGED = {"no gzip": b"no gzip", "cut off": gzip.compress(b'{"id": 1}\n' * 99)[:20], "no JSON": gzip.compress(b"no json\n")}

@@ -1,18 +1,12 @@
-"""The pages in a real browser: what a person would do, and what a harmful text would like to do.
-
-Needs a Chromium (`make browser` installs one where it can) and Playwright; skipped, with the reason, where either is missing.
-"""
+"""The pages in a real browser: what a person would do, and what a harmful text would like to do."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
+from page_browser import open_page, texts
 from page_runs import ATTACK, evaluated, log, make_run
 
 from turnwise.pages.report import write_report
@@ -20,63 +14,7 @@ from turnwise.pages.server import Server
 from turnwise.pages.shelf import Shelf
 from turnwise.runs import Run
 
-playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed (the extra `dev` brings it)")
-CHROMIUM = (
-    os.environ.get("TURNWISE_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: `make browser` installs one, or TURNWISE_CHROMIUM names it")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as play:
-        opened = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield opened
-        opened.close()
-
-
-@pytest.fixture
-def page(browser: Any, url: str) -> Iterator[Any]:
-    """A page of 1280 × 720 that counts errors and requests to anywhere else. It is closed before the server is."""
-    opened = browser.new_page(viewport={"width": 1280, "height": 720})
-    opened.set_default_timeout(15_000)
-    opened.problems = []
-    opened.on("pageerror", lambda error: opened.problems.append(str(error)))
-    opened.on("console", lambda said: opened.problems.append(said.text) if said.type == "error" else None)
-    opened.on(
-        "request",
-        lambda asked: None if asked.url.startswith(("http://127.0.0.1:", "data:", "file:")) else opened.problems.append(asked.url),
-    )
-    yield opened
-    harmed, problems = opened.evaluate("window.harmed"), list(opened.problems)
-    opened.close()
-    assert harmed is None, "a text ran as a script"
-    assert problems == []
-
-
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    make_run(tmp_path / "runs")
-    make_run(tmp_path / "runs", "other", algorithm="grpo", seed=1)
-    return tmp_path / "runs"
-
-
-@pytest.fixture
-def url(runs: Path) -> Iterator[str]:
-    served = Server(Shelf(runs), 0)
-    threading.Thread(target=served.serve_forever, daemon=True).start()
-    yield served.url
-    served.shutdown()
-    served.server_close()
-
-
-def open_page(page: Any, address: str) -> None:
-    page.goto(address)
-    page.wait_for_selector("body[data-ready]")
-
-
-def texts(page: Any, selector: str) -> list[str]:
-    return [" ".join(text.split()) for text in page.locator(selector).all_inner_texts()]
+pytest_plugins = ["page_browser"]
 
 
 def test_a_run_is_found_sorted_and_opened(page: Any, url: str) -> None:
@@ -98,7 +36,7 @@ def test_a_curve_is_read_by_mouse_and_by_keyboard(page: Any, url: str) -> None:
     open_page(page, f"{url}#/run?run=good")
     chart = page.locator(".chart", has_text="Success").first
     assert "evaluation 75 % (38 % to 88 %)" in " ".join(chart.locator(".legend").inner_text().split())
-    plot = chart.locator("svg")
+    plot = chart.locator("svg.plot")
     plot.focus()
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("ArrowLeft")
@@ -135,15 +73,15 @@ def test_an_attempt_is_found_by_filter_and_its_state_shows_all_actions(page: Any
     page.get_by_label("Task type").select_option("find")
     assert page.locator(".pick").count() == 1
     page.locator(".pick").click()
-    page.wait_for_selector("text=attempt 2 ·")
+    page.wait_for_selector("text=attempt 3 of 3 ·")
     page.locator(".turn").first.click()
     said = " ".join(page.locator(".side").inner_text().split())
     assert "on average over 3 visits of this state" in said
     assert texts(page, ".actions .sum td:first-child") == ["go to kitchen", "go to cellar × 2"]
-    page.get_by_role("button", name="✓ 0 turn 1").click()
-    page.wait_for_selector("text=attempt 0 ·")
+    page.get_by_role("button", name="✓ 1 turn 1").click()
+    page.wait_for_selector("text=attempt 1 of 3 ·")
     assert "Step credit +0.33" in page.locator(".side").inner_text()
-    assert page.locator(".cell.same").count() == 3
+    assert page.locator(".map .cell.same").count() == 3
 
 
 def test_texts_are_searched(page: Any, url: str) -> None:
@@ -155,7 +93,8 @@ def test_texts_are_searched(page: Any, url: str) -> None:
     page.wait_for_selector(".hit")
     assert page.locator(".hit").count() == 4
     page.locator(".hit").last.click()
-    page.wait_for_selector("text=attempt 11 ·")
+    page.wait_for_selector(".head >> text=put-<script>")
+    assert "attempt 2 of 3 ·" in page.locator(".head").inner_text()
     assert page.locator(".turn.current .action").inner_text() == "› take mug"
 
 
@@ -166,9 +105,9 @@ def test_the_keyboard_walks_through_turns_and_attempts(page: Any, url: str) -> N
     assert page.locator(".turn.current").get_attribute("data-turn") == "1"
     page.keyboard.press("k")
     page.keyboard.press("ArrowRight")
-    page.wait_for_selector("text=attempt 1 ·")
+    page.wait_for_selector("text=attempt 2 of 3 ·")
     page.keyboard.press("h")
-    page.wait_for_selector("text=attempt 0 ·")
+    page.wait_for_selector("text=attempt 1 of 3 ·")
     page.keyboard.press("?")
     assert page.locator("dialog#keys").is_visible()
     page.keyboard.press("Escape")
@@ -188,8 +127,8 @@ def test_harmful_and_broken_texts_are_shown_and_nothing_else(page: Any, runs: Pa
     assert ATTACK in page.locator(".recipe-card pre").text_content()
     page.get_by_role("link", name="See the attempts").click()
     page.wait_for_selector(".turn.current")
-    page.locator(".pick", has_text="10").first.click()
-    page.wait_for_selector("text=attempt 10 ·")
+    page.locator(".pick").nth(3).click()
+    page.wait_for_selector(".head >> text=put-<script>")
     assert page.locator(".observation").first.text_content() == ATTACK
     thought = page.locator(".thought").first.text_content()
     for sign in ("a[U+D800]b", "[U+202E]right to left[U+2028]", "bell[U+0007]", "[U+0000]nul </script><!--"):
@@ -214,34 +153,17 @@ def test_two_runs_stand_side_by_side_on_the_same_task(page: Any, url: str) -> No
     open_page(page, url)
     for name in ("good", "other"):
         page.get_by_label(f"Choose {name} to compare").check()
-    page.get_by_role("button", name="Compare two").click()
+    page.get_by_role("button", name="Compare 2 runs").click()
     page.wait_for_selector(".column .turn")
     assert "2 of 2 shared tasks" in page.locator(".pair-box").inner_text()
     assert page.locator(".column").count() == 2
     page.wait_for_selector(".recipe tbody tr")
     assert "credit.name gigpo grpo" in texts(page, ".recipe tbody tr")
     success = page.locator(".chart", has_text="Success").first
-    assert "A evaluation 75 %" in " ".join(success.inner_text().split()) and "B evaluation 75 %" in " ".join(success.inner_text().split())
+    assert "gigpo 75 %" in " ".join(success.inner_text().split()) and "grpo 75 %" in " ".join(success.inner_text().split())
     page.get_by_role("button", name="put-cup").click()
     page.wait_for_selector(".column >> text=put-cup")
     assert texts(page, ".column .outcome") == ["✗ not solved", "✗ not solved"]
-
-
-def test_the_long_names_of_a_sweep_are_read_whole_where_two_runs_are_chosen(page: Any, runs: Path, url: str) -> None:
-    names = [f"numberline-tiny-credit.name={name}-seed=0" for name in ("gigpo", "grpo")]
-    for name in names:
-        make_run(runs, name)
-    open_page(page, f"{url}#/compare?a={names[0]}&b={names[1]}")
-    page.wait_for_selector(".sides select")
-    for chosen in page.locator(".sides select").all():
-        wide = chosen.evaluate(
-            """select => {
-                const pen = document.createElement("canvas").getContext("2d");
-                pen.font = getComputedStyle(select).font;
-                return select.clientWidth - pen.measureText(select.selectedOptions[0].text).width;
-            }"""
-        )
-        assert wide > 0
 
 
 def test_pictures_are_shown(page: Any, url: str) -> None:
@@ -301,13 +223,13 @@ def test_the_report_works_from_a_file(page: Any, runs: Path, tmp_path: Path) -> 
     page.keyboard.press("Enter")
     page.wait_for_selector(".hit")
     page.locator(".hit").first.click()
-    page.wait_for_selector("text=attempt 10 ·")
+    page.wait_for_selector(".head >> text=put-<script>")
     assert page.locator(".observation").first.text_content() == ATTACK
     assert "What the group did from this state" in page.locator(".side").inner_text()
 
 
 def test_the_report_of_two_runs_opens_side_by_side(page: Any, runs: Path, tmp_path: Path) -> None:
-    written, _ = write_report(runs / "good", tmp_path / "two.html", runs / "other")
+    written, _ = write_report(runs / "good", tmp_path / "two.html", [runs / "other"])
     open_page(page, written.as_uri())
     page.wait_for_selector(".column .turn")
     assert texts(page, ".column h3") == ["A: good", "B: other"]

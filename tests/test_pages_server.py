@@ -302,10 +302,10 @@ def test_a_report_holds_whole_groups_up_to_its_cap(tmp_path: Path) -> None:
 
 def test_two_runs_of_one_name_stand_side_by_side(tmp_path: Path) -> None:
     one, two = make_run(tmp_path / "a", "same"), make_run(tmp_path / "b", "same", algorithm="grpo")
-    _, told = write_report(one.folder, tmp_path / "report.html", two.folder)
+    _, told = write_report(one.folder, tmp_path / "report.html", [two.folder])
     assert [(card["run"], card["algorithm"]) for card in told.found["runs?"]["runs"]] == [("same", "gigpo"), ("b/same", "grpo")]
     with pytest.raises(tw.TurnwiseError, match="the same"):
-        write_report(one.folder, tmp_path / "again.html", one.folder)
+        write_report(one.folder, tmp_path / "again.html", [one.folder])
 
 
 def test_the_command_says_what_the_file_holds(tmp_path: Path) -> None:

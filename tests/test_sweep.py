@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -23,6 +22,7 @@ from turnwise import TurnwiseError
 from turnwise.config import Config
 from turnwise.grid import points, read_grid, split_values
 from turnwise.learn import checkpoint
+from turnwise.lock import Lock
 from turnwise.runs import Run
 from turnwise.sweep import Job, Sweep, Watcher, last_lines, plan, threads_for
 
@@ -223,11 +223,11 @@ def test_ctrl_c_is_handed_on_and_every_run_saves(recipe: Path, tmp_path: Path) -
 def test_two_sweeps_never_train_in_one_folder(recipe: Path, tmp_path: Path) -> None:
     folder, jobs = plan(recipe, ["seed=0"], tmp_path / "out")
     jobs[0].folder.mkdir(parents=True)
-    with (jobs[0].folder / ".lock").open("w") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        sweep = Sweep(folder, jobs)
-        sweep.run()
-    assert sweep.exit_code == 1 and "another process" in sweep.jobs[0].message
+    lock = Lock(jobs[0].folder, "train")
+    sweep = Sweep(folder, jobs)
+    sweep.run()
+    lock.release()
+    assert sweep.exit_code == 1 and "is in use" in sweep.jobs[0].message
 
 
 def test_the_command_shows_the_plan_and_compares_at_the_end(recipe: Path, tmp_path: Path) -> None:

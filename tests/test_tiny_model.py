@@ -180,3 +180,9 @@ def test_alfworlds_texts_and_actions_come_back_exactly() -> None:
             for answer in json.loads(line)["answers"]:
                 for text in (answer["text"], *answer["actions"]):
                     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+
+
+def test_the_words_of_a_text_without_end_are_taken_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnwise.learn.tiny.LONGEST_TEXT", 8)
+    vocabulary = build_tokenizer(["mug desk drawer", "cup"]).get_vocab()
+    assert {"mug", "desk", "cup"} <= set(vocabulary) and "drawer" not in vocabulary

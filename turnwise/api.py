@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -22,6 +23,7 @@ from turnwise.garbage import loaded_set_apart
 from turnwise.interrupt import Interrupt
 from turnwise.learn import checkpoint
 from turnwise.learn.saving import write_folder
+from turnwise.lock import Lock
 from turnwise.recipes import content_hash, overridden, to_toml
 from turnwise.report.progress import Reporter, default_reporter
 from turnwise.report.summary import summarise_run
@@ -33,6 +35,8 @@ from turnwise.system import System
 from turnwise.tasks import TaskSet
 from turnwise.trackers import Trackers, make_trackers
 from turnwise.train import loop
+
+PATIENCE = 600.0  # seconds for another evaluation of the same unfinished run to write out its weights
 
 
 @dataclass(frozen=True)
@@ -106,12 +110,13 @@ def train_given(
     values, changes, source = as_recipe(given.default_recipe if recipe is None else recipe, given, overrides)
     config = overridden(values, changes, source).trusted(trust)
     check_trainable(config)
-    run = Run.create(config.out, config.name, to_toml(config))
-    try:
-        return train_config(config, run, reporter)
-    except TurnwiseError:
-        run.remove_unused()
-        raise
+    run = Run.create(config.out, config.name, to_toml(config), doing="train")
+    with run.locked("train"):
+        try:
+            return train_config(config, run, reporter)
+        except TurnwiseError:
+            run.remove_unused()
+            raise
 
 
 def go_on(run: Run, changes: Mapping[str, Any], reporter: Reporter | None = None, trust: bool = False) -> Result:
@@ -120,15 +125,22 @@ def go_on(run: Run, changes: Mapping[str, Any], reporter: Reporter | None = None
     check_trainable(config)
     for name in objects.names_in(config.model_dump(mode="json")):
         objects.find(name)
-    apply_changes(run, config, (reporter or Reporter()).note)
-    return train_config(config, run, reporter)
+    note = (reporter or Reporter()).note
+    with run.locked("train --resume", note):
+        apply_changes(run, config, note)
+        return train_config(config, run, reporter)
 
 
 def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> Result:
     """Train in the run's folder, from its last checkpoint."""
     check_trainable(config)
     reporter = reporter or Reporter()
-    objects.keep(run.folder, objects.names_in(config.model_dump(mode="json")), reporter.note)
+    with run.locked("train", reporter.note):
+        objects.keep(run.folder, objects.names_in(config.model_dump(mode="json")), reporter.note)
+        return _train(config, run, reporter)
+
+
+def _train(config: Config, run: Run, reporter: Reporter) -> Result:
     trackers = Trackers(run.folder, make_trackers(config.run.trackers, config.run.tracker_options), reporter.note)
     with Interrupt(reporter.note) as interrupted:
         shown: dict[str, Any] = {"say": reporter.note, "on_start": reporter.expect, "on_end": lambda trajectory: reporter.advance()}
@@ -345,7 +357,13 @@ def model_of(run: Run, config: Config) -> Path:
     """The trained model of a run; made from its last checkpoint where the run is not finished."""
     if (run.model / "config.json").is_file():
         return run.model
-    return _write_weights(run, config, run.folder / "from-checkpoint" / "model")  # apart from what the run itself may be writing just now
+    folder = run.folder / "from-checkpoint"  # apart from what the run itself may be writing just now
+    folder.mkdir(exist_ok=True)
+    lock = Lock(folder, "eval", patience=PATIENCE)
+    try:
+        return _write_weights(run, config, folder / "model")
+    finally:
+        lock.release()
 
 
 def export(run_folder: str | Path, out: str | Path, *, merged: bool = True, best: bool = False) -> Path:
@@ -357,7 +375,8 @@ def export(run_folder: str | Path, out: str | Path, *, merged: bool = True, best
     config = Config.load(run.folder / CONFIG)
     if not merged and config.model.lora is None:
         raise TurnwiseError(f"{run.folder} was trained without adapters (model.lora), so there are none to export: leave --adapters out")
-    return _write_weights(run, config, folder, merged, best)
+    with run.locked("export") if folder.resolve().is_relative_to(run.folder.resolve()) else nullcontext():
+        return _write_weights(run, config, folder, merged, best)
 
 
 def _write_weights(run: Run, config: Config, out: Path, merged: bool = True, best: bool = False) -> Path:

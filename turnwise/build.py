@@ -23,6 +23,7 @@ from turnwise.learn.learner import Learner
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
 from turnwise.models import choose_device, warn_of_slow_dtype
 from turnwise.objectives import Loss
+from turnwise.options import mistaken
 from turnwise.vision import Vision
 
 KEY_VARIABLE = "OPENAI_API_KEY"
@@ -152,12 +153,15 @@ def engine_options(config: Config) -> dict[str, Any]:
     from turnwise.engines.transformers import TransformersEngine
 
     factory: Any = NativeEngine if config.engine.name == "native" else TransformersEngine
-    known = [name for name, parameter in signature(factory).parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
+    parameters = signature(factory).parameters
+    known = [name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
     known = [name for name in known if name not in ("stop_token_ids", "vision")]  # these the run gives
     options = dict(config.engine.options)
     for name, value in options.items():
         if name not in known:
             raise unknown_name(f"option of the {config.engine.name} engine (engine.options):", name, known)
+        if wrong := mistaken(value, parameters[name].annotation):
+            raise TurnwiseError(f"engine.options.{name}: {wrong}")
         if name in ("dtype", "autocast"):
             if value not in PRECISIONS:
                 raise unknown_name(f"precision (engine.options.{name}):", str(value), PRECISIONS)

@@ -405,13 +405,13 @@ def view(
 def report(
     run: Annotated[str, typer.Argument(help="A run.")],
     out: Annotated[str | None, typer.Option(metavar="FILE", help="The file to write. Default: report.html in the run's folder.")] = None,
-    compare: Annotated[str | None, typer.Option(metavar="RUN", help="Another run, side by side.")] = None,
+    compare: Annotated[list[str] | None, typer.Option(metavar="RUN", help="Another run to compare with; may be repeated.")] = None,
     attempts: Annotated[int, typer.Option(min=0, help="How many attempts the file holds, whole groups at a time.")] = 200,
 ) -> None:
-    """Write the same pages about a run, or two, as one HTML file that needs no network."""
+    """Write the same pages about a run, or several, as one HTML file that needs no network."""
     from turnwise.pages.command import report as write
 
-    write(run, out, compare, attempts)
+    write(run, out, compare or (), attempts)
 
 
 def parse_options(pairs: list[str] | None) -> dict[str, Any]:

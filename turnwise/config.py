@@ -86,10 +86,10 @@ class Agent(Section):
     history: int = Field(2, ge=0)
     """With context=window: how many earlier observations and actions a prompt shows."""
     prompt: str = "think"
-    """A prompt template: think, react, plain, action, remind, tool, search, or the path of a template of your own."""
-    parse: Literal["auto", "tags", "whole", "tool", "verbs"] = "auto"
-    """How the action is read: between <action> tags, the whole response, the model's native tool call, between tags named after the
-    action's verb; auto: what the prompt asks for."""
+    """A prompt template: think, react, plain, action, remind, tool, search, text, or the path of a template of your own."""
+    parse: Literal["auto", "tags", "whole", "text", "tool", "verbs"] = "auto"
+    """How the action is read: between <action> tags, the first line of the response (whole), all of it (text), the model's native tool
+    call, between tags named after the action's verb; auto: what the prompt asks for."""
     valid: Literal["parsed", "thought", "admissible"] = "parsed"
     """What makes a turn valid: that it could be parsed (the paper), also that a thought came first, or that the action is admissible."""
     show_actions: bool = True

@@ -21,7 +21,7 @@ from turnwise.runs import Run, plain
 from turnwise.unpack import check_parquet
 
 Row = dict[str, Any]
-TEXTS = ("task", "stop_detail", "observation", "thought", "action", "response", "anchor", "next_anchor", "info")
+TEXTS = ("task", "goal", "stop_detail", "observation", "thought", "action", "response", "anchor", "next_anchor", "info")
 LABELS = ("trajectory", "group")  # numbers or texts
 TOKENS = ("prompt_ids", "response_ids", "logprobs")
 NO_TURN = -1  # the `t` of the one row of a trajectory without turns
@@ -36,6 +36,7 @@ def to_rows(trajectories: Iterable[Trajectory], tokens: bool = False, columns: M
             "trajectory": trajectory.id,
             "group": trajectory.group,
             "task": trajectory.task,
+            "goal": trajectory.goal,
             "seed": trajectory.seed,
             "stop": trajectory.stop.value,
             "stop_detail": trajectory.stop_detail,
@@ -113,7 +114,7 @@ def _add(found: dict[Any, Trajectory], row: Mapping[str, Any]) -> None:
     trajectory = found.get(label)
     if trajectory is None:
         trajectory = found[label] = Trajectory(row["group"], label, row["task"], [], Stop(row["stop"]), row["stop_detail"])
-        trajectory.success, trajectory.seed = bool(row["success"]), int(row["seed"])
+        trajectory.success, trajectory.seed, trajectory.goal = bool(row["success"]), int(row["seed"]), row.get("goal") or ""
     trajectory.final_anchor = _anchor_in(row["next_anchor"], row["next_anchor_key"])
     if row["t"] == NO_TURN:
         return
@@ -223,7 +224,7 @@ def _read_parquet(path: Path) -> Iterable[Row]:
     for row in rows:
         try:
             if row.pop("escaped", False):
-                row |= {name: json.loads(row[name]) for name in (*TEXTS, *LABELS) if isinstance(row[name], str)}
+                row |= {name: json.loads(row[name]) for name in (*TEXTS, *LABELS) if isinstance(row.get(name), str)}
             row["info"] = json.loads(row["info"])
         except (KeyError, TypeError, ValueError):
             raise TurnwiseError(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from glob import escape
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from turnwise.errors import TurnwiseError
 
 Made = TypeVar("Made")
+PART = ".part"  # how the names of unfinished files end
 
 
 def write_atomically(path: str | Path, write: Callable[[BinaryIO], Any]) -> Path:
@@ -18,7 +20,7 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], Any]) -> Path
     If anything fails, what was at `path` before is still there."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = file_beside(path, ".part")
+    handle, temporary = file_beside(path, PART)
     try:
         with os.fdopen(handle, "wb") as file:
             write(file)
@@ -34,6 +36,13 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], Any]) -> Path
 def write_text_atomically(path: str | Path, text: str) -> Path:
     """The same for a text, as UTF-8."""
     return write_atomically(path, lambda file: file.write(text.encode("utf-8", "surrogatepass")))
+
+
+def sweep_files(folder: Path, names: Sequence[str] | None = None) -> None:
+    """Remove what killed writers of these files (none: of any) left beside them. Call it where nobody else writes them."""
+    for name in ["*"] if names is None else [escape(name) for name in names]:
+        for part in folder.glob(f".{name}.*{PART}"):
+            part.unlink(missing_ok=True)
 
 
 def inside(folder: str | Path, path: str | Path) -> Path:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import UnionType
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -88,13 +89,15 @@ class Option:
 
 @dataclass(frozen=True)
 class Entry(Generic[F]):
-    """A registered function with its one-line meaning, its options and where it comes from."""
+    """A registered function with its one-line meaning, its options and where it comes from. `parts`: what a credit function is the sum of,
+    each with the option that weighs it, or none where it is the whole credit (see `turnwise/credit/registry.py`)."""
 
     name: str
     function: F
     summary: str
     paper: str
     options: Mapping[str, Option]
+    parts: Mapping[str, str | None] = field(default_factory=dict)
 
     def bind(self, given: Mapping[str, Any], kind: str) -> dict[str, Any]:
         """Checked options, defaults filled in."""
@@ -113,7 +116,7 @@ class Registry(Generic[F]):
         self._load: Callable[[], None] | None = load
         self._entries: dict[str, Entry[F]] = {}
 
-    def register(self, name: str, *, paper: str = "") -> Callable[[F], F]:
+    def register(self, name: str, *, paper: str = "", parts: Mapping[str, str | None] | None = None) -> Callable[[F], F]:
         """Decorator: makes the function known under `name`. The first sentence of its docstring is its meaning in lists."""
 
         def add(function: F) -> F:
@@ -125,7 +128,7 @@ class Registry(Generic[F]):
             summary = " ".join(doc.split("\n\n")[0].split())
             if not summary:
                 raise TurnwiseError(f"{self.kind} {name!r} needs a docstring: its first sentence is what users see in lists")
-            self._entries[name] = Entry(name, function, summary, paper, read_options(function))
+            self._entries[name] = Entry(name, function, summary, paper, read_options(function), dict(parts or {}))
             return function
 
         return add
@@ -183,9 +186,12 @@ def _read_option(name: str, hint: Any, default: Any) -> Option:
 
 
 def mistaken(value: Any, annotation: Any) -> str:
-    """What is wrong with a value that pydantic would quietly convert: a switch where a number belongs, a number where a switch does. Empty
-    where nothing is. Lists are looked at one by one."""
-    parts = {annotation, *(part for part in get_args(annotation) if get_origin(annotation) in (Union, UnionType))}
+    """What is wrong with a value that would quietly be converted: a switch where a number belongs, a number where a switch does. Empty
+    where nothing is. Lists are looked at one by one. An annotation may be text, as a signature has it."""
+    if isinstance(annotation, str):
+        parts = {kind for kind in (int, float, bool) if re.search(rf"\b{kind.__name__}\b", annotation)}
+    else:
+        parts = {annotation, *(part for part in get_args(annotation) if get_origin(annotation) in (Union, UnionType))}
     if isinstance(value, (list, tuple)):
         inner = [get_args(part) for part in parts if get_origin(part) in (list, tuple)]
         kinds = [one for args in inner for one in args if one is not Ellipsis]

@@ -102,9 +102,9 @@ def _variants(run: Run, overrides: Sequence[str], also: Sequence[str], update: b
 
 def replayable(run: Run) -> list[int]:
     """The iterations whose update can be run again: tokens are kept, and so is the checkpoint before them."""
-    from turnwise.learn.checkpoint import checkpoints
+    from turnwise.learn.checkpoint import by_step
 
-    steps = {int(path.name.split("-")[1]) for path in checkpoints(run.checkpoints)}
+    steps = by_step(run.checkpoints)
     kept = [n for n in run.iterations_of("rollouts") if (run.folder / "rollouts" / f"{n:06d}.tokens.npz").is_file()]
     return [n for n in kept if n - 1 in steps]
 
@@ -141,7 +141,7 @@ def _move(run: Run, iteration: int, variant: Variant, trajectories: Any, rollout
     from turnwise.system import System
 
     system = System(variant.config)
-    found = checkpoint.load(run.checkpoints / f"step-{iteration - 1:08d}")
+    found = checkpoint.load(checkpoint.by_step(run.checkpoints)[iteration - 1])
     learner = system.learner
     learner.load_state(found.tensors, found.state["learner"])
     gradients: list[dict[str, Any]] = []

@@ -30,11 +30,18 @@ def rescore(run_folder: str | Path, iteration: int | None = None, reward: str | 
     """Play the attempts of an evaluation (none: the last one) again. `reward` names a function `path/to/file.py:function` of
     (turn, transition, trajectory) that replaces the recipe's reward. Returns what was written."""
     run = Run.open(run_folder)
+    with run.locked("rescore"):
+        return _rescore(run, iteration, reward, trust)
+
+
+def _rescore(run: Run, iteration: int | None, reward: str | None, trust: bool) -> dict[str, Any]:
     known = run.iterations_of("evals")
     if not known:
         raise TurnwiseError(f"{run.folder} keeps no evaluations")
     number = known[-1] if iteration is None else iteration
     before, attempts = run.evaluation(number), stored_trajectories(run, number, "evals")
+    if not isinstance(before.get("split"), str):
+        raise TurnwiseError(f"{run.folder}: the evaluation of iteration {number} does not say its split; its file was damaged or edited")
     config = Config.load(run.folder / CONFIG).trusted(trust, run.folder)
     system = System(config)
     tasks = find_tasks(system, before["split"], [attempt.task for attempt in attempts])
@@ -72,7 +79,7 @@ def find_tasks(system: System, split: str, wanted: Sequence[str]) -> dict[str, T
 def play_again(task: Task, old: Trajectory, rewards: Rewards) -> Play[tuple[Trajectory, int | None]]:
     """The stored actions once more; and the turn (from 1) at which the environment showed something else, or failed, none where it never
     did."""
-    new = Trajectory(old.group, old.id, old.task, seed=old.seed, stop=old.stop, stop_detail=old.stop_detail)
+    new = Trajectory(old.group, old.id, old.task, seed=old.seed, stop=old.stop, stop_detail=old.stop_detail, goal=old.goal)
     result = yield Reset(task, old.seed)
     if result.transition is None:
         return failed(new, result.message), 1

@@ -19,7 +19,7 @@ from turnwise.build import learner_settings
 from turnwise.config import Config
 from turnwise.errors import TurnwiseError
 from turnwise.files import write_text_atomically
-from turnwise.learn.checkpoint import checkpoints
+from turnwise.learn.checkpoint import by_step
 from turnwise.recipes import to_toml
 from turnwise.runs import CONFIG, SUMMARY, Run
 from turnwise.trust import remember, unknown_code
@@ -75,8 +75,8 @@ def _check_length(run: Run, iterations: int) -> None:
 
 def iterations_done(run: Run) -> int | None:
     """How many iterations the newest checkpoint has seen; none where there is no checkpoint."""
-    found = checkpoints(run.folder / "checkpoints")
-    return int(found[-1].name.rpartition("-")[2]) if found else None
+    found = by_step(run.folder / "checkpoints")
+    return max(found, default=None)
 
 
 def apply_changes(run: Run, after: Config, say: Callable[[str], None]) -> None:

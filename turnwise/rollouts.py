@@ -63,7 +63,8 @@ class Turn:
 
 @dataclass(slots=True)
 class Trajectory:
-    """The turns of one attempt at one task. `id` is unique in the batch; `final_anchor` names the state after the last turn."""
+    """The turns of one attempt at one task. `id` is unique in the batch; `final_anchor` names the state after the last turn;
+    `goal` is what was to be done, in words, where the task or its first observation states it."""
 
     group: int | str
     id: int | str
@@ -74,6 +75,7 @@ class Trajectory:
     success: bool = False
     seed: int = 0
     final_anchor: Any = None
+    goal: str = ""
 
     @property
     def reward(self) -> float:

@@ -18,6 +18,7 @@ import os
 import re
 import shutil
 import tomllib
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -25,8 +26,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnwise.errors import TurnwiseError
-from turnwise.files import inside, write_atomically, write_text_atomically
+from turnwise.files import inside, sweep_files, write_atomically, write_text_atomically
 from turnwise.images import load_pictures, save_pictures
+from turnwise.lock import Lock
 from turnwise.rollouts import Rollouts, Trajectory
 from turnwise.terminal import command
 from turnwise.tokenfile import Pair, read_tokens, write_tokens
@@ -47,11 +49,14 @@ class Run:
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
         self.on_log: Callable[[Mapping[str, Any]], None] = lambda metrics: None
+        self._lock: Lock | None = None
+        self._blocks = 0  # of `locked`, one inside the other
         self._logs: dict[str, list[str]] = {METRICS: [], WARNINGS: []}  # what this process knows to stand there
 
     @classmethod
-    def create(cls, out: str | Path, name: str, config_text: str) -> Run:
-        """A new folder `out/name`, or `out/name-2`, `out/name-3` … where that exists already: nothing is ever overwritten."""
+    def create(cls, out: str | Path, name: str, config_text: str, doing: str | None = None) -> Run:
+        """A new folder `out/name`, or `out/name-2`, `out/name-3` … where that exists already: nothing is ever overwritten. `doing`: with
+        the run's lock, which is there before the run can be seen and stays until the end of the next `locked` block."""
         for number in range(1, 100_000):
             folder = Path(out) / (name if number == 1 else f"{name}-{number}")
             try:
@@ -62,6 +67,7 @@ class Run:
                 raise TurnwiseError(f"cannot make the run's folder {folder}: {error.strerror}") from error
             run = cls(folder)
             with run._writing():
+                run._lock = Lock(folder, doing) if doing is not None else None
                 write_text_atomically(folder / CONFIG, config_text)
             remember(folder, tomllib.loads(config_text))
             return run
@@ -86,6 +92,27 @@ class Run:
         if not any(part.exists() for part in parts) and not self._records(METRICS):
             shutil.rmtree(self.folder, ignore_errors=True)
             forget(self.folder)
+
+    @contextmanager
+    def locked(self, doing: str, say: Callable[[str], None] = lambda text: None) -> Iterator[None]:
+        """Inside, this process is the only one that writes in the run's folder; an error that names the other one where there is one. What
+        killed writers left half-written is removed."""
+        lock = self._lock = self._lock or Lock(self.folder, doing, say=say)
+        self._blocks += 1
+        try:
+            if self._blocks == 1:
+                self._sweep()
+            yield
+        finally:
+            self._blocks -= 1
+            if not self._blocks:
+                lock.release()
+                self._lock = None
+
+    def _sweep(self) -> None:
+        sweep_files(self.folder, [CONFIG, METRICS, WARNINGS, SUMMARY])
+        for part in ("rollouts", "evals", "trackers"):
+            sweep_files(self.folder / part)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -149,13 +176,20 @@ class Run:
     def _records(self, name: str) -> list[dict[str, Any]]:
         path = self.folder / name
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []  # damage is found line by line
-        found = []
+        found: list[dict[str, Any]] = []
         for number, line in enumerate(lines, 1):
             try:
-                found.append(json.loads(line))
+                record = json.loads(line)
             except json.JSONDecodeError:
-                if number < len(lines):
-                    raise TurnwiseError(f"{path}, line {number}: not JSON; the file was damaged after it was written") from None
+                if number == len(lines) and line.startswith("{"):
+                    break  # a crash has cut it off
+                record = None
+            if not isinstance(record, dict) or type(record.get("iteration")) not in (int, float):
+                raise TurnwiseError(
+                    f"{path}, line {number}: not a line that a run writes; the file was damaged after it was written. "
+                    f"{command('train', '--resume', str(self.folder))} puts it back from the last checkpoint"
+                )
+            found.append(record)
         return found
 
     @property
@@ -225,7 +259,7 @@ class Run:
     def _numbered(self, part: str) -> list[Path]:
         """The files of a part of the run (`rollouts`, `evals`) that belong to an iteration."""
         folder = inside(self.folder, self.folder / part)
-        return [inside(self.folder, path) for path in folder.glob("*") if re.fullmatch(r"[0-9]+", path.name.split(".")[0])]
+        return [inside(self.folder, path) for path in folder.glob("*") if re.fullmatch("[0-9]{6,}", path.name.split(".")[0])]
 
     def iterations_of(self, part: str) -> list[int]:
         """The iterations of which `rollouts` or `evals` are kept."""
@@ -248,7 +282,10 @@ class Run:
             known = self.iterations_of("evals")
             raise TurnwiseError(f"{self.folder} keeps no evaluation of iteration {iteration}; it keeps {known or 'none'}") from None
         except ValueError:  # no JSON, or no UTF-8
-            raise TurnwiseError(f"{path}: not JSON; the file was damaged after it was written") from None
+            raise TurnwiseError(f"{path}: not JSON; the file was damaged after it was written. Put it back from a copy") from None
+        outcomes = found.get("outcomes") if isinstance(found, dict) else None
+        if not isinstance(outcomes, list) or not all(isinstance(outcome, dict) for outcome in outcomes):
+            raise TurnwiseError(f"{path}: not an evaluation; the file was damaged after it was written. Put it back from a copy")
         return found
 
     def trajectories(self, iteration: int, part: str = "rollouts") -> list[dict[str, Any]]:
@@ -257,7 +294,13 @@ class Run:
         if not path.exists():
             known = self.iterations_of(part)
             raise TurnwiseError(f"{self.folder} keeps no {part} of iteration {iteration}; it keeps {known or 'none'}")
-        return [json.loads(line.decode("utf-8", "surrogatepass")) for line in packed_lines(path)]
+        try:
+            found = [json.loads(line.decode("utf-8", "surrogatepass")) for line in packed_lines(path)]
+        except (EOFError, OSError, ValueError, zlib.error) as error:  # cut off, no archive, no UTF-8, no JSON
+            raise TurnwiseError(f"{path}: damaged after it was written ({error}). Put it back from a copy") from None
+        if not found or not all(isinstance(record, dict) and isinstance(record.get("turns"), list) for record in found):
+            raise TurnwiseError(f"{path}: it holds no attempts, so it was damaged after it was written. Put it back from a copy")
+        return found
 
     def tokens(self, iteration: int) -> list[Pair]:
         """Prompt and response ids of every turn of one iteration, trajectory by trajectory."""
@@ -286,6 +329,7 @@ def as_json(trajectory: Trajectory) -> dict[str, Any]:
         "id": trajectory.id,
         "group": trajectory.group,
         "task": trajectory.task,
+        **({"goal": trajectory.goal} if trajectory.goal else {}),
         "seed": trajectory.seed,
         "stop": trajectory.stop.value,
         "stop_detail": trajectory.stop_detail,

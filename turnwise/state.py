@@ -10,6 +10,7 @@ from shlex import quote
 from turnwise.collect.plan import Gathered
 from turnwise.errors import TurnwiseError
 from turnwise.learn import checkpoint
+from turnwise.learn.saving import sweep
 from turnwise.runs import CONFIG, METRICS, Run
 from turnwise.system import System
 
@@ -56,6 +57,8 @@ def save(run: Run, system: System, state: State) -> None:
 def restore(run: Run, system: System, say: Callable[[str], None]) -> State:
     """The state of the newest checkpoint that is whole, loaded into the system; a fresh one where there is none. What the run's folder
     knows beyond that checkpoint is forgotten, for it will be done again."""
+    for folder, name in ((run.checkpoints, None), (run.folder, run.model.name)):
+        sweep(folder, name)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = checkpoint.latest_good(run.checkpoints)

@@ -30,7 +30,13 @@ def stored_trajectories(run: Run, iteration: int, part: str = "rollouts", tokens
     its turns have no anchors, no tokens and no log-probs. With `tokens`, rollouts without a file of tokens are an error."""
     records = run.trajectories(iteration, part)
     pictures = {name: Picture(pixels, name) for name, pixels in run.images(iteration).items()} if part == "rollouts" else {}
-    trajectories = [from_json(record, pictures) for record in records]
+    try:
+        trajectories = [from_json(record, pictures) for record in records]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"lacks {error}" if isinstance(error, KeyError) else f"has another form ({error})"
+        raise TurnwiseError(
+            f"{run.folder}, {part} of iteration {iteration}: an attempt {what}; the file was damaged, or another Turnwise wrote it"
+        ) from None
     if part != "rollouts":
         return trajectories
     rollouts = stored_rollouts(run, iteration)
@@ -83,6 +89,7 @@ def from_json(record: Mapping[str, Any], pictures: Mapping[str, Picture] | None 
         stop_detail=record["stop_detail"],
         success=bool(record["success"]),
         seed=int(record["seed"]),
+        goal=str(record.get("goal", "")),
     )
 
 

@@ -5,7 +5,7 @@ one way for both, and a recipe that is edited while the sweep goes on changes no
 goes on with what was cut off or failed, and refuses a folder that holds another recipe, before anything has been started.
 
 Processes do not share the terminal's Ctrl-C: the sweep hands it on, once, and every run saves. While a process works in a run's folder it
-holds a lock there that ends with it, so that two sweeps, or one whose head was killed, never train in the same folder at once.
+holds the run's lock, which ends with it, so that two sweeps, or one whose head was killed, never train in the same folder at once.
 """
 
 from __future__ import annotations
@@ -27,16 +27,12 @@ from turnwise.errors import TurnwiseError
 from turnwise.files import write_text_atomically
 from turnwise.grid import points, read_grid
 from turnwise.interrupt import Interrupt
+from turnwise.lock import LOCK, in_use, is_held
 from turnwise.recipes import content_hash, read_recipe, to_toml, toml_value
 from turnwise.runs import CONFIG, METRICS, SUMMARY
 from turnwise.trust import remember
 
-try:
-    import fcntl
-except ImportError:  # a system without them: two sweeps in one folder are then not noticed
-    fcntl = None  # type: ignore[assignment]
-
-SWEEP, LOG, LOCK = "sweep.json", "train.log", ".lock"
+SWEEP, LOG = "sweep.json", "train.log"
 POLL = 0.25
 State = Literal["waiting", "running", "finished", "failed", "stopped"]
 
@@ -212,11 +208,10 @@ class Sweep:
             time.sleep(POLL)
 
     def _start(self, job: Job) -> None:
-        """One process in the run's folder, with a lock that lives as long as it does."""
+        """One process in the run's folder, which takes the run's lock and holds it as long as it lives."""
         job.folder.mkdir(parents=True, exist_ok=True)
-        lock = _lock(job.folder)
-        if lock is None:
-            job.state, job.message = "failed", "another process is training in this folder"
+        if is_held(job.folder):
+            job.state, job.message = "failed", in_use(job.folder)
             return self._changed(job)
         if not (job.folder / CONFIG).is_file():
             write_text_atomically(job.folder / CONFIG, to_toml(job.config))
@@ -226,9 +221,8 @@ class Sweep:
         command = [sys.executable, "-m", "turnwise.cli", "train", "--resume", str(job.folder)]
         with (job.folder / LOG).open("ab") as log:
             job.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True, pass_fds=[lock]
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
             )
-        os.close(lock)
         job.state, job.started, job.message = "running", time.monotonic(), ""
         return self._changed(job)
 
@@ -267,18 +261,6 @@ class Sweep:
         """0: all finished; 1: some failed; 130: interrupted."""
         states = {job.state for job in self.jobs}
         return 130 if states & {"stopped", "waiting"} else 1 if "failed" in states else 0
-
-
-def _lock(folder: Path) -> int | None:
-    """A lock on the run's folder as a file handle; none where another process holds it."""
-    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-    if fcntl is not None:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(handle)
-            return None
-    return handle
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -16,6 +16,13 @@ from typing import Any, overload
 
 from turnwise.errors import TurnwiseError
 
+TASK_LINE = "your task is"
+
+
+def task_line(text: str) -> str | None:
+    """The line of a first observation that says what is to be done; none where no line does."""
+    return next((line.strip() for line in text.splitlines() if line.strip().lower().startswith(TASK_LINE)), None)
+
 
 @dataclass(frozen=True)
 class Task:

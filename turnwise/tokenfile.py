@@ -71,7 +71,7 @@ def read_tokens(path: Path) -> list[Pair]:
             arrays = {name: archive[name].astype(np.int64) for name in archive.files if name != "header"}
     except Exception as error:  # a damaged archive fails in many ways
         raise TurnwiseError(f"{path}: damaged, or not a file of tokens ({error})") from None
-    if header.get("schema") != SCHEMA or header.get("version") != VERSION:
+    if not isinstance(header, dict) or header.get("schema") != SCHEMA or header.get("version") != VERSION:
         raise TurnwiseError(f"{path}: holds {header}, and this Turnwise reads {SCHEMA!r} version {VERSION}")
     found, room = [], max(AT_LEAST, TIMES * path.stat().st_size)
     for prompt, response in _restore(arrays):

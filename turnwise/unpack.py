@@ -78,12 +78,15 @@ def packed_lines(path: Path) -> Iterator[bytes]:
 
 
 @contextmanager
-def open_archive(path: Path) -> Iterator[Any]:
-    """A numpy archive (without pickles), once it is clear that its arrays are as large as the file says and within its bound."""
+def open_archive(path: Path, only: str | None = None) -> Iterator[Any]:
+    """A numpy archive (without pickles), once it is clear that its arrays are as large as the file says and within its bound. `only`: the
+    array that will be read, where it is one of many."""
     with zipfile.ZipFile(path) as members:
         if sum(member.file_size for member in members.infolist()) > limit_of(path):
             raise too_much(path, limit_of(path))
         for member in members.infolist():
+            if only is not None and member.filename != f"{only}.npy":
+                continue
             with members.open(member) as file:
                 if _claimed(file) > member.file_size:
                     raise TurnwiseError(f"{path}: damaged: {member.filename} claims to be larger than it is")

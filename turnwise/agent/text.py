@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from turnwise.envs.base import Observation
-from turnwise.tasks import Task
-
-TASK_LINE = "your task is"
+from turnwise.tasks import Task, task_line
 
 
 def well_formed(text: str) -> str:
@@ -22,8 +20,10 @@ def goal_of(task: Task, first: Observation) -> str:
 
     The line of the first observation that starts with "Your task is"; else the task's own `goal`; else the whole first observation.
     """
-    for line in first.text.splitlines():
-        if line.strip().lower().startswith(TASK_LINE):
-            return well_formed(line.strip())
-    goal = task.data.get("goal")
-    return well_formed(goal.strip()) if isinstance(goal, str) and goal.strip() else well_formed(first.text.strip())
+    return stated_goal(task, first) or well_formed(first.text.strip())
+
+
+def stated_goal(task: Task, first: Observation) -> str:
+    """The goal as far as observation or task state one; empty where they do not."""
+    goal = task_line(first.text) or task.data.get("goal")
+    return well_formed(goal.strip()) if isinstance(goal, str) else ""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from turnwise.agent.text import stated_goal
 from turnwise.collect.order import Answers
 from turnwise.collect.rewards import BadReward, Rewards
 from turnwise.envs.base import Observation, Transition
@@ -19,6 +20,8 @@ from turnwise.envs.pool import Fault, Pool, Result
 from turnwise.garbage import rare_searches
 from turnwise.rollouts import Stop, Trajectory, Turn
 from turnwise.tasks import Task
+
+LONGEST_GOAL = 2000  # characters of a goal that are kept with an attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,7 @@ class Collector:
             return self._fault(attempt, result)
         transition, trajectory = result.transition, attempt.trajectory
         if attempt.turn is None:
+            trajectory.goal = stated_goal(attempt.start.task, transition.observation)[:LONGEST_GOAL]
             self.policy.begin(attempt.slot, attempt.start, transition.observation)
         else:
             try:

@@ -1,6 +1,19 @@
 """Credit: pure functions from rollouts to advantages. One file is one algorithm; `registry.py` runs them by name."""
 
 from turnwise.credit.diagnose import diagnose, explain, sizes
-from turnwise.credit.registry import Credit, PerToken, PerTurn, algorithms, assign, compute, register
+from turnwise.credit.registry import Credit, PerToken, PerTurn, algorithms, assign, compute, parts, register, split
 
-__all__ = ["Credit", "PerToken", "PerTurn", "algorithms", "assign", "compute", "diagnose", "explain", "register", "sizes"]
+__all__ = [
+    "Credit",
+    "PerToken",
+    "PerTurn",
+    "algorithms",
+    "assign",
+    "compute",
+    "diagnose",
+    "explain",
+    "parts",
+    "register",
+    "sizes",
+    "split",
+]

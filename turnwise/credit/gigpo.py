@@ -29,7 +29,11 @@ EpisodeWeight = Annotated[float, Help("weight of the episode credit", low=0)]
 StepWeight = Annotated[float, Help("weight ω of the step credit beside the episode credit", low=0)]
 
 
-@register("gigpo", paper="Feng et al. 2025, Group-in-Group Policy Optimization, arXiv 2505.10978")
+@register(
+    "gigpo",
+    paper="Feng et al. 2025, Group-in-Group Policy Optimization, arXiv 2505.10978",
+    parts={"episode": "episode_weight", "step": "omega"},
+)
 def gigpo(
     r: Rollouts,
     *,

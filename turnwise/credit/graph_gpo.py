@@ -23,12 +23,16 @@ from turnwise.credit.anchor_groups import AnchorRule, Linkage, Threshold, anchor
 from turnwise.credit.gigpo import EpisodeWeight, StepWeight, step_credit
 from turnwise.credit.grpo import episode_credit
 from turnwise.credit.registry import register
-from turnwise.credit.segments import Norm, Penalty, Weighting, dense, episode_returns, segment_first
+from turnwise.credit.segments import Norm, Penalty, Weighting, dense, episode_returns, segment_first, segment_sum
 from turnwise.options import Help
-from turnwise.rollouts import Floats, Rollouts, ragged
+from turnwise.rollouts import NOISE, Bools, Floats, Rollouts, ragged
 
 
-@register("graph_gpo", paper="Graph-based Group Policy Optimization, 2026, arXiv 2605.26684")
+@register(
+    "graph_gpo",
+    paper="Graph-based Group Policy Optimization, 2026, arXiv 2605.26684",
+    parts={"episode": "episode_weight", "step": "omega"},
+)
 def graph_gpo(
     r: Rollouts,
     *,
@@ -70,7 +74,7 @@ def distances(r: Rollouts, node: Ints, size: int) -> tuple[Floats, Floats]:
 def _targets(r: Rollouts, node: Ints, size: int) -> tuple[Ints, Ints, int]:
     """The node that each turn leads to, the success node of each group, and the number of nodes."""
     trajectories, groups = len(r.trajectory_labels), len(r.group_labels)
-    won = episode_returns(r) > 0 if r.success is None else segment_first(r.success, r.trajectory, trajectories).astype(np.bool_)
+    won = _above_zero(r) if r.success is None else segment_first(r.success, r.trajectory, trajectories).astype(np.bool_)
     last = np.concatenate([r.trajectory[:-1] != r.trajectory[1:], [True]])
     after = np.concatenate([node[1:], [0]])
     dead_end = size + r.trajectory
@@ -78,6 +82,11 @@ def _targets(r: Rollouts, node: Ints, size: int) -> tuple[Ints, Ints, int]:
     success = size + trajectories + np.arange(groups)
     target = np.where(last & won[r.trajectory], success[r.group], target)
     return target, success, size + trajectories + groups
+
+
+def _above_zero(r: Rollouts) -> Bools:
+    """Which trajectories have a return above 0, by more than rounding: 0.1 + 0.2 − 0.3 is not."""
+    return np.asarray(episode_returns(r) > NOISE * segment_sum(np.abs(r.reward), r.trajectory, len(r.trajectory_labels)))
 
 
 def _final_nodes(r: Rollouts, node: Ints, dead_end: Ints) -> Ints:

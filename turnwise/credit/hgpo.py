@@ -27,7 +27,7 @@ from turnwise.options import Help
 from turnwise.rollouts import Bools, Floats, Rollouts
 
 
-@register("hgpo", paper="He et al. 2026, Hierarchy-of-Groups Policy Optimization, arXiv 2602.22817")
+@register("hgpo", paper="He et al. 2026, Hierarchy-of-Groups Policy Optimization, arXiv 2602.22817", parts={"step": None})
 def hgpo(
     r: Rollouts,
     *,

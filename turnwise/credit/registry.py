@@ -8,6 +8,12 @@ function that discounts knows how. To add one, put a file in this folder or regi
     def mine(r: Rollouts, *, gamma: TurnDiscount = 0.95) -> Floats:
         '''One sentence that says what it does.'''
         return discounted_returns(r, gamma) - …
+
+What a function is the sum of can be said with `parts`: `episode`, an attempt's return compared with the mean of its group, and `step`,
+turns compared that started from the same state. Each names the option that weighs it, so that the others can be left out one by one:
+
+    @turnwise.credit.register("mine", parts={"episode": "episode_weight", "step": "omega"})   # a weighted sum of two
+    @turnwise.credit.register("mine", parts={"step": None})                                    # step credit and nothing else
 """
 
 from __future__ import annotations
@@ -50,6 +56,24 @@ def assign(name: str, rollouts: Rollouts, **options: Any) -> Credit:
     """As `compute`, with what belongs to the numbers: their level and, from algorithms that use a critic, its targets."""
     entry = algorithms[name]
     return apply(entry, rollouts, entry.bind(options, algorithms.kind))
+
+
+def parts(name: str) -> tuple[str, ...]:
+    """What an algorithm's credit is the sum of, as far as it says so; nothing for one that is not known here. Pages and warnings speak of
+    step credit only where this holds `step`."""
+    return tuple(algorithms[name].parts) if name in algorithms else ()
+
+
+def split(name: str, rollouts: Rollouts, **options: Any) -> dict[str, tuple[Floats, float]]:
+    """The parts of a credit, per turn: each alone, as with a weight of 1 and the others left out, and its weight in the sum."""
+    entry = algorithms[name]
+    bound = entry.bind(options, algorithms.kind)
+    weighers = [option for option in entry.parts.values() if option is not None]
+    found = {}
+    for part, own in entry.parts.items():
+        alone = {option: 1.0 if option == own else 0.0 for option in weighers}
+        found[part] = apply(entry, rollouts, bound | alone).by_turn(rollouts), 1.0 if own is None else float(bound[own])
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,6 +26,7 @@ from turnwise import objects
 from turnwise.envs.base import Env
 from turnwise.envs.locate import is_reference, load_reference, load_registered
 from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.options import mistaken
 from turnwise.tasks import Task, TaskSet
 
 ENTRY_POINTS = "turnwise.envs"
@@ -229,6 +230,8 @@ def _check_options(name: str, factory: Callable[..., Any], options: Mapping[str,
     for option in options:
         if option not in known and not takes_any:
             raise unknown_name(f"option of environment {name!r}:", option, known)
+        if option in parameters and (wrong := mistaken(options[option], parameters[option].annotation)):
+            raise TurnwiseError(f"environment {name!r}: option {option}: {wrong}")
     required = [key for key in known if parameters[key].default is inspect.Parameter.empty and key not in options]
     if required:
         raise TurnwiseError(f"environment {name!r} needs the option {required[0]!r}. Give it as make({name!r}, {required[0]}=…)")

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from turnwise.errors import TurnwiseError
 from turnwise.files import inside
-from turnwise.learn.saving import OLD, PART, restore, sweep, write_folder
+from turnwise.learn.saving import OLD, PART, sweep, write_folder
 
 VERSION = 1
 PATTERN = re.compile(r"step-(\d{8,})")
@@ -123,6 +123,8 @@ def load(path: str | Path) -> Checkpoint:
     groups = [name.removesuffix(".safetensors") for name in manifest["files"] if name.endswith(".safetensors")]
     tensors = {f"{group}/{name}": tensor for group in groups for name, tensor in load_file(path / f"{group}.safetensors").items()}
     state = json.loads((path / "state.json").read_text("utf-8"))
+    if not isinstance(state, dict):
+        raise TurnwiseError(f"checkpoint {path} is damaged: its state.json holds no state")
     return Checkpoint(path, manifest["step"], manifest["score"], tensors, state)
 
 
@@ -133,6 +135,8 @@ def latest_good(folder: str | Path) -> Checkpoint | None:
         try:
             return load(path)
         except (TurnwiseError, OSError, ValueError) as error:
+            if not path.exists():  # removed meanwhile by the process that writes here
+                continue
             warnings.warn(f"{error}; going back to the checkpoint before it", stacklevel=2)
     if found:
         raise TurnwiseError(f"none of the {len(found)} checkpoints in {folder} is whole: start anew, or restore the folder from a backup")
@@ -154,13 +158,19 @@ def best(folder: str | Path) -> Path | None:
 
 def checkpoints(folder: str | Path) -> list[Path]:
     """All checkpoints, oldest first, whole or not."""
+    return list(by_step(folder).values())
+
+
+def by_step(folder: str | Path) -> dict[int, Path]:
+    """The same by their steps. One that has just stepped aside for a new one is found under its hidden name: a reader puts nothing back,
+    since the writer may be at it."""
     folder = Path(folder)
-    if not folder.is_dir():
-        return []
-    for aside in folder.glob(f".step-*{OLD}"):
-        restore(folder / aside.name.removeprefix(".").removesuffix(OLD))
-    steps = [(int(match[1]), path) for path in folder.iterdir() if (match := PATTERN.fullmatch(path.name)) and path.is_dir()]
-    return [inside(folder, path) for _, path in sorted(steps)]
+    found: dict[int, Path] = {}
+    for path in sorted(folder.iterdir(), reverse=True) if folder.is_dir() else ():  # hidden ones last: they only stand in
+        name = path.name.removeprefix(".").removesuffix(OLD) if path.name.endswith(OLD) else path.name
+        if (match := PATTERN.fullmatch(name)) and path.is_dir():
+            found.setdefault(int(match[1]), inside(folder, path))
+    return dict(sorted(found.items()))
 
 
 def prune(folder: str | Path, keep: int) -> None:
@@ -182,6 +192,10 @@ def _manifest(path: Path) -> dict[str, Any]:
         raise TurnwiseError(f"checkpoint {path} is damaged: its manifest.json lacks what it should hold")
     if manifest["version"] != VERSION:
         raise TurnwiseError(f"checkpoint {path} has format {manifest['version']}, and this Turnwise reads format {VERSION}")
+    files, score = manifest["files"], manifest["score"]
+    good = isinstance(files, dict) and all(isinstance(file, dict) and {"bytes", "sha256"} <= set(file) for file in files.values())
+    if not good or "state.json" not in files or not isinstance(manifest["step"], int) or not isinstance(score, (int, float, type(None))):
+        raise TurnwiseError(f"checkpoint {path} is damaged: its manifest.json holds something else than it should")
     return manifest
 
 

@@ -8,6 +8,7 @@
     attempt  run, part, iteration, id        one attempt: its texts, turn by turn, and why each was rewarded
     group    run, part, iteration, group     all attempts at a task: credit of every turn, and the states they share
     search   run, part, iteration, text      where a text occurs
+    settings runs                            which of these runs differ by their seed alone, and what each setting is called
 
 Large things are read when they are asked for, and the last few batches stay in memory.
 """
@@ -26,8 +27,10 @@ from typing import Any
 from turnwise.errors import TurnwiseError
 from turnwise.images import without_marks
 from turnwise.pages.batch import PARTS, Batch, texts_of
+from turnwise.pages.names import readable
 from turnwise.pages.png import png
 from turnwise.pages.recipe import recipe_of
+from turnwise.pages.settings import chosen, settings_of
 from turnwise.pages.shelf import Shelf, read_recipe
 from turnwise.pages.tail import news
 from turnwise.pages.words import why
@@ -58,6 +61,7 @@ class Answers:
             "attempt": self.attempt,
             "group": self.group,
             "search": self.search,
+            "settings": self.settings,
         }
 
     def __call__(self, name: str, words: Words) -> Any:
@@ -89,33 +93,33 @@ class Answers:
 
     def batch(self, words: Words) -> Any:
         batch, types = self._batch(words), self._known_types(self._run(words))
-        rows: dict[str, list[Any]] = {key: [] for key in ("id", "group", "task", "type", "success", "stop", "reward", "turns", "invalid")}
+        rows: dict[str, list[Any]] = {}
         for number, head in enumerate(batch.texts.heads):
             turns, invalid = batch.size(number)
-            task = str(head.get("task", ""))
-            kind = (batch.outcomes[number].get("type") if batch.outcomes else None) or _type_of(task, types)
-            for key, value in (("id", str(head.get("id"))), ("group", str(head.get("group"))), ("task", task), ("type", kind)):
-                rows[key].append(value)
-            for key, value in (("success", bool(head.get("success"))), ("stop", head.get("stop")), ("reward", _short(head.get("reward")))):
-                rows[key].append(value)
-            rows["turns"].append(turns)
-            rows["invalid"].append(invalid)
+            told = _head(batch, number) | {"turns": turns, "invalid": invalid, "opening": head["opening"]}
+            told["type"] = (batch.outcomes[number].get("type") if batch.outcomes else None) or _type_of(told["task"], types)
+            for key, value in told.items():
+                rows.setdefault(key, []).append(value)
+        rows = rows or {key: [] for key in ("id", "group", "task", "goal", "opening", "type", "success", "stop", "turns", "reward")}
         return {"part": batch.part, "iteration": batch.iteration, "rows": rows} | _about(batch)
 
     def attempt(self, words: Words) -> Any:
         batch = self._batch(words)
-        found = batch.texts.read(batch.number(_need(words, "id")))
-        rows = batch.rows(str(found.get("id")))
+        number = batch.number(_need(words, "id"))
+        found = batch.texts.read(number)
+        rows = batch.rows(readable(found.get("id")))
         for t, turn in enumerate(found["turns"]):
-            for key in ("observation", "response"):
+            for key in ("observation", "response", "thought", "action"):
                 turn[key] = without_marks(str(turn.get(key, "")), "[picture]")
-            if turn["response"] == turn.get("action"):
+            if turn["response"] == turn["action"]:
                 del turn["response"]
+            if "images" in turn:
+                turn["images"] = [str(name) for name in turn["images"]] if isinstance(turn["images"], list) else []
             row = rows.start + t
             if row < rows.stop:
                 turn |= _numbers(batch, row) | {"why": why(batch, row)}
-        found |= {"id": str(found.get("id")), "group": str(found.get("group"))}
-        found["type"] = _type_of(str(found.get("task", "")), self._known_types(self._run(words)))
+        found |= _head(batch, number)
+        found["type"] = _type_of(found["task"], self._known_types(self._run(words)))
         return found | _about(batch)
 
     def group(self, words: Words) -> Any:
@@ -124,7 +128,7 @@ class Answers:
         visits: dict[int, list[list[Any]]] = {}
         for place, number in enumerate(batch.members(_need(words, "group"))):
             found = batch.texts.read(number)
-            rows = batch.rows(str(found.get("id")))
+            rows = batch.rows(readable(found.get("id")))
             turns: list[dict[str, Any]] = []
             for t, turn in enumerate(found["turns"]):
                 numbers = _numbers(batch, rows.start + t) if rows.start + t < rows.stop else {}
@@ -132,8 +136,7 @@ class Answers:
                 if "state" in numbers:
                     action = str(turn.get("action", ""))
                     visits.setdefault(numbers["state"], []).append([place, t, action[:LONGEST_ACTION]])
-            kept = {key: found.get(key) for key in ("task", "success", "stop", "reward")}
-            attempts.append({"id": str(found.get("id")), "turns": turns} | kept)
+            attempts.append(_head(batch, number) | {"turns": turns})
         return {"group": words["group"], "attempts": attempts, "states": _states(batch, visits)} | _about(batch)
 
     def search(self, words: Words) -> Any:
@@ -144,8 +147,12 @@ class Answers:
             if len(hits) >= MOST_HITS:
                 break
             if quick is None or quick in line.lower():
-                hits += _found(batch.texts.parse(line), wanted, str(batch.texts.heads[number].get("id")))
+                hits += _found(batch.texts.parse(line), wanted, readable(batch.texts.heads[number].get("id")))
         return {"hits": hits[:MOST_HITS], "more": len(hits) >= MOST_HITS, "iteration": batch.iteration, "part": batch.part}
+
+    def settings(self, words: Words) -> Any:
+        names, folders = chosen(_need(words, "runs")), self.shelf.folders()
+        return settings_of({name: folders[name] for name in names if name in folders})
 
     def picture(self, words: Words) -> bytes:
         """A picture that a turn showed, as PNG."""
@@ -154,8 +161,8 @@ class Answers:
         run, iteration, name = self._run(words), _whole(words, "iteration"), _need(words, "name")
         path = run.file("rollouts", f"{iteration:06d}.images.npz")
         try:
-            with open_archive(path) as archive:
-                pixels = archive[name] if name in archive.files else None
+            with open_archive(path, only=name) as archive:
+                pixels = archive[name] if name in archive.files and f"{name}.npy" in archive.zip.namelist() else None
         except Exception as error:  # a damaged archive fails in many ways
             raise TurnwiseError(f"{run.folder.name} keeps no pictures of iteration {iteration} ({type(error).__name__})") from None
         if pixels is None:
@@ -198,16 +205,34 @@ def _about(batch: Batch) -> dict[str, Any]:
     """How credit was given in a batch."""
     told = batch.credit
     gamma = batch.states.gamma if batch.states is not None else None
-    known = {"algorithm": told.algorithm, "credited": told.total is not None, "split": told.split, "scale": _short(told.scale)}
-    return known | {"problem": told.problem, "gamma": gamma}
+    known = {"algorithm": told.algorithm, "credited": told.total is not None, "split": told.split}
+    scales = {name: _short(scale) for name, scale in told.scales.items()}
+    weights = {name: weight for name, (_, weight) in told.parts.items()} if told.split else {}
+    return known | {"scales": scales, "weights": weights, "problem": told.problem, "gamma": gamma}
+
+
+def _head(batch: Batch, number: int) -> dict[str, Any]:
+    """Who tried what, and how it ended: what every answer says of an attempt."""
+    head = batch.texts.heads[number]
+    place, attempts = batch.ordinals[number]
+    return {
+        "id": readable(head.get("id")),
+        "group": readable(head.get("group")),
+        "task": readable(head.get("task", "")),
+        "goal": head["goal"],
+        "place": place,
+        "of": attempts,
+        "success": bool(head.get("success")),
+        "stop": str(head.get("stop")),
+        "reward": _short(head.get("reward")),
+    }
 
 
 def _numbers(batch: Batch, row: int) -> dict[str, Any]:
     """A turn's credit, its parts, the return from there on, and the state it started from."""
     found: dict[str, Any] = {}
-    for name, column in (("credit", batch.credit.total), ("episode", batch.credit.episode), ("step", batch.credit.step)):
-        if column is not None:
-            found[name] = _short(float(column[row]))
+    for name, column in batch.credit.columns.items():
+        found[name] = _short(float(column[row]))
     if (states := batch.states) is not None:
         state = int(states.of_turn[row])
         found |= {"return": _short(float(states.returns[row])), "state": state, "visits": int(states.visits[state])}

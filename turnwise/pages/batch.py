@@ -6,8 +6,9 @@ options: what is shown is what was trained with. `evals` are what an evaluation 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,14 @@ from turnwise.anchors import Ints
 from turnwise.credit.gigpo import visit_weights
 from turnwise.credit.segments import episode_returns, segment_count, segment_sum, trajectory_groups
 from turnwise.errors import TurnwiseError
+from turnwise.pages.names import readable
 from turnwise.pages.packed import PackedLines
 from turnwise.rollouts import Floats, Rollouts
 from turnwise.runs import Run
 
 PARTS = ("rollouts", "evals")
-SPLIT = "gigpo"  # the algorithm whose credit is a sum of two levels
-ALIKE = ("gamma", "anchors", "threshold", "linkage")  # options that others share with it: what a return and a state are
-LIKE_EPISODES = "grpo"  # the one whose credit is the first of them
+EXPLAINED = "gigpo"  # whose options `credit.explain` takes: what a return and a state are
+UNKNOWN = ("gamma", "anchors", "threshold", "linkage")  # options that an algorithm which is not known here probably shares with it
 
 
 @dataclass(frozen=True)
@@ -40,23 +41,35 @@ class States:
     mean: Floats  # by state
     visits: Ints
     attempts: Ints
+    compared: bool  # whether step credit is what comparing these returns gives: an algorithm may compare something else
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Credit:
     """The credit of every turn, rows in order, and the parts that it is made of."""
 
     algorithm: str
     options: Mapping[str, Any]
     total: Floats | None
-    episode: Floats | None
-    step: Floats | None
     problem: str
-    scale: float
+    parts: Mapping[str, tuple[Floats, float]] = field(default_factory=dict)  # each alone, and its weight in the sum
 
     @property
     def split(self) -> bool:
-        return self.step is not None
+        """Whether the credit is a sum of several parts."""
+        return len(self.parts) > 1
+
+    @property
+    def columns(self) -> dict[str, Floats]:
+        """The credit and, where it is a sum, its parts, by name."""
+        if self.total is None:
+            return {}
+        return {"credit": self.total} | ({name: column for name, (column, _) in self.parts.items()} if self.split else {})
+
+    @cached_property
+    def scales(self) -> dict[str, float]:
+        """By column, what the strongest colour stands for."""
+        return {name: typical_size(column) for name, column in self.columns.items()}
 
 
 class Batch:
@@ -65,7 +78,7 @@ class Batch:
     def __init__(self, run: Run, part: str, iteration: int, algorithm: str, options: Mapping[str, Any]):
         self.part, self.iteration = part, iteration
         self.texts = PackedLines(texts_of(run, part, iteration))
-        self._place = {str(head.get("id")): number for number, head in enumerate(self.texts.heads)}
+        self._place = {readable(head.get("id")): number for number, head in enumerate(self.texts.heads)}
         self._algorithm, self._options = algorithm, dict(options)
         self.problem = ""
         self.columns = self._load(run) if part == "rollouts" else None
@@ -92,6 +105,16 @@ class Batch:
         parsed = map(self.texts.parse, self.texts)
         return [{"turns": len(each["turns"]), "invalid": sum(not turn.get("valid", True) for turn in each["turns"])} for each in parsed]
 
+    @cached_property
+    def ordinals(self) -> list[tuple[int, int]]:
+        """By line: the attempt's number among the attempts at its task, from 1, and how many they are."""
+        groups = [readable(head.get("group")) for head in self.texts.heads]
+        sizes, seen, found = Counter(groups), Counter[str](), []
+        for group in groups:
+            seen[group] += 1
+            found.append((seen[group], sizes[group]))
+        return found
+
     def number(self, attempt: str) -> int:
         """Which line holds the attempt of that id."""
         if attempt not in self._place:
@@ -100,7 +123,7 @@ class Batch:
 
     def members(self, group: str) -> list[int]:
         """The lines of a group."""
-        found = [number for number, head in enumerate(self.texts.heads) if str(head.get("group")) == group]
+        found = [number for number, head in enumerate(self.texts.heads) if readable(head.get("group")) == group]
         if not found:
             raise TurnwiseError(f"iteration {self.iteration} has no group {group!r} among its {self.part}")
         return found
@@ -114,7 +137,7 @@ class Batch:
         starts = np.flatnonzero(np.concatenate([[True], code[1:] != code[:-1]])).tolist()
         ends = [*starts[1:], len(code)]
         labels = self.columns.trajectory_labels.tolist()
-        return {str(labels[code[start]]): slice(start, end) for start, end in zip(starts, ends, strict=True)}
+        return {readable(labels[code[start]]): slice(start, end) for start, end in zip(starts, ends, strict=True)}
 
     def rows(self, attempt: str) -> slice:
         """The rows of an attempt; none where it has no turns or no columns."""
@@ -127,27 +150,29 @@ class Batch:
         if self.columns is None:
             turns = self.texts.read(number)["turns"]
             return len(turns), sum(not turn.get("valid", True) for turn in turns)
-        rows = self.rows(str(self.texts.heads[number].get("id")))
+        rows = self.rows(readable(self.texts.heads[number].get("id")))
         return rows.stop - rows.start, int((~self.columns.valid[rows]).sum())
 
     def _credit(self) -> Credit:
         """Credit by the run's own algorithm; where that cannot be had here, why."""
-        nothing = Credit(self._algorithm, self._options, None, None, None, self.problem, 1.0)
         if self.columns is None:
-            return nothing
+            return Credit(self._algorithm, self._options, None, self.problem)
         try:
             total = credit.assign(self._algorithm, self.columns, **self._options).by_turn(self.columns)
-            entry = credit.algorithms[self._algorithm]
-            options = entry.bind(self._options, credit.algorithms.kind)
+            options = credit.algorithms[self._algorithm].bind(self._options, credit.algorithms.kind)
+            parts = credit.split(self._algorithm, self.columns, **self._options)
         except TurnwiseError as error:
-            return Credit(self._algorithm, self._options, None, None, None, str(error), 1.0)
-        parts: dict[str, Any] = {}
-        if self._algorithm == SPLIT:
-            why = credit.explain(self.columns, **self._options)
-            parts = {"episode": why["episode"], "step": why["step"]}
-        elif self._algorithm == LIKE_EPISODES:
-            parts = {"episode": total}
-        return Credit(self._algorithm, options, total, parts.get("episode"), parts.get("step"), self.problem, typical_size(total))
+            return Credit(self._algorithm, self._options, None, str(error))
+        return Credit(self._algorithm, options, total, self.problem, parts)
+
+    def _shared(self) -> dict[str, Any]:
+        """Those of the run's options that mean the same where returns and states are explained."""
+        known = credit.algorithms[EXPLAINED].options
+        if self._algorithm not in credit.algorithms:
+            return {name: value for name, value in self._options.items() if name in UNKNOWN}
+        own = credit.algorithms[self._algorithm].options
+        alike = {name for name in known if name in own and replace(own[name], default=None) == replace(known[name], default=None)}
+        return {name: value for name, value in self._options.items() if name in alike}
 
     @cached_property
     def states(self) -> States | None:
@@ -155,12 +180,11 @@ class Batch:
         r = self.columns
         if r is None:
             return None
-        known = credit.algorithms[SPLIT].options if self._algorithm == SPLIT else ALIKE
-        shared = {name: value for name, value in self._options.items() if name in known}
+        shared, entry = self._shared(), credit.algorithms[EXPLAINED]
         try:
-            options = credit.algorithms[SPLIT].bind(shared, credit.algorithms.kind)
+            options = entry.bind(shared, credit.algorithms.kind)
         except TurnwiseError:  # another algorithm may mean something else by the same name
-            shared, options = {}, credit.algorithms[SPLIT].bind({}, credit.algorithms.kind)
+            shared, options = {}, entry.bind({}, credit.algorithms.kind)
         why = credit.explain(r, **shared)
         state, size = why["anchor_group"], int(why["anchor_group"].max()) + 1
         score = why["step_return"] - options["invalid_penalty"] * ~r.valid
@@ -168,7 +192,9 @@ class Batch:
         weight = once if options["once"] else np.ones(len(r))
         mean = segment_sum(score * weight, state, size) / segment_sum(weight, state, size)
         attempts = np.rint(segment_sum(once, state, size)).astype(np.int64)
-        return States(state, why["step_return"], score, options["gamma"], mean, segment_count(state, size), attempts)
+        step = self.credit.parts.get("step", (None, 1.0))[0]
+        compared = step is not None and bool(np.allclose(step, why["step"], rtol=1e-4, atol=1e-6))
+        return States(state, why["step_return"], score, options["gamma"], mean, segment_count(state, size), attempts, compared)
 
     @cached_property
     def episodes(self) -> tuple[Floats, Ints, Floats, Ints]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
 
 from turnwise.errors import TurnwiseError
+from turnwise.pages.names import readable
 from turnwise.pages.report import ATTEMPTS, write_report
 from turnwise.pages.server import PORT, Server
 from turnwise.pages.shelf import Shelf
@@ -38,11 +40,11 @@ def open_server(shelf: Shelf, port: int | None) -> Server:
     raise TurnwiseError(f"cannot listen on port {port}: {problem.strerror}. Take another with --port, or leave it out for a free one")
 
 
-def report(run: str, out: str | None = None, compare: str | None = None, attempts: int = ATTEMPTS) -> None:
-    """Write one HTML file about a run, and say what is in it."""
+def report(run: str, out: str | None = None, compare: Sequence[str] = (), attempts: int = ATTEMPTS) -> None:
+    """Write one HTML file about a run, or several, and say what is in it."""
     folder = Path(run)
     path = Path(out) if out is not None else folder / "report.html"
-    written, told = write_report(folder, path, Path(compare) if compare is not None else None, attempts)
+    written, told = write_report(folder, path, [Path(other) for other in compare], attempts)
     size = written.stat().st_size / 1e6
     left = "" if told.attempts == told.kept else f" of {told.kept} (--attempts N embeds more)"
-    say(f"{written}: {size:.1f} MB, {told.attempts} attempts{left}. It needs no network; open it in a browser.")
+    say(f"{readable(written)}: {size:.1f} MB, {told.attempts} attempts{left}. It needs no network; open it in a browser.")

@@ -15,15 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.errors import TurnwiseError
+from turnwise.pages.goals import add_goal
 from turnwise.unpack import LONGEST_LINE, limit_of, too_much
 
 CHUNK = 1 << 16
 GZIP = 31  # zlib's word for a stream with gzip's header
 TURNS = b', "turns": ['  # cannot occur inside a JSON text, where quotes are escaped
+PIECE = 1 << 22  # what is unpacked at once: a few packed bytes can stand for very many
+MOST_LINES = 1_000_000
 
 
 class PackedLines:
-    """The lines of a gzip file: `heads` (each line's values without its turns), and any line by its number."""
+    """The lines of a gzip file: `heads` (each line's values without its turns, and its goal in words), and any line by its number."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -37,6 +40,8 @@ class PackedLines:
             self._ends.append(place + len(line))
             place += len(line) + 1
             self.heads.append(self._head(line))
+            if len(self.heads) > MOST_LINES:
+                raise TurnwiseError(f"{self.path}: more than {MOST_LINES:,} attempts in one iteration")
 
     def __len__(self) -> int:
         return len(self.heads)
@@ -53,8 +58,11 @@ class PackedLines:
         with self.path.open("rb") as file:
             file.seek(place)
             while length < end and (chunk := file.read(CHUNK)):
-                parts.append(unpacker.decompress(chunk))
-                length += len(parts[-1])
+                for data in _unpacked(unpacker, chunk):
+                    parts.append(data)
+                    length += len(data)
+                    if length >= end:
+                        break
         return b"".join(parts)[start - text : end - text]
 
     def read(self, number: int) -> dict[str, Any]:
@@ -78,7 +86,11 @@ class PackedLines:
         except (json.JSONDecodeError, UnicodeDecodeError):
             head = None
         if not isinstance(head, dict):  # written by somebody else, in another order
-            head = {key: value for key, value in self.parse(line).items() if key != "turns"}
+            whole = self.parse(line)
+            head = {key: value for key, value in whole.items() if key != "turns"}
+            add_goal(head, json.dumps(whole["turns"][:1]).encode()[1:])
+        else:
+            add_goal(head, line[cut + len(TURNS) :])
         return head
 
     def _scan(self, keep: bool) -> Iterator[bytes]:
@@ -93,17 +105,26 @@ class PackedLines:
                     if not chunk:
                         break
                     place += len(chunk)
-                    data = unpacker.decompress(chunk)
-                    text += len(data)
-                    if text > limit:
-                        raise too_much(self.path, limit)
-                    *lines, rest = (rest + data).split(b"\n")
-                    yield from lines
-                    if len(rest) > LONGEST_LINE:
-                        raise TurnwiseError(f"{self.path}: a line of more than {LONGEST_LINE:,} bytes")
+                    for data in _unpacked(unpacker, chunk):
+                        text += len(data)
+                        *lines, rest = (rest + data).split(b"\n")
+                        if text > limit:
+                            raise too_much(self.path, limit)
+                        if len(rest) > LONGEST_LINE:
+                            raise TurnwiseError(f"{self.path}: a line of more than {LONGEST_LINE:,} bytes")
+                        yield from lines
         except (OSError, zlib.error) as error:
             raise TurnwiseError(f"{self.path}: cannot be unpacked ({error}); the file was damaged after it was written") from None
         if not unpacker.eof:
             raise TurnwiseError(f"{self.path}: ends too early; the file was damaged after it was written")
         if rest:
             yield rest
+
+
+def _unpacked(unpacker: Any, chunk: bytes) -> Iterator[bytes]:
+    """A chunk unpacked, in pieces of a bounded size."""
+    full = True
+    while not unpacker.eof and (chunk or full):
+        data = unpacker.decompress(chunk, PIECE)
+        chunk, full = unpacker.unconsumed_tail, len(data) == PIECE  # a full piece may have left more behind
+        yield data

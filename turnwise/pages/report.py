@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,9 @@ from urllib.parse import quote
 from turnwise.errors import TurnwiseError
 from turnwise.files import write_text_atomically
 from turnwise.pages.answers import Answers, as_json
+from turnwise.pages.names import distinct, readable
 from turnwise.pages.server import PAGE, STYLE, script, static
+from turnwise.pages.settings import settings_of
 from turnwise.pages.shelf import Shelf
 
 ATTEMPTS = 200
@@ -86,10 +88,11 @@ class Collected:
 
 
 def collect(runs: Mapping[str, Path], attempts: int = ATTEMPTS) -> Collected:
-    """The answers about one run, or about two that stand side by side."""
+    """The answers about one run, or about several that are compared."""
     told = Collected({name: Answers(Shelf(folder, name)) for name, folder in runs.items()})
     cards = [told.add("run", run=name)["card"] for name in runs]
     told.found["runs?"] = {"folder": "", "runs": cards}
+    told.found["settings?"] = settings_of(runs)
     for name in runs:
         told.add("metrics", run=name)
         told.add("config", run=name)
@@ -137,16 +140,16 @@ def digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def write_report(run: Path, out: Path, other: Path | None = None, attempts: int = ATTEMPTS) -> tuple[Path, Collected]:
+def write_report(run: Path, out: Path, others: Sequence[Path] = (), attempts: int = ATTEMPTS) -> tuple[Path, Collected]:
     """Write the file; returns its path and what went in."""
-    runs = {run.resolve().name: run}
-    if other is not None:
-        if other.resolve() == run.resolve():
-            raise TurnwiseError(f"{other} is the same run: --compare takes another one")
-        name = other.resolve().name
-        runs[name if name not in runs else f"{other.resolve().parent.name}/{name}"] = other
-    for folder in runs.values():
+    runs: dict[str, Path] = {}
+    for folder in (run, *others):
+        if folder.resolve() in {known.resolve() for known in runs.values()}:
+            raise TurnwiseError(f"{folder} is the same run: --compare takes another one")
         if not Shelf(folder).single:
-            raise TurnwiseError(f"{folder} holds runs and is none itself: a report is about one run, or with --compare about two")
+            raise TurnwiseError(f"{folder} holds runs and is none itself: a report is about one run, or with --compare about several")
+        place = folder.resolve()
+        name = readable(place.name) or "run"
+        runs[name if name not in runs else distinct(f"{readable(place.parent.name)}/{name}", runs)] = folder
     told = collect(runs, attempts)
     return write_text_atomically(out, html(told, " and ".join(runs))), told

@@ -7,6 +7,7 @@ name leads out of that folder.
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
@@ -16,8 +17,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from turnwise.credit import parts
 from turnwise.errors import TurnwiseError
 from turnwise.files import inside
+from turnwise.pages.names import distinct, readable
 from turnwise.pages.tail import news
 from turnwise.runs import CONFIG, METRICS, SUMMARY, Run
 
@@ -42,8 +45,8 @@ class Progress:
             self.iterations, self.seconds, self.first, self.last = 0, 0.0, {}, {}
         self.after, self.mark = found.after, found.mark
         for line in found.lines:
-            self.iterations = max(self.iterations, int(line.get("iteration", 0)))
-            self.seconds = float(line.get("time/iteration", 0.0))
+            self.iterations = max(self.iterations, int(_number(line.get("iteration")) or 0))
+            self.seconds = _number(line.get("time/iteration")) or 0.0
             if "eval/success" in line:
                 self.first = self.first or line
                 self.last = line
@@ -65,13 +68,13 @@ class Shelf:
     def folders(self) -> dict[str, Path]:
         """Every run's folder by its place under the root."""
         if self.single:
-            return {self._name or self.root.resolve().name: self.root}
+            return {self._name or readable(self.root.resolve().name) or "run": self.root}
         found: dict[str, Path] = {}
         for folder, below, files in os.walk(self.root):
             path = Path(folder)
             place = path.relative_to(self.root)
             if CONFIG in files and path != self.root:
-                found[place.as_posix()] = path
+                found[distinct(readable(place.as_posix()), found)] = path
                 below.clear()
             elif len(place.parts) >= DEEPEST:
                 below.clear()
@@ -87,8 +90,14 @@ class Shelf:
         return Run.open(folder)
 
     def cards(self) -> list[dict[str, Any]]:
-        """One card a run."""
-        return [self.card(name, folder) for name, folder in self.folders().items()]
+        """One card per run. A run that cannot be read, or vanishes meanwhile, is named and leaves the others alone."""
+        found = []
+        for name, folder in self.folders().items():
+            try:
+                found.append(self.card(name, folder))
+            except (OSError, ValueError, TypeError) as error:
+                found.append({"run": name, "name": name, "state": "unreadable", "problem": f"{type(error).__name__}: {error}"[:300]})
+        return found
 
     def card(self, name: str, folder: Path) -> dict[str, Any]:
         """What a list of runs shows of one."""
@@ -100,46 +109,54 @@ class Shelf:
             progress = self._progress.setdefault(name, Progress())
             progress.look(inside(folder, folder / METRICS))
             first, last, iterations, seconds = progress.first, progress.last, progress.iterations, progress.seconds
-        newer = last if last.get("iteration", 0) else {}  # what was measured before the first update is not what came of it
+        newer = last if _number(last.get("iteration")) else {}  # what was measured before the first update is not what came of it
         touched = max((path.stat().st_mtime for path in (folder / METRICS, folder / CONFIG) if path.exists()), default=0.0)
-        return {
-            "run": name,
-            "name": recipe.get("name", name),
-            "algorithm": _name(recipe, "credit", "gigpo"),
-            "environment": _name(recipe, "env", "household"),
-            "seed": recipe.get("seed", 0),
-            "iterations": iterations,
-            "planned": recipe.get("iterations"),
-            "before": first.get("eval/success"),
-            "after": newer.get("eval/success"),
-            "measured": newer.get("iteration"),  # after which iteration that was: a run that goes on is further by now
-            "before_interval": [first.get("eval/low"), first.get("eval/high")],
-            "after_interval": [newer.get("eval/low"), newer.get("eval/high")],
-            "tasks": _section(recipe, "eval").get("n"),
-            "state": state(folder, summary, touched, seconds),
-            "seconds": summary.get("train_seconds"),
-            "turns": summary.get("turns"),
-            "touched": touched,
-        }
+        return _card(
+            name,
+            recipe.get("name", name),
+            _name(recipe, "credit", "gigpo"),
+            _name(recipe, "env", "household"),
+            recipe.get("seed", 0),
+            iterations=iterations,
+            planned=recipe.get("iterations"),
+            before=[first.get(f"eval/{key}") for key in ("success", "low", "high")],
+            after=[newer.get(f"eval/{key}") for key in ("success", "low", "high")],
+            measured=newer.get("iteration"),  # after which iteration that was: a run that goes on is further by now
+            tasks=_section(recipe, "eval").get("n"),
+            state=state(folder, summary, touched, seconds),
+            summary=summary,
+            touched=touched,
+        )
 
 
 def _finished(name: str, folder: Path, summary: dict[str, Any]) -> dict[str, Any]:
     """The card of a finished run: its summary says it all, and a list of hundreds of runs reads nothing else."""
-    same = ("name", "algorithm", "environment", "seed", "iterations", "turns")
-    return {
-        "run": name,
-        **{key: summary.get(key) for key in same},
-        "planned": summary.get("iterations"),
-        "before": summary.get("success_before"),
-        "after": summary.get("success_after"),
-        "measured": summary.get("iterations"),
-        "before_interval": summary.get("interval_before"),
-        "after_interval": summary.get("interval_after"),
-        "tasks": summary.get("panel_size"),
-        "state": "finished",
-        "seconds": summary.get("train_seconds"),
-        "touched": (folder / SUMMARY).stat().st_mtime,
-    }
+    measured = [[summary.get(f"success_{when}"), *_pair(summary.get(f"interval_{when}"))] for when in ("before", "after")]
+    return _card(
+        name,
+        *(summary.get(key) for key in ("name", "algorithm", "environment", "seed")),
+        iterations=summary.get("iterations"),
+        planned=summary.get("iterations"),
+        before=measured[0],
+        after=measured[1],
+        measured=summary.get("iterations"),
+        tasks=summary.get("panel_size"),
+        state="finished",
+        summary=summary,
+        touched=(folder / SUMMARY).stat().st_mtime,
+    )
+
+
+def _card(
+    run: str, name: Any, algorithm: Any, environment: Any, seed: Any, *, before: Any, after: Any, state: str, summary: Any, **numbers: Any
+) -> dict[str, Any]:
+    """A card holds texts and numbers and nothing else, whatever the files say."""
+    known = {key: _number(value) for key, value in numbers.items()}
+    for when, (success, low, high) in (("before", before), ("after", after)):
+        known |= {when: _number(success), f"{when}_interval": [_number(low), _number(high)]}
+    known |= {"seconds": _number(summary.get("train_seconds")), "turns": _number(summary.get("turns")), "seed": _number(seed)}
+    told = {"run": run, "name": str(name), "algorithm": str(algorithm), "environment": str(environment), "state": state}
+    return told | known | {"steps": "step" in parts(str(algorithm))}
 
 
 def state(folder: Path, summary: dict[str, Any], touched: float, seconds: float) -> str:
@@ -174,6 +191,15 @@ def read_summary(folder: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, TurnwiseError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _number(value: Any) -> Any:
+    """The value where it is a number; none where it is not."""
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) else None
+
+
+def _pair(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list) and len(value) == 2 else [None, None]
 
 
 def _section(recipe: dict[str, Any], name: str) -> dict[str, Any]:

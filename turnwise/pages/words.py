@@ -14,7 +14,8 @@ def why(batch: Batch, row: int) -> list[str]:
         return [f"Its credit is not known here: {credit.problem}"] if credit.problem else []
     if not credit.split:
         return [*_whole(batch, credit, row), *_state(states, row)]
-    return [_sum(credit, row), _step(batch, credit, states, row), _episode(batch, credit, row)]
+    told = {"step": lambda: _step(batch, credit, states, row), "episode": lambda: _episode(batch, credit, row)}
+    return [_sum(credit, row), *(told[name]() for name in told if name in credit.parts)]
 
 
 def signed(value: float) -> str:
@@ -35,41 +36,42 @@ def _two_digits(value: float) -> str:
 
 
 def _sum(credit: Credit, row: int) -> str:
-    assert credit.total is not None and credit.episode is not None and credit.step is not None
-    parts = []
-    for name, value, weight in (
-        ("step", credit.step[row], float(credit.options["omega"])),
-        ("episode", credit.episode[row], float(credit.options["episode_weight"])),
-    ):
-        parts.append(f"{name} {signed(float(value))}" + ("" if weight == 1 else f" × {weight:g}"))
+    assert credit.total is not None
+    parts = [
+        f"{name} {signed(float(column[row]))}" + ("" if weight == 1 else f" × {weight:g}")
+        for name, (column, weight) in sorted(credit.parts.items(), reverse=True)
+    ]
     return f"Credit {signed(float(credit.total[row]))}: {' and '.join(parts)}."
 
 
 def _step(batch: Batch, credit: Credit, states: States, row: int) -> str:
-    assert credit.step is not None and batch.columns is not None
-    state, step = states.of_turn[row], float(credit.step[row])
+    assert batch.columns is not None
+    state, step = states.of_turn[row], float(credit.parts["step"][0][row])
     visits, attempts = int(states.visits[state]), int(states.attempts[state])
     head = f"Step credit {signed(step)}"
     if visits == 1:
         return f"{head}: no other turn of the group started from this state, so there is nothing to compare it with."
-    if credit.options["once"] and attempts == 1:
+    once = bool(credit.options.get("once"))
+    if once and attempts == 1:
         return f"{head}: only this attempt came to this state, {visits} times, so there is nothing to compare it with."
+    if not states.compared:
+        return f"{head}: what {credit.algorithm} scores here, compared over {visits} visits of this state."
     if step == 0:
         return f"{head}: the {visits} visits of this state all came to {plain(float(states.score[row]))}, so none was better."
-    penalty = float(credit.options["invalid_penalty"])
+    penalty = float(credit.options.get("invalid_penalty", 0.0))
     charged = f" (after {penalty:g} for a response that could not be read)" if penalty and not batch.columns.valid[row] else ""
     over = f"{visits} visits of this state"
-    if credit.options["once"] and attempts < visits:
+    if once and attempts < visits:
         over = f"the {attempts} attempts that came to this state, {visits} visits in all"
     mean, gap = float(states.mean[state]), float(states.score[row] - states.mean[state])
     words = f"{head}: return {plain(float(states.score[row]))}{charged} against {plain(mean)} on average over {over}"
-    return words + (f", in units of their spread, {plain(abs(gap / step))}." if credit.options["norm"] == "std" else ".")
+    return words + (f", in units of their spread, {plain(abs(gap / step))}." if credit.options.get("norm") == "std" else ".")
 
 
 def _episode(batch: Batch, credit: Credit, row: int, name: str = "Episode credit") -> str:
-    assert credit.episode is not None and batch.columns is not None
+    assert batch.columns is not None
     returns, groups, means, counts = batch.episodes
-    group, value = batch.columns.group[row], float(credit.episode[row])
+    group, value = batch.columns.group[row], float(credit.parts["episode"][0][row])
     own, attempts = float(returns[batch.columns.trajectory[row]]), int(counts[group])
     head = f"{name} {signed(value)}"
     if attempts == 1:
@@ -79,15 +81,15 @@ def _episode(batch: Batch, credit: Credit, row: int, name: str = "Episode credit
     words = (
         f"{head}: the attempt came to {plain(own)} against {plain(float(means[group]))} on average over {attempts} attempts at this task"
     )
-    penalty = float(credit.options["invalid_penalty"])
+    penalty = float(credit.options.get("invalid_penalty", 0.0))
     charged = f", and {penalty:g} was taken off because the response could not be read" if penalty and not batch.columns.valid[row] else ""
-    unit = ", in units of their spread" if credit.options["norm"] == "std" else ""
+    unit = ", in units of their spread" if credit.options.get("norm") == "std" else ""
     return f"{words}{unit}{charged}."
 
 
 def _whole(batch: Batch, credit: Credit, row: int) -> list[str]:
     assert credit.total is not None
-    if credit.episode is not None:
+    if tuple(credit.parts) == ("episode",):
         return [_episode(batch, credit, row, "Credit"), "It is the same for all turns of the attempt."]
     return [f"Credit {signed(float(credit.total[row]))}, by {credit.algorithm}."]
 

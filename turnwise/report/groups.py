@@ -56,6 +56,14 @@ class Group:
 
 
 def grouped(records: Sequence[Record]) -> tuple[list[Group], list[str]]:
+    """As `gathered`; a seed that occurs twice in a group is an error."""
+    groups, named = gathered(records)
+    for group in groups:
+        _check_seeds(group)
+    return groups, named
+
+
+def gathered(records: Sequence[Record]) -> tuple[list[Group], list[str]]:
     """The groups, in an order that does not depend on the order of the records, and the keys that name them."""
     keys = sorted({key for record in records for key in record.config if _matters(key)})
     differing = [key for key in keys if len({_text(record, key) for record in records}) > 1]
@@ -70,8 +78,6 @@ def grouped(records: Sequence[Record]) -> tuple[list[Group], list[str]]:
         label = ", ".join(parts) or ("all runs" if not named else "the others")
         config = {key: inside[0].config.get(key) for key in differing}
         groups.append(Group(label, config, tuple(sorted(inside, key=lambda record: (record.seed, str(record.place))))))
-    for group in groups:
-        _check_seeds(group)
     return sorted(groups, key=lambda group: group.label), named
 
 

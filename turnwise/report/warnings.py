@@ -24,7 +24,6 @@ Rule = Callable[[Lines, str], str | None]
 EVERY = 25  # iterations before the same warning is said again
 RECENT = 5  # iterations that a rule about the present looks at
 BRIEF = 3  # the same where the trouble is plain at once, or costs much
-WITH_ANCHORS = ("gigpo", "hgpo", "graph_gpo")  # algorithms that compare turns from the same state
 
 ENTROPY_FLOOR = 0.03  # nats a token; below this nearly every token is certain and attempts hardly differ
 ENTROPY_SHARE = 0.2  # of what it was at the start: small models that answer in few words begin low, and that alone is no trouble
@@ -80,6 +79,13 @@ def share_of(lines: Lines, part: str, whole: Sequence[str], count: int = BRIEF) 
     return median(float(line.get(part, 0.0)) / total for line, total in zip(last, totals, strict=True))
 
 
+def compares_states(credit: str) -> bool:
+    """Whether an algorithm compares turns that started from the same state."""
+    from turnwise.credit import parts
+
+    return "step" in parts(credit)
+
+
 def entropy_collapse(lines: Lines, credit: str) -> str | None:
     """Attempts that do not differ teach nothing, and a policy without chance does not find its way back."""
     values = column(lines, "learner/entropy")
@@ -116,7 +122,7 @@ def no_credit(lines: Lines, credit: str) -> str | None:
 def no_repeated_anchors(lines: Lines, credit: str) -> str | None:
     """Beyond the first turn, which a group shares by nature, no state is visited twice: step credit is 0 and GiGPO is GRPO."""
     alone, length = recent(lines, "credit/singleton_share"), share_of(lines, "collect/turns", ["collect/trajectories"], RECENT)
-    if credit not in WITH_ANCHORS or alone is None or length is None or length < 2:
+    if not compares_states(credit) or alone is None or length is None or length < 2:
         return None
     if 1 - alone > 1 / length + REPEATS_BEYOND_START:
         return None
@@ -164,7 +170,7 @@ def fast_updates(lines: Lines, credit: str) -> str | None:
 def looping(lines: Lines, credit: str) -> str | None:
     """An attempt that walks in circles is compared with itself."""
     share = recent(lines, "credit/one_trajectory_share")
-    if credit not in WITH_ANCHORS or share is None or share < LOOPING:
+    if not compares_states(credit) or share is None or share < LOOPING:
         return None
     return (
         f"{share:.0%} of the turns stand in anchor groups that one looping attempt fills alone, where it is compared with itself. "
@@ -284,7 +290,7 @@ class Watch:
     def __init__(self, run: Run):
         self._run = run
         self._lines = [narrow(line) for line in run.metrics()]
-        self._said = {record["name"]: int(record["iteration"]) for record in run.warnings()}
+        self._said = {str(record.get("name")): int(record["iteration"]) for record in run.warnings()}
 
     def __call__(self, metrics: Line, credit: str, say: Callable[[str], None]) -> None:
         """Say what is wrong, if anything is, and write it into the run's folder. `metrics` is the newest line."""

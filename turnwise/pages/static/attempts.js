@@ -3,19 +3,20 @@
 (() => {
   const T = window.Turnwise;
   const { el } = T;
+  const PARTS = ["rollouts", "evals"];
   const STEP = 60; // groups that the list draws at once
-  const wishes = { outcome: "", stop: "", type: "", text: "" }; // what was filtered last stays when another iteration is opened
+  const wishes = { outcome: "", stop: "", type: "", text: "", level: "credit" }; // what was filtered last stays when another iteration is opened
 
   const different = (list) => [...new Set(list.filter((value) => value !== null && value !== undefined))].sort();
 
   class Page {
     constructor(root, words, about) {
       Object.assign(this, { root, about, run: words.run, limit: STEP, hits: null });
-      this.part = words.part ?? (about.rollouts.length ? "rollouts" : "evals");
+      this.part = PARTS.includes(words.part) ? words.part : about.rollouts.length ? "rollouts" : "evals";
       const kept = about[this.part] ?? [];
       this.iteration = words.iteration === undefined ? kept[kept.length - 1] : Number(words.iteration);
       this.id = words.id ?? null;
-      this.t = Number(words.turn ?? 0);
+      this.t = Number.parseInt(words.turn ?? 0, 10) || 0;
     }
     get place() {
       return { run: this.run, part: this.part, iteration: this.iteration };
@@ -90,8 +91,8 @@
       this.field = el("input", {
         type: "search",
         value: wishes.text,
-        placeholder: "task or text  ( / )",
-        "aria-label": "Filter by task; Enter searches the texts",
+        placeholder: "goal, task or text  ( / )",
+        "aria-label": "Filter by goal or task; Enter searches the texts",
         "data-search": true,
         oninput: (event) => ((wishes.text = event.target.value), (this.hits = null), this.refilter()),
         onkeydown: (event) => event.key === "Enter" && this.search(),
@@ -168,7 +169,7 @@
       T.go("attempts", { run: this.run, part: this.part, iteration: this.iteration, id: this.id, turn: this.t || null }, true);
     }
     filter() {
-      const { id, task, type, success, stop, group } = this.batch.rows;
+      const { id, task, goal, type, success, stop, group } = this.batch.rows;
       const wanted = wishes.text.toLowerCase();
       const solved = new Map();
       group.forEach((name, number) => solved.set(name, (solved.get(name) ?? new Set()).add(success[number])));
@@ -183,7 +184,7 @@
           if (wishes.outcome === "mixed" && solved.get(group[number]).size < 2) return false;
           if (wishes.stop && stops.has(wishes.stop) && stop[number] !== wishes.stop) return false;
           if (wishes.type && types.has(wishes.type) && type[number] !== wishes.type) return false;
-          return !wanted || task[number].toLowerCase().includes(wanted) || id[number] === wanted;
+          return !wanted || `${goal[number] ?? ""} ${task[number]}`.toLowerCase().includes(wanted) || id[number] === wanted;
         });
       const won = this.order.filter((number) => success[number]).length;
       this.counted.textContent = `${this.order.length} of ${id.length} attempts, ${won} solved`;
@@ -213,6 +214,9 @@
       this.lines = new Map();
       const shown = [...groups].slice(0, this.limit);
       this.short = T.shortener(rows.task);
+      const goals = new Map();
+      rows.goal.forEach((goal, number) => goals.set(goal, (goals.get(goal) ?? new Set()).add(rows.task[number])));
+      this.shared = (number) => (goals.get(rows.goal[number])?.size ?? 0) > 1; // a goal that several tasks have does not tell them apart
       const alone = this.part === "evals" && groups.size === this.order.length;
       T.show(
         this.list,
@@ -227,8 +231,8 @@
               : el(
                   "div",
                   { class: "group-head" },
-                  el("span", { class: "task-name", title: rows.task[numbers[0]] }, this.short(rows.task[numbers[0]])),
-                  el("span", { class: "dim" }, `${won}/${all.length}`),
+                  this.taskName(numbers[0]),
+                  el("span", { class: "dim", title: "attempts that solved the task" }, `${won} of ${all.length} solved`),
                 ),
             numbers.map((number) => this.line(number, alone)),
           );
@@ -241,6 +245,17 @@
             )
           : null,
         this.order.length ? null : el("p", { class: "dim" }, "No attempt fits."),
+      );
+    }
+    // A task in the list: its goal, and where that does not tell it apart, its id or how it begins.
+    taskName(number) {
+      const { task, goal, opening } = this.batch.rows;
+      const more = goal[number] ? (this.shared(number) ? this.short(task[number]) : null) : opening[number];
+      return el(
+        "span",
+        { class: "task-words", title: task[number] },
+        el("span", { class: "goal" }, goal[number] ?? this.short(task[number])),
+        more ? el("span", { class: "dim small opening" }, more) : null,
       );
     }
     // Which line of the list is open.
@@ -263,13 +278,14 @@
           class: `pick ${id === this.id ? "current" : ""}`,
           "aria-current": id === this.id ? "true" : null,
           disabled: !here,
-          title: here ? null : "not in this file",
+          title: here ? `id ${id}` : "not in this file",
+          "aria-label": `${rows.success[number] ? "solved" : "not solved"}: ${T.attemptName({ place: rows.place[number], of: rows.of[number] })}, ${rows.turns[number]} turns, reward ${T.number(rows.reward[number])}${rows.invalid[number] ? `, ${rows.invalid[number]} turns could not be read` : ""}`,
           onclick: () => this.open(id, 0),
         },
         el("span", { class: rows.success[number] ? "won" : "lost" }, rows.success[number] ? "✓" : "✗"),
-        el("span", { class: "id" }, alone ? this.short(rows.task[number]) : id),
+        el("span", { class: alone ? "id words" : "id" }, alone ? this.taskName(number) : `attempt ${rows.place[number]}`),
         el("span", { class: "dim" }, `${rows.turns[number]} turns`),
-        el("span", { class: "dim" }, T.number(rows.reward[number])),
+        el("span", { class: "dim" }, `reward ${T.number(rows.reward[number])}`),
         rows.invalid[number] ? el("span", { class: "bad-words", title: "turns that could not be read" }, `${rows.invalid[number]}!`) : null,
       );
       this.lines.set(id, pick);
@@ -308,8 +324,8 @@
     draw() {
       const attempt = this.attempt;
       const pick = (id, t) => (id === this.id ? this.choose(t) : this.open(id, t));
-      this.map = this.group ? T.groupMap(this.group, this.id, pick) : null;
       this.pick = pick;
+      const box = this.group ? this.mapBox(pick) : ((this.map = null), null);
       T.show(
         this.middle,
         el(
@@ -317,15 +333,7 @@
           { class: "card head" },
           T.attemptHead(attempt),
           attempt.problem ? el("p", { class: "warning" }, attempt.problem) : null,
-          this.map
-            ? el(
-                "details",
-                { open: true, class: "map-box" },
-                el("summary", null, "The group: every attempt, every turn, coloured by credit"),
-                this.map.node,
-                attempt.credited ? T.scaleLegend(attempt.scale) : null,
-              )
-            : null,
+          box,
         ),
         el(
           "ol",
@@ -334,6 +342,31 @@
         ),
       );
       this.middle.scrollTop = 0;
+    }
+    // The map of the group, what it is coloured by, and what its marks mean.
+    mapBox(pick) {
+      const levels = T.levels(this.group);
+      const level = levels.some(([name]) => name === wishes.level) ? wishes.level : "credit";
+      this.map = T.groupMap(this.group, this.id, pick, level);
+      const legend = el("div", null);
+      const paint = (name) => {
+        this.map.paint(name);
+        T.show(legend, T.mapLegend(this.group.scales[name], new Map(levels).get(name)));
+      };
+      paint(level);
+      const choice = T.oneOf("Colour by", levels, level, (name) => {
+        wishes.level = name;
+        paint(name);
+        T.say(`coloured by ${new Map(levels).get(name)}`);
+      });
+      return el(
+        "details",
+        { open: true, class: "map-box" },
+        el("summary", null, "The group: one line per attempt, one cell per turn"),
+        levels.length > 1 ? choice : null,
+        this.map.node,
+        legend,
+      );
     }
     choose(t, write = true, scroll = true) {
       this.t = Math.max(0, t);
@@ -373,9 +406,8 @@
     }
   }
 
-  T.views = T.views ?? {};
-  T.views.attempts = async (root, words) => {
-    if (words.part && words.iteration)
+  T.views.set("attempts", async (root, words) => {
+    if (PARTS.includes(words.part) && words.iteration)
       T.askOnce("batch", { run: words.run, part: words.part, iteration: Number(words.iteration) }).catch(() => null); // needed soon
     const about = await T.ask("run", { run: words.run });
     const page = new Page(root, words, about);
@@ -392,5 +424,5 @@
         else (page.chooser(), page.filter());
       },
     };
-  };
+  });
 })();

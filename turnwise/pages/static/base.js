@@ -2,7 +2,7 @@
 // The ground of the pages: making elements, showing any text safely, numbers as people read them.
 // Whatever a model, an environment or a recipe wrote enters the page as text and never as markup.
 (() => {
-  const T = (window.Turnwise = {});
+  const T = (window.Turnwise = { views: new Map() }); // names from data and addresses are keys of maps, never of plain objects
   const SVG = "http://www.w3.org/2000/svg";
   // Control characters, marks that turn the reading direction, lone surrogates and non-characters: shown by name, so that nothing hides.
   const ODD =
@@ -20,6 +20,7 @@
       else if (key === "value") node.value = value;
       else if (key === "checked" || key === "selected") node[key] = value;
       else if (key === "tint") T.tint(node, value);
+      else if (key === "tip") T.tip(node, value);
       else node.setAttribute(key, value === true ? "" : T.visible(value));
     }
     for (const child of children.flat(3)) {
@@ -35,12 +36,37 @@
 
   // Credit as colour: blue for good, orange for bad, which all eyes can tell apart; the number always stands beside it.
   T.tint = (node, [value, scale]) => {
+    node.classList.remove("tinted", "good", "bad", "strong");
     if (value === null || value === undefined || !scale) return;
     const strength = Math.min(1, Math.abs(value) / scale);
     node.style.setProperty("--strength", value === 0 ? "0%" : `${Math.round(12 + 78 * strength)}%`);
     node.classList.add("tinted", value < 0 ? "bad" : "good");
     if (strength > 0.55) node.classList.add("strong");
   };
+
+  // What a mark means, for the mouse, a finger and the keyboard alike: shown where it is pointed at or has the focus.
+  const tip = document.getElementById("tip");
+  const showTip = (node) => {
+    tip.hidden = !node;
+    if (!node) return;
+    T.show(tip, node.tip);
+    const box = node.getBoundingClientRect(),
+      own = tip.getBoundingClientRect();
+    const below = box.bottom + 6 + own.height < innerHeight;
+    tip.style.left = `${Math.max(6, Math.min(box.left, innerWidth - own.width - 6))}px`;
+    tip.style.top = `${below ? box.bottom + 6 : Math.max(6, box.top - own.height - 6)}px`;
+  };
+  T.tip = (node, text) => {
+    node.tip = text;
+    node.dataset.tip = "";
+  };
+  for (const kind of ["pointerover", "focusin"])
+    document.addEventListener(kind, (event) => showTip(event.target.closest?.("[data-tip]") ?? null));
+  document.addEventListener("focusout", () => showTip(null));
+  document.addEventListener("keydown", (event) => event.key === "Escape" && showTip(null), true);
+  addEventListener("hashchange", () => showTip(null));
+  // A question mark that explains what stands beside it.
+  T.hint = (about, text) => T.el("button", { type: "button", class: "hint", tip: text, "aria-label": `${about}: ${text}` }, "?");
 
   T.percent = (share, digits = 0) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(digits)} %`);
   T.signed = (value) => {
@@ -53,6 +79,7 @@
     if (value === null || value === undefined) return "–";
     const size = Math.abs(value);
     if (value === 0) return "0";
+    if (value < 0) return `−${T.number(size)}`;
     if (size >= 10000) return Math.round(value).toLocaleString("en");
     if (size >= 100) return value.toFixed(0);
     if (size >= 1) return String(+value.toFixed(2));
@@ -97,6 +124,11 @@
     T.show(node, text);
   };
 
+  // An attempt in words: which of how many at its task.
+  T.attemptName = ({ place, of }) => (of > 1 ? `attempt ${place} of ${of}` : "the only attempt");
+  // A task in words: its goal, or its id where no goal is known.
+  T.goal = ({ goal, task }) => goal || task;
+
   // Where the reader is: #/page/run?word=value
   T.link = (page, words = {}) => {
     const query = new URLSearchParams(Object.entries(words).filter(([, value]) => value !== null && value !== undefined && value !== ""));
@@ -104,7 +136,8 @@
   };
   T.place = () => {
     const [page, query] = location.hash.replace(/^#\/?/, "").split("?");
-    return { page, words: Object.fromEntries(new URLSearchParams(query ?? "")) };
+    const words = Object.assign(Object.create(null), Object.fromEntries(new URLSearchParams(query ?? "")));
+    return { page, words };
   };
   T.go = (page, words, quiet) => {
     const link = T.link(page, words);

@@ -4,8 +4,8 @@
 (() => {
   const T = window.Turnwise;
   const { el, svg } = T;
-  const SPACE = { left: 46, right: 10, top: 8, bottom: 22 };
-  const HEIGHT = 170;
+  const SPACE = { left: 46, right: 10, top: 22, bottom: 34 };
+  const HEIGHT = 200;
 
   T.Cursor = class {
     constructor() {
@@ -42,19 +42,41 @@
 
   const path = (points) => points.map(([x, y], index) => `${index ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
 
-  // What charts of both kinds share: frame, axes, cursor, legend, keyboard.
+  // Marks of a curve's points: curves differ by shape and by dashes, not by colour alone.
+  const SHAPES = [
+    (x, y, r) => svg("circle", { cx: x.toFixed(1), cy: y.toFixed(1), r }),
+    (x, y, r) => svg("rect", { x: (x - r).toFixed(1), y: (y - r).toFixed(1), width: 2 * r, height: 2 * r }),
+    (x, y, r) => svg("path", { d: `M${x} ${y - 1.3 * r}L${x + 1.2 * r} ${y + r}L${x - 1.2 * r} ${y + r}Z` }),
+    (x, y, r) => svg("path", { d: `M${x} ${y - 1.4 * r}L${x + 1.4 * r} ${y}L${x} ${y + 1.4 * r}L${x - 1.4 * r} ${y}Z` }),
+  ];
+  const spot = (each, x, y, r) => {
+    const node = SHAPES[(each.shape ?? 0) % SHAPES.length](x, y, r);
+    node.setAttribute("class", `dot ${each.look}`);
+    return node;
+  };
+  // A curve's line and mark, as they are drawn, for a legend.
+  T.swatch = (each) =>
+    svg(
+      "svg",
+      { class: "line-swatch", width: 26, height: 10, "aria-hidden": "true" },
+      svg("path", { class: `curve ${each.look}`, d: "M1 5L25 5" }),
+      each.dots ? spot(each, 13, 5, 3) : null,
+    );
+
+  // What charts of both kinds share: frame, axes with their names, cursor, legend, keyboard.
   class Chart {
-    constructor({ title, hint, format = T.number, cursor, onpick }) {
-      Object.assign(this, { title, format, cursor, onpick, width: 400 });
+    constructor({ title, hint, y, x = "iteration", format = T.number, cursor, onpick }) {
+      Object.assign(this, { title, format, cursor, onpick, width: 400, names: { x, y: y ?? title } });
       this.legend = el("div", { class: "legend" });
       this.svg = svg("svg", {
         class: "plot",
         height: HEIGHT,
         role: "img",
         tabindex: 0,
-        "aria-label": `${title}. Arrow keys move through iterations.`,
+        "aria-label": `${title}. Across: ${x}. Up: ${y ?? title}. Arrow keys move through iterations.`,
       });
-      this.node = el("section", { class: "chart card" }, el("h3", { title: hint }, title), this.legend, this.svg);
+      this.head = el("div", { class: "chart-head" }, el("h3", null, title), hint ? T.hint(title, hint) : null);
+      this.node = el("section", { class: "chart card" }, this.head, this.legend, this.svg);
       this.svg.addEventListener("pointermove", (event) => this.point(event));
       this.svg.addEventListener("pointerleave", () => this.cursor.move(null));
       this.svg.addEventListener("keydown", (event) => this.key(event));
@@ -85,7 +107,7 @@
       event.stopPropagation();
       this.cursor.move(this.xs[Math.min(last, Math.max(0, to))]);
       T.say(
-        `${this.title}, iteration ${this.cursor.x}: ${this.read(this.cursor.x)
+        `${this.title}, ${this.names.x} ${this.cursor.x}: ${this.read(this.cursor.x)
           .map(([name, value]) => `${name} ${value}`)
           .join(", ")}`,
       );
@@ -104,8 +126,11 @@
       ]);
       for (const value of ticks(this.low, this.high, Math.max(2, Math.floor(this.width / 90)))) {
         if (!Number.isInteger(value)) continue;
-        parts.push(svg("text", { class: "tick", x: this.px(value), y: HEIGHT - 6, "text-anchor": "middle" }, value));
+        parts.push(svg("text", { class: "tick", x: this.px(value), y: HEIGHT - 19, "text-anchor": "middle" }, value));
       }
+      const middle = (SPACE.left + right) / 2;
+      parts.push(svg("text", { class: "axis", x: middle, y: HEIGHT - 5, "text-anchor": "middle" }, this.names.x));
+      parts.push(svg("text", { class: "axis", x: 0, y: 11 }, `↑ ${this.names.y}`));
       return parts;
     }
     range() {
@@ -141,12 +166,12 @@
     }
     label(x) {
       const at = x ?? this.xs[this.xs.length - 1];
-      const when = x === null || !this.xs.length ? null : el("span", { class: "when" }, `iteration ${x}`);
+      const when = x === null || !this.xs.length ? null : el("span", { class: "when" }, `${this.names.x} ${x}`);
       T.show(
         this.legend,
         this.xs.length
-          ? this.read(at).map(([name, value, look, hint]) =>
-              el("span", { class: "entry", title: hint }, el("i", { class: `swatch ${look}` }), `${name} `, el("b", null, value)),
+          ? this.read(at).map(([name, value, sign, hint]) =>
+              el("span", { class: "entry", title: hint }, sign, `${name} `, el("b", null, value)),
             )
           : null,
         when,
@@ -154,7 +179,8 @@
     }
   }
 
-  // series: [{name, x, y, low, high, look, dots}], look a class that gives the colour.
+  // series: [{name, x, y, low, high, look, shape, dots, unnamed}], look: classes that give the colour and the dashes. What is unnamed is drawn
+  // and stands in no legend.
   T.LineChart = class extends Chart {
     constructor(settings) {
       super(settings);
@@ -166,7 +192,7 @@
       this.range();
       const values = this.series
         .flatMap((each) => [...each.y, ...(each.low ?? []), ...(each.high ?? [])])
-        .filter((value) => value !== null);
+        .filter((value) => value !== null && value !== undefined);
       let low = values.reduce((a, b) => Math.min(a, b), Infinity),
         high = values.reduce((a, b) => Math.max(a, b), -Infinity);
       if (this.share) [low, high] = [0, 1];
@@ -184,11 +210,11 @@
         if (each.low) {
           const up = each.x.map((x, index) => [this.px(x), this.py(each.high[index] ?? each.y[index])]);
           const down = each.x.map((x, index) => [this.px(x), this.py(each.low[index] ?? each.y[index])]).reverse();
-          parts.push(svg("path", { class: `band ${each.look}`, d: path([...up, ...down]) + "Z" }));
+          if (each.low.some((value, index) => value !== null && value !== each.high[index]))
+            parts.push(svg("path", { class: `band ${each.look}`, d: path([...up, ...down]) + "Z" }));
         }
         parts.push(svg("path", { class: `curve ${each.look}`, d: path(points) }));
-        if ((each.dots && points.length < 80) || points.length === 1)
-          parts.push(points.map(([x, y]) => svg("circle", { class: `dot ${each.look}`, cx: x.toFixed(1), cy: y.toFixed(1), r: 3 })));
+        if ((each.dots && points.length < 80) || points.length === 1) parts.push(points.map(([x, y]) => spot(each, x, y, 3)));
         return parts;
       });
     }
@@ -199,18 +225,20 @@
       return index;
     }
     read(x) {
-      return this.series.map((each) => {
+      return this.series
+        .filter((each) => !each.unnamed)
+        .map((each) => {
         const index = this.at(each, x);
-        if (index < 0) return [each.name, "–", each.look];
+        if (index < 0) return [each.name, "–", T.swatch(each)];
         const band = each.low && each.low[index] !== null ? ` (${this.format(each.low[index])} to ${this.format(each.high[index])})` : "";
         const older = each.x[index] === x ? "" : ` at ${each.x[index]}`;
-        return [each.name, this.format(each.y[index]) + band + older, each.look, each.hint];
+        return [each.name, this.format(each.y[index]) + band + older, T.swatch(each), each.hint];
       });
     }
     spots(x) {
       return this.series.map((each) => {
         const index = nearest(each.x, x);
-        return each.x[index] === x ? svg("circle", { class: `dot ${each.look}`, cx: this.px(x), cy: this.py(each.y[index]), r: 4 }) : null;
+        return each.x[index] === x && !each.unnamed ? spot(each, this.px(x), this.py(each.y[index]), 4) : null;
       });
     }
   };
@@ -244,7 +272,7 @@
     }
     read(x) {
       const index = nearest(this.xs, x);
-      return this.layers.map((layer) => [layer.name, this.format(layer.y[index] ?? 0), layer.look]);
+      return this.layers.map((layer) => [layer.name, this.format(layer.y[index] ?? 0), el("i", { class: `swatch ${layer.look}` })]);
     }
   };
 })();

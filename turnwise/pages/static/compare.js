@@ -1,18 +1,36 @@
 "use strict";
-// Two runs side by side: the same curves, what differs in their recipes, and the same task in both.
+// Any number of runs: one curve per setting with its band over seeds, what differs in their recipes, and the same task in two of them.
 (() => {
   const T = window.Turnwise;
   const { el } = T;
+  const COLOURS = ["c1", "c5", "c3", "c4", "c2", "c6"];
+  const wishes = { single: false };
 
-  const shownCharts = ["Success", "Reward", "Length", "Entropy", "Share of turns with step credit", "Tokens a second"];
-
-  const differences = (a, b) => {
-    const read = (found) => new Map(found.differs.map(([key, value, usual]) => [key, [value, usual]]));
-    const [one, two] = [read(a), read(b)];
-    return [...new Set([...one.keys(), ...two.keys()])]
-      .map((key) => [key, one.get(key)?.[0] ?? two.get(key)[1] ?? "default", two.get(key)?.[0] ?? one.get(key)[1] ?? "default"])
-      .filter(([, x, y]) => x !== y);
-  };
+  // title, what it means, metric, settings
+  const CHARTS = [
+    [
+      "Success in evaluation",
+      "Share of the held-out tasks solved. Line: mean over the seeds of a setting; band: its 95 % interval over seeds (Student's t). With one seed, or where seeds tie, the band is the interval over tasks.",
+      "eval/success",
+      { share: true, format: (v) => T.percent(v), y: "share of tasks solved (%)", edges: ["eval/low", "eval/high"], dots: true },
+    ],
+    [
+      "Success in training",
+      "Share of the sampled attempts that solved their task.",
+      "collect/success",
+      { share: true, format: (v) => T.percent(v), y: "share of attempts (%)" },
+    ],
+    ["Reward", "Mean reward of a sampled attempt.", "collect/reward", { y: "reward per attempt" }],
+    ["Length", "Mean number of turns of a sampled attempt.", "collect/length", { y: "turns per attempt", zero: true }],
+    ["Entropy", "Mean entropy of the tokens' distribution.", "learner/entropy", { y: "nats per token", zero: true }],
+    [
+      "Share of turns with step credit",
+      "Turns that got credit of their own, of settings whose algorithm gives step credit.",
+      "credit/step_credit_share",
+      { share: true, format: (v) => T.percent(v), y: "share of turns (%)", steps: true },
+    ],
+    ["Tokens per second", "Sampled tokens over the time of collecting.", "time/tokens_per_second", { y: "tokens per second", zero: true, positive: true }],
+  ];
 
   // A run's side of the table: which iteration of which part, and its attempts by task.
   class Side {
@@ -27,18 +45,21 @@
       this.byTask = new Map();
       if (this.iteration === undefined) return;
       const { rows } = (this.batch = await T.askOnce("batch", this.place));
-      rows.task.forEach((task, number) => this.byTask.set(task, [...(this.byTask.get(task) ?? []), number]));
+      rows.task.forEach((task, number) => (this.byTask.has(task) ? this.byTask.get(task).push(number) : this.byTask.set(task, [number])));
     }
     chooser(letter, changed) {
       const kept = [
         ...this.about.evals.map((n) => [`evals ${n}`, `evaluation at ${n}`]),
         ...this.about.rollouts.map((n) => [`rollouts ${n}`, `training, iteration ${n}`]),
       ].reverse();
-      return T.choice(`${letter}: ${this.run}`, kept, `${this.part} ${this.iteration}`, (value) => {
+      return T.choice(`iteration of ${letter}`, kept, `${this.part} ${this.iteration}`, (value) => {
         const [part, iteration] = value.split(" ");
         Object.assign(this, { part, iteration: Number(iteration) });
         changed();
-      });
+      }, true);
+    }
+    goal(task) {
+      return this.batch.rows.goal[this.byTask.get(task)[0]];
     }
     won(task) {
       const numbers = this.byTask.get(task);
@@ -50,17 +71,25 @@
       if (numbers.length === 1)
         return el(
           "span",
-          { title: `${turns[numbers[0]]} turns` },
+          { title: `${success[numbers[0]] ? "solved" : "not solved"} in ${turns[numbers[0]]} turns` },
           el("span", { class: success[numbers[0]] ? "won" : "lost" }, success[numbers[0]] ? "✓" : "✗"),
-          el("span", { class: "dim" }, ` ${turns[numbers[0]]}`),
+          el("span", { class: "dim" }, ` ${turns[numbers[0]]} turns`),
         );
       return el("span", null, `${numbers.filter((number) => success[number]).length} of ${numbers.length}`);
     }
   }
 
   class Tasks {
-    constructor(sides, words) {
-      Object.assign(this, { sides, task: words.task ?? null, wish: "", text: "", node: el("div", { class: "pair-box" }) });
+    constructor(runs, sides) {
+      Object.assign(this, { runs, sides, task: null, wish: "", text: "", node: el("div", { class: "pair-box" }) });
+    }
+    // Which run stands on a side.
+    whose(index) {
+      const options = this.runs.map((run) => [run, run]);
+      return T.choice("AB"[index], options, this.sides[index].run, async (run) => {
+        this.sides[index] = new Side(run, await T.ask("run", { run }));
+        await this.load();
+      });
     }
     async load() {
       try {
@@ -77,10 +106,9 @@
     fits(task) {
       const [a, b] = this.sides.map((side) => side.won(task));
       const kind = { "": true, differ: a !== b, a: a > b, b: b > a, none: a === 0 && b === 0 }[this.wish];
-      return kind && task.toLowerCase().includes(this.text.toLowerCase());
+      return kind && `${this.sides[0].goal(task) ?? ""} ${task}`.toLowerCase().includes(this.text.toLowerCase());
     }
     draw() {
-      const [a, b] = this.sides;
       this.body = el("tbody", null);
       this.texts = el("div", { class: "pair" });
       this.count = el("span", { class: "dim" });
@@ -89,9 +117,8 @@
         el(
           "div",
           { class: "bar tight wrap" },
-          el("h2", null, "The same task in both"),
-          a.chooser("A", () => this.load()),
-          b.chooser("B", () => this.load()),
+          el("h2", null, "The same task in two runs"),
+          this.sides.map((side, index) => [this.whose(index), side.chooser("AB"[index], () => this.load())]),
           T.choice(
             "show",
             [
@@ -130,8 +157,8 @@
                   "tr",
                   null,
                   el("th", null, "task"),
-                  el("th", { title: "outcome and turns" }, "A"),
-                  el("th", { title: "outcome and turns" }, "B"),
+                  el("th", null, "A"),
+                  el("th", null, "B"),
                 ),
               ),
               this.body,
@@ -145,6 +172,12 @@
     list() {
       const tasks = this.shared.filter((task) => this.fits(task));
       const short = T.shortener(this.shared);
+      const goals = new Map();
+      for (const task of this.shared) goals.set(this.sides[0].goal(task), (goals.get(this.sides[0].goal(task)) ?? 0) + 1);
+      const words = (task) => {
+        const goal = this.sides[0].goal(task);
+        return goal ? [goal, goals.get(goal) > 1 ? el("span", { class: "dim small opening" }, short(task)) : null] : short(task);
+      };
       this.count.textContent = `${tasks.length} of ${this.shared.length} shared tasks`;
       if (!tasks.includes(this.task)) this.task = tasks[0] ?? null;
       T.show(
@@ -158,8 +191,8 @@
               null,
               el(
                 "button",
-                { type: "button", class: "quiet task-name", title: task, onclick: () => ((this.task = task), this.list()) },
-                short(task),
+                { type: "button", class: "quiet task-words", title: task, onclick: () => ((this.task = task), this.list()) },
+                words(task),
               ),
             ),
             this.sides.map((side) => el("td", null, side.mark(task))),
@@ -196,7 +229,7 @@
                   el(
                     "button",
                     { type: "button", class: `visit ${each === id ? "here" : ""}`, onclick: () => show(each) },
-                    `${rows.success[rows.id.indexOf(each)] ? "✓" : "✗"} ${each}`,
+                    `${rows.success[rows.id.indexOf(each)] ? "✓" : "✗"} attempt ${rows.place[rows.id.indexOf(each)]}`,
                   ),
                 ),
               )
@@ -231,82 +264,250 @@
     }
   }
 
-  T.views = T.views ?? {};
-  T.views.compare = async (root, words) => {
-    const known = (await T.ask("runs")).runs.map((card) => card.run);
-    const a = words.a ?? known[0],
-      b = words.b ?? known.find((run) => run !== a) ?? a;
-    const curves = [new T.Curves(a), new T.Curves(b)];
-    const [one, two] = await Promise.all([T.ask("run", { run: a }), T.ask("run", { run: b }), ...curves.map((each) => each.look())]);
-    const cursor = new T.Cursor();
-    const charts = T.CHARTS.filter(([title]) => shownCharts.includes(title)).map(([title, hint, wanted, settings]) => [
-      new T.LineChart({ title, hint, cursor, ...settings }),
-      wanted.slice(0, title.startsWith("Share") ? 1 : 2),
-    ]);
-    const update = () => {
-      for (const [chart, wanted] of charts)
-        chart.update([
-          ...T.series(curves[0], wanted, { letter: "A", look: "c1" }),
-          ...T.series(curves[1], wanted, { letter: "B", look: "c5" }),
-        ]);
-    };
-    update();
-    const choose = (letter, value, words) =>
-      T.choice(
-        letter,
-        known.map((run) => [run, run]),
-        value,
-        (run) => T.go("compare", words(run)),
+  // The runs that an address names: a list, or (as addresses used to be) two letters.
+  T.compared = (words) => {
+    try {
+      const found = JSON.parse(words.runs ?? "null");
+      if (Array.isArray(found)) return found.map(String);
+    } catch {
+      // a broken address names nothing
+    }
+    return [words.a, words.b].filter((run) => run !== undefined);
+  };
+
+  // A setting: runs that differ by their seed alone, and how their curve looks.
+  class Setting {
+    constructor({ label, runs, values }, number, cards) {
+      Object.assign(this, { label, values, members: runs });
+      this.curves = runs.map(({ run }) => new T.Curves(run));
+      this.counted = this.curves.filter((_, index) => !runs[index].twice);
+      this.steps = runs.some(({ run }) => cards.get(run)?.steps);
+      this.look = `${COLOURS[number % COLOURS.length]} dash${number % 4}`;
+      this.shape = number % 4;
+      this.dots = true;
+    }
+    get seeds() {
+      return this.members.filter(({ twice }) => !twice).map(({ seed }) => seed);
+    }
+    series(metric, more) {
+      const look = { look: this.look, shape: this.shape, dots: more.dots };
+      const own = { ...T.bandOf(this.counted, metric, more), ...look, name: this.label, hint: `${this.label}: ${metric}` };
+      if (!wishes.single || this.counted.length < 2) return [own];
+      const single = this.counted.map((curves) => ({ ...curves.points(metric, more.positive), look: `${this.look} thin`, unnamed: true }));
+      return [...single, own];
+    }
+    // The mean of the seeds' first measured success, or of the last one after an update.
+    success(at) {
+      const measured = ({ x, y }) => (at < 0 && !(x.at(-1) > 0) ? undefined : y.at(at));
+      const values = this.counted.map((curves) => measured(curves.points("eval/success"))).filter((value) => value !== undefined);
+      return values.length ? { ...T.meanOf(values), n: values.length } : null;
+    }
+  }
+
+  const successWords = (found) => {
+    if (!found) return "–";
+    const inside = (value) => T.percent(Math.min(1, Math.max(0, value)));
+    return found.low === null ? T.percent(found.mean) : `${T.percent(found.mean)} (${inside(found.low)} to ${inside(found.high)})`;
+  };
+
+  const settingsTable = (settings, drop) =>
+    el(
+      "div",
+      { class: "card scroll" },
+      el(
+        "table",
+        { class: "runs settings" },
+        el(
+          "thead",
+          null,
+          el(
+            "tr",
+            null,
+            ["curve", "setting", "runs, by seed", "success at first", "success at last (95 % over seeds)"].map((title) => el("th", null, title)),
+          ),
+        ),
+        el(
+          "tbody",
+          null,
+          settings.map((each) =>
+            el(
+              "tr",
+              null,
+              el("td", null, T.swatch(each)),
+              el("td", { class: "name" }, each.label),
+              el(
+                "td",
+                null,
+                each.members.map(({ run, seed, twice }) =>
+                  el(
+                    "span",
+                    { class: "member-chip" },
+                    el("a", { href: T.link("run", { run }), title: run }, `seed ${seed}`),
+                    twice ? el("span", { class: "bad-words" }, " twice") : null,
+                    el("button", { type: "button", class: "quiet", "aria-label": `Leave out ${run}`, onclick: () => drop(run) }, "×"),
+                  ),
+                ),
+              ),
+              el("td", null, successWords(each.success(0))),
+              el("td", null, successWords(each.success(-1))),
+            ),
+          ),
+        ),
+      ),
+    );
+
+  const recipeTable = (keys, settings) => [
+    el("h2", null, "What differs in their recipes"),
+    keys.length
+      ? el(
+          "div",
+          { class: "scroll" },
+          el(
+            "table",
+            { class: "recipe" },
+            el("thead", null, el("tr", null, el("th", null, "key"), settings.map((each) => el("th", null, T.swatch(each), " ", each.label)))),
+            el(
+              "tbody",
+              null,
+              keys.map((key, row) =>
+                el("tr", null, el("td", null, key), settings.map((each) => el("td", { class: "mono" }, each.values[row]))),
+              ),
+            ),
+          ),
+        )
+      : el("p", { class: "dim" }, "Nothing but the seed."),
+  ];
+
+  // All runs with a box each; what is ticked is compared.
+  const chooser = (cards, runs, go) => {
+    const ticked = new Set(runs);
+    const body = el("tbody", null);
+    const filter = el("input", { type: "search", placeholder: "filter runs  ( / )", "aria-label": "Filter runs", oninput: () => draw() });
+    const fits = (card) => [card.run, card.algorithm, card.environment, card.state].join(" ").toLowerCase().includes(filter.value.toLowerCase());
+    const draw = () =>
+      T.show(
+        body,
+        cards.filter(fits).map((card) =>
+          el(
+            "tr",
+            null,
+            el(
+              "td",
+              null,
+              el(
+                "label",
+                null,
+                el("input", {
+                  type: "checkbox",
+                  checked: ticked.has(card.run),
+                  onchange: (event) => (event.target.checked ? ticked.add(card.run) : ticked.delete(card.run)),
+                }),
+                ` ${card.run}`,
+              ),
+            ),
+            el("td", null, card.algorithm),
+            el("td", null, card.environment),
+            el("td", { class: "n" }, card.seed === undefined ? "" : `seed ${card.seed}`),
+            el("td", null, T.chip(card.state)),
+          ),
+        ),
       );
-    const recipes = el("section", { class: "card" });
-    const tasks = new Tasks([new Side(a, one), new Side(b, two)], words);
-    T.show(
-      root,
+    const all = (on) => () => {
+      for (const card of cards.filter(fits)) if (on) ticked.add(card.run); else ticked.delete(card.run);
+      draw();
+    };
+    draw();
+    return el(
+      "details",
+      { class: "card choose-runs", open: runs.length < 2 },
+      el("summary", null, `Choose runs (${runs.length} of ${cards.length} are shown)`),
       el(
         "div",
-        { class: "bar wrap sides" },
-        el("h1", null, "Two runs side by side"),
-        choose("A", a, (run) => ({ a: run, b })),
-        choose("B", b, (run) => ({ a, b: run })),
+        { class: "bar tight wrap" },
+        filter,
+        el("button", { type: "button", onclick: all(true) }, "Tick all"),
+        el("button", { type: "button", onclick: all(false) }, "Untick all"),
+        el("button", { type: "button", class: "main", onclick: () => go([...ticked]) }, "Compare these"),
+      ),
+      el("div", { class: "scroll choose-list" }, el("table", { class: "runs" }, body)),
+    );
+  };
+
+  const notes = (settings) => {
+    const words = [];
+    for (const each of settings) {
+      const behind = each.counted.map((curves) => curves.points("collect/success").x.at(-1) ?? 0);
+      if (new Set(behind).size > 1)
+        words.push(`${each.label}: its runs have come to different iterations (${behind.join(", ")}); its mean ends where the first of them ends.`);
+      if (each.members.some(({ twice }) => twice))
+        words.push(`${each.label}: runs of the same recipe and the same seed are one result; the mean counts only the first of them.`);
+    }
+    return words.map((text) => el("p", { class: "dim small" }, text));
+  };
+
+  T.views.set("compare", async (root, words) => {
+    const cards = (await T.ask("runs")).runs;
+    const known = new Map(cards.map((card) => [card.run, card]));
+    const go = (runs) => T.go("compare", { runs: JSON.stringify(runs) });
+    const asked = T.compared(words).filter((run, index, list) => known.has(run) && list.indexOf(run) === index);
+    const spare = cards.find(({ run, environment }) => run !== asked[0] && environment === known.get(asked[0])?.environment)?.run;
+    const runs = asked.length > 1 || words.runs ? asked : [...asked, spare ?? cards.find(({ run }) => run !== asked[0])?.run].filter(Boolean);
+    const title = el("div", { class: "bar wrap" }, el("h1", null, "Runs compared"));
+    if (!runs.length) return (T.show(root, title, chooser(cards, runs, go)), {});
+
+    const found = await T.settings(runs);
+    const settings = found.settings.map((each, number) => new Setting(each, number, known));
+    const curves = settings.flatMap((each) => each.curves);
+    await Promise.all(curves.map((each) => each.look()));
+    const steps = settings.some((each) => each.steps);
+    const cursor = new T.Cursor();
+    const charts = CHARTS.filter(([, , , more]) => !more.steps || steps).map(([name, hint, metric, more]) => [
+      new T.LineChart({ title: name, hint, cursor, ...more }),
+      metric,
+      more,
+    ]);
+    const drawn = (metric, more) => settings.filter((each) => !more.steps || each.steps).flatMap((each) => each.series(metric, more));
+    const other = T.explorer(curves, steps, (name) => drawn(name, {}), { cursor });
+    const top = el("div", null);
+    const update = () => {
+      for (const [chart, metric, more] of charts) chart.update(drawn(metric, more));
+      other.update();
+      T.show(top, settingsTable(settings, (run) => go(runs.filter((each) => each !== run))), notes(settings));
+    };
+    update();
+    const single = el("input", { type: "checkbox", checked: wishes.single, onchange: (event) => ((wishes.single = event.target.checked), update()) });
+    const abouts = await Promise.all([runs[0], runs[1] ?? runs[0]].map(async (run) => new Side(run, await T.ask("run", { run }))));
+    const tasks = new Tasks(runs, abouts);
+    T.show(
+      root,
+      title,
+      chooser(cards, runs, go),
+      top,
+      el(
+        "div",
+        { class: "bar wrap" },
+        el(
+          "p",
+          { class: "dim small" },
+          "Line: mean over the seeds of a setting. Band: 95 % interval over seeds. Settings differ by colour, dashes and the shape of their points.",
+        ),
+        el("label", { class: "choice" }, single, "every run as a thin line"),
       ),
       el(
         "div",
         { class: "charts" },
         charts.map(([chart]) => chart.node),
+        other.node,
       ),
-      recipes,
+      el("section", { class: "card" }, recipeTable(found.keys, settings)),
       tasks.node,
-    );
-    Promise.all([T.ask("config", { run: a }), T.ask("config", { run: b })]).then(
-      ([x, y]) => {
-        const found = differences(x, y);
-        T.show(
-          recipes,
-          el("h2", null, "What differs in their recipes"),
-          found.length
-            ? el(
-                "table",
-                { class: "recipe" },
-                el("thead", null, el("tr", null, el("th", null, "key"), el("th", null, "A"), el("th", null, "B"))),
-                el(
-                  "tbody",
-                  null,
-                  found.map(([key, p, q]) =>
-                    el("tr", null, el("td", null, key), el("td", { class: "mono" }, p), el("td", { class: "mono" }, q)),
-                  ),
-                ),
-              )
-            : el("p", { class: "dim" }, "Nothing: the same recipe."),
-        );
-      },
-      (error) => T.notice(error.message),
     );
     await tasks.load();
     return {
       every: 3000,
       live: () => curves.some((each) => each.state === "running"),
       key: (event) => {
-        const by = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1 }[event.key];
+        const by = new Map([["j", 1], ["ArrowDown", 1], ["k", -1], ["ArrowUp", -1]]).get(event.key);
         if (!by) return false;
         tasks.next(by);
         return true;
@@ -316,5 +517,5 @@
         if (news.some(Boolean)) update();
       },
     };
-  };
+  });
 })();

@@ -4,7 +4,8 @@
   const T = window.Turnwise;
   const inside = document.getElementById("data");
   const file = inside ? JSON.parse(inside.textContent) : null;
-  const encode = (text) => encodeURIComponent(text).replace(/[!'()*]/g, (c) => "%" + c.charCodeAt(0).toString(16).toUpperCase());
+  const LONE = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g; // half a character has no address
+  const encode = (text) => encodeURIComponent(String(text).replace(LONE, "\ufffd")).replace(/[!'()*]/g, (c) => "%" + c.charCodeAt(0).toString(16).toUpperCase());
   const key = (name, words) =>
     name +
     "?" +
@@ -21,7 +22,7 @@
 
   const fetched = async (name, words) => {
     const found = await fetch(`/api/${name}?${new URLSearchParams(words)}`);
-    const answer = await found.json();
+    const answer = await found.json().catch(() => ({ error: `the server answered ${found.status} ${found.statusText}` }));
     if (!found.ok) throw new Refused(answer.error);
     return answer;
   };
@@ -48,11 +49,20 @@
   };
   T.forget = () => known.clear();
 
-  T.inFile = (name, words) => !file || key(name, words) in file.answers;
+  T.inFile = (name, words) => !file || Object.hasOwn(file.answers, key(name, words));
 
   T.picture = (words) => {
     if (!file) return `/picture?${new URLSearchParams(words)}`;
     return file.pictures[key("picture", words)] ?? null;
+  };
+
+  // Runs that differ by their seed alone, with a name for each setting. A file knows those of all its runs.
+  T.settings = async (runs) => {
+    if (!file) return T.ask("settings", { runs: JSON.stringify(runs) });
+    const all = file.answers["settings?"];
+    const wanted = new Set(runs);
+    const left = all.settings.map((each) => ({ ...each, runs: each.runs.filter(({ run }) => wanted.has(run)) }));
+    return { ...all, settings: left.filter((each) => each.runs.length) };
   };
 
   // Searching texts: the server reads its files; in a file, the attempts that it holds.
@@ -81,14 +91,15 @@
   // A run's curves, kept up to date: each look brings only the lines that are new.
   T.Curves = class {
     constructor(run) {
-      Object.assign(this, { run, columns: {}, lines: 0, after: 0, mark: 0, state: "", damaged: 0 });
+      Object.assign(this, { run, columns: new Map(), lines: 0, after: 0, mark: 0, state: "", damaged: 0 });
     }
     async look() {
       const found = await T.ask("metrics", file ? { run: this.run } : { run: this.run, after: this.after, mark: this.mark });
-      if (found.anew || file) Object.assign(this, { columns: {}, lines: 0, damaged: 0 });
-      for (const name of new Set([...Object.keys(this.columns), ...Object.keys(found.columns)])) {
-        const old = this.columns[name] ?? Array(this.lines).fill(null);
-        this.columns[name] = old.concat(found.columns[name] ?? Array(found.lines).fill(null));
+      if (found.anew || file) Object.assign(this, { columns: new Map(), lines: 0, damaged: 0 });
+      const added = new Map(Object.entries(found.columns));
+      for (const name of new Set([...this.columns.keys(), ...added.keys()])) {
+        const old = this.columns.get(name) ?? Array(this.lines).fill(null);
+        this.columns.set(name, old.concat(added.get(name) ?? Array(found.lines).fill(null)));
       }
       this.lines += found.lines;
       this.damaged += found.damaged;
@@ -97,13 +108,13 @@
     }
     // The places where a metric was measured: iterations and values.
     points(name, positive) {
-      const iterations = this.columns.iteration ?? [];
-      const values = this.columns[name] ?? [];
+      const iterations = this.columns.get("iteration") ?? [];
+      const values = this.columns.get(name) ?? [];
       const x = [],
         y = [],
         at = [];
       values.forEach((value, index) => {
-        if (value === null || iterations[index] === null || (positive && !(value > 0))) return;
+        if (value === null || (iterations[index] ?? null) === null || (positive && !(value > 0))) return;
         x.push(iterations[index]);
         y.push(value);
         at.push(index);

@@ -22,7 +22,7 @@
     drawn = 0;
 
   const crumbs = ({ page, words }) => {
-    const run = words.run ?? words.a;
+    const run = words.run ?? T.compared(words)[0];
     const path = document.getElementById("path"),
       tabs = document.getElementById("tabs");
     T.show(
@@ -39,7 +39,7 @@
           )
         : null,
     );
-    document.title = `${run ?? "Runs"} · Turnwise`;
+    document.title = T.visible(`${run ?? "Runs"} · Turnwise`);
   };
   const tab = (name, run) => T.link(name, name === "compare" ? { a: run } : { run });
 
@@ -73,7 +73,7 @@
     const root = el("div", { class: `page ${place.page || "runs"}-page` }, el("p", { class: "dim loading" }, "…"));
     T.show(main, root);
     try {
-      const made = T.views[place.page];
+      const made = T.views.get(place.page);
       if (!made) throw new Error("There is no such page.");
       const found = await made(root, place.words);
       if (draw !== drawn) return;
@@ -86,10 +86,10 @@
     }
   };
 
-  // A file about one run opens on it, one about two on both.
+  // A file about one run opens on it, one about several on their comparison.
   const first = () => {
     const runs = T.file.answers["runs?"].runs.map((card) => card.run);
-    return runs.length > 1 ? ["compare", { a: runs[0], b: runs[1] }] : ["run", { run: runs[0] }];
+    return runs.length > 1 ? ["compare", { runs: JSON.stringify(runs) }] : ["run", { run: runs[0] }];
   };
 
   const theme = (choice) => {
@@ -125,11 +125,11 @@
 
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const writes = event.target.matches?.("input[type=search], select, textarea");
+    const writes = event.target.matches?.("input[type=search], input[type=radio], select, textarea");
     if (event.key === "Escape" && writes) return event.target.blur();
     if (writes || (keys.open && event.key !== "?")) return;
     const { words } = T.place();
-    const run = words.run ?? words.a;
+    const run = words.run ?? T.compared(words)[0];
     const goTo = (name) => () => run && (location.hash = tab(name, run));
     const acts = {
       "?": help,

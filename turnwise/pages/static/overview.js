@@ -16,7 +16,7 @@
         ["eval/success", "evaluation", "c1", { low: "eval/low", high: "eval/high", dots: true }],
         ["collect/success", "training", "c2"],
       ],
-      { share: true, format: whole },
+      { share: true, format: whole, y: "share of tasks solved (%)" },
     ],
     [
       "Share of turns with step credit",
@@ -26,7 +26,13 @@
         ["credit/singleton_share", "state seen once", "c5"],
         ["credit/constant_group_share", "groups that all ended the same", "c6"],
       ],
-      { share: true, format: whole },
+      { share: true, format: whole, y: "share of turns or groups (%)", steps: true },
+    ],
+    [
+      "Groups that teach nothing",
+      "Groups whose attempts all ended the same: nobody did better or worse than the others, so nobody gets credit.",
+      [["credit/constant_group_share", "groups that all ended the same", "c6"]],
+      { share: true, format: whole, y: "share of groups (%)", steps: false },
     ],
     [
       "Reward",
@@ -35,6 +41,7 @@
         ["eval/reward", "evaluation", "c1", { dots: true }],
         ["collect/reward", "training", "c2"],
       ],
+      { y: "reward per attempt" },
     ],
     [
       "Length",
@@ -43,7 +50,7 @@
         ["eval/turns", "evaluation", "c1", { dots: true }],
         ["collect/length", "training", "c2"],
       ],
-      { zero: true },
+      { zero: true, y: "turns per attempt" },
     ],
     [
       "Invalid turns",
@@ -52,9 +59,9 @@
         ["eval/invalid", "evaluation", "c1", { dots: true }],
         ["collect/invalid", "training", "c2"],
       ],
-      { format: (v) => T.percent(v, 1), zero: true },
+      { format: (v) => T.percent(v, 1), zero: true, y: "share of turns (%)" },
     ],
-    ["Entropy", "Mean entropy of the tokens' distribution, in nats.", [["learner/entropy", "entropy", "c3"]], { zero: true }],
+    ["Entropy", "Mean entropy of the tokens' distribution, in nats.", [["learner/entropy", "entropy", "c3"]], { zero: true, y: "nats per token" }],
     [
       "KL",
       "How far the policy moved: within the update (old), and from the frozen reference.",
@@ -62,7 +69,7 @@
         ["learner/kl_old_k3", "to the old policy", "c1"],
         ["learner/kl_ref_k3", "to the reference", "c4"],
       ],
-      { zero: true },
+      { zero: true, y: "nats per token" },
     ],
     [
       "Clipped tokens",
@@ -71,7 +78,7 @@
         ["learner/clip_low", "below", "c5"],
         ["learner/clip_high", "above", "c1"],
       ],
-      { format: (v) => T.percent(v, 1), zero: true },
+      { format: (v) => T.percent(v, 1), zero: true, y: "share of tokens (%)" },
     ],
     [
       "Engine and learner",
@@ -80,44 +87,38 @@
         ["learner/engine_gap", "mean", "c1"],
         ["learner/engine_gap_max", "largest", "c5"],
       ],
-      { zero: true },
+      { zero: true, y: "difference of log-probabilities (nats)" },
     ],
-    ["Gradient norm", "Before clipping.", [["learner/grad_norm", "mean", "c3"]], { zero: true }],
+    ["Gradient norm", "Before clipping.", [["learner/grad_norm", "mean", "c3"]], { zero: true, y: "norm of the gradient" }],
     [
-      "Tokens a second",
+      "Tokens per second",
       "Sampled tokens over the time of collecting.",
       [["time/tokens_per_second", "tokens/s", "c3", { positive: true }]],
-      { zero: true },
+      { zero: true, y: "tokens per second" },
     ],
   ];
 
-  // Curves of a chart. Beside those of another run (`side`: a letter and a look), evaluation and training are told apart by thickness.
-  T.series = (curves, wanted, side) =>
+  // Curves of a chart. They differ by dashes too: the first is whole, the second dashed, the third dotted.
+  T.series = (curves, wanted) =>
     wanted.map(([metric, name, own, more = {}], number) => {
       const { x, y, at } = curves.points(metric, more.positive);
-      const look = side ? `${side.look}${number ? " thin" : ""}` : own;
-      const edge = (key) => (more[key] && curves.columns[more[key]] ? at.map((index) => curves.columns[more[key]][index]) : undefined);
-      return {
-        name: side ? `${side.letter} ${name}` : name,
-        x,
-        y,
-        low: edge("low"),
-        high: edge("high"),
-        look,
-        dots: more.dots,
-        hint: metric,
+      const edge = (key) => {
+        const column = more[key] ? curves.columns.get(more[key]) : undefined;
+        return column ? at.map((index) => column[index] ?? null) : undefined;
       };
+      return { name, x, y, low: edge("low"), high: edge("high"), look: `${own} dash${number}`, dots: more.dots, hint: metric };
     });
 
   const stacked = (curves, names, prefix, from = 0) => {
-    const iterations = curves.columns.iteration ?? [];
+    const iterations = curves.columns.get("iteration") ?? [];
+    const column = (name) => curves.columns.get(prefix + name) ?? [];
     const rows = iterations
       .map((_, index) => index)
-      .filter((index) => iterations[index] >= from && names.some((name) => (curves.columns[prefix + name] ?? [])[index] != null));
+      .filter((index) => iterations[index] >= from && names.some((name) => column(name)[index] != null));
     const layers = names.map((name, number) => ({
       name,
       look: `h${number}`,
-      y: rows.map((index) => (curves.columns[prefix + name] ?? [])[index] ?? 0),
+      y: rows.map((index) => column(name)[index] ?? 0),
     }));
     return [rows.map((index) => iterations[index]), layers];
   };
@@ -132,12 +133,13 @@
     );
 
   const facts = (card) => {
-    const range = ([low, high]) => (low === null || low === undefined ? null : `95 %: ${T.percent(low)} to ${T.percent(high)}`);
+    const older = card.measured && card.measured !== card.iterations; // a run that goes on is further than its last evaluation
+    const range = ([low, high] = []) => (low === null || low === undefined ? null : `95 %: ${T.percent(low)} to ${T.percent(high)}`);
     return el(
       "div",
       { class: "facts card" },
       fact("success before", T.percent(card.before, 1), range(card.before_interval)),
-      fact("success after", T.percent(card.after, 1), range(card.after_interval)),
+      fact(older ? `success after iteration ${card.measured}` : "success after", T.percent(card.after, 1), range(card.after_interval)),
       fact("iterations", card.planned ? `${card.iterations} of ${card.planned}` : card.iterations, card.state),
       fact("algorithm", card.algorithm, `seed ${card.seed}`),
       fact("environment", card.environment, card.tasks ? `${card.tasks} held-out tasks` : null),
@@ -179,46 +181,57 @@
       : null;
 
   // Any metric that no chart shows yet.
-  const explorer = (curves, cursor, onpick) => {
-    const names = Object.keys(curves.columns)
-      .filter((name) => name !== "iteration")
-      .sort();
-    const chart = new T.LineChart({ title: "Any metric", cursor, onpick });
+  T.explorer = (all, steps, draw, settings) => {
+    const names = T.metricNames(all, steps);
+    const chart = new T.LineChart({ title: "Any metric", ...settings });
     const choose = el(
       "select",
       { "aria-label": "Metric to draw", onchange: () => update() },
       names.map((name) => el("option", { value: name, selected: name === "learner/loss" }, name)),
     );
-    const update = () => chart.update([{ ...curves.points(choose.value), name: choose.value, look: "c4" }]);
-    chart.node.querySelector("h3").replaceWith(el("div", { class: "bar tight" }, el("h3", null, "Any metric"), choose));
+    const update = () => {
+      chart.names.y = choose.value;
+      chart.update(draw(choose.value));
+    };
+    chart.head.append(choose);
     update();
     return { node: chart.node, update };
   };
+  // The metrics of some runs. Step credit is nothing to speak of where the algorithm gives none.
+  T.metricNames = (all, steps) =>
+    [...new Set(all.flatMap((curves) => [...curves.columns.keys()]))]
+      .filter((name) => name !== "iteration" && (steps || !/^credit\/(step_|anchor_|singleton_|one_trajectory)/.test(name)))
+      .sort();
 
   // All charts of a run, in the order in which they are shown, and how to bring them up to date.
-  const board = (curves, onpick) => {
+  const board = (curves, steps, onpick) => {
     const cursor = new T.Cursor();
     const shared = { cursor, onpick };
-    const charts = T.CHARTS.map(([title, hint, wanted, settings]) => [new T.LineChart({ title, hint, ...shared, ...settings }), wanted]);
+    const charts = T.CHARTS.filter(([, , , more]) => more.steps === undefined || more.steps === steps).map(
+      ([title, hint, wanted, more]) => [new T.LineChart({ title, hint, ...shared, ...more }), wanted],
+    );
     const anchors = new T.StackChart({
       title: "Turns by the size of their anchor group",
       hint: "How many turns of the group started from the same state. Turns alone in their state (size 1) get no step credit.",
       share: true,
       format: whole,
+      y: "share of turns (%)",
       ...shared,
     });
     const phases = new T.StackChart({
       title: "Seconds by phase",
+      y: "seconds",
       hint: "Where an iteration's time goes; the warm start before the first one is left out.",
       ...shared,
     });
-    const other = explorer(curves, cursor, onpick);
+    const draw = (name) => [{ ...curves.points(name), name, look: "c4" }];
+    const other = T.explorer([curves], steps, draw, shared);
     const [success, ...rest] = charts.map(([chart]) => chart.node);
     return {
-      nodes: [success, anchors.node, ...rest, phases.node, other.node],
+      nodes: [success, steps ? anchors.node : null, ...rest, phases.node, other.node],
       update: () => {
         for (const [chart, wanted] of charts) chart.update(T.series(curves, wanted));
-        anchors.update(...stacked(curves, SIZES, "credit/anchor_size_histogram/"));
+        if (steps) anchors.update(...stacked(curves, SIZES, "credit/anchor_size_histogram/"));
         phases.update(...stacked(curves, PHASES, "time/", curves.lines > 1 ? 1 : 0)); // the warm start would dwarf all else
         other.update();
       },
@@ -245,11 +258,10 @@
       el("a", { class: "button main", href: T.link("attempts", { run }) }, "See the attempts →"),
     );
 
-  T.views = T.views ?? {};
-  T.views.run = async (root, { run }) => {
+  T.views.set("run", async (root, { run }) => {
     const curves = new T.Curves(run);
     const [about] = await Promise.all([T.ask("run", { run }), curves.look()]);
-    const { nodes, update } = board(curves, (x) => {
+    const { nodes, update } = board(curves, Boolean(about.card.steps), (x) => {
       const kept = about.rollouts.includes(x) ? "rollouts" : about.evals.includes(x) ? "evals" : null;
       if (kept) T.go("attempts", { run, part: kept, iteration: x });
       else T.say(`No attempts of iteration ${x} are kept`);
@@ -267,7 +279,9 @@
       update();
     };
     draw();
-    const hint = "A click on a curve opens the attempts of that iteration, where they are kept.";
+    const hint =
+      "A click on a curve opens the attempts of that iteration, where they are kept. A shaded band is a 95 % interval over tasks; " +
+      "points mark evaluations; “?” says what a chart shows.";
     T.show(root, top, el("p", { class: "dim small" }, hint), el("div", { class: "charts" }, nodes), recipeCard(run));
     return {
       every: 2000,
@@ -280,5 +294,5 @@
         T.say(`${run}: iteration ${about.card.iterations}`);
       },
     };
-  };
+  });
 })();

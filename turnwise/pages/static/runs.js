@@ -1,5 +1,5 @@
 "use strict";
-// The list of runs: sort it, open one, or choose two to compare.
+// The list of runs: sort it, open one, or choose some to compare.
 (() => {
   const T = window.Turnwise;
   const { el } = T;
@@ -25,7 +25,7 @@
     return (x < y ? -1 : 1) * (order.down ? -1 : 1);
   };
 
-  const bar = (share, [low, high]) =>
+  const bar = (share, [low, high] = []) =>
     el(
       "span",
       { class: "share" },
@@ -53,8 +53,7 @@
 
   T.chip = (state) => el("span", { class: `chip ${state}` }, state);
 
-  T.views = T.views ?? {};
-  T.views[""] = async (root) => {
+  T.views.set("", async (root) => {
     const shown = { runs: [] };
     const body = el("tbody", null);
     const filter = el("input", {
@@ -66,17 +65,28 @@
     });
     const both = el(
       "button",
-      { type: "button", class: "main", onclick: () => T.go("compare", { a: [...chosen][0], b: [...chosen][1] }) },
-      "Compare two",
+      { type: "button", class: "main", onclick: () => T.go("compare", { runs: JSON.stringify([...chosen]) }) },
+      "Compare",
     );
     const head = el("tr", null);
+    const fits = () => {
+      const wanted = filter.value.toLowerCase();
+      return shown.runs.filter((card) =>
+        [card.run, card.name, card.algorithm, card.environment, card.state].join(" ").toLowerCase().includes(wanted),
+      );
+    };
+    const every = el("input", {
+      type: "checkbox",
+      "aria-label": "Choose all runs shown to compare",
+      onchange: (event) => {
+        for (const card of fits()) if (event.target.checked) chosen.add(card.run); else chosen.delete(card.run);
+        draw();
+      },
+    });
 
     const pick = (card) => {
       if (chosen.has(card.run)) chosen.delete(card.run);
-      else {
-        chosen.add(card.run);
-        if (chosen.size > 2) chosen.delete([...chosen][0]);
-      }
+      else chosen.add(card.run);
       draw();
     };
 
@@ -101,18 +111,15 @@
         el("td", { class: "n" }, card.planned ? `${card.iterations} of ${card.planned}` : card.iterations),
         el("td", null, bar(card.before, card.before_interval)),
         el("td", null, bar(card.after, card.after_interval)),
-        el("td", null, T.chip(card.state)),
+        el("td", null, T.chip(card.state), card.problem ? el("span", { class: "bad-words small" }, ` ${card.problem}`) : null),
         el("td", { class: "dim" }, card.touched ? new Date(1000 * card.touched).toLocaleString("sv").slice(0, 16) : "–"),
       );
 
     const draw = () => {
-      const wanted = filter.value.toLowerCase();
-      const cards = shown.runs.filter((card) =>
-        [card.run, card.name, card.algorithm, card.environment, card.state].join(" ").toLowerCase().includes(wanted),
-      );
+      const cards = fits();
       T.show(
         head,
-        el("th", null, el("span", { class: "unseen" }, "choose")),
+        el("th", null, every),
         COLUMNS.map(([key, title]) =>
           el(
             "th",
@@ -130,7 +137,10 @@
         ),
       );
       T.show(body, cards.sort(compare).map(row));
-      both.disabled = chosen.size !== 2;
+      for (const run of chosen) if (!shown.runs.some((card) => card.run === run)) chosen.delete(run);
+      both.disabled = chosen.size < 2;
+      both.textContent = chosen.size < 2 ? "Compare (tick two or more)" : `Compare ${chosen.size} runs`;
+      every.checked = cards.length > 0 && cards.every((card) => chosen.has(card.run));
       count.textContent = `${cards.length} of ${shown.runs.length}`;
     };
 
@@ -153,8 +163,13 @@
             `This file holds ${T.file.attempts} of the ${T.file.kept} attempts of the iterations shown; \`turnwise view\` shows all.`,
           )
         : el("p", { class: "dim" }, shown.folder),
+      el(
+        "p",
+        { class: "dim small" },
+        "Success is the share of held-out tasks solved, from 0 to 100 %: the dot is what was measured, the bar its 95 % interval over tasks.",
+      ),
       el("div", { class: "card scroll" }, el("table", { class: "runs" }, el("thead", null, head), body)),
     );
     return { poll: look, every: 4000 };
-  };
+  });
 })();

@@ -44,7 +44,7 @@
     el(
       "li",
       { class: "turn", id: `turn-${t}`, "data-turn": t, onclick: () => pick?.(t) },
-      el("div", { class: "stripe", tint: [turn.credit, attempt.scale], "aria-hidden": "true" }),
+      el("div", { class: "stripe", tint: [turn.credit, attempt.scales.credit], "aria-hidden": "true" }),
       el(
         "div",
         { class: "said" },
@@ -71,47 +71,79 @@
           },
           `turn ${t + 1}`,
         ),
-        T.creditChip(turn.credit, attempt.scale, "credit"),
-        turn.step === undefined
-          ? null
-          : el("span", { class: "parts" }, `step ${T.signed(turn.step)}`, el("br"), `episode ${T.signed(turn.episode)}`),
+        T.creditChip(turn.credit, attempt.scales.credit, attempt.split ? "credit: the sum of step and episode credit, each by its weight" : "credit"),
+        attempt.split
+          ? el(
+              "span",
+              { class: "parts" },
+              ["step", "episode"].filter((name) => turn[name] !== undefined).map((name) => el("span", null, `${name} ${T.signed(turn[name])}`)),
+            )
+          : null,
         turn.reward ? el("span", { class: "chip reward" }, `reward ${T.number(turn.reward)}`) : null,
         turn.valid === false ? el("span", { class: "chip bad" }, "not readable") : null,
-        turn.visits > 1 ? el("span", { class: "dim small" }, `${turn.visits} visits`) : null,
+        turn.visits > 1 ? el("span", { class: "dim small", title: "turns of the group that started from this state" }, `${turn.visits} visits`) : null,
       ),
     );
 
   T.attemptHead = (attempt) => [
-    el("div", { class: "bar tight" }, T.outcome(attempt.success), el("h2", { class: "task" }, attempt.task), el("span", { class: "grow" })),
+    el("div", { class: "bar tight" }, T.outcome(attempt.success), el("h2", { class: "task" }, T.goal(attempt)), el("span", { class: "grow" })),
     el(
       "p",
       { class: "dim small" },
-      `attempt ${attempt.id} · ${attempt.turns.length} turns · ended by: ${attempt.stop}${attempt.stop_detail ? ` (${attempt.stop_detail})` : ""} · reward ${T.number(attempt.reward)}${attempt.type ? ` · ${attempt.type}` : ""}`,
+      `${T.attemptName(attempt)} · ${attempt.turns.length} turns · ended by: ${attempt.stop}${attempt.stop_detail ? ` (${attempt.stop_detail})` : ""} · reward ${T.number(attempt.reward)}${attempt.type ? ` · ${attempt.type}` : ""}`,
     ),
+    el("p", { class: "dim small id-line" }, `task ${attempt.task}`),
   ];
 
   T.outcome = (success) =>
+    el("span", { class: `outcome ${success ? "won" : "lost"}` }, success ? "✓ solved" : "✗ not solved");
+
+  const sign = (value) => (value === undefined || value === null ? "" : value > 0 ? "+" : value < 0 ? "−" : "·");
+  const LEVELS = new Map([
+    ["credit", "credit"],
+    ["step", "step credit"],
+    ["episode", "episode credit"],
+  ]);
+  // What can be looked at: the credit and, where it is a sum, its parts.
+  T.levels = (about) => [...LEVELS].filter(([name]) => Object.hasOwn(about.scales, name));
+
+  // One of several, chosen with the mouse or with the arrow keys.
+  T.oneOf = (label, options, value, onchange) =>
     el(
-      "span",
-      { class: `outcome ${success ? "won" : "lost"}`, title: success ? "solved" : "not solved" },
-      success ? "✓ solved" : "✗ not solved",
+      "fieldset",
+      { class: "one-of" },
+      el("legend", null, label),
+      options.map(([key, text]) =>
+        el(
+          "label",
+          null,
+          el("input", { type: "radio", name: label, value: key, checked: key === value, onchange: () => onchange(key) }),
+          el("span", null, text),
+        ),
+      ),
     );
 
-  // All attempts of the group, a cell a turn, coloured by credit; the visits of the chosen state are framed.
-  T.groupMap = (group, current, pick) => {
+  const cellWords = (attempt, turn, t) =>
+    [
+      `${T.attemptName(attempt)}, turn ${t + 1}`,
+      ...[...LEVELS].filter(([name]) => turn[name] !== undefined).map(([name, words]) => `${words} ${T.signed(turn[name])}`),
+      turn.reward ? `reward ${T.number(turn.reward)}` : null,
+      turn.valid === false ? "its response could not be read" : null,
+      turn.visits > 1 ? `${turn.visits} turns of the group started from this state` : null,
+    ]
+      .filter(Boolean)
+      .join("; ");
+
+  // All attempts of the group, a cell a turn, coloured by credit or by one of its parts; the visits of the chosen state are framed.
+  T.groupMap = (group, current, pick, level) => {
     const cells = new Map();
+    const longest = group.attempts.reduce((most, attempt) => Math.max(most, attempt.turns.length), 0);
     const rows = group.attempts.map((attempt, place) => {
       const line = attempt.turns.map((turn, t) => {
-        const cell = el("button", {
-          type: "button",
-          class: "cell",
-          tint: [turn.credit, group.scale],
-          tabindex: -1,
-          title: `attempt ${attempt.id}, turn ${t + 1}: credit ${T.signed(turn.credit)}`,
-          "aria-label": `attempt ${attempt.id}, turn ${t + 1}, credit ${T.signed(turn.credit)}`,
-          onclick: () => pick(attempt.id, t),
-        });
-        cells.set(`${place} ${t}`, { cell, turn, attempt, t });
+        const words = cellWords(attempt, turn, t);
+        const look = `cell${turn.valid === false ? " unread" : ""}${turn.reward ? " paid" : ""}`;
+        const cell = el("button", { type: "button", class: look, tabindex: -1, tip: words, "aria-label": words, onclick: () => pick(attempt.id, t) });
+        cells.set(`${place} ${t}`, { cell, turn, attempt, t, place });
         return cell;
       });
       return el(
@@ -119,33 +151,74 @@
         { class: `line ${attempt.id === current ? "current" : ""}` },
         el(
           "button",
-          { type: "button", class: "quiet who", onclick: () => pick(attempt.id, 0) },
-          `${attempt.success ? "✓" : "✗"} ${attempt.id}`,
+          { type: "button", class: "quiet who", tabindex: -1, title: `id ${attempt.id}`, onclick: () => pick(attempt.id, 0) },
+          el("span", { class: attempt.success ? "won" : "lost" }, attempt.success ? "✓" : "✗"),
+          ` attempt ${attempt.place}`,
         ),
         line,
       );
     });
-    const node = el(
-      "div",
-      { class: "map", role: "group", "aria-label": "The group: one line an attempt, one cell a turn, coloured by credit" },
-      rows,
-    );
+    const numbers = Array.from({ length: longest }, (_, t) => el("span", { class: "cell-number" }, t === 0 || (t + 1) % 5 === 0 ? t + 1 : ""));
+    const head = el("div", { class: "line map-head", "aria-hidden": "true" }, el("span", { class: "who" }, "turn →"), numbers);
+    const node = el("div", { class: "map", role: "group", "aria-label": "The group: one line an attempt, one cell a turn" }, head, rows);
+    const paint = (name) => {
+      for (const { cell, turn } of cells.values()) {
+        T.tint(cell, [turn[name], group.scales[name]]);
+        cell.textContent = turn.valid === false ? "!" : sign(turn[name]);
+      }
+    };
     const mark = (id, t) => {
       const own = [...cells.values()].find((each) => each.attempt.id === id && each.t === t);
       for (const { cell, turn, attempt, t: at } of cells.values()) {
-        cell.classList.toggle("here", attempt.id === id && at === t);
+        const here = attempt.id === id && at === t;
+        cell.classList.toggle("here", here);
+        cell.tabIndex = here ? 0 : -1; // one stop for the tab key; the arrow keys go on from there
         cell.classList.toggle("same", own !== undefined && turn.state !== undefined && turn.state === own.turn.state);
       }
     };
-    return { node, mark };
+    node.addEventListener("keydown", (event) => {
+      const at = [...cells.values()].find(({ cell }) => cell === document.activeElement);
+      const by = new Map(Object.entries({ ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] })).get(event.key);
+      if (!at || !by) return;
+      event.preventDefault();
+      event.stopPropagation();
+      const place = at.place + by[0];
+      const turns = group.attempts[place]?.turns.length ?? 0;
+      cells.get(`${place} ${by[0] ? Math.min(at.t, turns - 1) : at.t + by[1]}`)?.cell.focus();
+    });
+    paint(level);
+    return { node, mark, paint };
   };
 
-  T.scaleLegend = (scale) =>
-    el(
+  // What the colours and signs of the map mean; the numbers are those of what is looked at.
+  T.mapLegend = (scale, name) => {
+    const cell = (look, text) => el("span", { class: `cell sample ${look}`, "aria-hidden": "true" }, text);
+    const entry = (sample, words) => el("span", { class: "entry" }, sample, words);
+    return el(
       "div",
-      { class: "scale", "aria-hidden": "true" },
-      [-1, -0.5, 0, 0.5, 1].map((share) => el("span", { tint: [share * scale, scale] }, T.signed(share * scale))),
+      { class: "map-legend", role: "note", "aria-label": "What the marks mean" },
+      scale
+        ? el(
+            "span",
+            { class: "entry wide" },
+            el(
+              "span",
+              { class: "scale" },
+              [-1, -0.5, 0, 0.5, 1].map((share) => el("span", { tint: [share * scale, scale] }, T.signed(share * scale))),
+            ),
+            `${name}: blue and + above 0, orange and − below 0, · exactly 0; the deeper, the larger`,
+          )
+        : null,
+      entry(cell("here", ""), "the turn that is open"),
+      entry(cell("same", ""), "started from the same state"),
+      entry(cell("paid", ""), "was rewarded"),
+      entry(cell("unread", "!"), "could not be read"),
+      entry(el("span", { class: "won" }, "✓ "), "attempt solved its task"),
+      entry(el("span", { class: "lost" }, "✗ "), "did not"),
     );
+  };
+
+  const turnHas = (group, name) => Object.hasOwn(group.scales, name);
 
   // What the group did from one state: by action, best first, every visit a link.
   const fromHere = (group, state, current, pick) => {
@@ -157,11 +230,16 @@
       if (!actions.has(action)) actions.set(action, []);
       actions.get(action).push({ attempt: group.attempts[place], t, turn });
     }
-    const mean = (list, key) => list.reduce((sum, { turn }) => sum + (turn[key] ?? 0), 0) / list.length;
+    const [own, kind] = group.split && turnHas(group, "step") ? ["step", "step credit"] : ["credit", "credit"];
+    const mean = (list, key) => {
+      const values = list.map(({ turn }) => turn[key] ?? 0);
+      const found = values.reduce((sum, value) => sum + value, 0) / values.length;
+      const largest = values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+      return Math.abs(found) < 1e-5 * largest ? 0 : found; // numbers come with six digits: what is less is their rounding
+    };
     const sorted = [...actions]
-      .map(([action, list]) => ({ action, list, back: mean(list, "return"), credit: mean(list, group.split ? "step" : "credit") }))
+      .map(([action, list]) => ({ action, list, back: mean(list, "return"), credit: mean(list, own) }))
       .sort((a, b) => b.back - a.back);
-    const kind = group.split ? "step credit" : "credit";
     return [
       el(
         "h3",
@@ -178,8 +256,8 @@
             "tr",
             null,
             el("th", null, "action"),
-            el("th", { class: "n", title: `rewards from here on, discounted by ${group.gamma} a turn` }, "return"),
-            el("th", { class: "n", title: kind }, group.split ? "step" : "credit"),
+            el("th", { class: "n" }, "return ", T.hint("return", `rewards from here on, discounted by ${group.gamma} per turn`)),
+            group.credited ? el("th", { class: "n" }, kind) : null,
           ),
         ),
         el(
@@ -196,7 +274,7 @@
                 list.length > 1 ? el("span", { class: "dim" }, ` × ${list.length}`) : null,
               ),
               el("td", { class: "n" }, T.number(+back.toFixed(3))),
-              el("td", { class: "n" }, T.creditChip(credit, group.scale)),
+              group.credited ? el("td", { class: "n" }, T.creditChip(credit, group.scales[own])) : null,
             ),
             el(
               "tr",
@@ -210,10 +288,10 @@
                     {
                       type: "button",
                       class: `visit ${attempt.id === current.id && t === current.t ? "here" : ""}`,
-                      title: `return ${T.number(turn.return)}, ${kind} ${T.signed(group.split ? turn.step : turn.credit)}`,
+                      tip: `${T.attemptName(attempt)}, turn ${t + 1}: return ${T.number(turn.return)}${group.credited ? `, ${kind} ${T.signed(turn[own])}` : ""}`,
                       onclick: () => pick(attempt.id, t),
                     },
-                    `${attempt.success ? "✓" : "✗"} ${attempt.id} turn ${t + 1}`,
+                    `${attempt.success ? "✓" : "✗"} ${attempt.place} turn ${t + 1}`,
                   ),
                 ),
               ),
@@ -221,6 +299,7 @@
           ]),
         ),
       ),
+      el("p", { class: "dim small" }, "Each box is a visit: ✓ or ✗ how its attempt ended, the attempt's number, and the turn."),
       known.text
         ? el("details", null, el("summary", null, "The state"), el("pre", null, known.text))
         : el("p", { class: "dim small" }, "The state has no text: it is known by the hash of its content."),

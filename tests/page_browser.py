@@ -1,0 +1,78 @@
+"""A real browser for the tests of the pages, two runs to look at, and a server that shows them.
+
+Needs a Chromium (`make browser` installs one where it can) and Playwright; what uses it is skipped, with the reason, where one is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from page_runs import make_run
+
+from turnwise.pages.server import Server
+from turnwise.pages.shelf import Shelf
+
+CHROMIUM = (
+    os.environ.get("TURNWISE_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed (the extra `dev` brings it)")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here: `make browser` installs one, or TURNWISE_CHROMIUM names it")
+    with playwright.sync_playwright() as play:
+        opened = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page(browser: Any, url: str) -> Iterator[Any]:
+    """A page of 1280 × 720 that counts errors and requests to anywhere else. It is closed before the server is."""
+    opened = browser.new_page(viewport={"width": 1280, "height": 720})
+    opened.set_default_timeout(15_000)
+    opened.problems = []
+    opened.on("pageerror", lambda error: opened.problems.append(str(error)))
+    opened.on("console", lambda said: opened.problems.append(said.text) if said.type == "error" else None)
+    opened.on(
+        "request",
+        lambda asked: None if asked.url.startswith(("http://127.0.0.1:", "data:", "file:")) else opened.problems.append(asked.url),
+    )
+    yield opened
+    harmed, problems = opened.evaluate("window.harmed"), list(opened.problems)
+    opened.close()
+    assert harmed is None, "a text ran as a script"
+    assert problems == []
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    make_run(tmp_path / "runs")
+    make_run(tmp_path / "runs", "other", algorithm="grpo", seed=1)
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def url(runs: Path) -> Iterator[str]:
+    served = Server(Shelf(runs), 0)
+    threading.Thread(target=served.serve_forever, daemon=True).start()
+    yield served.url
+    served.shutdown()
+    served.server_close()
+
+
+def open_page(page: Any, address: str) -> None:
+    page.goto(address)
+    page.wait_for_selector("body[data-ready]")
+
+
+def texts(page: Any, selector: str) -> list[str]:
+    return [" ".join(text.split()) for text in page.locator(selector).all_inner_texts()]

@@ -1,0 +1,254 @@
+"""Names and shapes that nobody expects: goals in words, attempts by number, files and folders with odd names, hostile run folders."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from page_runs import group, make_run, place, turn
+from typer.testing import CliRunner
+
+import turnwise as tw
+from turnwise.cli import app
+from turnwise.collect.collector import Collector, Start
+from turnwise.collect.player_policy import PlayerPolicy
+from turnwise.collect.players import RandomPlayer
+from turnwise.envs.base import Observation, Transition
+from turnwise.envs.pool import Pool
+from turnwise.pages import packed
+from turnwise.pages.answers import Answers, as_json
+from turnwise.pages.goals import first_observation, sentence
+from turnwise.pages.names import distinct, readable
+from turnwise.pages.packed import PackedLines
+from turnwise.pages.report import write_report
+from turnwise.pages.settings import settings_of
+from turnwise.pages.shelf import Shelf
+from turnwise.rollouts import Rollouts, Trajectory, Turn
+from turnwise.runs import Run, write_texts
+from turnwise.stored import stored_trajectories
+
+ODD_NAMES = [
+    "%2e%2e",
+    "a#b?c&d=e",
+    "with space",
+    "new\nline",
+    "tab\t",
+    "back\\slash",
+    "static",
+    "api",
+    "x" * 200,
+    "ü🂡",
+    "'\"<b>",
+    "+",
+    "__proto__",
+]
+
+
+def save(run: Run, batch: list[Trajectory], iteration: int = 3) -> None:
+    run.save_rollouts(iteration, Rollouts.from_trajectories(batch), batch, keep=None)
+
+
+def goals(tmp_path: Path, batch: list[Trajectory]) -> list[tuple[Any, Any]]:
+    save(make_run(tmp_path), batch)
+    rows = Answers(Shelf(tmp_path))("batch", place())["rows"]
+    return list(zip(rows["goal"], rows["opening"], strict=True))
+
+
+def test_a_stored_goal_is_shown_in_words(tmp_path: Path) -> None:
+    batch = group(0, "hash-0123")
+    for attempt in batch:
+        attempt.goal = "Your task is to: put a mug\n in the sink."
+    assert goals(tmp_path, batch) == [("Put a mug in the sink.", None)] * 3
+    assert Answers(Shelf(tmp_path))("attempt", place(id=1))["goal"] == "Put a mug in the sink."
+    assert stored_trajectories(Run(tmp_path / "good"), 3)[0].goal == batch[0].goal
+
+
+def test_older_runs_show_the_goal_of_the_first_observation_or_how_it_begins(tmp_path: Path) -> None:
+    told = [turn("hall", "go", observation="Welcome.\n\nYour task is to: find two keys.\nGood luck.")]
+    untold = [turn("hall", "go", observation="  Question:\nwho wrote it? " + "long " * 99)]
+    found = goals(tmp_path, [Trajectory(0, 0, "a", told), Trajectory(1, 1, "b", untold), Trajectory(2, 2, "c", [])])
+    assert found[0] == ("Find two keys.", None) and found[2] == (None, None)
+    assert found[1][0] is None and found[1][1].startswith("Question: who wrote it? long") and len(found[1][1]) == 160
+
+
+def test_a_first_observation_is_read_without_the_rest_however_long_it_is() -> None:
+    for text in ("short", 'é\ud800 \\ "quoted" </x>', "a" * 200_000, "\\" * 70_000, "é" * 70_000):
+        line = json.dumps([{"observation": text, "action": "go"}])[1:]
+        found = first_observation(line.encode())
+        assert found == text if len(text) < 100 else (text.startswith(found) and len(found) > 5_000)
+    assert first_observation(b'{"action": 1}') == first_observation(b"") == first_observation(b'{"observation": "\\q') == ""
+
+
+@pytest.mark.parametrize(
+    ("goal", "words"),
+    [("Your task is to: put it away.", "Put it away."), ("your task is", "Your task is"), ("make 24", "Make 24"), ("", "")],
+)
+def test_goals_read_as_sentences(goal: str, words: str) -> None:
+    assert sentence(goal) == words
+
+
+class Deal:
+    """An environment of one turn that begins as its task says."""
+
+    def reset(self, task: tw.Task, seed: int = 0) -> Observation:
+        return Observation(str(task.data["first"]), actions=("end",))
+
+    def step(self, action: str) -> Transition:
+        return Transition(Observation("over"), done=True)
+
+
+def test_collecting_keeps_the_goal_with_the_attempt() -> None:
+    firsts = {"You see cards.": "make 24", "Hello.\nYour task is to: win.": "Your task is to: win."}
+    tasks = [tw.Task(str(number), data={"goal": "  make 24 ", "first": first}) for number, first in enumerate(firsts)]
+    tasks.append(tw.Task("none", data={"first": "You see cards."}))
+    with Pool(Deal, 1) as pool:
+        starts = [Start(task, number, number) for number, task in enumerate(tasks)]
+        found = Collector(pool, PlayerPolicy(RandomPlayer()), 3).run(starts)
+    assert [trajectory.goal for trajectory in found] == [*firsts.values(), ""]
+
+
+def test_attempts_are_numbered_within_their_group(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    answers = Answers(Shelf(tmp_path))
+    rows = answers("batch", place())["rows"]
+    assert list(zip(rows["place"], rows["of"], strict=True)) == [(1, 3), (2, 3), (3, 3)] * 2
+    assert (answers("attempt", place(id=11))["place"], answers("attempt", place(id=11))["of"]) == (2, 3)
+    assert [attempt["place"] for attempt in answers("group", place(group=1))["attempts"]] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_run_of_any_name_is_found_again_by_it(tmp_path: Path, name: str) -> None:
+    make_run(tmp_path / "runs", name)
+    answers = Answers(Shelf(tmp_path / "runs"))
+    (card,) = answers("runs", {})["runs"]
+    shown = json.loads(as_json(card))["run"]
+    assert answers("run", {"run": shown})["rollouts"] == [3]
+    written, _ = write_report(tmp_path / "runs" / name, tmp_path / "report.html")
+    assert written.stat().st_size > 0
+
+
+def test_names_that_are_no_utf8_are_shown_found_and_reported(tmp_path: Path) -> None:
+    make_run(tmp_path / "runs", "plain")
+    odd = os.fsdecode(b"caf\xe9")
+    try:
+        make_run(tmp_path / "runs", odd)
+    except tw.TurnwiseError:
+        pytest.skip("this file system takes UTF-8 alone")
+    answers = Answers(Shelf(tmp_path / "runs"))
+    names = [card["run"] for card in answers("runs", {})["runs"]]
+    assert sorted(names) == ["caf\\udce9", "plain"]
+    "".join(names).encode()
+    assert answers("run", {"run": "caf\\udce9"})["rollouts"] == [3]
+    told = CliRunner().invoke(app, ["report", str(tmp_path / "runs" / odd), "--compare", str(tmp_path / "runs" / "plain")])
+    assert told.exit_code == 0, told.output
+    assert (tmp_path / "runs" / odd / "report.html").exists()
+
+
+def test_two_names_that_read_alike_stay_two() -> None:
+    assert readable("a\udce9") == "a\\udce9" and distinct("a", {"a": 1, "a (2)": 1}) == "a (3)" and distinct("b", {}) == "b"
+
+
+@pytest.mark.parametrize("name", ["²", "٣", "000003x", "3", "...", "000003 (copy).jsonl", "é"])
+def test_files_that_only_look_like_an_iteration_are_passed_over(tmp_path: Path, name: str) -> None:
+    run = make_run(tmp_path)
+    for part in ("rollouts", "evals"):
+        (run.folder / part / f"{name}.jsonl.gz").write_bytes(b"")
+    found = Answers(Shelf(tmp_path))("run", {"run": "good"})
+    assert found["rollouts"] == found["evals"] == [3]
+
+
+def test_ids_with_half_characters_are_asked_for_as_they_are_shown(tmp_path: Path) -> None:
+    save(make_run(tmp_path), [Trajectory("g\ud800", "a\udfff", "task\ud800", [turn("hall", "go")])])
+    answers = Answers(Shelf(tmp_path))
+    rows = answers("batch", place())["rows"]
+    json.dumps(rows, ensure_ascii=False).encode()
+    assert answers("attempt", place(id=rows["id"][0]))["turns"][0]["credit"] == 0
+    assert len(answers("group", place(group=rows["group"][0]))["attempts"]) == 1
+    write_report(tmp_path / "good", tmp_path / "report.html")
+
+
+def test_one_run_that_cannot_be_read_leaves_the_list_alone(tmp_path: Path) -> None:
+    make_run(tmp_path, "fine")
+    (tmp_path / "broken" / "metrics.jsonl").mkdir(parents=True)
+    (tmp_path / "broken" / "config.toml").write_text('name = "broken"')
+    cards = {card["run"]: card for card in Answers(Shelf(tmp_path))("runs", {})["runs"]}
+    assert cards["fine"]["state"] == "finished" and cards["broken"]["state"] == "unreadable" and cards["broken"]["problem"]
+
+
+@pytest.mark.parametrize("value", ["[]", '"text"', "null", "{}", "1e999", "true", "-1"])
+def test_cards_hold_texts_and_numbers_whatever_the_files_say(tmp_path: Path, value: str) -> None:
+    run = make_run(tmp_path)
+    line = ", ".join(f'"{key}": {value}' for key in ("iteration", "time/iteration", "eval/success", "eval/low"))
+    (run.folder / "metrics.jsonl").write_text(f"{{{line}}}\n")
+    keys = ("name", "algorithm", "environment", "seed", "iterations", "success_before", "success_after", "interval_before", "panel_size")
+    for finished in ("true", "false"):
+        (run.folder / "summary.json").write_text(f'{{"finished": {finished}, ' + ", ".join(f'"{key}": {value}' for key in keys) + "}")
+        (card,) = Answers(Shelf(tmp_path))("runs", {})["runs"]
+        assert len(card["before_interval"]) == len(card["after_interval"]) == 2
+        for key in ("seed", "iterations", "before", "after", "tasks", "seconds"):
+            assert card[key] is None or isinstance(card[key], (int, float))
+        assert Answers(Shelf(tmp_path))("metrics", {"run": "good"})["lines"] == 1
+
+
+def test_turns_of_another_shape_are_shown_as_text(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    record = {
+        "id": 0,
+        "group": 0,
+        "task": 5,
+        "turns": [{"observation": 1, "thought": ["a"], "action": None, "images": "x", "reward": "much"}],
+    }
+    (run.folder / "rollouts" / "000003.jsonl.gz").write_bytes(gzip.compress(json.dumps(record).encode()))
+    (shown,) = Answers(Shelf(tmp_path))("attempt", place(id=0))["turns"]
+    assert (shown["observation"], shown["thought"], shown["action"], shown["images"]) == ("1", "['a']", "None", [])
+
+
+def test_a_small_file_that_unpacks_to_very_much_is_refused_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "PIECE", 1 << 12)
+    monkeypatch.setattr(packed, "LONGEST_LINE", 1 << 16)
+    path = tmp_path / "x.jsonl.gz"
+    path.write_bytes(gzip.compress(b"a" * (1 << 22)))
+    with pytest.raises(tw.TurnwiseError, match="a line of more than"):
+        PackedLines(path)
+    monkeypatch.setattr(packed, "MOST_LINES", 100)
+    path.write_bytes(gzip.compress(b'{"turns": []}\n' * 200))
+    with pytest.raises(tw.TurnwiseError, match="more than 100 attempts"):
+        PackedLines(path)
+
+
+@pytest.mark.parametrize("piece", [1 << 8, 1 << 22])
+def test_lines_are_read_alike_whatever_is_unpacked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+    monkeypatch.setattr(packed, "PIECE", piece)
+    texts = ["x" * size for size in (0, 100, 3000, 5, 70_000, 1)]
+    write_texts(tmp_path / "x.jsonl.gz", [Trajectory(0, number, "t", [Turn("s", observation=text)]) for number, text in enumerate(texts)])
+    lines = PackedLines(tmp_path / "x.jsonl.gz")
+    assert [lines.read(number)["turns"][0]["observation"] for number in range(6)] == texts and len(list(lines)) == 6
+
+
+def test_settings_are_runs_that_differ_by_their_seed_alone(tmp_path: Path) -> None:
+    folders = {
+        f"{name}-{seed}": make_run(tmp_path, f"{name}-{seed}", algorithm=name, seed=seed).folder
+        for name in ("gigpo", "grpo")
+        for seed in (0, 1)
+    }
+    folders["again"] = make_run(tmp_path, "again", algorithm="grpo", seed=1).folder
+    found = settings_of(folders)
+    assert [each["label"] for each in found["settings"]] == ["gigpo", "grpo"] and found["keys"] == ["credit.name"]
+    assert [each["values"] for each in found["settings"]] == [["gigpo"], ["grpo"]]
+    assert [(run["seed"], run["twice"]) for run in found["settings"][1]["runs"]] == [(0, False), (1, False), (1, True)]
+    answers = Answers(Shelf(tmp_path))
+    asked = answers("settings", {"runs": json.dumps(["grpo-0", "grpo-1", "absent"])})
+    assert [len(each["runs"]) for each in asked["settings"]] == [2] and asked["keys"] == []
+    for wrong in ("", "{", "5", "[1]", '"a"'):
+        with pytest.raises(tw.TurnwiseError):
+            answers("settings", {"runs": wrong})
+
+
+def test_a_recipe_that_cannot_be_read_is_a_setting_of_its_own(tmp_path: Path) -> None:
+    one, two = make_run(tmp_path, "one"), make_run(tmp_path, "two", more="start = 1979-05-27")
+    (one.folder / "config.toml").write_bytes(b"\xff")
+    assert len(settings_of({"one": one.folder, "two": two.folder})["settings"]) == 2

@@ -1,0 +1,54 @@
+"""Which of some runs differ by their seed alone, and what to call each setting: as `turnwise compare` groups and names them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from turnwise.errors import TurnwiseError
+from turnwise.pages.recipe import shown
+from turnwise.pages.shelf import read_recipe
+from turnwise.report.groups import ABSENT, gathered
+from turnwise.report.records import Record, flatten
+from turnwise.runs import plain
+from turnwise.secret import redacted
+
+
+def settings_of(folders: Mapping[str, Path]) -> dict[str, Any]:
+    """`settings`: each with its label, its runs and the values of the keys in which recipes differ (`keys`). A run with the same recipe and
+    the same seed as another one of its setting is the same result twice: it is marked, and counts in no mean."""
+    if not folders:
+        return {"keys": [], "settings": []}
+    groups, named = gathered([_record(name, folder) for name, folder in folders.items()])
+    keys = sorted({key for group in groups for key in group.differs})
+    told = []
+    for group in groups:
+        seen: set[int] = set()
+        runs = []
+        for record in group.records:
+            runs.append({"run": record.name, "seed": record.seed, "twice": record.seed in seen})
+            seen.add(record.seed)
+        values = {key: ABSENT if group.differs.get(key) is None else shown(group.differs[key]) for key in keys}
+        words = [values[key] if key.endswith(".name") else f"{key}={values[key]}" for key in named if values[key] != ABSENT]
+        told.append({"label": ", ".join(words) or group.label, "runs": runs, "values": [values[key] for key in keys]})
+    return {"keys": keys, "settings": told}
+
+
+def chosen(text: str) -> list[str]:
+    """The runs that a request names: a list as JSON."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise TurnwiseError(f"runs takes a JSON list of names, not {text[:80]!r}")
+    return list(dict.fromkeys(found))
+
+
+def _record(name: str, folder: Path) -> Record:
+    recipe = redacted(read_recipe(folder))
+    seed = recipe.get("seed", 0)
+    config = flatten(plain(recipe)) if recipe else {"run": name}  # a recipe that cannot be read is alike to none
+    return Record(name, folder, config, seed if isinstance(seed, int) else 0, 0.0)
