@@ -154,7 +154,9 @@ def test_a_line_does_not_depend_on_which_others_run_beside_it(grid: Case) -> Non
     schedule = Schedule(iterations=6)
     alone = train_case(grid, choose(["gae"]), 2, 0, schedule, lambda: None)["lines"]["gae"]
     among = train_case(grid, choose(["gigpo", "gae", "oracle"]), 2, 0, schedule, lambda: None)["lines"]["gae"]
-    assert alone == among
+    assert alone.keys() == among.keys() and alone["curve"] == pytest.approx(among["curve"], rel=1e-9, abs=1e-12)
+    for name in set(alone) - {"curve"}:  # sums of a batch of another size differ in their last bits on some processors
+        assert alone[name] == pytest.approx(among[name], rel=1e-9, abs=1e-12)
 
 
 def test_a_better_critic_gives_better_credit(grid: Case) -> None:

@@ -12,10 +12,12 @@ from turnwise.collect.rewards import TermFunction
 from turnwise.config import Config
 from turnwise.credit.registry import CreditFunction
 from turnwise.envs.base import Env
+from turnwise.envs.prompts.rows import read_rows, split_rows
 from turnwise.errors import TurnwiseError
-from turnwise.objects import Handed, short_name
+from turnwise.objects import Handed, put_back, short_name
 from turnwise.recipes import read_values, shipped_recipe
 
+FILES = ("env.options.file", "env.options.valid_file")
 PROMPTS = "prompts"  # the environment that is made of a file of prompts and a function
 ScoreFunction: TypeAlias = Callable[..., "float | bool | Mapping[str, Any]"]
 ReplyFunction: TypeAlias = Callable[..., "str | None"]
@@ -59,8 +61,11 @@ def as_recipe(recipe: RecipeLike | None, given: Given, overrides: Mapping[str, A
         changes |= _named("env", PROMPTS if given.prompts is not None else given.env, handed)
     if given.credit is not None:
         changes |= _named("credit", given.credit, handed)
+    if given.prompts is not None and given.reward is None and "env.options.score" not in changes:
+        raise TurnwiseError("prompts need a function that scores responses: --reward reward.py:score, or reward=score from Python")
     if given.prompts is not None:
         changes["env.options.file"] = _prompts(given.prompts, handed)
+        changes |= _panel(values, changes)
     if given.reply is not None:
         changes["env.options.reply"] = _reference(given.reply, handed)
     if given.reward is not None:
@@ -113,6 +118,17 @@ def _prompts(prompts: Any, handed: Handed) -> str:
     if not isinstance(prompts, Sequence):
         raise TurnwiseError(f"prompts are a JSONL file or a list of texts or rows, not {type(prompts).__name__}")
     return handed.name(list(prompts), importable=False, called="prompts")
+
+
+def _panel(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """An evaluation of all held-out prompts, where the file has fewer of them than the recipe asks for and nobody else said how many."""
+    asked = _at(values, "eval", "n")
+    if "eval.n" in changes or not isinstance(asked, int):
+        return {}
+    split = changes.get("eval.split", _at(values, "eval", "split") or Config.model_fields["eval"].default.split)
+    rows, held_out = (None if file is None else read_rows(put_back(file)) for file in map(changes.get, FILES))
+    found = len(split_rows(rows or [], held_out, split))
+    return {"eval.n": found} if 0 < found < asked else {}
 
 
 def _terms(reward: Any, handed: Handed) -> list[dict[str, Any]]:

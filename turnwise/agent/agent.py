@@ -76,6 +76,8 @@ class Agent:
         mark, said = self.chat.control.mark, f"<think>{self.chat.control.mark(thought)}</think>" if thought else ""
         if self.settings.style == "whole":
             return mark(action)
+        if self.settings.style == "text":
+            return Marked(f"{said}{mark(action)}")
         if self.settings.style == "tags":
             return Marked(f"{said}<action>{mark(action)}</action>")
         if self.settings.style == "verbs":

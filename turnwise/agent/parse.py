@@ -45,7 +45,7 @@ _CALL, _CALL_END = re.compile("<tool_call>", _FLAGS), re.compile("</tool_call>",
 
 
 class Parser:
-    """Reads responses in one style (`tags`, `whole`, `tool` or `verbs`) under one rule of validity."""
+    """Reads responses in one style (`tags`, `whole`, `text`, `tool` or `verbs`) under one rule of validity."""
 
     def __init__(self, style: str = "tags", valid: str = "parsed", tools: Sequence[Mapping[str, Any]] = ()):
         if style not in STYLES:
@@ -64,6 +64,8 @@ class Parser:
         if self.style == "whole":
             lines = answer.strip().splitlines()
             action, problem = (lines[0].strip(), "") if lines else ("", EMPTY)
+        elif self.style == "text":
+            action, problem = (answer.strip(), "") if answer.strip() else ("", EMPTY)
         elif self.style == "tool":
             action, problem = self._tool_call(answer)
         elif self.style == "verbs":

@@ -8,7 +8,7 @@ from typing import Any
 
 from turnwise.errors import TurnwiseError, unknown_name
 
-STYLES = ("tags", "whole", "tool", "verbs")
+STYLES = ("tags", "whole", "text", "tool", "verbs")
 VALID_RULES = ("parsed", "thought", "admissible")
 STYLE_OF_PROMPT = {
     "think": "tags",
@@ -18,6 +18,7 @@ STYLE_OF_PROMPT = {
     "remind": "whole",
     "tool": "tool",
     "search": "verbs",
+    "text": "text",
 }
 
 ACT_TOOL: Mapping[str, Any] = {
@@ -37,8 +38,8 @@ ACT_TOOL: Mapping[str, Any] = {
 @dataclass(frozen=True)
 class AgentSettings:
     """context: `window`, `full`, a registered name, or `path/to/file.py:Class`. history: how many past turns a window shows.
-    prompt: `think`, `react`, `plain`, `action`, `remind`, `tool`, `search`, or the path of a template.
-    parse: `tags`, `whole`, `tool`, `verbs`, or `auto` (what the prompt asks for).
+    prompt: `think`, `react`, `plain`, `action`, `remind`, `tool`, `search`, `text`, or the path of a template.
+    parse: `tags`, `whole`, `text`, `tool`, `verbs`, or `auto` (what the prompt asks for).
     valid: what a valid response needs: `parsed`, `thought` (also a closed <think> before the action), or `admissible`.
     show_actions: list the admissible actions in the prompt, less `hide_actions`. system: a system message, none where empty.
     max_prompt_tokens: the longest prompt. template_options: for the model's chat template, e.g. {"enable_thinking": False}.

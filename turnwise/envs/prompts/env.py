@@ -1,0 +1,135 @@
+"""An environment made of a file of prompts and a function: the response is the action, the function says what it was worth.
+
+    score(task, response)            → a number, a bool, or {"reward": …, "success": …, further numbers}
+    score(task, response, history)   → the same, with all messages so far
+    reply(task, history)             → the next message to the agent, or None when the dialogue is over
+
+`task` is the row of the file as a dictionary, with its `id`. `history` is a list of {"role", "content"}; its last message is the response.
+Without `reply` a task is one turn. With it, the score is asked for once, at the end: when `reply` gives None, or after `max_turns`
+responses.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from turnwise.envs.base import EpisodeOver, Observation, Transition
+from turnwise.envs.locate import SCORE, Kind, load_reference
+from turnwise.envs.prompts.rows import as_task, read_rows, split_rows
+from turnwise.errors import TurnwiseError
+from turnwise.tasks import Task, TaskSet
+
+REPLY = Kind("reply", takes=("task", "history"), gives=("str", "none", "observation"))
+
+
+class PromptsEnv:
+    """Your own prompts. `file`: JSONL, each row with a `prompt` and whatever the score needs, such as an `answer`. `score`: the function
+    that says what a response was worth. `valid_file`: held-out prompts; without it every tenth prompt, by its hash, is `valid` and another
+    tenth is `test`. `reply`: makes dialogues, of at most `max_turns` responses. `success_at`: the reward from which an attempt counts as a
+    success, where the score does not say so itself."""
+
+    def __init__(
+        self,
+        file: str | Sequence[Any],
+        score: str | Callable[..., Any],
+        valid_file: str | Sequence[Any] | None = None,
+        reply: str | Callable[..., Any] | None = None,
+        max_turns: int | None = None,
+        success_at: float = 1.0,
+    ):
+        self._rows, self._held_out = read_rows(file), read_rows(valid_file) if valid_file is not None else None
+        self._score = load_reference(score, SCORE) if isinstance(score, str) else score
+        self._reply = load_reference(reply, REPLY) if isinstance(reply, str) else reply
+        if reply is None and max_turns not in (None, 1):
+            raise TurnwiseError(
+                "prompts: max_turns goes with reply, the function that gives the next message; without it a task is one turn"
+            )
+        self.max_turns, self._success_at = (max_turns or 8) if reply is not None else 1, success_at
+        self._takes_history = _takes_history(self._score)
+        if not callable(self._score) or not callable(self._reply or self._score):
+            raise TurnwiseError("prompts: score and reply are functions, or their names as path/to/file.py:function")
+        self._task: Task | None = None
+        self._history: list[dict[str, str]] = []
+        if all(_answers(row) for row in self._rows):
+            self.expert = self._answers_of  # the rows say what a good response is: examples for a warm start
+
+    def tasks(self, split: str = "train") -> TaskSet:
+        """The prompts of a split."""
+        rows = split_rows(self._rows, self._held_out, split)
+        if not rows:
+            raise TurnwiseError(
+                f"none of the {len(self._rows)} prompts falls into the split {split!r}. Give held-out prompts in a file of their own "
+                "(env.options.valid_file), or more prompts"
+            )
+        return TaskSet([as_task(row, split, self._held_out is not None) for row in rows], f"prompts/{split}")
+
+    def reset(self, task: Task, seed: int = 0) -> Observation:
+        self._task, self._history = task, [{"role": "user", "content": str(task.data["prompt"])}]
+        return Observation(str(task.data["prompt"]))
+
+    def step(self, action: str) -> Transition:
+        if self._task is None:
+            raise EpisodeOver("the task is over: call reset first")
+        self._history.append({"role": "assistant", "content": action})
+        row = {"id": self._task.id, **self._task.data}
+        said = None
+        if self._reply is not None and len(self._history) < 2 * self.max_turns:
+            said = self._reply(row, [dict(message) for message in self._history])
+        if said is not None:
+            seen = said if isinstance(said, Observation) else Observation(_text(said, self._task))
+            self._history.append({"role": "user", "content": seen.text})
+            return Transition(seen)
+        history = ([dict(message) for message in self._history],) if self._takes_history else ()
+        reward, success, measures = worth(self._score(row, action, *history), self._task.id, self._success_at)
+        self._task = None
+        return Transition(Observation("over"), reward, True, success, {"measures": measures} if measures else {})
+
+    def _answers_of(self, task: Task) -> list[str]:
+        return _answers(task.data)
+
+
+def worth(said: Any, task: str, success_at: float = 1.0) -> tuple[float, bool, dict[str, float]]:
+    """What a score function gave as reward, success and further numbers. A bool is 1 or 0, and success; of a number the reward, success
+    from `success_at` on; a mapping names them, and its other numbers are reported as means."""
+    fields = dict(said) if isinstance(said, Mapping) else {"reward": said}
+    if "reward" not in fields:
+        raise TypeError(f'score gave {fields!r} for task {task}: a dictionary needs a "reward"')
+    given = fields.pop("reward")
+    if hasattr(given, "item") and getattr(given, "size", 2) == 1:
+        given = given.item()  # a number of numpy or torch
+    if isinstance(given, str | bytes) or not isinstance(given, int | float) or not math.isfinite(given):
+        raise TypeError(f"score gave {given!r} for task {task}: a finite number or a bool is needed")
+    success = bool(fields.pop("success", given if isinstance(given, bool) else given >= success_at))
+    numbers = {str(name): float(value) for name, value in fields.items() if isinstance(value, int | float) and math.isfinite(value)}
+    return float(given), success, numbers
+
+
+def _takes_history(score: Callable[..., Any]) -> bool:
+    """Whether the function wants the messages as well: it has a third parameter."""
+    try:
+        signature = inspect.signature(score)
+    except (TypeError, ValueError):
+        return False
+    for arguments in (("task", "response", "history"), ("task", "response")):
+        with suppress(TypeError):
+            signature.bind(*arguments)
+            return len(arguments) == 3
+    raise TurnwiseError(f"prompts: a score function takes (task, response) or (task, response, history), not {signature}")
+
+
+def _text(said: Any, task: Task) -> str:
+    if not isinstance(said, str):
+        raise TypeError(f"reply gave {type(said).__name__} for task {task.id}: the next message as text is needed, or None when it is over")
+    return said
+
+
+def _answers(row: Mapping[str, Any]) -> list[str]:
+    """What an expert would say: the row's `answer`, or one answer for each turn; none where it is something else."""
+    given = row.get("answer")
+    several = given if isinstance(given, list) else [given]
+    plain = [isinstance(answer, str | int | float) and not isinstance(answer, bool) for answer in several]
+    return [str(answer) for answer in several] if several and all(plain) else []

@@ -1,0 +1,106 @@
+"""A file of prompts as tasks: one line of JSON each, an id that says where it stands, and a split that depends on the prompt alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.tasks import Task
+
+SHARES = {"train": range(8), "valid": range(8, 9), "test": range(9, 10)}  # of ten, by the hash of a prompt
+
+
+def read_rows(file: str | Sequence[Any]) -> list[dict[str, Any]]:
+    """The rows of a JSONL file, or those that were handed in: each with `id` and `prompt`, and whatever else it had."""
+    if not isinstance(file, str):
+        return _checked([_row(given, f"prompt {number}", number) for number, given in enumerate(file, 1)], "the list of prompts")
+    path = Path(file).expanduser()
+    if not path.is_file():
+        raise TurnwiseError(f"there is no file of prompts {file} (looked in {Path.cwd()})")
+    stamp = path.stat()
+    return _read_file(file, str(path.resolve()), stamp.st_mtime_ns, stamp.st_size)
+
+
+@lru_cache(maxsize=8)
+def _read_file(file: str, path: str, changed: int, size: int) -> list[dict[str, Any]]:
+    """Every attempt has an environment of its own; the file is read once for all of them."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TurnwiseError(f"{file} cannot be read: {error}") from None
+    places = [(number, f"{file}, line {number}", line) for number, line in enumerate(lines, 1) if line.strip()]
+    return _checked([_row(_parsed(line, where), where, number) for number, where, line in places], file)
+
+
+def _checked(found: list[dict[str, Any]], where: str) -> list[dict[str, Any]]:
+    if not found:
+        raise TurnwiseError(f'{where} has no prompts: one line of JSON for each is needed, as {{"prompt": "2 + 2 =", "answer": "4"}}')
+    seen: dict[str, int] = {}
+    for number, row in enumerate(found, 1):
+        if seen.setdefault(row["id"], number) != number:
+            raise TurnwiseError(f"{where}: rows {seen[row['id']]} and {number} have the same id {row['id']!r}")
+    return found
+
+
+def _parsed(line: str, where: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise TurnwiseError(f'{where}: not JSON ({error}). Each line is one row, as {{"prompt": "…", "answer": "…"}}') from None
+
+
+def _row(given: Any, where: str, number: int) -> dict[str, Any]:
+    if isinstance(given, str):
+        given = {"prompt": given}
+    if not isinstance(given, Mapping):
+        raise TurnwiseError(f"{where}: a row is an object with a prompt, not {type(given).__name__}")
+    row = {str(key): value for key, value in given.items()}
+    row["prompt"] = _prompt(row, where)
+    row["id"] = str(row.get("id", number))
+    return row
+
+
+def _prompt(row: Mapping[str, Any], where: str) -> str:
+    """The prompt's text. `messages` may hold it as one message of the user: what comes before it is the recipe's to say."""
+    if "prompt" not in row and isinstance(messages := row.get("messages"), list):
+        single = messages[0] if len(messages) == 1 and isinstance(messages[0], Mapping) else {}
+        if single.get("role") != "user" or not isinstance(single.get("content"), str):
+            raise TurnwiseError(
+                f"{where}: messages may hold one message of the user. Write a longer dialogue as one prompt; a system message for all "
+                "prompts is agent.system, and later messages come from a reply function"
+            )
+        return str(single["content"])
+    if not isinstance(row.get("prompt"), str) or not row["prompt"].strip():
+        raise TurnwiseError(f'{where}: a row needs a "prompt" that is text and not empty; it has {", ".join(map(repr, row)) or "nothing"}')
+    return str(row["prompt"])
+
+
+def place_of(prompt: str) -> int:
+    """A number from 0 to 9 that depends on the prompt alone: the same prompt is always in the same split, whatever else the file has."""
+    return int.from_bytes(blake2b(prompt.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big") % 10
+
+
+def split_rows(rows: Sequence[Mapping[str, Any]], held_out: Sequence[Mapping[str, Any]] | None, split: str) -> list[Mapping[str, Any]]:
+    """The rows of a split: of one file by the hash of their prompts, or `train` and `valid` as two files have them."""
+    known = tuple(SHARES) if held_out is None else ("train", "valid")
+    if split not in known:
+        raise unknown_name("split of environment 'prompts':", split, known)
+    if held_out is None:
+        return [row for row in rows if place_of(row["prompt"]) in SHARES[split]]
+    both = {row["prompt"] for row in rows} & {row["prompt"] for row in held_out}
+    if both:
+        raise TurnwiseError(
+            f"{len(both)} prompts of valid_file are in file too (the first: {min(both)[:80]!r}): results on them would not count"
+        )
+    return list(rows if split == "train" else held_out)
+
+
+def as_task(row: Mapping[str, Any], split: str, apart: bool) -> Task:
+    """A row as a task; rows of a second file have ids of their own."""
+    data = {key: value for key, value in row.items() if key != "id"}
+    return Task(f"{split}-{row['id']}" if apart and split != "train" else row["id"], split, data)
