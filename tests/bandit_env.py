@@ -22,3 +22,16 @@ class Bandit:
 class Broken(Bandit):
     def step(self, action):
         raise RuntimeError("the lever came off")
+
+
+class Fickle(Bandit):
+    """Breaks in every other task."""
+
+    def reset(self, task, seed=0):
+        self.breaks = sum(map(ord, task.id)) % 2 == 1
+        return super().reset(task, seed)
+
+    def step(self, action):
+        if self.breaks:
+            raise RuntimeError("the lever came off")
+        return super().step(action)

@@ -23,7 +23,13 @@ NUMBERS = {
     "model.tiny.max_length": 512,
 }
 KINDS: dict[str, dict[str, Any]] = {
-    "plain": {"eval.every": 1, "agent.prompt": "think", "agent.context": "window"},
+    "plain": {
+        "eval.every": 1,
+        "agent.prompt": "think",
+        "agent.context": "window",
+        "agent.max_prompt_tokens": 400,
+        "model.tiny.max_length": 512,
+    },
     "several steps, the engine's log-probs": {"learner.minibatches": 2, "learner.old_logprobs": "auto", "objective.dual_clip": 3.0},
     "credit of 0 is left out": {"learner.skip_zero_credit": True, "credit.omega": 0.0, "collect.groups": 8, "collect.group_size": 2},
     "value head": {"credit.name": "gae", "learner.value.level": "turn", "objective.kl": "reward"},
@@ -36,14 +42,17 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "dynamic sampling": {"collect.strategy": "dynamic", "engine.name": "transformers"},
     "importance": {"objective.importance": "truncate", "learner.minibatches": 2},
-    "faults": {"env.name": BANDIT.replace(":Bandit", ":Broken")},
+    "faults": {"env.name": BANDIT.replace(":Bandit", ":Fickle"), "env.tasks": 40, "collect.groups": 8},
     "reward term": {"reward": True},
     "warm start": {**NUMBERS, "sft.tasks": 8, "sft.epochs": 1, "agent.max_invalid": 1, "agent.valid": "admissible"},
     "task types and a context that is too small": {
         "env.name": "household",
         "env.options": {"size": "tiny"},
         "env.max_turns": 2,
-        "agent.max_prompt_tokens": 60,
+        "agent.max_prompt_tokens": 100,
+        "model.tiny.max_length": 512,
+        "agent.show_actions": False,
+        "agent.prompt": "action",
     },
 }
 KINDS |= {f"objective {entry.name}": {"objective.name": entry.name} for entry in objectives.algorithms if entry.name != "clip"}
