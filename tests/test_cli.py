@@ -155,3 +155,79 @@ def test_no_help_text_is_cut_short(width: int) -> None:
     overview = " ".join(runner.invoke(app, ["--help"], terminal_width=width).output.split())
     for name, command in COMMANDS.items():
         assert f"{name} {command.short_help}" in overview
+
+
+@pytest.fixture(scope="module")
+def without_torch(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A path on which torch cannot be imported: what needs its seconds fails there."""
+    folder = tmp_path_factory.mktemp("without_torch")
+    (folder / "torch").mkdir()
+    (folder / "torch" / "__init__.py").write_text("raise RuntimeError('torch was imported')")
+    return f"{folder}{os.pathsep}{ROOT}"
+
+
+MISTAKES = {
+    "train credit.nmae=grpo": "unknown key nmae. Did you mean credit.name?",
+    "train --env nowhere.py:Env": "there is no file nowhere.py",
+    "train env.name=housold": "Did you mean 'household'?",
+    "train env.options.siez=tiny": "Did you mean 'size'?",
+    "train --resume nowhere": "nowhere is not a folder",
+    "sft leaner.lr=1": "Did you mean learner",
+    "sweep seed=0..2 credit.name=gigpo,grop": "Did you mean 'grpo'?",
+    "eval nowhere": "nowhere: there is no such folder",
+    "eval --agent exprt": "unknown agent 'exprt'. Did you mean 'expert'?",
+    "eval nowhere --n few": "--n takes a number of tasks, or all, not 'few'",
+    "play household --agent nowhere": "nowhere: there is no such folder",
+    "export nowhere model": "nowhere is not a folder",
+    "rescore nowhere": "nowhere is not a folder",
+    "trian": "Did you mean 'train'?",
+}
+
+
+@pytest.mark.parametrize("typed", MISTAKES)
+def test_a_wrong_word_is_reported_before_torch_is_imported(typed: str, without_torch: str, tmp_path: Path) -> None:
+    done = turnwise(*typed.split(), folder=tmp_path, PYTHONPATH=without_torch)
+    assert done.returncode == 2 and MISTAKES[typed] in done.stderr, done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_several_mistakes_are_several_lines(tmp_path: Path) -> None:
+    done = turnwise("train", "seed=-1", "iterations=many", "nonsense=1", folder=tmp_path)
+    lines = done.stderr.splitlines()
+    assert done.returncode == 2 and lines[0].startswith("error: recipe ") and len(lines) == 4
+    assert [text[:4] for text in lines[1:]] == ["  - "] * 3
+
+
+def test_nothing_at_all_shows_what_there_is() -> None:
+    done = turnwise()
+    assert done.returncode == 0 and done.stderr == "" and "Train an agent by a recipe" in done.stdout
+
+
+# panels
+
+
+class Told(Reporter):
+    def __init__(self) -> None:
+        self.title = ""
+
+    def begin(self, title: str, iterations: int, done: int) -> None:
+        self.title = title
+
+
+def test_an_evaluation_takes_the_panel_of_training_or_says_that_it_does_not(tmp_path: Path) -> None:
+    run = start(tmp_path, iterations=1, **{"eval.n": 3, "eval.seed": 5})
+    own = Run.open(run.folder).evaluation(1)
+
+    def told(**asked: Any) -> tuple[Any, str]:
+        reporter = Told()
+        return tw.evaluate(run.folder, reporter=reporter, **asked), reporter.title
+
+    same, words = told()
+    assert (same.panel_hash, same.panel_size, same.settings["seed"]) == (own["panel_hash"], 3, 5)
+    assert words.endswith("the panel that training measures on")
+    assert same.success.rate == own["success"]  # the same weights, tasks and chance
+    for asked in ({"n": 2}, {"seed": 6}, {"n": "all"}, {"split": "test"}):
+        other, words = told(**asked)
+        assert other.panel_hash != own["panel_hash"]
+        assert f"not the 3 tasks of valid that training measures on (panel {own['panel_hash']})" in words
+    assert told(n=3, seed=5, split="valid")[1].endswith("the panel that training measures on")

@@ -111,7 +111,7 @@ def test_a_server_that_answers_nothing_is_an_error_and_one_that_fails_at_times_a
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     with (
         serving(lambda handler, body, before: handler.answer({"error": f"bad key {SECRET}"}, 401)) as server,
-        pytest.raises(TurnwiseError, match=r"none of 2 attempts.*401.*\*\*\*") as caught,
+        pytest.raises(TurnwiseError, match=r"2 of 2 attempts.*401.*\*\*\*") as caught,
     ):
         tw.evaluate(env=COUNTER, n=2, **served(server.url))
     assert SECRET not in str(caught.value)

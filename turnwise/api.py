@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from turnwise import objects
 from turnwise.arguments import CreditLike, EnvLike, Given, PromptsLike, RecipeLike, ReplyFunction, RewardLike, as_recipe
 from turnwise.collect.faults import NEARLY_ALL, WHOSE, FaultWatch, spoilt
 from turnwise.config import Config
+from turnwise.early import check_trainable
 from turnwise.envs.blame import EnvironmentFault
 from turnwise.errors import TurnwiseError
 from turnwise.evaluation import Evaluation, run_panel
@@ -31,9 +32,9 @@ from turnwise.rollouts import Stop
 from turnwise.runs import CONFIG, Run
 from turnwise.state import restore
 from turnwise.system import System
+from turnwise.tasks import TaskSet
 from turnwise.trackers import Trackers, make_trackers
 from turnwise.train import loop
-from turnwise.unread import look_at
 
 PATIENCE = 600.0  # seconds for another evaluation of the same unfinished run to write out its weights
 
@@ -130,19 +131,6 @@ def go_on(run: Run, changes: Mapping[str, Any], reporter: Reporter | None = None
         return train_config(config, run, reporter)
 
 
-def check_trainable(config: Config, runs: bool = True) -> None:
-    """What would stop a run at once is said before its folder is made; unless `runs`, without running any code that the recipe names."""
-    if config.engine.name == "openai":
-        raise TurnwiseError(
-            "engine.name=openai plays with a server's model, whose weights cannot be trained from here. Train with engine.name=native or "
-            "transformers; measure the server with `turnwise eval --engine openai --url … --model …`"
-        )
-    if runs:
-        make_trackers(config.run.trackers, config.run.tracker_options)
-    else:
-        look_at(config)
-
-
 def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> Result:
     """Train in the run's folder, from its last checkpoint."""
     check_trainable(config)
@@ -202,10 +190,10 @@ def evaluate(
     prompts: PromptsLike | None = None,
     reply: str | ReplyFunction | None = None,
     split: str | None = None,
-    n: int | None = None,
-    seed: int = 0,
+    n: int | Literal["all"] | None = None,
+    seed: int | None = None,
     temperature: float | None = None,
-    repeats: int = 1,
+    repeats: int | None = None,
     quiet: bool = False,
     reporter: Reporter | None = None,
     trust: bool = False,
@@ -219,10 +207,12 @@ def evaluate(
     env         the environment, if not the run's own: a name, a class, a function that makes one, or the whole section
     reward      reward terms, if not the run's own; with prompts: the function that scores a response
     prompts     prompts to measure on, in place of an environment; `reply` goes with them
-    split, n    the tasks: `n` of the split, always the same ones (none: the whole split; the split of the recipe's evaluation)
-    seed        which tasks, and the chance that they meet
+    split, n    the tasks: `n` of the split, always the same ones. None: a run and a recipe on their own environment bring their panel, the
+                one that training measures on (`eval.split`, `eval.n`, `eval.seed`); with "all", another split, or anything else: the
+                whole split
+    seed        which tasks, and the chance that they meet; none: the recipe's own
     temperature 0 is greedy; none: the recipe's own
-    repeats     attempts at each task
+    repeats     attempts at each task; none: the recipe's own
     quiet       show nothing; `reporter` shows progress in another way
     trust       run the code that a run folder from elsewhere names
     overrides   settings of the recipe, as for `tw.train`
@@ -240,34 +230,65 @@ def evaluate_given(
     given: Given,
     overrides: Mapping[str, Any],
     split: str | None = None,
-    n: int | None = None,
-    seed: int = 0,
+    n: int | Literal["all"] | None = None,
+    seed: int | None = None,
     temperature: float | None = None,
-    repeats: int = 1,
+    repeats: int | None = None,
     reporter: Reporter | None = None,
     trust: bool = False,
 ) -> Evaluation:
     """What `evaluate` does, likewise."""
     reporter = reporter or Reporter()
     config, folder = source_config(source, given, overrides, trust, reporter.note)
-    split = split or config.eval.split
     shown: dict[str, Any] = {"say": reporter.note, "on_start": reporter.expect, "on_end": lambda trajectory: reporter.advance()}
     system = System(config, model_folder=folder, **shown)
     try:
-        panel = system.panel_of(split, n, seed)
-        system.look(panel)
-        reporter.begin(f"evaluation on {config.env.name}: {len(panel)} tasks of {split}", 0, 0)
+        chosen = choose_panel(system, says_how(source, given, overrides), split, n, seed, repeats)
+        system.look(chosen.panel)
+        warmth = config.eval.temperature if temperature is None else temperature
+        reporter.begin(chosen.words, 0, 0)
         reporter.phase("evaluation")
-        collector = system.collector(config.eval.temperature if temperature is None else temperature)
-        result = run_panel(collector, panel, seed, repeats)
+        collector = system.collector(warmth)
+        result = run_panel(collector, chosen.panel, chosen.seed, chosen.repeats)
+        reporter.end()
         report_faults(result, reporter, system.faults)
-        result.settings = settings_of(config, split, seed, collector.max_turns) | {
-            "temperature": config.eval.temperature if temperature is None else temperature
-        }
+        result.settings = settings_of(config, chosen.split, chosen.seed, collector.max_turns) | {"temperature": warmth}
         return result
     finally:
         reporter.end()
         system.close()
+
+
+class Chosen(NamedTuple):
+    """The tasks of an evaluation, and what is said of them."""
+
+    panel: TaskSet
+    split: str
+    seed: int
+    repeats: int
+    words: str
+
+
+def says_how(source: Any, given: Given, overrides: Mapping[str, Any]) -> bool:
+    """Whether a source says itself how it is measured: a run or a recipe on its own environment. Of a model, the environment was given."""
+    return source is not None and given.env is None and given.prompts is None and "env.name" not in overrides
+
+
+def choose_panel(
+    system: System, measured: bool, split: str | None, n: int | Literal["all"] | None, seed: int | None, repeats: int | None
+) -> Chosen:
+    """The panel that is meant; whether it is the one that training measured on is said in any case."""
+    own, env = system.config.eval, system.config.env.name
+    size = own.n if n is None and split is None and measured else None if n is None or n == "all" else n
+    chosen, chance = split or own.split, own.seed if seed is None else seed
+    panel = system.panel_of(chosen, size, chance)
+    words = f"evaluating on {env}: {len(panel)} tasks of {chosen} (panel {panel.hash})"
+    if measured:
+        same = size == own.n and (chosen, chance) == (own.split, own.seed)
+        of_run = panel if same else system.panel_of(own.split, own.n, own.seed)
+        other = f"not the {len(of_run)} tasks of {own.split} that training measures on (panel {of_run.hash})"
+        words += ", the panel that training measures on" if panel.hash == of_run.hash else f", {other}"
+    return Chosen(panel, chosen, chance, (own.repeats if measured else 1) if repeats is None else repeats, words)
 
 
 def settings_of(config: Config, split: str, seed: int, max_turns: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from turnwise.agent import Agent, Past, View
 from turnwise.agent.base import Context, Parsed, Prompt
@@ -22,7 +22,7 @@ from turnwise.agent.context import make_context
 from turnwise.agent.parse import split_thought
 from turnwise.agent.prompts import load_template
 from turnwise.agent.text import goal_of, well_formed
-from turnwise.api import report_faults, settings_of, source_config
+from turnwise.api import choose_panel, report_faults, says_how, settings_of, source_config
 from turnwise.arguments import Given
 from turnwise.build import agent_settings
 from turnwise.collect.collector import Collector, Start
@@ -60,10 +60,10 @@ def evaluate(
     *,
     env: str | None = None,
     split: str | None = None,
-    n: int | None = None,
-    seed: int = 0,
+    n: int | Literal["all"] | None = None,
+    seed: int | None = None,
     temperature: float | None = None,
-    repeats: int = 1,
+    repeats: int | None = None,
     trials: int = 3,
     examples: int = 0,
     reporter: Reporter | None = None,
@@ -73,18 +73,20 @@ def evaluate(
     """Play a panel with a model that is only prompted. `source` and the rest are as in `turnwise.evaluate`; what the recipe says about
     prompts gives way to the agent's own. `examples`: so many training tasks, solved by the environment's expert, are shown. `trials`: with
     reflexion, how many attempts a task gets; `result.settings["trials"]` then says success by trial."""
-    if agent == "reflexion" and repeats != 1:
+    if agent == "reflexion" and repeats not in (None, 1):
         raise TurnwiseError("--agent reflexion tries each task up to --trials times: --repeats does not go with it")
     config, folder = source_config(source, Given(env), {**AGENTS[agent], **overrides}, trust)
     config = with_examples(config, examples) if examples else config
-    reporter, split = reporter or Reporter(), split or config.eval.split
+    reporter = reporter or Reporter()
     warmth = config.eval.temperature if temperature is None else temperature
     shown: dict[str, Any] = {"say": reporter.note, "on_start": reporter.expect, "on_end": lambda trajectory: reporter.advance()}
     system = System(config, model_folder=folder, **shown)
     try:
-        panel = system.panel_of(split, n, seed)
+        panel, split, seed, repeats, words = choose_panel(system, says_how(source, Given(env), overrides), split, n, seed, repeats)
         system.look(panel)
         settings = settings_of(config, split, seed, system.max_turns)
+        reporter.begin(words, 0, 0)
+        reporter.phase("evaluation")
         settings |= {"temperature": warmth, "player": agent, "examples": examples, "model": str(source or config.engine.model)}
         if agent == "reflexion":
             collector = system.collector(warmth)
@@ -93,10 +95,12 @@ def evaluate(
             settings["trials"] = [{"trial": k, "success": s.rate, "n": s.n, "interval": list(s.interval)} for k, s in enumerate(shares, 1)]
         else:
             result = run_panel(system.collector(warmth), panel, seed, repeats)
+        reporter.end()
         report_faults(result, reporter, system.faults)
         result.settings = settings
         return result
     finally:
+        reporter.end()
         system.close()
 
 

@@ -133,9 +133,12 @@ def play(
     from turnwise.envs.play import play as play_game
 
     if agent is not None:
-        from turnwise.watch import watch as watch_agent
+        from turnwise.early import look_at_player
 
         options = parse_options(option)
+        look_at_player(agent, env, options)  # before torch is imported
+        from turnwise.watch import watch as watch_agent
+
         watch_agent(agent, env, task=task, split=split, n=n, seed=seed, temperature=temperature, max_turns=max_turns, options=options)
         return
     if env is None:
@@ -229,11 +232,15 @@ def evaluate(
     prompts: Prompts = None,
     reward: RewardName = None,
     reply: Reply = None,
-    split: Annotated[str | None, typer.Option(help="The split, if not the run's own evaluation split.")] = None,
-    n: Annotated[int | None, typer.Option(min=1, help="Tasks of the panel; without it the whole split.")] = None,
-    seed: Annotated[int, typer.Option(help="Which tasks make the panel, and the chance they meet.")] = 0,
+    split: Annotated[str | None, typer.Option(help="The whole of another split, if not the run's own panel.")] = None,
+    n: Annotated[
+        str | None, typer.Option(metavar="N", help="Tasks of the panel, or all. Default: a run's or recipe's own panel, else all.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Which tasks make the panel, and the chance they meet. Default: the recipe's (eval.seed).")
+    ] = None,
     temperature: Annotated[float | None, typer.Option(min=0, help="Sampling temperature; 0 is greedy. Default: the recipe's.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Attempts at each task.")] = 1,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Attempts at each task. Default: the recipe's (eval.repeats).")] = None,
     engine: Annotated[str | None, typer.Option(help="native, transformers, or openai: a server. Default: the recipe's.")] = None,
     url: Annotated[str | None, typer.Option(help="The server's address, as http://127.0.0.1:8000/v1; its key: OPENAI_API_KEY.")] = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="The model's name on the server.")] = None,
@@ -355,6 +362,9 @@ def rescore(
     trust: Trust = False,
 ) -> None:
     """Play an evaluation's stored actions again in the environment as it is now, and write the new scores beside the old."""
+    from turnwise.runs import Run
+
+    Run.open(run)  # before torch is imported
     from turnwise.rescore import rescore as score_again
     from turnwise.rescore import words
 
@@ -371,6 +381,9 @@ def export(
     trust: Trust = False,
 ) -> None:
     """Write a run's weights as a model folder that transformers loads."""
+    from turnwise.runs import Run
+
+    Run.open(run)  # before torch is imported
     from turnwise.api import export as write
 
     say(f"written: {write(run, out, merged=not adapters, best=best)}")

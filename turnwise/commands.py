@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.table import Table
 from rich.text import Text
 
+from turnwise.collect.player_policy import PLAYERS
 from turnwise.config import Config
 from turnwise.console import Console
+from turnwise.early import look, read_source
 from turnwise.errors import Stopped, TurnwiseError, unknown_name
 from turnwise.evaluation import Evaluation, Share, run_panel
 from turnwise.files import write_text_atomically
@@ -36,20 +38,24 @@ def train(
     reply: str | None = None,
 ) -> int:
     """`turnwise train`. The exit code: 0, or 130 where it was interrupted."""
-    from turnwise import api
     from turnwise.arguments import Given, as_recipe
-    from turnwise.report.summary import closing_words, in_words, measured_words
-    from turnwise.resume import resumed_config
 
     if recipe is not None and is_override(recipe):  # the first override stands where a recipe may stand
         overrides, recipe = [recipe, *overrides], None
     given, typed = Given(env, reward, None, prompts, reply), dict(parse_override(text) for text in overrides)
     if resume is not None and recipe:
         raise TurnwiseError(f"a resumed run keeps its recipe: give either --resume RUN, or {recipe}")
-    console = Console()
     source = None if resume else recipe or given.default_recipe or shipped_recipe("quickstart")
+    values, changes, name = as_recipe(Run.open(resume).folder / CONFIG if resume else source, given, typed)
+    config = overridden(values, changes, name)  # a mistake is told before torch is imported
+    if not resume:  # a run brings what it names
+        look(config, hub=not dry_run)
+    from turnwise import api
+    from turnwise.report.summary import closing_words, in_words, measured_words
+    from turnwise.resume import resumed_config
+
+    console = Console()
     if dry_run:
-        values, changes, name = as_recipe(Run.open(resume).folder / CONFIG if resume else source, given, typed)
         config = resumed_config(Run.open(resume), changes) if resume else overridden(values, changes, name)
         api.check_trainable(config, runs=False)
         console.print(Text(to_toml(config)), soft_wrap=True)
@@ -183,10 +189,10 @@ def evaluate(
     agent: str | None,
     env: str | None,
     split: str | None,
-    n: int | None,
-    seed: int,
+    n: str | None,
+    seed: int | None,
     temperature: float | None,
-    repeats: int,
+    repeats: int | None,
     as_json: bool,
     save: str | None = None,
     trials: int = 3,
@@ -199,14 +205,20 @@ def evaluate(
     if source is not None and is_override(source):
         overrides, source = [source, *overrides], None
     changes = dict(parse_override(text) for text in overrides) | changes
-    console = Console(stderr=as_json)
-    common: dict[str, Any] = {"env": env, "split": split, "n": n, "seed": seed, "temperature": temperature, "repeats": repeats}
+    size = panel_size(n)
+    common: dict[str, Any] = {"env": env, "split": split, "n": size, "seed": seed, "temperature": temperature, "repeats": repeats}
+    common["reporter"] = reporter(Console(stderr=True))  # standard output is the result alone
+    if prompts is None and (agent in PROMPTED or (agent is None and (source is not None or changes.get("engine.name") == "openai"))):
+        named = read_source(source, env, changes)
+        if named.run is None:  # a run brings what it names
+            look(named.config)
     if agent in PROMPTED:
         from turnwise import baselines
 
-        result = baselines.evaluate(agent, source, trials=trials, examples=examples, reporter=reporter(console), **common, **changes)
+        result = baselines.evaluate(agent, source, trials=trials, examples=examples, **common, **changes)
     elif agent is not None:
-        result = evaluate_player(agent, source, env, split, n, seed, repeats, changes)
+        whole = None if size == "all" else size
+        result = evaluate_player(agent, source, env, split, whole, seed or 0, repeats or 1, changes)
     elif source is None and changes.get("engine.name") != "openai":
         raise TurnwiseError(
             "say what to evaluate: a run, a model folder or a recipe (with --agent plain|react|reflexion: by prompting alone); "
@@ -218,7 +230,7 @@ def evaluate(
         from turnwise.arguments import Given
 
         given = Given(env, reward, None, prompts, reply)
-        result = api.evaluate_given(source, given, changes, split, n, seed, temperature, repeats, reporter(console))
+        result = api.evaluate_given(source, given, changes, split, size, seed, temperature, repeats, common["reporter"])
     if save is not None:
         write_text_atomically(save, json.dumps(result.record(), allow_nan=False, default=float) + "\n")
         say(f"written: {save}", err=True)
@@ -226,27 +238,36 @@ def evaluate(
         by_trial = {"trials": result.settings["trials"]} if "trials" in result.settings else {}
         say(json.dumps(result.to_dict() | by_trial, indent=2))
     else:
-        show_evaluation(console, result)
+        show_evaluation(Console(), result)
+
+
+def panel_size(text: str | None) -> int | Literal["all"] | None:
+    """What --n says: a number of tasks, or all of them."""
+    if text is None or text == "all":
+        return text  # type: ignore[return-value]
+    if not text.isdecimal() or int(text) < 1:
+        raise TurnwiseError(f"--n takes a number of tasks, or all, not {text!r}")
+    return int(text)
 
 
 def evaluate_player(
     agent: str, source: str | None, env: str | None, split: str | None, n: int | None, seed: int, repeats: int, changes: dict[str, Any]
 ) -> Evaluation:
     """A random or expert agent through the same collector: the first thing to try on a new environment."""
+    if agent not in PLAYERS:
+        raise unknown_name("agent", agent, [*PLAYERS, *PROMPTED])
+    if source is not None:
+        raise TurnwiseError(f"--agent {agent} plays without a model: leave the run or model out, and name an environment with --env")
+    config = look(Config.load(None, {"agent.max_prompt_tokens": 500, **changes, **({"env.name": env} if env else {})}))
     from turnwise import api
     from turnwise.collect.collector import Collector
-    from turnwise.collect.player_policy import PLAYERS, PlayerPolicy, player
+    from turnwise.collect.player_policy import PlayerPolicy, player
     from turnwise.collect.players import Advised
     from turnwise.envs.pool import Pool
     from turnwise.envs.registry import portable
     from turnwise.system import System
     from turnwise.warmstart import has_expert
 
-    if agent not in PLAYERS:
-        raise unknown_name("agent", agent, [*PLAYERS, *PROMPTED])
-    if source is not None:
-        raise TurnwiseError(f"--agent {agent} plays without a model: leave the run or model out, and name an environment with --env")
-    config = Config.load(None, {"agent.max_prompt_tokens": 500, **changes, **({"env.name": env} if env else {})})
     system, policy = System(config), PlayerPolicy(player(agent))
     if agent == "expert" and not has_expert(config.env.name, dict(config.env.options)):
         raise TurnwiseError(f"environment {config.env.name!r} has no expert: it needs expert(task) or expert_action()")

@@ -7,7 +7,8 @@ by its own registry. What is set here is saved with the run, whole.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from turnwise import trust as trusting
+from turnwise.errors import TurnwiseError
 from turnwise.options import mistaken
 from turnwise.secret import secrets_in
 
@@ -211,6 +213,14 @@ class Named(Section):
         """The options that were given."""
         return dict(self.model_extra or {})
 
+    def check_names(self, known: Iterable[str]) -> None:
+        """A key that is no option of what is named may be one of the section's own, misspelt."""
+        own = list(type(self).model_fields)
+        for key in self.options:
+            near = get_close_matches(key, [*own, *known], n=1, cutoff=0.6) if key not in known else []
+            if near and near[0] in own:
+                raise TurnwiseError(f"unknown key {key}. Did you mean {type(self).__name__.lower()}.{near[0]}?")
+
 
 class Credit(Named):
     """Who deserves what. Further keys are the algorithm's own options: see `turnwise algos NAME`."""
@@ -223,6 +233,7 @@ class Credit(Named):
         from turnwise.credit import algorithms
 
         if ":" not in self.name:
+            self.check_names(algorithms[self.name].options)
             algorithms[self.name].bind(self.options, algorithms.kind)
         return self
 
@@ -251,8 +262,12 @@ class Objective(Named):
 
     @model_validator(mode="after")
     def _known(self) -> Objective:
-        from turnwise.objectives import Loss
+        usual = type(self).model_fields
+        if all(getattr(self, key) == usual[key].default for key in ("name", "importance", "importance_options")) and not self.options:
+            return self  # nothing that would have to be looked up, which takes torch's seconds
+        from turnwise.objectives import Loss, algorithms
 
+        self.check_names(algorithms[self.name].options)
         Loss(self.name, self.options, importance=self.importance, importance_options=self.importance_options)
         return self
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnwise.config import Config
 from turnwise.errors import TurnwiseError
+from turnwise.hub import place
 
 if TYPE_CHECKING:
     from turnwise.envs.scripts import Limits
@@ -96,10 +97,11 @@ def tokenizer_of(path: str | Path) -> Any:
     """The tokenizer in a model's folder."""
     from transformers import AutoTokenizer
 
+    where = place(path)
     try:
-        return AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(where, trust_remote_code=False)
     except Exception as error:
-        if not Path(path).exists():
+        if not Path(where).exists():
             raise TurnwiseError(f"model {path}: there is no such folder here, and no hub gave it ({_line(error)})") from error
         raise TurnwiseError(
             f"model {path}: its tokenizer cannot be loaded ({_line(error)}). A model folder needs its tokenizer's files"
@@ -120,7 +122,7 @@ def load_folder(path: str | Path) -> tuple[Any, Any]:
     try:
         kind = AutoModelForImageTextToText if sees(path) else AutoModelForCausalLM
         with no_progress_bar():
-            model = kind.from_pretrained(str(path), dtype=torch.float32, use_safetensors=True, trust_remote_code=False)
+            model = kind.from_pretrained(place(path), dtype=torch.float32, use_safetensors=True, trust_remote_code=False)
     except Exception as error:
         raise TurnwiseError(f"model {path} cannot be loaded: {_line(error)}") from error
     return model.eval(), tokenizer
@@ -130,7 +132,7 @@ def sees(path: str | Path) -> bool:
     """Whether the model in a folder is one that takes images besides text."""
     from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, AutoConfig
 
-    config = AutoConfig.from_pretrained(str(path), trust_remote_code=False)
+    config = AutoConfig.from_pretrained(place(path), trust_remote_code=False)
     return hasattr(config, "vision_config") and type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 
@@ -143,7 +145,9 @@ def load_vision(path: str | Path | None) -> Vision | None:
     try:
         if path is None or not sees(path):
             return None
-        processor = AutoProcessor.from_pretrained(str(path), trust_remote_code=False)
+        processor = AutoProcessor.from_pretrained(place(path), trust_remote_code=False)
+    except TurnwiseError:
+        raise
     except Exception as error:
         raise TurnwiseError(
             f"model {path}: it takes images, and its processor cannot be loaded ({_line(error)}). "

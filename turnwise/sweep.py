@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from turnwise.api import check_trainable
 from turnwise.config import Config
+from turnwise.early import check_trainable
 from turnwise.errors import TurnwiseError
 from turnwise.files import write_text_atomically
 from turnwise.grid import points, read_grid

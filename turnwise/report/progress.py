@@ -130,7 +130,9 @@ class Panelled(Plain):
     def begin(self, title: str, iterations: int, done: int) -> None:
         self._title, self._number = title, done
         self._iterations, self._done_before, self._started = iterations, done, None
-        self._live = Live(console=self.console, refresh_per_second=4, get_renderable=self._render)
+        if not iterations:  # an evaluation or a warm start alone: its panel goes, this line stays
+            self._say(title)
+        self._live = Live(console=self.console, refresh_per_second=4, get_renderable=self._render, transient=not iterations)
         self._live.start()
 
     def phase(self, name: str, total: int | None = None) -> None:
@@ -163,11 +165,10 @@ class Panelled(Plain):
                 "speed", f"{speed}, {duration(self._metrics.get('time/iteration', 0))} an iteration, {self._left(self._number)} left"
             )
         bar = Table.grid(expand=True)  # a bar alone ends no line: what follows would stand behind it and be cut off
-        bar.add_row(ProgressBar(total=max(self._iterations, 1), completed=self._number))
-        far: list[Any] = (
-            [Text(f"iteration {self._number} of {self._iterations}"), bar] if self._iterations else []
-        )  # an evaluation has none
-        return Panel(Group(*far, table), title=Text(self._title), title_align="left")
+        done, total = (self._number, self._iterations) if self._iterations else (self._count, self._total or 1)
+        bar.add_row(ProgressBar(total=total, completed=min(done, total)))
+        place = [Text(f"iteration {self._number} of {self._iterations}")] if self._iterations else []
+        return Panel(Group(*place, bar, table), title=Text(self._title), title_align="left")
 
     def _progress(self) -> str:
         """One unit everywhere: attempts that are over, of those that the phase has said it will make."""
