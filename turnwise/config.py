@@ -350,10 +350,13 @@ class Sft(Section):
     until: float | None = Field(None, gt=0, le=1)
     """Stop earlier, once this share of `look_tasks` training tasks is won, one attempt at each as in training: what is left to learn is
     then left to reinforcement, whatever the seed. None: no look."""
+    at_least: float | None = Field(None, gt=0, le=1)
+    """Measure after the last step, and go on while less than this share of `look_tasks` training tasks is won: half as many steps again, at most
+    four times. None: no measurement."""
     look_every: int = Field(10, ge=1)
     """With until: optimiser steps between two looks."""
     look_tasks: int = Field(48, ge=1)
-    """With until: how many tasks a look plays."""
+    """With until and at_least: how many tasks a measurement plays."""
     lr: float = Field(1e-3, gt=0)
     """Learning rate."""
     prompt_weight: float = Field(0.0, ge=0)

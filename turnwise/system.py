@@ -30,9 +30,8 @@ from turnwise.envs.scripts import Limits
 from turnwise.errors import TurnwiseError
 from turnwise.evaluation import Evaluation, check_disjoint, run_panel
 from turnwise.exchange import read_trajectories
+from turnwise.imitation import imitate
 from turnwise.learn.learner import Learner
-from turnwise.learn.settings import OptimiserSettings
-from turnwise.learn.sft import SftSettings, warm_start
 from turnwise.learn.values import targets_of
 from turnwise.report.progress import told_after
 from turnwise.rollouts import Rollouts, Trajectory
@@ -291,16 +290,13 @@ class System:
         own = self.config.sft
         if own is None:
             return {}
-        if own.until is not None and own.file is None and not has_expert(self.config.env.name, dict(self.config.env.options)):
-            own = own.model_copy(update={"until": None})  # chance teaches to speak, not to win
+        measured = own.until is not None or own.at_least is not None
+        if measured and own.file is None and not has_expert(self.config.env.name, dict(self.config.env.options)):
+            own = own.model_copy(update={"until": None, "at_least": None})  # chance teaches to speak, not to win
         examples = self._examples(own, on_task)
         if examples is None or self.cancelled():
             return {}
-        optimiser = OptimiserSettings(own.lr, own.schedule, own.warmup, weight_decay=self.config.learner.weight_decay)
-        settings = SftSettings(own.epochs, own.steps, own.batch_tokens, own.prompt_weight, optimiser, own.look_every, own.until or 1.0)
-        order, look = derive(self.config.seed, "warm start order"), None if own.until is None else self._look(own.until, own.look_tasks)
-        metrics = warm_start(self.learner, examples, settings, order, look, self.cancelled)
-        self._tell_weak_start(own, metrics)
+        metrics = imitate(self, own, examples)
         if self.config.model.lora is None:
             self.learner.reset_reference()
         elif self.config.objective.kl != "off":
@@ -377,32 +373,6 @@ class System:
         """Without the attempts that a fault has ended, which are told of; an error where nearly all are like that."""
         self.faults.look(played)
         return [trajectory for trajectory in played if not spoilt(trajectory)]
-
-    def _tell_weak_start(self, own: Sft, metrics: dict[str, float]) -> None:
-        """A warm start that ended before it was good enough is said to be one: what follows may have nothing to reinforce."""
-        won = metrics.get("success", 0.0)
-        if own.until is None or won >= own.until or self.cancelled():
-            return
-        self.say(
-            f"warning: the warm start ended after {metrics['steps']:.0f} steps at {won:.0%} of {own.look_tasks} training tasks, below "
-            f"sft.until={own.until:g}. Raise sft.steps (or sft.epochs), or look at sft.lr and sft.tasks"
-        )
-
-    def _look(self, enough: float, count: int) -> Callable[[], float]:
-        """Measures the share of `count` training tasks that the model, as it is, wins: always the same tasks, with the same chance. A first
-        part that lies far below `enough` speaks for the whole, so that the many looks before a model can play cost little."""
-        starts = Plan(self.tasks, derive(self.config.seed, "look"), 1).starts(0, count)
-        first = starts[: -(-count // 4)]
-
-        def won(some: Sequence[Start]) -> int:
-            return sum(trajectory.success for trajectory in self.collector().run(some))
-
-        def look() -> float:
-            self.engine.refresh()
-            part = won(first)
-            return part / len(first) if part < enough * len(first) / 2 else (part + won(starts[len(first) :])) / count
-
-        return look
 
     def evaluate(self) -> Evaluation:
         """The recipe's evaluation with the weights as they are."""
