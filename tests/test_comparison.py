@@ -298,7 +298,7 @@ def test_damage_in_a_run_is_named_with_its_place(tmp_path: Path) -> None:
     metrics, evaluated = run / "metrics.jsonl", run / "evals" / "000020.json"
     lines = metrics.read_bytes().splitlines(keepends=True)
     metrics.write_bytes(b"".join([lines[0], b"\xff\xfe\n", *lines[2:]]))
-    with pytest.raises(TurnwiseError, match=r"metrics\.jsonl, line 2: not JSON"):
+    with pytest.raises(TurnwiseError, match=r"metrics\.jsonl, line 2: not a line that a run writes"):
         tw.compare([run])
     metrics.write_bytes(b"".join(lines))
     evaluated.write_bytes(b"\xff")

@@ -131,10 +131,11 @@ def test_credit_a_token_weighs_each_token_by_its_own() -> None:
     turn_credit = np.random.default_rng(0).normal(size=len(rollouts))
     assert rollouts.tokens is not None
     repeated = np.repeat(turn_credit, rollouts.tokens)
-    same = [GradientOf(Learner(tiny(), settings))(found, rollouts, values) for values in (turn_credit, repeated)]
+    given = (turn_credit, credit.Credit(repeated.copy(), "token"))
+    same = [GradientOf(Learner(tiny(), settings))(found, rollouts, values) for values in given]
     assert_same(*same)
     repeated[0] += 1
-    other = GradientOf(Learner(tiny(), settings))(found, rollouts, repeated)
+    other = GradientOf(Learner(tiny(), settings))(found, rollouts, credit.Credit(repeated, "token"))
     assert (other["lm_head.weight"] - same[0]["lm_head.weight"]).abs().max() > 1e-3
 
 

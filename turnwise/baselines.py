@@ -42,6 +42,7 @@ from turnwise.rollouts import Trajectory
 from turnwise.seeds import derive
 from turnwise.system import System
 from turnwise.tasks import Task
+from turnwise.warmstart import has_expert
 
 AGENTS: Mapping[str, Mapping[str, Any]] = {
     "plain": {"agent.prompt": "plain"},
@@ -120,6 +121,8 @@ def with_examples(config: Config, count: int) -> Config:
 def solved(config: Config, count: int) -> Iterable[list[tuple[str, str]]]:
     """Observations and the expert's actions on the first training tasks that it solves."""
     system = System(config)
+    if not has_expert(config.env.name, dict(config.env.options)):
+        raise TurnwiseError(f"--examples {count}: environment {config.env.name!r} has no expert (expert(task) or expert_action())")
     factory, found = Advised(portable(config.env.name, config.env.options)), 0
     with system.limits.pool(factory, len(system.tasks)) as pool:
         for steps in play_all(pool, (expert_steps(task, system.max_turns) for task in system.tasks)):

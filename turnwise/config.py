@@ -351,8 +351,8 @@ class Sft(Section):
     """Stop earlier, once this share of `look_tasks` training tasks is won, one attempt at each as in training: what is left to learn is
     then left to reinforcement, whatever the seed. None: no look."""
     at_least: float | None = Field(None, gt=0, le=1)
-    """Measure after the last step, and go on while less than this share of `look_tasks` training tasks is won: half as many steps again, at most
-    four times. None: no measurement."""
+    """Measure after the last step, and go on while less than this share of `look_tasks` training tasks is won: half as many steps
+    again, at most four times. None: no measurement."""
     look_every: int = Field(10, ge=1)
     """With until: optimiser steps between two looks."""
     look_tasks: int = Field(48, ge=1)
