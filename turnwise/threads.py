@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-PER_THREAD = 4_000_000  # parameters that give one more thread enough to do; measured by benchmarks/threads.py
+PER_THREAD = 1_000_000  # parameters that give one more thread enough to do; measured by benchmarks/threads.py
 CORES = "TURNWISE_CORES"  # how many of the machine's cores a process may count on, where it shares them with others
 QUIET = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}  # GNU's and LLVM's OpenMP
 
