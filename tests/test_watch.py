@@ -106,7 +106,7 @@ def test_the_command_line_watches_in_plain_lines(run: Path, tmp_path: Path) -> N
     [
         (["play"], "say what to play"),
         (["play", "--agent", "expert"], "say what the expert agent should play"),
-        (["play", COUNTER, "--agent", "nobody"], "neither a run"),
+        (["play", COUNTER, "--agent", "nobody"], "no such folder. What can play"),
         (["play", COUNTER, "--agent", "expert"], "no expert"),
         (["play", "household", "--agent", "random", "--split", "vald"], "vald"),
     ],

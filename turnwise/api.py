@@ -179,7 +179,8 @@ def with_way_on(fault: EnvironmentFault, run: Run) -> EnvironmentFault:
 def keep_tokenizer(run: Run, system: System) -> None:
     """Keep the words of a tiny model in the run's folder, from which `export` makes its weights a model without the environment."""
     if system.config.model.path is None and not run.tokenizer.exists():
-        write_folder(run.tokenizer, system.tokenizer.save_pretrained)
+        with run.writing():
+            write_folder(run.tokenizer, system.tokenizer.save_pretrained)
 
 
 def evaluate(

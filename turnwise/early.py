@@ -40,7 +40,7 @@ def read_source(source: str | Path | None, env: str | None, overrides: Mapping[s
         return Source(Config.load(path / CONFIG, changes), run=Run.open(path))
     if not (path / "config.json").is_file():
         what = "there is no such folder" if not path.exists() else f"it is neither a run (no {CONFIG}) nor a model folder (no config.json)"
-        raise TurnwiseError(f"{path}: {what}")
+        raise TurnwiseError(f"{path}: {what}. What can play: a run's folder, a model's folder, a recipe, or `random` and `expert`")
     if env is None:
         raise TurnwiseError(f"{path} is a model: say which environment it should play (env=…)")
     return Source(Config.load(None, {"model.path": str(path), **changes}))

@@ -66,7 +66,7 @@ class Run:
             except OSError as error:
                 raise TurnwiseError(f"cannot make the run's folder {folder}: {error.strerror}") from error
             run = cls(folder)
-            with run._writing():
+            with run.writing():
                 run._lock = Lock(folder, doing) if doing is not None else None
                 write_text_atomically(folder / CONFIG, config_text)
             remember(folder, tomllib.loads(config_text))
@@ -115,7 +115,8 @@ class Run:
             sweep_files(self.folder / part)
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def writing(self) -> Iterator[None]:
+        """What the operating system refuses to write is said in words, with the way on."""
         try:
             yield
         except OSError as error:
@@ -153,7 +154,7 @@ class Run:
     def _append(self, name: str, record: Mapping[str, Any]) -> None:
         line = json.dumps(record, allow_nan=False, default=float) + "\n"
         self._logs[name].append(line)
-        with self._writing(), (self.folder / name).open("a", encoding="utf-8") as file:
+        with self.writing(), (self.folder / name).open("a", encoding="utf-8") as file:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
@@ -203,7 +204,7 @@ class Run:
         """Forget everything after an iteration: what a checkpoint of that iteration does not know of. `waiting`: it is not evaluated and
         not logged yet. `logs` are the checkpoint's own: they are put back where a file says something else, which is then kept aside."""
         logged = iteration - 1 if waiting else iteration
-        with self._writing():
+        with self.writing():
             for name in (METRICS, WARNINGS):
                 text = logs[name] if logs is not None else self._lines_until(name, logged)
                 self._put_back(name, text, say)
@@ -244,7 +245,7 @@ class Run:
         if keep == 0:
             return
         folder = self.folder / "rollouts"
-        with self._writing():
+        with self.writing():
             rollouts.save(folder / f"{iteration:06d}.npz")
             write_texts(folder / f"{iteration:06d}.jsonl.gz", trajectories)
             if tokens:
@@ -269,7 +270,7 @@ class Run:
         """One evaluation: what came out, task by task, and the attempts' texts. Evaluations are small, and all of them stay."""
         folder = self.folder / "evals"
         record = {"iteration": iteration} | dict(settings) | result.to_dict() | {"outcomes": result.outcomes()}
-        with self._writing():
+        with self.writing():
             write_texts(folder / f"{iteration:06d}.jsonl.gz", result.trajectories)
             write_text_atomically(folder / f"{iteration:06d}.json", json.dumps(record, allow_nan=False, default=float) + "\n")
 
@@ -312,7 +313,7 @@ class Run:
         return load_pictures(path) if path.exists() else {}
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        with self._writing():
+        with self.writing():
             write_text_atomically(self.folder / SUMMARY, json.dumps(summary, indent=2, allow_nan=False, default=float) + "\n")
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from turnwise.envs.worker import MEGABYTE, play_requests
+from turnwise.terminal import say
 
 CAN_FORK = sys.platform == "linux"  # elsewhere system libraries do not survive it
 POLL_SECONDS = 0.02
@@ -86,7 +87,7 @@ def _live(channel: int, setup: Inherited, parent: int) -> None:
         play_requests(Connection(channel), parent, lambda: setup.factory, memory, setup.memory_mb)
         code = 0
     except BaseException:
-        traceback.print_exc()
+        say(traceback.format_exc(), err=True)
     finally:
         os._exit(code)
 
