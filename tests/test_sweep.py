@@ -167,7 +167,7 @@ def test_a_run_that_fails_does_not_stop_the_others_and_finished_ones_are_skipped
     sweep = run(recipe, values, out)
     good, bad = sweep.jobs
     assert (good.state, bad.state, sweep.exit_code) == ("finished", "failed", 1)
-    assert "Broken" in bad.message and bad.exit_code == 2 and good.success is not None and good.iteration == 2
+    assert "the lever came off" in bad.message and bad.exit_code == 2 and good.success is not None and good.iteration == 2
     kept = json.loads((out / "sweep.json").read_text())["runs"]
     assert [entry["state"] for entry in kept] == ["finished", "failed"] and kept[0]["changes"]["env.name"] == BANDIT
     stamp = (good.folder / "metrics.jsonl").stat().st_mtime_ns

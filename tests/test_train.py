@@ -406,8 +406,12 @@ def test_a_full_disk_anywhere_in_the_run_is_a_clear_error_and_loses_nothing(
 
 
 def test_a_model_that_cannot_be_written_is_written_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*rest: Any) -> None:
-        raise OSError(28, "No space left on device")
+    swap = saving._swap
+
+    def full(new: Path, path: Path) -> None:
+        if path.name == "model":
+            raise OSError(28, "No space left on device")
+        swap(new, path)
 
     monkeypatch.setattr(saving, "_swap", full)
     monkeypatch.setattr(checkpoint, "write_folder", lambda path, fill: (path.mkdir(parents=True), fill(path)))
