@@ -204,8 +204,13 @@ def test_one_bad_task_is_no_reason_to_stop_and_several_are() -> None:
 
 
 def test_a_batch_that_was_cancelled_says_nothing_about_the_environment() -> None:
-    watch = FaultWatch(lambda text: None, tasks=1)
+    heard: list[str] = []
+    watch = FaultWatch(heard.append, tasks=1)
     watch.look([trajectory(str(number), Stop.CANCELLED) for number in range(20)])
+    assert heard == []
+    watch.look([trajectory("7")] * 4)  # too few to stop for, as long as the cancelled ones do not count
+    with pytest.raises(EnvironmentFault, match="4 of 4 attempts"):
+        watch.look([trajectory("7")] * 4)
 
 
 # The other commands
