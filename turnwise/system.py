@@ -327,20 +327,7 @@ class System:
                 "Leave the warm start out with sft=none, learn from recorded attempts with sft.file, or, where it lists its actions, from "
                 "what chance plays with sft.required=false"
             )
-        played = expert_trajectories(
-            env.name,
-            dict(env.options),
-            [start.task for start in starts],
-            self.agent,
-            max_turns=self.max_turns,
-            noise=own.noise,
-            learn_all=own.imitate == "all",
-            seed=derive(self.config.seed, "warm start noise"),
-            on_task=on_task,
-            limits=self.limits,
-            hear=self.faults.hear,
-        )
-        return self._sound(played)
+        return self._play(expert_trajectories, starts, "warm start noise", on_task, noise=own.noise, learn_all=own.imitate == "all")
 
     def _examples_by_chance(self, own: Sft, starts: Sequence[Start], on_task: Callable[[], None]) -> list[Trajectory] | None:
         """What a model that starts from nothing learns where there is no expert: to say the listed actions, played by chance."""
@@ -355,19 +342,17 @@ class System:
                 "can be done; recorded attempts (sft.file=FILE); a pretrained model (model.path=FOLDER). To try it all the same: sft=none"
             )
         self.say(f"environment {env.name!r} has no expert: the warm start teaches its listed actions, played by chance")
-        played = chance_trajectories(
-            env.name,
-            dict(env.options),
-            [start.task for start in starts],
-            self.agent,
-            max_turns=self.max_turns,
-            tries=own.tries,
-            seed=derive(self.config.seed, "warm start chance"),
-            on_task=on_task,
-            limits=self.limits,
-            hear=self.faults.hear,
+        return self._play(chance_trajectories, starts, "warm start chance", on_task, tries=own.tries)
+
+    def _play(
+        self, play: Callable[..., list[Trajectory]], starts: Sequence[Start], chance: str, on_task: Callable[[], None], **more: Any
+    ) -> list[Trajectory]:
+        """Examples for the tasks of these starts, played within the recipe's limits; `chance` names what their seed is for."""
+        env, tasks = self.config.env, [start.task for start in starts]
+        shared: dict[str, Any] = {"max_turns": self.max_turns, "seed": derive(self.config.seed, chance), "on_task": on_task}
+        return self._sound(
+            play(env.name, dict(env.options), tasks, self.agent, limits=self.limits, hear=self.faults.hear, **shared, **more)
         )
-        return self._sound(played)
 
     def _sound(self, played: list[Trajectory]) -> list[Trajectory]:
         """Without the attempts that a fault has ended, which are told of; an error where nearly all are like that."""
