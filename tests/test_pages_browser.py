@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
 from page_browser import open_page, texts
 from page_runs import ATTACK, evaluated, log, make_run
 
@@ -168,9 +169,9 @@ def test_two_runs_stand_side_by_side_on_the_same_task(page: Any, url: str) -> No
 
 def test_pictures_are_shown(page: Any, url: str) -> None:
     open_page(page, f"{url}#/attempts?run=good&part=rollouts&iteration=3&id=0")
-    page.wait_for_selector(".turn img")
-    page.wait_for_function("document.querySelector('.turn img').complete")
-    assert page.evaluate("document.querySelector('.turn img').naturalWidth") == 6
+    expect = pytest.importorskip("playwright.sync_api").expect
+    # An assertion of the locator asks again from outside; `wait_for_function` would evaluate text, which the page's policy forbids.
+    expect(page.locator(".turn img").first).to_have_js_property("naturalWidth", 6)
 
 
 def test_light_and_dark_by_the_system_and_by_choice(page: Any, url: str) -> None:
