@@ -24,13 +24,13 @@ import numpy as np
 
 from turnwise import credit
 from turnwise.credit.similar import linked
+from turnwise.data.rollouts import Rollouts
 from turnwise.envs.household.alfworld import AlfworldEnv
 from turnwise.envs.webshop.env import WebShopEnv
-from turnwise.files import write_text_atomically
 from turnwise.lab.metrics import correlation, interval
 from turnwise.lab.problems import problems
 from turnwise.lab.study import make_case, views_of
-from turnwise.rollouts import Rollouts
+from turnwise.util.files import write_text_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("TURNWISE_DATA", ROOT.parent / "shared" / "data"))

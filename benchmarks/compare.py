@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from turnwise.files import write_text_atomically
-from turnwise.recipes import load, to_toml
+from turnwise.config.recipes import load, to_toml
+from turnwise.util.files import write_text_atomically
 
 HERE = Path(__file__).parent
 ALGORITHMS = ("gigpo", "grpo", "rloo", "hgpo", "dr_grpo", "reinforce_pp")
@@ -68,7 +68,7 @@ def main() -> None:
         for algorithm in ALGORITHMS:
             for seed in range(SEEDS):
                 write_run(Path(folder), f"{algorithm}-{seed}", algorithm, seed)
-        command = [sys.executable, "-m", "turnwise.cli", "compare", folder, "--target", "0.5"]
+        command = [sys.executable, "-m", "turnwise.cli.app", "compare", folder, "--target", "0.5"]
         timed = [measure(command) for _ in range(3)]
     result = {
         "runs": len(ALGORITHMS) * SEEDS,

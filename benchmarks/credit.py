@@ -26,7 +26,7 @@ import numpy as np
 
 import turnwise as tw
 from turnwise.credit.anchor_groups import anchor_groups
-from turnwise.files import write_text_atomically
+from turnwise.util.files import write_text_atomically
 
 SIZES = (6_400, 25_600, 102_400, 409_600)
 TURNS, GROUP = 50, 8  # of a trajectory, trajectories of a group

@@ -21,8 +21,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from turnwise.engines.base import Request, Sampling
 from turnwise.engines.transformers import TransformersEngine
-from turnwise.files import write_text_atomically
-from turnwise.seeds import derive
+from turnwise.util.files import write_text_atomically
+from turnwise.util.seeds import derive
 
 TRAJECTORIES, TURNS, FIRST, OBSERVATION, RESPONSE, ROUNDS = 16, 12, 80, 40, 8, 3
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.envs.registry import close, describe, make, tasks, turn_limit
-from turnwise.files import write_text_atomically
+from turnwise.util.files import write_text_atomically
 
 RESULT = Path(__file__).with_suffix(".json")
 TASKS = 50

@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from turnwise.data.tasks import Task
 from turnwise.envs.household.generated import HouseholdEnv
 from turnwise.envs.household.generator import house
 from turnwise.envs.household.knobs import SIZES
-from turnwise.tasks import Task
 
 
 def made(env: HouseholdEnv, split: str, count: int) -> tuple[float, list[Task]]:

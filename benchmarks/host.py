@@ -38,6 +38,8 @@ from turnwise.agent import Agent, AgentSettings
 from turnwise.collect.collector import Collector, Start, summarise
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.plan import Plan
+from turnwise.data.rollouts import Rollouts, Trajectory
+from turnwise.data.tasks import TaskSet
 from turnwise.engines.base import Sampling
 from turnwise.engines.native import NativeEngine
 from turnwise.engines.native import engine as native
@@ -45,17 +47,15 @@ from turnwise.engines.native.memory import GPU_PAGE
 from turnwise.engines.native.rows import Step
 from turnwise.envs import registry
 from turnwise.envs.pool import Pool
-from turnwise.errors import TurnwiseError
-from turnwise.files import write_text_atomically
 from turnwise.learn.packing import pack
 from turnwise.learn.tiny import build_tiny_for
-from turnwise.rollouts import Rollouts, Trajectory
-from turnwise.runs import Run
-from turnwise.seeds import derive
-from turnwise.tasks import TaskSet
+from turnwise.runs.folder import Run
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.files import write_text_atomically
+from turnwise.util.seeds import derive
 
 try:
-    from turnwise.garbage import loaded_set_apart
+    from turnwise.util.garbage import loaded_set_apart
 except ImportError:  # an older checkout
     loaded_set_apart = nullcontext
 

@@ -28,10 +28,10 @@ sys.path.insert(0, str(ROOT / "tests" / "oracle"))
 
 from play import PYTHON, Oracle  # noqa: E402
 
+from turnwise.data.tasks import Task  # noqa: E402
 from turnwise.envs.household.alfworld import AlfworldEnv, _worlds  # noqa: E402
 from turnwise.envs.household.games import Library  # noqa: E402
 from turnwise.envs.household.packed import PackedLibrary  # noqa: E402
-from turnwise.tasks import Task  # noqa: E402
 
 DATA = Path(os.environ.get("TURNWISE_DATA", ROOT.parent / "shared" / "data")) / "alfworld"
 STEPS, ROUNDS = 40, 25

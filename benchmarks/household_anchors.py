@@ -15,9 +15,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from turnwise.data.tasks import Task
 from turnwise.envs.household.alfworld import AlfworldEnv
 from turnwise.envs.household.world import NOTHING
-from turnwise.tasks import Task
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("TURNWISE_DATA", ROOT.parent / "shared" / "data")) / "alfworld"

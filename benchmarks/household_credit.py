@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from turnwise import credit
-from turnwise.anchors import encode
-from turnwise.config import Config
+from turnwise.config.schema import Config
+from turnwise.data.anchors import encode
+from turnwise.data.rollouts import Rollouts
 from turnwise.envs.household.alfworld import AlfworldEnv
 from turnwise.envs.household.world import NOTHING
-from turnwise.files import write_text_atomically
-from turnwise.rollouts import Rollouts
-from turnwise.runs import Run
+from turnwise.runs.folder import Run
+from turnwise.util.files import write_text_atomically
 
 GAMMA = 0.95
 

@@ -38,15 +38,15 @@ from turnwise.agent.base import Parsed, Prompt
 from turnwise.collect.collector import Collector, summarise
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.plan import Plan, plain
+from turnwise.data.rollouts import Rollouts, Trajectory
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.engines.base import Sampling
 from turnwise.engines.native import NativeEngine
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.pool import Pool
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings
 from turnwise.objectives import Loss
-from turnwise.rollouts import Rollouts, Trajectory
-from turnwise.seeds import derive
-from turnwise.tasks import Task, TaskSet
+from turnwise.util.seeds import derive
 
 SIZES = {  # hidden, MLP, layers, heads, key heads, words
     "tiny": (64, 128, 2, 4, 2, 1000),

@@ -18,13 +18,13 @@ from turnwise.agent import Agent, AgentSettings
 from turnwise.agent.base import Parsed
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.players import ASK_EXPERT, Advised
+from turnwise.data.tasks import TaskSet
 from turnwise.engines.native import NativeEngine
 from turnwise.envs import registry
 from turnwise.envs.base import Observation
 from turnwise.envs.pool import Pool
 from turnwise.envs.registry import portable
 from turnwise.learn.tiny import build_tiny_for
-from turnwise.tasks import TaskSet
 
 LONGEST_PROMPT = {"window": 2048, "full": 12288}
 CHANCE = 0.3

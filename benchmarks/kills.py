@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import turnwise as tw
-from turnwise.runs import Run
+from turnwise.runs.folder import Run
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPE = str(ROOT / "recipes" / "quickstart.toml")

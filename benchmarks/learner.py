@@ -27,9 +27,9 @@ import torch
 import transformers
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, pack
 from turnwise.objectives import Loss
-from turnwise.rollouts import Rollouts, Trajectory, Turn
 
 NAMES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
 SIZES = {"tiny": (128, 352, 4, 4, 4, 1000), "1.5b": (1536, 8960, 28, 12, 2, 151936)}

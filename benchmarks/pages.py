@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+from turnwise.data.rollouts import Rollouts, Stop, Trajectory, Turn
 from turnwise.pages.report import write_report
 from turnwise.pages.server import SCRIPT, STYLE, Server
 from turnwise.pages.shelf import Shelf
-from turnwise.rollouts import Rollouts, Stop, Trajectory, Turn
-from turnwise.runs import Run
+from turnwise.runs.folder import Run
 
 RESULT = Path(__file__).with_suffix(".json")
 WORDS = [f"{a}{b}" for a in ("shelf", "cabinet", "drawer", "table", "lamp", "mug", "door", "soap", "towel") for b in ("", " 1", " 2", "s")]

@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from turnwise.data.tasks import Task
 from turnwise.envs import Observation, Transition
 from turnwise.envs.pool import Pool
-from turnwise.tasks import Task
 
 SLOTS, ROUNDS, REPEATS = 64, 400, 5
 ANSWER = Transition(Observation("You arrive at shelf 1. On the shelf 1, you see a mug 2.", actions=("look", "inventory")))

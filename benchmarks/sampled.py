@@ -15,8 +15,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from turnwise.cli import main as turnwise
-from turnwise.files import write_text_atomically
+from turnwise.cli.app import main as turnwise
+from turnwise.util.files import write_text_atomically
 
 EVERY = 0.004  # seconds
 DEEPEST = 80

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from turnwise.collect.players import Place, RandomPlayer
+from turnwise.data.tasks import Task
 from turnwise.envs.search.env import SearchEnv
 from turnwise.envs.search.questions import find_corpus, find_data
 from turnwise.envs.search.server import Server
@@ -32,7 +33,6 @@ from turnwise.retrieval.bm25 import Bm25
 from turnwise.retrieval.cached import Cached
 from turnwise.retrieval.corpus import Corpus
 from turnwise.retrieval.remote import Remote
-from turnwise.tasks import Task
 
 QUERIES, ROUNDS, TOPK, TASKS = 600, 5, 3, 200
 RESULT = Path(__file__).with_suffix(".json")

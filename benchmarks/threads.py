@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from turnwise.files import write_text_atomically
-from turnwise.threads import cores, wait_quietly
+from turnwise.util.files import write_text_atomically
+from turnwise.util.threads import cores, wait_quietly
 
 HERE = Path(__file__).parent
 SIZES = {"0.5M": (2, 128, 2), "3M": (4, 256, 4), "13M": (4, 512, 8), "50M": (4, 1024, 16)}

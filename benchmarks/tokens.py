@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.config import Config
-from turnwise.runs import CONFIG, Run
-from turnwise.stored import stored_trajectories
-from turnwise.tokenfile import read_tokens, write_tokens
+from turnwise.config.schema import Config
+from turnwise.data.tokenfile import read_tokens, write_tokens
+from turnwise.runs.folder import CONFIG, Run
+from turnwise.runs.stored import stored_trajectories
 
 RESULT = Path(__file__).with_suffix(".json")
 

@@ -22,12 +22,12 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+from turnwise.data.tasks import TaskSet
 from turnwise.envs.webshop.catalogue import Catalogue, Product
 from turnwise.envs.webshop.env import WebShopEnv
 from turnwise.envs.webshop.files import choose_files, entries
 from turnwise.envs.webshop.score import _TITLE_WORD, type_share
-from turnwise.files import write_text_atomically
-from turnwise.tasks import TaskSet
+from turnwise.util.files import write_text_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("TURNWISE_DATA", ROOT.parent / "shared" / "data")) / "webshop"

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from turnwise.data.tasks import Task
 from turnwise.envs import EpisodeOver, Observation, Transition
-from turnwise.tasks import Task
 
 ACTIONS = ("left", "right")
 SEEN = Observation("pick left or right", actions=ACTIONS)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from turnwise.rollouts import Rollouts, Trajectory, Turn
+from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 
 VOCABULARY = 48
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.images import picture
-from turnwise.rollouts import Rollouts, Stop, Trajectory, Turn
-from turnwise.runs import Run
+from turnwise.data.images import picture
+from turnwise.data.rollouts import Rollouts, Stop, Trajectory, Turn
+from turnwise.runs.folder import Run
 
 ATTACK = "<script>window.harmed = true</script><img src=x onerror='window.harmed = true'>"
 ODD = "a\ud800b \u202eright to left\u2028 bell\x07 \u0000nul </script><!-- é 🂡"

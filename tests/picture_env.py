@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from turnwise.data.tasks import Task
 from turnwise.envs.base import Observation, Transition
-from turnwise.tasks import Task
 
 RED, BLUE = (200, 30, 30), (30, 30, 200)
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from turnwise.config import Config
-from turnwise.recipes import content_hash, load, to_toml
+from turnwise.config.recipes import content_hash, load, to_toml
+from turnwise.config.schema import Config
 
 
 def write_run(

@@ -7,8 +7,8 @@ import time
 
 from toy_env import Corridor
 
+from turnwise.data.tasks import Task
 from turnwise.envs.base import Observation, Transition
-from turnwise.tasks import Task
 
 
 class Slow(Corridor):

@@ -13,11 +13,11 @@ from conftest import ROOT
 import turnwise as tw
 from turnwise.adapters import scienceworld
 from turnwise.adapters.appworld import code_of
+from turnwise.data.tasks import Task
 from turnwise.envs import EpisodeOver
 from turnwise.envs.check import check
 from turnwise.envs.registry import describe
-from turnwise.errors import MissingExtra, TurnwiseError
-from turnwise.tasks import Task
+from turnwise.util.errors import MissingExtra, TurnwiseError
 
 STAND_INS = str(ROOT / "tests" / "standins")
 ADAPTERS = ("appworld", "gymnasium", "openenv", "scienceworld", "textworld")

@@ -12,11 +12,11 @@ import pytest
 import turnwise as tw
 from turnwise.adapters.spaces import words_of
 from turnwise.adapters.toytext import drawing
+from turnwise.data.tasks import Task
 from turnwise.envs import EpisodeOver
 from turnwise.envs.check import check
 from turnwise.envs.pool import Pool
-from turnwise.errors import MissingExtra, TurnwiseError
-from turnwise.tasks import Task
+from turnwise.util.errors import MissingExtra, TurnwiseError
 
 gymnasium = pytest.importorskip("gymnasium", reason="needs gymnasium: pip install 'turnwise[gymnasium]'")
 

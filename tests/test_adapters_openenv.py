@@ -15,11 +15,11 @@ import pytest
 
 import turnwise as tw
 from turnwise.adapters.openenv_wire import http_url
+from turnwise.data.tasks import Task
 from turnwise.envs import EpisodeOver
 from turnwise.envs.check import check
 from turnwise.envs.pool import Fault, Pool
-from turnwise.errors import MissingExtra, TurnwiseError
-from turnwise.tasks import Task
+from turnwise.util.errors import MissingExtra, TurnwiseError
 
 pytest.importorskip("websockets", reason="needs websockets: pip install 'turnwise[openenv]'")
 from websockets.http11 import Request, Response

@@ -11,8 +11,8 @@ from agent_tokenizers import ALL, AMNESIC, FORGETFUL, INST, KEEPING, LLAMA, MOVI
 from transformers import AutoTokenizer
 
 from turnwise.agent import Chat
-from turnwise.errors import TurnwiseError
 from turnwise.learn.tiny import build_tokenizer
+from turnwise.util.errors import TurnwiseError
 
 TALK = ["You are in a room.\n\nYour task is to: put a mug in desk.", "Nothing happens.", "On the desk 1, you see a mug 2."]
 SAID = ["<think>\nhm\n</think>\n\n<action>go to desk 1</action>", "<action>open drawer 3</action>"]

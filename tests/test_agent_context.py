@@ -11,10 +11,10 @@ import pytest
 from agent_tokenizers import ALL, AMNESIC, FORGETFUL, LLAMA, QWEN, tokenizer
 
 from turnwise.agent import Agent, AgentSettings, Parsed, make_context
+from turnwise.data.tasks import Task
 from turnwise.envs.base import Observation
-from turnwise.errors import TurnwiseError
 from turnwise.learn.tiny import build_tokenizer
-from turnwise.tasks import Task
+from turnwise.util.errors import TurnwiseError
 
 TASK = Task("1")
 FIRST = Observation("You are in a room.\n\nYour task is to: put a mug in desk.", actions=("go to desk 1", "help", "look"))

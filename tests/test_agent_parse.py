@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from turnwise.agent import Parsed, Parser
 from turnwise.agent.parse import PROBLEMS, REMEMBERED_ACTIONS, _candidates, fit_action
 from turnwise.agent.settings import STYLES, VALID_RULES
-from turnwise.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError
 
 ACTIONS = ("go to desk 1", "open drawer 3", "look")
 TAGS = [

@@ -9,7 +9,7 @@ import pytest
 
 from turnwise.agent import Past, PromptTemplate, View
 from turnwise.agent.prompts import NAMES, load_template
-from turnwise.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError
 
 LATER = View("You see a mug.", "Your task is to: find a mug.", 3, history=[Past(2, "A room.", "look")], actions=["look", "take mug 1"])
 FOR_PLAY = [name for name in NAMES if name != "text"]  # that one is a user's own prompt and nothing else

@@ -12,13 +12,13 @@ from conftest import ROOT
 
 from turnwise import TurnwiseError
 from turnwise.agent import AgentSettings
-from turnwise.config import Agent as AgentSection
-from turnwise.config import Config
+from turnwise.config.recipes import to_toml
+from turnwise.config.schema import Agent as AgentSection
+from turnwise.config.schema import Config
 from turnwise.envs import registry
 from turnwise.envs.base import Observation
 from turnwise.envs.locate import load_reference
-from turnwise.recipes import to_toml
-from turnwise.system import System
+from turnwise.setup.system import System
 
 COUNTER = f"{ROOT / 'tests' / 'counter_env.py'}:Counter"
 SIZES = {f"model.tiny.{name}": size for name, size in {"layers": 1, "hidden": 32, "heads": 2, "vocabulary_tasks": 1}.items()}

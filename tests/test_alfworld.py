@@ -10,11 +10,11 @@ from conftest import shared_folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver
 from turnwise.envs.household.alfworld import AlfworldEnv
 from turnwise.envs.household.house import TASK_TYPES
-from turnwise.errors import TurnwiseError
-from turnwise.tasks import Task
+from turnwise.util.errors import TurnwiseError
 
 
 @pytest.fixture(scope="module")

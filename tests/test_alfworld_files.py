@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from conftest import shared_folder
 
+from turnwise.data.tasks import Task
 from turnwise.envs.household.alfworld import AlfworldEnv
 from turnwise.envs.household.world import World
-from turnwise.errors import TurnwiseError
-from turnwise.tasks import Task
+from turnwise.util.errors import TurnwiseError
 
 
 @pytest.fixture(autouse=True)

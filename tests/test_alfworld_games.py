@@ -12,7 +12,7 @@ from turnwise.envs.household.alfworld import AlfworldEnv
 from turnwise.envs.household.expert import Expert
 from turnwise.envs.household.house import TASK_TYPES
 from turnwise.envs.household.world import Play, World
-from turnwise.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError
 
 PARTS = 4  # so that several workers can share the games
 

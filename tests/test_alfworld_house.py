@@ -12,7 +12,7 @@ from turnwise.envs.household.grammar import Literal, Symbol, read_text
 from turnwise.envs.household.house import TASK_TYPES, Goal, House, Item, Receptacle
 from turnwise.envs.household.pddl import parse_problem
 from turnwise.envs.household.world import Play, State, World
-from turnwise.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError
 
 
 def small_house(rng: random.Random, task_type: str) -> House:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from conftest import shared_folder
 
+from turnwise.data.tasks import Task
 from turnwise.envs.household.alfworld import AlfworldEnv
 from turnwise.envs.household.builtin import DOMAIN, GRAMMAR
 from turnwise.envs.household.pddl import parse_problem
 from turnwise.envs.household.world import Play, World
-from turnwise.tasks import Task
 
 
 def transcripts(split: str) -> Iterator[dict[str, Any]]:

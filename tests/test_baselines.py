@@ -14,7 +14,7 @@ from test_eval_server import COUNTER, served
 from test_train import command, start
 
 from turnwise import TurnwiseError
-from turnwise.baselines import LONGEST_NOTE, evaluate, shortened, with_notes
+from turnwise.evaluation.baselines import LONGEST_NOTE, evaluate, shortened, with_notes
 
 NOTE = "Next time I add one in every turn."
 
@@ -153,8 +153,8 @@ def test_prompts_that_never_fit_are_an_error_and_no_failure_of_the_model(tmp_pat
 
 
 def test_the_page_names_every_agent() -> None:
-    from turnwise.baselines import AGENTS
-    from turnwise.commands import PROMPTED
+    from turnwise.cli.commands import PROMPTED
+    from turnwise.evaluation.baselines import AGENTS
 
     assert tuple(AGENTS) == PROMPTED
     assert all(f"`{name}`" in (ROOT / "docs" / "baselines.md").read_text() for name in AGENTS)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import turnwise as tw
+from turnwise.data.tasks import Task
 from turnwise.envs import EpisodeOver
 from turnwise.envs.cards.arithmetic import evaluate, solutions, solvable
 from turnwise.envs.cards.blackjack import BlackjackEnv, after, best_action, best_value, dealer_odds, total
@@ -22,7 +23,6 @@ from turnwise.envs.cards.numberline import NumberLineEnv
 from turnwise.envs.cards.points import EZPointsEnv, Points24Env
 from turnwise.envs.check import check
 from turnwise.envs.pool import Pool
-from turnwise.tasks import Task
 
 GAMES = ("numberline", "ezpoints", "points24", "blackjack")
 SIGNS = "+-*/"

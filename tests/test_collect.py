@@ -17,10 +17,10 @@ from turnwise.collect.collector import Answer, Collector, Start, summarise
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.plan import Plan, dynamic, panel_starts, plain
 from turnwise.collect.rewards import Rewards, Term
+from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.engines.base import Finish, Request, Response, Sampling
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.pool import Pool
-from turnwise.rollouts import Trajectory, Turn
 
 WORDS = ["left", "right", "wait", "<eos>"]
 
@@ -195,8 +195,8 @@ def test_an_evaluation_reports_what_the_environment_measures_and_the_mean_of_the
     from rich.console import Console
 
     from turnwise import Trajectory
-    from turnwise.commands import show_evaluation
-    from turnwise.evaluation import evaluation_of
+    from turnwise.cli.commands import show_evaluation
+    from turnwise.evaluation.panel import evaluation_of
     from turnwise.report.metrics import evaluation_metrics
 
     def attempt(task: str, won: bool, measures: object) -> Trajectory:
@@ -221,9 +221,9 @@ def test_an_evaluation_reports_what_the_environment_measures_and_the_mean_of_the
 
 def test_an_evaluation_with_repeats_has_the_interval_of_its_tasks() -> None:
     from turnwise import Trajectory
-    from turnwise.evaluation import evaluation_of
+    from turnwise.evaluation.panel import evaluation_of
+    from turnwise.evaluation.statistics import wilson
     from turnwise.report.metrics import evaluation_metrics
-    from turnwise.report.statistics import wilson
 
     panel = TaskSet((Task(f"t{i}", data={"task_type": "even" if i % 2 == 0 else "odd"}) for i in range(10)), "panel")
     played = [Trajectory(i, f"{i}-{k}", f"t{i}", success=i < 5) for i in range(10) for k in range(10)]  # ten equal attempts at each

@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 
 import turnwise as tw
 from turnwise import TurnwiseError
-from turnwise.cli import app
-from turnwise.config import Config
-from turnwise.recipes import content_hash, load
+from turnwise.cli.app import app
+from turnwise.config.recipes import content_hash, load
+from turnwise.config.schema import Config
 from turnwise.report.comparison import pair_of
 from turnwise.report.efficiency import cost_until, mean_curve
 from turnwise.report.groups import grouped, label_keys
@@ -214,7 +214,7 @@ def test_where_seeds_tie_the_band_is_the_interval_over_tasks_and_never_without_w
 
 
 def test_of_one_run_the_interval_over_tasks_is_that_of_its_evaluation(tmp_path: Path) -> None:
-    from turnwise.evaluation import Share
+    from turnwise.evaluation.panel import Share
 
     won = [True] * 10 + [False] * 10 + [True, False] * 5 + [True] * 10  # four tasks, ten attempts each
     write_run(tmp_path, "one", {0: won, 20: won}, panel={"repeats": 10})
@@ -483,7 +483,17 @@ def test_the_order_of_the_runs_does_not_matter(successes: dict[str, dict[int, li
 
 def test_the_command_prints_what_a_pipe_can_read(tmp_path: Path) -> None:
     study(tmp_path / "runs")
-    command = [sys.executable, "-m", "turnwise.cli", "compare", str(tmp_path / "runs"), "--format", "json", "--out", str(tmp_path / "out")]
+    command = [
+        sys.executable,
+        "-m",
+        "turnwise.cli.app",
+        "compare",
+        str(tmp_path / "runs"),
+        "--format",
+        "json",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["named_by"] == ["credit.name"] and "written:" in done.stderr
     wrong = subprocess.run([*command, "--format", "tabel"], capture_output=True, text=True, check=False)

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise import TurnwiseError
-from turnwise.config import Config
-from turnwise.recipes import content_hash, fields, help_config, is_override, parse_override, to_toml
+from turnwise.config.recipes import content_hash, fields, help_config, is_override, parse_override, to_toml
+from turnwise.config.schema import Config
 
 RECIPES = ROOT / "recipes"
 SMALL = ["agent.max_prompt_tokens=500", "engine.max_tokens=100"]
@@ -155,7 +155,7 @@ def test_every_field_is_explained_and_printed() -> None:
 
 
 def test_reading_a_config_does_not_load_torch_before_an_objective_is_checked() -> None:
-    code = "import sys, turnwise.config; sys.exit('torch' in sys.modules)"
+    code = "import sys, turnwise.config.schema; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -211,7 +211,7 @@ def test_a_switch_is_no_number_and_a_number_no_switch(override: str, words: str)
 
 
 def test_every_number_of_a_recipe_refuses_true_and_every_switch_refuses_one() -> None:
-    from turnwise.options import mistaken
+    from turnwise.config.options import mistaken
 
     kinds = {dotted: field.annotation for dotted, field, _ in fields()}
     numbers = [name for name, kind in kinds.items() if kind in (int, float, int | None, float | None)]
@@ -222,7 +222,7 @@ def test_every_number_of_a_recipe_refuses_true_and_every_switch_refuses_one() ->
 
 
 def test_kl_in_the_reward_is_k1_unless_told_and_in_the_loss_k3() -> None:
-    from turnwise.build import learner_settings
+    from turnwise.setup.build import learner_settings
 
     tiny = {"model.tiny.max_length": 4096}
     assert learner_settings(Config.load(None, {**tiny, "objective.kl": "reward"})).kl_reward == "k1"
@@ -232,8 +232,8 @@ def test_kl_in_the_reward_is_k1_unless_told_and_in_the_loss_k3() -> None:
 
 
 def test_options_of_environments_and_engines_are_not_taken_for_what_they_are_not() -> None:
-    from turnwise.build import engine_options
     from turnwise.envs import registry
+    from turnwise.setup.build import engine_options
 
     with pytest.raises(TurnwiseError, match=r"option size: a whole number is needed, not true"):
         registry.make("sokoban", size=True)

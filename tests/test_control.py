@@ -14,15 +14,15 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from turnwise.agent import Agent, AgentSettings, Chat, Parsed
-from turnwise.baselines import Reflexion
-from turnwise.control import CUT, Control, Marked, neutral, neutral_deep, unbordered
+from turnwise.agent.control import CUT, Control, Marked, neutral, neutral_deep, unbordered
+from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.data.tasks import Task
 from turnwise.engines.base import Request, Sampling
 from turnwise.engines.openai import OpenAIEngine, Server
 from turnwise.envs.base import Observation
-from turnwise.errors import TurnwiseError
+from turnwise.evaluation.baselines import Reflexion
 from turnwise.learn.tiny import build_tokenizer
-from turnwise.rollouts import Trajectory, Turn
-from turnwise.tasks import Task
+from turnwise.util.errors import TurnwiseError
 
 REAL = "qwen2.5-coder-0.5b"
 # as Qwen has them: borders that are special, tags that are not

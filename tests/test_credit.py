@@ -14,10 +14,10 @@ from rapidfuzz.distance import Indel
 
 import turnwise as tw
 from turnwise import Rollouts, TurnwiseError
+from turnwise.config.options import Help
 from turnwise.credit.anchor_groups import anchor_groups
 from turnwise.credit.gae import gae_advantages
 from turnwise.credit.similar import similar_components
-from turnwise.options import Help
 
 
 def make(lengths: list[int], rewards: list[float], anchors: list[Any] | None = None, **more: Any) -> Rollouts:

@@ -9,8 +9,8 @@ import pytest
 from page_runs import group
 
 import turnwise as tw
+from turnwise.data.rollouts import Floats, Rollouts
 from turnwise.report.warnings import compares_states
-from turnwise.rollouts import Floats, Rollouts
 
 ROLLOUTS = Rollouts.from_trajectories([*group(0, "a"), *group(1, "b")])
 WITH_PARTS = [entry.name for entry in tw.credit.algorithms if entry.parts]

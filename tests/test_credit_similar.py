@@ -16,7 +16,7 @@ from test_credit import lcs_similarity
 import turnwise as tw
 from turnwise.credit.anchor_groups import anchor_groups
 from turnwise.credit.similar import complete_linkage, greedy_linkage, linked, similar_components
-from turnwise.rollouts import Rollouts
+from turnwise.data.rollouts import Rollouts
 
 LINKAGES = ["complete", "greedy", "components"]
 THRESHOLDS = {

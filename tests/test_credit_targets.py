@@ -14,14 +14,14 @@ from test_credit_properties import batches, discounts, norms, penalties, rollout
 
 import turnwise as tw
 from turnwise import credit
-from turnwise.config import Config
+from turnwise.config.options import Registry
+from turnwise.config.schema import Config
 from turnwise.credit.registry import apply
-from turnwise.errors import TurnwiseError
+from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings
 from turnwise.learn.values import targets_of
-from turnwise.options import Registry
-from turnwise.rollouts import Rollouts, Trajectory, Turn
-from turnwise.system import System
+from turnwise.setup.system import System
+from turnwise.util.errors import TurnwiseError
 
 
 def turns(*tokens: int, reward: float, group: int = 0) -> list[slow.Row]:
@@ -136,12 +136,12 @@ def test_extra_columns_of_tokens_are_declared_and_stay_so_in_a_file(tmp_path: An
 
 
 def test_a_file_from_before_levels_were_declared_keeps_what_a_learner_added_per_token(tmp_path: Any, monkeypatch: Any) -> None:
-    import turnwise.columns
+    import turnwise.data.columns
 
     columns: dict[str, Any] = {"group": [0] * 2, "trajectory": [0] * 2, "t": [0, 1], "reward": [0.0, 1.0], "anchor": ["a", "b"]}
     r = Rollouts.from_columns(**columns, tokens=[0, 2], token_extra={"old_logprob": [-1.0, -2.0]})
-    plain = turnwise.columns.json.dumps
-    monkeypatch.setattr(turnwise.columns.json, "dumps", lambda header: plain({k: v for k, v in header.items() if k != "token_extra"}))
+    plain = turnwise.data.columns.json.dumps
+    monkeypatch.setattr(turnwise.data.columns.json, "dumps", lambda header: plain({k: v for k, v in header.items() if k != "token_extra"}))
     again = Rollouts.load(r.save(tmp_path / "old.npz"))
     assert again.token_extra["old_logprob"].tolist() == [-1.0, -2.0] and not again.extra
 

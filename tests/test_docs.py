@@ -16,7 +16,7 @@ from conftest import ROOT
 
 import turnwise as tw
 from turnwise import objectives
-from turnwise.options import Entry, Option, Registry
+from turnwise.config.options import Entry, Option, Registry
 
 PAGES = sorted((ROOT / "docs").glob("*.md")) + [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 ALGORITHMS, OBJECTIVES_PAGE, ROLLOUTS, DESIGN = (
@@ -174,7 +174,7 @@ def test_every_error_of_the_table_reads_as_the_page_says(row: dict[str, str]) ->
 def test_every_later_error_reads_as_the_page_says(tmp_path: Path) -> None:
     r = tw.Rollouts.from_columns(**(GOOD | {"anchor": [1, 2, 1]}))
     good = r.save(tmp_path / "good.npz")
-    header = np.array(json.dumps({"schema": "turnwise.rollouts", "version": 2}))
+    header = np.array(json.dumps({"schema": "turnwise.data.rollouts", "version": 2}))
     np.savez(tmp_path / "newer.npz", header=header)
     np.savez(tmp_path / "foreign.npz", x=np.zeros(1))
     (tmp_path / "cut.npz").write_bytes(good.read_bytes()[:100])
@@ -192,10 +192,10 @@ def test_every_later_error_reads_as_the_page_says(tmp_path: Path) -> None:
 
 
 def test_the_column_table_names_every_column() -> None:
-    from turnwise.columns import BY_TURN, VERSION
+    from turnwise.data.columns import BY_TURN, VERSION
 
     assert [row["column"].strip("`") for row in tables(section(ROLLOUTS, "The columns"))[0]] == list(BY_TURN)
-    assert f"`turnwise.rollouts`, and the version, {VERSION}." in " ".join(section(ROLLOUTS, "Saving and loading").split())
+    assert f"`turnwise.data.rollouts`, and the version, {VERSION}." in " ".join(section(ROLLOUTS, "Saving and loading").split())
 
 
 def examples() -> Iterator[Any]:

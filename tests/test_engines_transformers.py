@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from turnwise import TurnwiseError
 from turnwise.engines.base import Finish, Request, Response, Sampling
 from turnwise.engines.transformers import TransformersEngine
-from turnwise.seeds import derive
+from turnwise.util.seeds import derive
 
 VOCABULARY = 97
 SMALL = {

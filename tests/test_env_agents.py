@@ -9,7 +9,7 @@ from conftest import ROOT
 from typer.testing import CliRunner
 
 import turnwise as tw
-from turnwise.cli import app
+from turnwise.cli.app import app
 from turnwise.envs import agents, registry
 from turnwise.envs.agents import compare, compare_all
 from turnwise.envs.base import Observation, Transition
@@ -96,8 +96,8 @@ def test_the_committed_scores_of_a_quick_one_are_what_is_measured_now() -> None:
 
 def test_a_warm_start_ends_an_example_where_chance_has_spoiled_the_task() -> None:
     from turnwise.agent import Agent, AgentSettings
+    from turnwise.collect.warmstart import expert_trajectories
     from turnwise.learn.tiny import build_tiny_for
-    from turnwise.warmstart import expert_trajectories
 
     options = {"size": 5, "least": 1}
     _, tokenizer = build_tiny_for("sokoban", options=options, sample=5, layers=1, hidden=16, heads=2)

@@ -18,8 +18,10 @@ from typer.testing import CliRunner
 
 import turnwise as tw
 from turnwise.agent import Agent, AgentSettings
-from turnwise.cli import app
+from turnwise.cli.app import app
 from turnwise.collect.faults import FaultWatch
+from turnwise.collect.warmstart import expert_trajectories
+from turnwise.data.rollouts import Stop, Trajectory
 from turnwise.envs import Observation, Transition
 from turnwise.envs.answers import BadAnswer, read_observation, read_transition
 from turnwise.envs.blame import EnvironmentFault
@@ -27,12 +29,10 @@ from turnwise.envs.check import check
 from turnwise.envs.pool import Fault, Pool, Result
 from turnwise.envs.registry import numbered
 from turnwise.envs.scripts import Limits
-from turnwise.errors import Stopped
 from turnwise.learn.tiny import build_tokenizer, environment_texts
 from turnwise.report.progress import Reporter
-from turnwise.rollouts import Stop, Trajectory
-from turnwise.runs import Run
-from turnwise.warmstart import expert_trajectories
+from turnwise.runs.folder import Run
+from turnwise.util.errors import Stopped
 
 FAULTY, ADVISED = (f"{ROOT / 'tests' / 'faulty_env.py'}:{name}" for name in ("Faulty", "Advised"))
 
@@ -152,7 +152,7 @@ def test_a_run_in_which_all_attempts_fault_stops_with_the_lines_of_the_environme
 def test_the_command_ends_with_a_code_and_the_lines(tmp_path: Path) -> None:
     settings = [f"{key}={str(value).lower()}" for key, value in {**TINY, **LATE}.items() if key not in ("env.name", "env.options.fault")]
     done = subprocess.run(
-        [sys.executable, "-m", "turnwise.cli", "train", "--env", FAULTY, *settings, "sft=none", "env.options.fault=raise"],
+        [sys.executable, "-m", "turnwise.cli.app", "train", "--env", FAULTY, *settings, "sft=none", "env.options.fault=raise"],
         capture_output=True,
         text=True,
         cwd=tmp_path,

@@ -13,9 +13,9 @@ from test_train import command, start
 
 import turnwise as tw
 from turnwise import TurnwiseError
-from turnwise.config import Config
+from turnwise.config.schema import Config
 from turnwise.report.progress import Reporter
-from turnwise.system import System
+from turnwise.setup.system import System
 
 COUNTER = f"{ROOT / 'tests' / 'counter_env.py'}:Counter"
 SECRET = "sk-very-secret"

@@ -18,12 +18,12 @@ from safetensors.torch import load_file
 from test_train import TINY, Impatient, without_times
 
 import turnwise as tw
-from turnwise.config import Config
+from turnwise.config.schema import Config
 from turnwise.engines.native.plain import PlainRunner
 from turnwise.learn import checkpoint
 from turnwise.report.progress import Reporter
-from turnwise.runs import Run
-from turnwise.system import System
+from turnwise.runs.folder import Run
+from turnwise.setup.system import System
 
 SLOW = f"{ROOT / 'tests' / 'slow_env.py'}:Slow"
 SCHEDULES: dict[str, dict[str, Any]] = {

@@ -15,11 +15,11 @@ from test_train import BANDIT, command, start
 
 import turnwise as tw
 from turnwise import TurnwiseError
-from turnwise.errors import MissingExtra
-from turnwise.exchange import export_trajectories, from_rows, to_rows
-from turnwise.rescore import rescore, words
-from turnwise.runs import Run
-from turnwise.stored import stored_rollouts, stored_trajectories
+from turnwise.evaluation.rescore import rescore, words
+from turnwise.runs.exchange import export_trajectories, from_rows, to_rows
+from turnwise.runs.folder import Run
+from turnwise.runs.stored import stored_rollouts, stored_trajectories
+from turnwise.util.errors import MissingExtra
 
 COUNTER = f"{ROOT / 'tests' / 'counter_env.py'}:Counter"
 

@@ -15,10 +15,10 @@ import torch
 from conftest import ROOT
 from safetensors.torch import save_file
 
-from turnwise.files import write_atomically, write_text_atomically
 from turnwise.learn import checkpoint
 from turnwise.learn.saving import write_folder
 from turnwise.retrieval.cache import build_once
+from turnwise.util.files import write_atomically, write_text_atomically
 
 
 @pytest.fixture(params=[0o022, 0o027, 0o077], ids=oct)

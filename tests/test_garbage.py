@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from turnwise.garbage import loaded_set_apart, rare_searches
+from turnwise.util.garbage import loaded_set_apart, rare_searches
 
 
 @pytest.fixture(autouse=True)

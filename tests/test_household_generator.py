@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs import make, tasks
 from turnwise.envs.check import check
 from turnwise.envs.household import generator
@@ -21,8 +22,7 @@ from turnwise.envs.household.house import TASK_TYPES
 from turnwise.envs.household.knobs import SIZES, TASK_ROOMS
 from turnwise.envs.household.rooms import LAMP, tables
 from turnwise.envs.pool import Pool
-from turnwise.errors import TurnwiseError
-from turnwise.tasks import Task, TaskSet
+from turnwise.util.errors import TurnwiseError
 
 # The first 50 houses of each size. They may change only on purpose: runs that name a task by its place would mean another house.
 GOLDEN = {

@@ -10,8 +10,9 @@ import huggingface_hub.utils
 import pytest
 from huggingface_hub import constants
 
-from turnwise import TurnwiseError, hub
-from turnwise.models import load_folder, tokenizer_of
+from turnwise import TurnwiseError
+from turnwise.learn.models import load_folder, tokenizer_of
+from turnwise.util import hub
 
 
 @pytest.fixture

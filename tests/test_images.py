@@ -12,15 +12,15 @@ from picture_env import BLUE, RED, square
 from seeing_models import KINDS, seeing, template
 
 from turnwise.agent import Agent, AgentSettings, Parsed
-from turnwise.anchors import encode
+from turnwise.agent.vision import Vision
+from turnwise.data.anchors import encode
+from turnwise.data.images import MARK, OPEN, load_pictures, picture, save_pictures
+from turnwise.data.rollouts import Rollouts, Trajectory, Turn
+from turnwise.data.tasks import Task
 from turnwise.envs.base import Observation
-from turnwise.errors import TurnwiseError
-from turnwise.images import MARK, OPEN, load_pictures, picture, save_pictures
 from turnwise.learn.packing import pack
-from turnwise.rollouts import Rollouts, Trajectory, Turn
-from turnwise.runs import Run
-from turnwise.tasks import Task
-from turnwise.vision import Vision
+from turnwise.runs.folder import Run
+from turnwise.util.errors import TurnwiseError
 
 TASK = Task("0", "train", {})
 

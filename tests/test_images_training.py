@@ -15,23 +15,23 @@ from seeing_models import KINDS, model_of, processor_of, seeing
 import turnwise as tw
 from turnwise import credit
 from turnwise.agent import Agent, AgentSettings, Parsed
+from turnwise.agent.vision import Vision
 from turnwise.collect.collector import Collector, Start
 from turnwise.collect.model_policy import ModelPolicy
+from turnwise.data.images import picture
+from turnwise.data.rollouts import Rollouts, Trajectory
+from turnwise.data.tasks import Task
 from turnwise.engines.base import Request, Sampling
 from turnwise.engines.transformers import TransformersEngine
 from turnwise.envs.base import Observation
 from turnwise.envs.pool import Pool
-from turnwise.errors import TurnwiseError
-from turnwise.images import picture
 from turnwise.learn.learner import Learner
 from turnwise.learn.packing import pack
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings
 from turnwise.learn.sft import SftSettings, warm_start
 from turnwise.report.progress import Reporter
-from turnwise.rollouts import Rollouts, Trajectory
-from turnwise.runs import Run
-from turnwise.tasks import Task
-from turnwise.vision import Vision
+from turnwise.runs.folder import Run
+from turnwise.util.errors import TurnwiseError
 
 HERE = Path(__file__).parent
 

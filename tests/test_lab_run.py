@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import turnwise as tw
 from turnwise import lab
-from turnwise.cli import app
+from turnwise.cli.app import app
 from turnwise.lab.experiment import Settings, run, total_steps, write
 from turnwise.lab.tables import show
 
@@ -113,7 +113,7 @@ def test_the_documented_credit_of_ones_own_runs_in_the_lab(tmp_path: Path) -> No
     example = re.search(r"```python\n(# my_credit.py.*?)```", DOCS.read_text(encoding="utf-8"), re.S)
     assert example, "docs/lab.md has lost its example"
     (tmp_path / "my_credit.py").write_text(example[1], encoding="utf-8")
-    start = [sys.executable, "-c", "from turnwise.cli import main; main()", "lab", *TINY, "--no-train"]
+    start = [sys.executable, "-c", "from turnwise.cli.app import main; main()", "lab", *TINY, "--no-train"]
     chosen = ["--load", "my_credit.py", "--algos", "others_mean,gigpo,grpo", "--problems", "bifurcation,tree"]
     done = subprocess.run([*start, *chosen], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

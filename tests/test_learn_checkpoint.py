@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from turnwise.errors import TurnwiseError
 from turnwise.learn import checkpoint
 from turnwise.learn.checkpoint import Keeper, best, checkpoints, latest_good, load, save
 from turnwise.learn.saving import OLD, PART
+from turnwise.util.errors import TurnwiseError
 
 TENSORS = {"weights/a.b": torch.arange(6.0).reshape(2, 3), "weights/c": torch.ones(3).bfloat16(), "optimiser/a.b/step": torch.tensor(7.0)}
 

@@ -11,12 +11,12 @@ from learn_cases import gradients, rollouts_of, tiny, trajectories
 from test_learn_gradient import GradientOf, assert_same
 
 from turnwise import credit
-from turnwise.errors import TurnwiseError
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, add_lora, gae_targets, pack
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.fused import reason_against
 from turnwise.learn.fused.stack import Kept
 from turnwise.objectives import Loss
+from turnwise.util.errors import TurnwiseError
 
 
 def run(policy: PackedModel, packed: Any, places: Any = None) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -54,7 +54,7 @@ def test_one_sequence_or_a_hundred_and_a_single_token_are_fine() -> None:
 
 
 def _packed(lengths: list[int]) -> Any:
-    from turnwise.rollouts import Trajectory, Turn
+    from turnwise.data.rollouts import Trajectory, Turn
 
     rng = np.random.default_rng(0)
     return pack([Trajectory(0, n, turns=[Turn("x", prompt_ids=rng.integers(0, 48, k).tolist())]) for n, k in enumerate(lengths)])

@@ -11,10 +11,10 @@ import torch
 from learn_cases import gradients, plain_logprobs, rollouts_of, tiny, trajectories
 
 from turnwise import credit
+from turnwise.data.rollouts import Rollouts, Trajectory
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings
 from turnwise.objectives import Loss
 from turnwise.objectives.entropy import from_logits
-from turnwise.rollouts import Rollouts, Trajectory
 
 
 class GradientOf:

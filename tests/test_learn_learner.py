@@ -14,10 +14,10 @@ from learn_cases import VOCABULARY, rollouts_of, tiny, trajectories
 from transformers import AutoModelForCausalLM
 
 from turnwise import credit
-from turnwise.errors import MissingExtra, TurnwiseError
+from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, add_lora, gae_targets, pack, saving
 from turnwise.objectives import Loss
-from turnwise.rollouts import Rollouts, Trajectory, Turn
+from turnwise.util.errors import MissingExtra, TurnwiseError
 
 FAST = OptimiserSettings(lr=3e-3, weight_decay=0.0)
 

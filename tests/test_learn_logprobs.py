@@ -10,11 +10,11 @@ import pytest
 import torch
 from learn_cases import VOCABULARY, plain_logprobs, tiny, trajectories
 
-from turnwise.errors import TurnwiseError
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.logprobs import Head, token_logprobs
 from turnwise.learn.packing import pack
 from turnwise.objectives.entropy import from_logits
+from turnwise.util.errors import TurnwiseError
 
 
 @pytest.mark.parametrize("bias", [False, True])

@@ -12,7 +12,6 @@ from learn_cases import rollouts_of, tiny, trajectories
 from test_learn_gradient import GradientOf, assert_same
 
 from turnwise import credit
-from turnwise.errors import TurnwiseError
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, pack
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.memory import CPU_TOKENS, Memory
@@ -20,6 +19,7 @@ from turnwise.learn.optimiser import Weights
 from turnwise.learn.prepare import may_skip, vanishes
 from turnwise.objectives import Loss, algorithms
 from turnwise.objectives.registry import TokenLoss, register
+from turnwise.util.errors import TurnwiseError
 
 STILL = OptimiserSettings(lr=0.0)
 

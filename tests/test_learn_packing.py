@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from learn_cases import rollouts_of, trajectories
 
 from turnwise.credit import Credit
-from turnwise.errors import TurnwiseError
+from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.learn.packing import microbatches, minibatches, pack
-from turnwise.rollouts import Trajectory, Turn
+from turnwise.util.errors import TurnwiseError
 
 
 def turn(prompt: list[int], response: list[int], logprobs: tuple[float, ...] = ()) -> Turn:

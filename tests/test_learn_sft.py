@@ -10,10 +10,10 @@ import pytest
 import torch
 from learn_cases import plain_logprobs, tiny, trajectories
 
-from turnwise.errors import TurnwiseError
+from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, SftSettings, as_trajectories, pack, warm_start
 from turnwise.objectives import Loss
-from turnwise.rollouts import Trajectory, Turn
+from turnwise.util.errors import TurnwiseError
 
 FAST = SftSettings(epochs=12, batch_tokens=60, optimiser=OptimiserSettings(lr=5e-3))
 
@@ -116,10 +116,10 @@ class Noisy:
 @pytest.mark.parametrize("context", ["full", "window"])
 def test_what_chance_did_is_seen_and_never_learned_even_where_prompts_are(context: str, tmp_path: Path) -> None:
     from turnwise.agent import Agent, AgentSettings
+    from turnwise.collect.warmstart import expert_trajectories
+    from turnwise.data.tasks import Task
     from turnwise.learn.sft import _prompt_places
     from turnwise.learn.tiny import build_tiny_for
-    from turnwise.tasks import Task
-    from turnwise.warmstart import expert_trajectories
 
     (tmp_path / "noisy.py").write_text(NOISY)
     name = f"{tmp_path / 'noisy.py'}:Noisy"

@@ -18,16 +18,18 @@ import pytest
 from test_train import start
 
 import turnwise as tw
-from turnwise import TurnwiseError, lock, runs
-from turnwise.lock import LOCK, Lock, is_held
+from turnwise import TurnwiseError
+from turnwise.evaluation.rescore import rescore
 from turnwise.report.progress import Reporter
-from turnwise.rescore import rescore
-from turnwise.runs import CONFIG, Run
+from turnwise.runs import folder as runs
+from turnwise.runs.folder import CONFIG, Run
+from turnwise.util import lock
+from turnwise.util.lock import LOCK, Lock, is_held
 
 HOLD = """
 import sys
 from pathlib import Path
-from turnwise.lock import Lock
+from turnwise.util.lock import Lock
 lock = Lock(Path(sys.argv[1]), "train")
 print("held", flush=True)
 sys.stdin.read()

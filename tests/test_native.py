@@ -13,7 +13,7 @@ from native_models import VARIANTS, WORDS, ask, drain, make, plain_logprobs, pro
 
 from turnwise.engines.base import Finish, Request, Sampling
 from turnwise.engines.native import NativeEngine, supports
-from turnwise.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError
 
 GREEDY = Sampling(temperature=0.0, max_tokens=20)
 LENGTHS = (1, 2, 9, 33, 40, 64, 97, 120)
@@ -241,9 +241,9 @@ def test_models_that_cannot_run_here_say_why() -> None:
 def test_a_model_of_another_family_is_served_by_transformers_with_one_notice() -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from turnwise.build import build_engine
-    from turnwise.config import Config
+    from turnwise.config.schema import Config
     from turnwise.engines.transformers import TransformersEngine
+    from turnwise.setup.build import build_engine
 
     torch.manual_seed(0)
     gpt = GPT2LMHeadModel(GPT2Config(vocab_size=WORDS, n_embd=32, n_layer=1, n_head=2, eos_token_id=WORDS - 1, bos_token_id=0)).eval()

@@ -15,8 +15,8 @@ from turnwise.engines.base import Finish, Request, Response, Sampling
 from turnwise.engines.native import NativeEngine
 from turnwise.engines.native.pages import Chain, Pages
 from turnwise.engines.native.rows import Step
-from turnwise.errors import TurnwiseError
-from turnwise.prefix import common_length
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.prefix import common_length
 
 GREEDY = Sampling(temperature=0.0, max_tokens=6)
 

@@ -14,8 +14,8 @@ import torch
 from slow_objectives import CASES, NAMES, gradient, leaf, random_tokens
 
 from turnwise import objectives
-from turnwise.errors import TurnwiseError
 from turnwise.objectives import AGGREGATIONS, Loss, TokenLoss, Tokens, algorithms, token_weights
+from turnwise.util.errors import TurnwiseError
 
 pytestmark = pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True to a scalar")
 

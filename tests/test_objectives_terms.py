@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from turnwise.errors import TurnwiseError
 from turnwise.objectives import Loss, Tokens, combine, entropy, explained_variance, kl, token_weights, value_loss
 from turnwise.objectives.importance import agreeing
+from turnwise.util.errors import TurnwiseError
 
 pytestmark = pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True to a scalar")
 

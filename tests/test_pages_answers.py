@@ -16,14 +16,14 @@ import pytest
 from page_runs import ATTACK, ODD, evaluated, log, make_run, place
 
 import turnwise as tw
+from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 from turnwise.pages.answers import Answers, as_json
 from turnwise.pages.packed import CHUNK, PackedLines
 from turnwise.pages.png import png
 from turnwise.pages.shelf import Shelf
 from turnwise.pages.tail import news
 from turnwise.pages.words import signed
-from turnwise.rollouts import Rollouts, Trajectory, Turn
-from turnwise.runs import Run, write_texts
+from turnwise.runs.folder import Run, write_texts
 
 
 @pytest.fixture

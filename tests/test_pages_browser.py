@@ -13,7 +13,7 @@ from page_runs import ATTACK, evaluated, log, make_run
 from turnwise.pages.report import write_report
 from turnwise.pages.server import Server
 from turnwise.pages.shelf import Shelf
-from turnwise.runs import Run
+from turnwise.runs.folder import Run
 
 pytest_plugins = ["page_browser"]
 

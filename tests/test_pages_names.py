@@ -13,10 +13,11 @@ from page_runs import group, make_run, place, turn
 from typer.testing import CliRunner
 
 import turnwise as tw
-from turnwise.cli import app
+from turnwise.cli.app import app
 from turnwise.collect.collector import Collector, Start
 from turnwise.collect.player_policy import PlayerPolicy
 from turnwise.collect.players import RandomPlayer
+from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.pool import Pool
 from turnwise.pages import packed
@@ -27,9 +28,8 @@ from turnwise.pages.packed import PackedLines
 from turnwise.pages.report import write_report
 from turnwise.pages.settings import settings_of
 from turnwise.pages.shelf import Shelf
-from turnwise.rollouts import Rollouts, Trajectory, Turn
-from turnwise.runs import Run, write_texts
-from turnwise.stored import stored_trajectories
+from turnwise.runs.folder import Run, write_texts
+from turnwise.runs.stored import stored_trajectories
 
 ODD_NAMES = [
     "%2e%2e",

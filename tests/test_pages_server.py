@@ -18,7 +18,7 @@ from page_runs import ATTACK, make_run
 from typer.testing import CliRunner
 
 import turnwise as tw
-from turnwise.cli import app
+from turnwise.cli.app import app
 from turnwise.pages.report import collect, digest, html, key, write_report
 from turnwise.pages.server import SCRIPTS, WORKERS, Server, static
 from turnwise.pages.shelf import Shelf

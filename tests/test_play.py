@@ -16,12 +16,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import turnwise.envs.registry as registry
-from turnwise.cli import app
+from turnwise.cli.app import app
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs import EpisodeOver, Observation, Transition, register
 from turnwise.envs.play import completions, find_task, play
-from turnwise.errors import TurnwiseError
-from turnwise.tasks import Task, TaskSet
-from turnwise.terminal import plain
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.terminal import plain
 
 DOORS = f"{Path(__file__)}:Doors"
 SLOW = 60.0
@@ -171,7 +171,7 @@ def test_nothing_but_text_reaches_the_screen() -> None:
 
 
 def test_a_terminal_that_knows_only_ascii_gets_question_marks() -> None:
-    command = [sys.executable, "-c", "from turnwise.cli import main; main()", "play", DOORS, "-o", "decoration=Ärger "]
+    command = [sys.executable, "-c", "from turnwise.cli.app import main; main()", "play", DOORS, "-o", "decoration=Ärger "]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     done = subprocess.run(command, input="quit\n", capture_output=True, text=True, env=environment, check=True)
     assert "?rger Three doors." in done.stdout
@@ -185,7 +185,7 @@ def test_completions_are_the_admissible_actions() -> None:
 def test_the_tab_key_completes_on_a_terminal() -> None:
     pytest.importorskip("readline")
     main, side = pty.openpty()
-    command = [sys.executable, "-c", "from turnwise.cli import main; main()", "play", DOORS]
+    command = [sys.executable, "-c", "from turnwise.cli.app import main; main()", "play", DOORS]
     game = subprocess.Popen(command, stdin=side, stdout=side, stderr=side, env={**os.environ, "TERM": "dumb"}, close_fds=True)
     os.close(side)
     try:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from turnwise.data.tasks import Task
 from turnwise.envs import EpisodeOver, fork
 from turnwise.envs.pool import Fault, Pool, Result
-from turnwise.errors import TurnwiseError
-from turnwise.tasks import Task
+from turnwise.util.errors import TurnwiseError
 
 ENV = f"{Path(__file__).parent / 'troubled_env.py'}:Troubled"
 SLOW = 60.0  # how long a condition may take on a busy machine before the test gives up
@@ -228,7 +228,7 @@ def test_a_dead_parent_leaves_no_orphans_even_when_a_worker_hangs() -> None:
     script = f"""
         import time
         from turnwise.envs.pool import Pool
-        from turnwise.tasks import Task
+        from turnwise.data.tasks import Task
         pool = Pool({ENV!r}, 2, workers=2, timeout=None)
         pool.reset(0, Task("0")), pool.reset(1, Task("1"))
         pool.step(0, "child")

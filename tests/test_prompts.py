@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.agent import Parser
-from turnwise.cli import app
+from turnwise.cli.app import app
 from turnwise.envs import EpisodeOver
 from turnwise.envs.prompts.env import PromptsEnv, worth
 from turnwise.envs.prompts.rows import place_of, read_rows

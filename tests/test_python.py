@@ -18,8 +18,9 @@ from test_train import TINY
 from typer.testing import CliRunner
 
 import turnwise as tw
-from turnwise import TurnwiseError, objects
-from turnwise.cli import main
+from turnwise import TurnwiseError
+from turnwise.cli.app import main
+from turnwise.config import objects
 from turnwise.envs import fork
 from turnwise.report import progress
 
@@ -274,7 +275,7 @@ def test_everything_public_is_listed_there_and_explained() -> None:
 def test_the_shell_knows_rewards_too(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(textwrap.dedent("def brief(turn, transition, trajectory):\n    return -len(turn.action)\n"))
     shown = CliRunner()
-    from turnwise.cli import app
+    from turnwise.cli.app import app
 
     result = shown.invoke(app, ["train", "--reward", f"{tmp_path}/mine.py:brief", "--dry-run", "env.tasks=10"])
     assert result.exit_code == 0, result.output

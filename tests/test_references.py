@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from turnwise.config.references import code_in
 from turnwise.envs import registry
 from turnwise.envs.locate import CONTEXT, CREDIT, ENVIRONMENT, REWARD, SCORE, TRACKER, Kind, check_reference, load_reference
-from turnwise.errors import TurnwiseError
-from turnwise.references import code_in
+from turnwise.util.errors import TurnwiseError
 
 OWN = """
 import functools, os, shutil, subprocess
@@ -61,7 +61,7 @@ def own(tmp_path: Path) -> str:
         ("shutil:copyfile", {"src": "/etc/hostname", "dst": "{mark}"}),
         ("runpy:run_path", {"path_name": "{mark}"}),
         ("turnwise.adapters.appworld:subprocess.Popen", {"args": ["touch", "{mark}"]}),
-        ("turnwise.files:write_text_atomically", {"path": "{mark}", "text": "x"}),
+        ("turnwise.util.files:write_text_atomically", {"path": "{mark}", "text": "x"}),
         ("numpy:savetxt", {"fname": "{mark}", "X": [1]}),
         ("pip.__main__:main", {}),
     ],
@@ -118,7 +118,7 @@ def test_an_installed_function_says_what_it_returns_or_is_refused(tmp_path: Path
     package = tmp_path / "strange_package.py"
     package.write_text("def clean(text): ...\ndef score(text) -> float: ...\ndef make(path): ...\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("turnwise.references._installed", lambda: (tmp_path.resolve(),))
+    monkeypatch.setattr("turnwise.config.references._installed", lambda: (tmp_path.resolve(),))
     assert callable(load_reference("strange_package:score", SCORE))
     for name, kind in (("clean", SCORE), ("make", ENVIRONMENT)):
         with pytest.raises(TurnwiseError, match="does not say what it returns"):

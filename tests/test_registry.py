@@ -17,11 +17,11 @@ import pytest
 from typer.testing import CliRunner
 
 import turnwise.envs.registry as registry
-from turnwise.cli import app
+from turnwise.cli.app import app
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs import EpisodeOver, Need, Observation, Transition, describe, make, names, register, tasks
 from turnwise.envs.check import check
-from turnwise.errors import TurnwiseError
-from turnwise.tasks import Task, TaskSet
+from turnwise.util.errors import TurnwiseError
 
 ROOT = Path(__file__).resolve().parent.parent
 TROUBLED = f"{ROOT / 'tests' / 'troubled_env.py'}:Troubled"
@@ -133,7 +133,7 @@ def test_a_class_of_an_installed_package_is_a_name() -> None:
     with pytest.raises(TurnwiseError, match="there is no module 'no_such_package'"):
         make("no_such_package.envs:Thing")
     with pytest.raises(TurnwiseError, match=r"unknown name in turnwise\.tasks"):
-        make("turnwise.tasks:Nothing")
+        make("turnwise.data.tasks:Nothing")
 
 
 def test_other_packages_announce_environments_by_entry_points(monkeypatch: pytest.MonkeyPatch, rediscover: None) -> None:
@@ -431,7 +431,7 @@ def test_the_example_of_the_page_works_everywhere(tmp_path: Path) -> None:
 def test_help_loads_neither_torch_nor_an_environment() -> None:
     code = """
         import sys
-        from turnwise.cli import main
+        from turnwise.cli.app import main
         sys.argv = ["turnwise", "--help"]
         try:
             main()
@@ -444,7 +444,7 @@ def test_help_loads_neither_torch_nor_an_environment() -> None:
 
 
 def test_an_error_is_one_line_on_stderr_and_exit_code_2() -> None:
-    command = [sys.executable, "-c", "from turnwise.cli import main; main()", "play", "no-such-environment"]
+    command = [sys.executable, "-c", "from turnwise.cli.app import main; main()", "play", "no-such-environment"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stdout == ""

@@ -15,12 +15,12 @@ from test_train import command, start
 
 import turnwise as tw
 from turnwise import TurnwiseError
-from turnwise.replay import replay, replayable
+from turnwise.data.tokenfile import read_tokens, write_tokens
 from turnwise.report.agreement import agreement, correlation, ranks
-from turnwise.runs import Run
-from turnwise.stored import anchor_at, stored_rollouts, stored_trajectories
-from turnwise.system import System
-from turnwise.tokenfile import read_tokens, write_tokens
+from turnwise.runs.folder import Run
+from turnwise.runs.replay import replay, replayable
+from turnwise.runs.stored import anchor_at, stored_rollouts, stored_trajectories
+from turnwise.setup.system import System
 
 KEPT: dict[str, Any] = {"run.keep_checkpoints": 9, "iterations": 3, "learner.minibatches": 2}
 ids = st.lists(st.integers(0, 2**20), max_size=12)

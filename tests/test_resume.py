@@ -10,9 +10,10 @@ from test_train import start, weights, without_times
 from typer.testing import CliRunner
 
 import turnwise as tw
-from turnwise import TurnwiseError, commands
-from turnwise.cli import app
-from turnwise.config import Config
+from turnwise import TurnwiseError
+from turnwise.cli import commands
+from turnwise.cli.app import app
+from turnwise.config.schema import Config
 from turnwise.report.progress import Reporter
 
 

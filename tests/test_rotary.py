@@ -15,6 +15,7 @@ from search_data import write_encoder
 from test_engines_transformers import chance, followed, small_model
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaModel
 
+from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.engines.base import Finish, Request, Sampling
 from turnwise.engines.native import supports
 from turnwise.engines.rotary import Stretching
@@ -23,7 +24,6 @@ from turnwise.learn.forward import PackedModel
 from turnwise.learn.logprobs import token_logprobs
 from turnwise.learn.packing import pack
 from turnwise.retrieval.encoder import Encoder
-from turnwise.rollouts import Trajectory, Turn
 
 LIMIT = 16  # tokens up to which the frequencies are the trained ones
 WORDS = 97

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from search_data import write_data
 
 import turnwise as tw
+from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Transition
 from turnwise.envs.check import check
 from turnwise.envs.play import play
@@ -23,10 +25,8 @@ from turnwise.envs.pool import Pool
 from turnwise.envs.search.env import NOTHING, UNCLEAR, SearchEnv
 from turnwise.envs.search.results import set_results
 from turnwise.envs.search.server import Server
-from turnwise.errors import TurnwiseError
 from turnwise.retrieval import make_retriever
-from turnwise.rollouts import Trajectory, Turn
-from turnwise.tasks import Task
+from turnwise.util.errors import TurnwiseError
 
 
 @pytest.fixture(scope="module")

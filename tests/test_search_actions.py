@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from turnwise.agent import Agent, AgentSettings
 from turnwise.agent.parse import EMPTY, NO_ACTION, SEVERAL, UNCLOSED_ACTION, UNCLOSED_THOUGHT, Parser
+from turnwise.data.tasks import Task
 from turnwise.envs.base import Observation
 from turnwise.envs.search.actions import LONGEST, Action, read_action
 from turnwise.envs.search.env import ACTIONS
-from turnwise.tasks import Task
 
 FORMS = [
     ("search[capital of England]", Action("search", "capital of England")),

@@ -11,10 +11,10 @@ from conftest import shared_folder
 from search_data import QUESTIONS, write_data, write_lines
 
 import turnwise as tw
+from turnwise.data.tasks import TaskSet
 from turnwise.envs.search.questions import Library, find_corpus, is_valid, words_key
 from turnwise.envs.search.records import Question, read_questions
-from turnwise.errors import TurnwiseError
-from turnwise.tasks import TaskSet
+from turnwise.util.errors import TurnwiseError
 
 JSON_LINES: list[tuple[str, dict[str, Any], Question]] = [
     ("nq_test", {"id": "7", "question": "Q?", "golden_answers": ["A", "B"], "metadata": {}}, Question("7", "Q?", ("A", "B"))),

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from search_data import PASSAGES, write_corpus, write_encoder, write_lines
 
-from turnwise.errors import TurnwiseError
 from turnwise.retrieval import Hit, Passage, make_retriever
 from turnwise.retrieval import dense as dense_module
 from turnwise.retrieval.base import passage_of_contents
@@ -27,6 +26,7 @@ from turnwise.retrieval.cached import Cached
 from turnwise.retrieval.corpus import Corpus
 from turnwise.retrieval.dense import Dense
 from turnwise.retrieval.words import query_words, words_of
+from turnwise.util.errors import TurnwiseError
 
 
 @pytest.fixture(autouse=True)

@@ -18,9 +18,9 @@ from conftest import ROOT
 from search_data import write_corpus
 
 from turnwise.envs.search.server import Limits, Server, main
-from turnwise.errors import TurnwiseError
 from turnwise.retrieval import Hit, Passage, make_retriever
 from turnwise.retrieval.remote import QUERIES_A_REQUEST, Remote
+from turnwise.util.errors import TurnwiseError
 
 
 class Echo:

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from turnwise.adapters.openenv_wire import Lost, Requests, Session, action_schema
-from turnwise.config import Config
+from turnwise.config.schema import Config
 from turnwise.engines.base import Request, Sampling
 from turnwise.engines.openai import OpenAIEngine
 from turnwise.engines.openai import Server as OpenAIServer
-from turnwise.engines.transport import Failure, Transport
-from turnwise.errors import TurnwiseError
 from turnwise.pages.recipe import recipe_of
 from turnwise.retrieval import make_retriever
 from turnwise.retrieval.remote import Remote
-from turnwise.secret import redact, redacted, secrets_in
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.secret import redact, redacted, secrets_in
+from turnwise.util.transport import Failure, Transport
 
 KEY = "sk-very-secret-1234567890"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.seeds import Order, derive
+from turnwise.util.seeds import Order, derive
 
 
 def test_derived_seeds_are_the_same_on_every_machine_and_differ_by_name() -> None:

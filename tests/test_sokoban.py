@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import turnwise as tw
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs import EpisodeOver
 from turnwise.envs.check import check
 from turnwise.envs.pool import Pool
@@ -21,7 +22,6 @@ from turnwise.envs.sokoban.env import REWARD_RANGE, GeneratedSokoban, SokobanEnv
 from turnwise.envs.sokoban.generator import Knobs, generate, standard_plan
 from turnwise.envs.sokoban.room import DIRECTIONS, Room, read_room
 from turnwise.envs.sokoban.solver import Solver
-from turnwise.tasks import Task, TaskSet
 
 CORRIDOR = "#######\n#@ $ .#\n#######"
 TWO = "#######\n#  .  #\n# $ $ #\n#@ .  #\n#######"

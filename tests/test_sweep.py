@@ -19,12 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise import TurnwiseError
-from turnwise.config import Config
-from turnwise.grid import points, read_grid, split_values
+from turnwise.config.schema import Config
+from turnwise.evaluation.grid import points, read_grid, split_values
+from turnwise.evaluation.sweep import Job, Sweep, Watcher, cores_for, last_lines, plan
 from turnwise.learn import checkpoint
-from turnwise.lock import Lock
-from turnwise.runs import Run
-from turnwise.sweep import Job, Sweep, Watcher, cores_for, last_lines, plan
+from turnwise.runs.folder import Run
+from turnwise.util.lock import Lock
 
 BANDIT = f"{ROOT / 'tests' / 'bandit_env.py'}:Bandit"
 RECIPE = f"""
@@ -200,7 +200,16 @@ def test_a_run_that_was_killed_goes_on_where_it_was(recipe: Path, tmp_path: Path
 
 def test_ctrl_c_is_handed_on_and_every_run_saves(recipe: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "turnwise.cli", "sweep", str(recipe), "seed=0..2", "iterations=100000", "run.checkpoint_every=1000"]
+    command = [
+        sys.executable,
+        "-m",
+        "turnwise.cli.app",
+        "sweep",
+        str(recipe),
+        "seed=0..2",
+        "iterations=100000",
+        "run.checkpoint_every=1000",
+    ]
     process = subprocess.Popen(
         [*command, "--out", str(out), "--jobs", "2"],
         stdout=subprocess.PIPE,
@@ -232,7 +241,7 @@ def test_two_sweeps_never_train_in_one_folder(recipe: Path, tmp_path: Path) -> N
 
 def test_the_command_shows_the_plan_and_compares_at_the_end(recipe: Path, tmp_path: Path) -> None:
     def command(*more: str) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-m", "turnwise.cli", "sweep", str(recipe), "credit.name=gigpo,grpo", "--out", str(tmp_path / "out")]
+        words = [sys.executable, "-m", "turnwise.cli.app", "sweep", str(recipe), "credit.name=gigpo,grpo", "--out", str(tmp_path / "out")]
         return subprocess.run([*words, *more], capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "2"})
 
     planned = command("--dry-run")
@@ -244,7 +253,7 @@ def test_the_command_shows_the_plan_and_compares_at_the_end(recipe: Path, tmp_pa
 
 def test_time_left_is_told_from_the_pace_and_not_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock: list[float] = []
-    monkeypatch.setattr("turnwise.sweep.time.monotonic", lambda: clock[-1])
+    monkeypatch.setattr("turnwise.evaluation.sweep.time.monotonic", lambda: clock[-1])
     job = Job("a", tmp_path, {}, Config.load(None, {"iterations": 10, "model.tiny.max_length": 4096}), state="running", iteration=2)
     for now, iteration, left in ((1500.0, 2, None), (2000.0, 3, None), (2010.0, 5, 25.0), (2014.0, 7, 10.5)):
         clock.append(now)

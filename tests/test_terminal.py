@@ -17,9 +17,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.console import Console
 from turnwise.report.progress import Panelled, Plain
-from turnwise.terminal import command, plain
+from turnwise.util.console import Console
+from turnwise.util.terminal import command, plain
 
 HOSTILE = (
     "a\x1b[31mb\x1b]0;title\x07c\x1b]8;;http://evil.example\x1b\\d\x9b2Je\rf\x08g\u202eh\u2066i\x00j\x85k\u2028l"
@@ -75,7 +75,7 @@ def test_the_progress_display_shows_names_and_notes_as_text(kind: type[Plain]) -
 
 PROGRAM = """
 import logging, sys, threading, warnings
-from turnwise.terminal import guard
+from turnwise.util.terminal import guard
 guard()
 hostile = sys.argv[1]
 warnings.warn(hostile)
@@ -115,7 +115,7 @@ PRINTING = ("print", "typer.echo", "typer.secho", "traceback.print_exc", "sys.st
 
 
 def calls_that_print(path: Path) -> list[str]:
-    """Where a file prints past turnwise/terminal.py and turnwise/console.py."""
+    """Where a file prints past turnwise/util/terminal.py and turnwise/util/console.py."""
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module == "rich.console":
@@ -135,7 +135,7 @@ def test_everything_is_said_through_the_two_files_that_make_it_plain() -> None:
         for path in sorted((ROOT / "turnwise").rglob("*.py"))
         if path.name not in ("terminal.py", "console.py") and (found := calls_that_print(path))
     }
-    assert not told, "say it with turnwise.terminal.say or turnwise.console.Console"
+    assert not told, "say it with turnwise.util.terminal.say or turnwise.util.console.Console"
 
 
 def test_the_command_that_is_told_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from turnwise import threads
-from turnwise.config import Config
-from turnwise.system import System
+from turnwise.config.schema import Config
+from turnwise.setup.system import System
+from turnwise.util import threads
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def test_loading_a_model_sets_the_threads_of_torch(monkeypatch: pytest.MonkeyPat
     assert given == [1, 3]
 
 
-@pytest.mark.parametrize("start", ["import turnwise", "from turnwise.cli import main", "import turnwise.learn.learner"])
+@pytest.mark.parametrize("start", ["import turnwise", "from turnwise.cli.app import main", "import turnwise.learn.learner"])
 def test_idle_threads_sleep_unless_the_user_says_otherwise(start: str) -> None:
     command = [sys.executable, "-c", f"{start}; import os; print(os.environ.get('OMP_WAIT_POLICY'), os.environ.get('KMP_BLOCKTIME'))"]
     clean = {name: value for name, value in os.environ.items() if name not in threads.QUIET}

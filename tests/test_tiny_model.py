@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise.agent import Agent, AgentSettings, Chat
+from turnwise.data.tasks import Task
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.registry import register, unregister
-from turnwise.errors import TurnwiseError
 from turnwise.learn.tiny import SPECIAL, build_tiny, build_tiny_for, build_tokenizer, environment_texts
-from turnwise.tasks import Task
+from turnwise.util.errors import TurnwiseError
 
 TEXTS = ["go to cabinet 1", "You are in the middle of a room. You see a desk 2, and a mug.", "Your task is to: put a mug in desk."]
 

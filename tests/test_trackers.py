@@ -17,11 +17,11 @@ from test_train import TINY, launch, start, wait_for
 
 import turnwise as tw
 from turnwise import TurnwiseError
-from turnwise.config import Config
-from turnwise.errors import MissingExtra
+from turnwise.config.schema import Config
 from turnwise.report.progress import Reporter
-from turnwise.runs import Run
-from turnwise.trackers import Trackers, make_trackers
+from turnwise.runs.folder import Run
+from turnwise.runs.trackers import Trackers, make_trackers
+from turnwise.util.errors import MissingExtra
 
 OWN = """
 import json
@@ -190,7 +190,7 @@ def test_a_service_tracks_a_run_and_its_resume_without_a_network(tmp_path: Path,
     pytest.importorskip(name)
     variable, value = SERVICES[name]
     code = (
-        "import json, sys\nfrom pathlib import Path\nfrom turnwise.trackers import Trackers, make_trackers\n"
+        "import json, sys\nfrom pathlib import Path\nfrom turnwise.runs.trackers import Trackers, make_trackers\n"
         "folder, name, steps = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])\n"
         "trackers = Trackers(folder, make_trackers([name]), lambda text: sys.exit(text))\n"
         "trackers.open({'name': 'try', 'seed': 1}, [{'iteration': step, 'eval/success': step / 10} for step in steps])\n"

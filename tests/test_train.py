@@ -21,15 +21,16 @@ from conftest import ROOT
 from safetensors.torch import load_file
 
 import turnwise as tw
-from turnwise import TurnwiseError, runs
+from turnwise import TurnwiseError
 from turnwise.api import train_config
-from turnwise.config import Config
+from turnwise.config.recipes import to_toml
+from turnwise.config.schema import Config
 from turnwise.learn import checkpoint, saving
 from turnwise.learn.tiny import build_tiny_for
-from turnwise.recipes import to_toml
 from turnwise.report.progress import Reporter
-from turnwise.runs import Run
-from turnwise.system import System
+from turnwise.runs import folder as runs
+from turnwise.runs.folder import Run
+from turnwise.setup.system import System
 
 BANDIT = f"{ROOT / 'tests' / 'bandit_env.py'}:Bandit"
 TINY: dict[str, Any] = {
@@ -320,7 +321,7 @@ def test_an_environment_that_takes_its_time_at_the_start_is_named(tmp_path: Path
         assert released.wait(20), "nothing was said while the environment took its time"
         return build_tiny_for(*rest, **more)
 
-    monkeypatch.setattr("turnwise.system.PATIENCE", 0.05)
+    monkeypatch.setattr("turnwise.setup.system.PATIENCE", 0.05)
     monkeypatch.setattr("turnwise.learn.tiny.build_tiny_for", slow_words)
     start(tmp_path, reporter=Notes(), **{"iterations": 1, "eval.n": 1})
     assert "still playing environment" in said[0] and "does its reset or step return?" in said[0]
@@ -330,7 +331,7 @@ def test_an_environment_that_takes_its_time_at_the_start_is_named(tmp_path: Path
 def test_a_recipe_whose_numbers_this_processor_must_emulate_says_what_to_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, in_hardware: bool, warned: int
 ) -> None:
-    monkeypatch.setattr("turnwise.models.computes_bfloat16", lambda: in_hardware)
+    monkeypatch.setattr("turnwise.learn.models.computes_bfloat16", lambda: in_hardware)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         start(tmp_path, **{"model.dtype": dtype, "device": "cpu", "iterations": 1, "eval.n": 1})
@@ -515,7 +516,7 @@ def test_two_hundred_iterations_do_not_grow_the_process(tmp_path: Path) -> None:
 def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
     return subprocess.run(
-        [sys.executable, "-m", "turnwise.cli", *arguments], capture_output=True, text=True, cwd=cwd, env=environment, check=False
+        [sys.executable, "-m", "turnwise.cli.app", *arguments], capture_output=True, text=True, cwd=cwd, env=environment, check=False
     )
 
 

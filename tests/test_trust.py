@@ -13,22 +13,23 @@ import pytest
 from typer.testing import CliRunner
 
 import turnwise as tw
-from turnwise import commands, trust
 from turnwise.api import source_config
-from turnwise.cli import app
-from turnwise.config import Config
-from turnwise.errors import TurnwiseError
-from turnwise.exchange import export_trajectories
-from turnwise.files import inside
+from turnwise.cli import commands
+from turnwise.cli.app import app
+from turnwise.cli.watch import watch
+from turnwise.config import trust
+from turnwise.config.schema import Config
+from turnwise.config.trust import Untrusted
+from turnwise.evaluation.rescore import rescore
 from turnwise.learn.checkpoint import latest_good
 from turnwise.pages.report import write_report
-from turnwise.replay import replay
 from turnwise.report.comparison import compare
-from turnwise.rescore import rescore
-from turnwise.runs import Run
-from turnwise.system import System
-from turnwise.trust import Untrusted
-from turnwise.watch import watch
+from turnwise.runs.exchange import export_trajectories
+from turnwise.runs.folder import Run
+from turnwise.runs.replay import replay
+from turnwise.setup.system import System
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.files import inside
 
 ENV = """
 from pathlib import Path
@@ -243,11 +244,11 @@ def test_a_question_names_the_code_and_a_no_is_a_no(strange: Path, monkeypatch: 
         shown.append(text)
         return False
 
-    monkeypatch.setattr("turnwise.cli.typer.confirm", say_no)
-    monkeypatch.setattr("turnwise.cli.say", lambda text, **how: shown.append(text))
+    monkeypatch.setattr("turnwise.cli.app.typer.confirm", say_no)
+    monkeypatch.setattr("turnwise.cli.app.say", lambda text, **how: shown.append(text))
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    from turnwise.cli import _ask_about
+    from turnwise.cli.app import _ask_about
 
     trust.ask_with(_ask_about)
     with pytest.raises(Untrusted):

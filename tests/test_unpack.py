@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from turnwise import unpack
+from turnwise.data.images import load_pictures
+from turnwise.data.rollouts import Rollouts, Trajectory, Turn
+from turnwise.data.tokenfile import read_tokens, write_tokens
 from turnwise.envs.search.records import read_questions
 from turnwise.envs.sokoban.boxoban import rooms
-from turnwise.errors import TurnwiseError
-from turnwise.images import load_pictures
 from turnwise.pages.packed import PackedLines
 from turnwise.retrieval.corpus import Corpus
-from turnwise.rollouts import Rollouts, Trajectory, Turn
-from turnwise.runs import Run
-from turnwise.tokenfile import read_tokens, write_tokens
+from turnwise.runs.folder import Run
+from turnwise.util import unpack
+from turnwise.util.errors import TurnwiseError
 
 MUCH = 8 * 2**20
 
@@ -32,7 +32,7 @@ MUCH = 8 * 2**20
 @pytest.fixture(autouse=True)
 def small_bounds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(unpack, "AT_LEAST", 2**20)
-    monkeypatch.setattr("turnwise.tokenfile.AT_LEAST", 2**16)
+    monkeypatch.setattr("turnwise.data.tokenfile.AT_LEAST", 2**16)
     monkeypatch.delenv("TURNWISE_UNPACK_MB", raising=False)
     monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path / "cache"))
 
@@ -128,7 +128,7 @@ def test_tables(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     table = arrow.table({"info": arrow.array(["a" * 1000] * (MUCH // 1000))})
     parquet.write_table(table, tmp_path / "much.parquet", compression="zstd", use_dictionary=False)
-    from turnwise.exchange import read_trajectories
+    from turnwise.runs.exchange import read_trajectories
 
     with pytest.raises(TurnwiseError, match="unpack to more than"):
         read_trajectories(tmp_path / "much.parquet")

@@ -14,14 +14,14 @@ from typer.testing import CliRunner
 import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.agent import Agent, AgentSettings
-from turnwise.cli import app
+from turnwise.cli.app import app
+from turnwise.collect.warmstart import chance_trajectories, expert_trajectories
 from turnwise.envs import Observation, Transition
 from turnwise.envs.check import check
 from turnwise.envs.registry import numbered
 from turnwise.envs.scripts import Limits
 from turnwise.learn.tiny import build_tokenizer
-from turnwise.runs import Run
-from turnwise.warmstart import chance_trajectories, expert_trajectories
+from turnwise.runs.folder import Run
 
 HERE = f"{Path(__file__)}:"
 
@@ -137,7 +137,7 @@ def test_a_warm_start_goes_on_until_it_is_good_enough(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shares = iter([0.1, 0.2, 0.5])
-    monkeypatch.setattr("turnwise.imitation._measure", lambda system, own: lambda: next(shares))
+    monkeypatch.setattr("turnwise.setup.imitation._measure", lambda system, own: lambda: next(shares))
     result = start(tmp_path, "Taught", **{"sft.steps": 4, "sft.at_least": 0.5})
     assert (result.metrics[0]["sft/steps"], result.metrics[0]["sft/success"]) == (8, 0.5)
     heard = "".join(capsys.readouterr())

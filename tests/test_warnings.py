@@ -14,7 +14,7 @@ import turnwise as tw
 from turnwise.report import warnings
 from turnwise.report.progress import Reporter
 from turnwise.report.warnings import EVERY, RULES, Watch, spaced, troubles
-from turnwise.runs import Run
+from turnwise.runs.folder import Run
 
 HEALTHY: dict[str, float] = {
     "collect/success": 0.5, "collect/trajectories": 64, "collect/turns": 512, "collect/truncated": 5, "collect/generations": 512,
@@ -31,7 +31,7 @@ def lines(change: Series, count: int = 30) -> list[dict[str, float]]:
 
 
 def evaluated(success: float, n: int = 128) -> dict[str, float]:
-    from turnwise.report.statistics import wilson
+    from turnwise.evaluation.statistics import wilson
 
     low, high = wilson(round(success * n), n)
     return {"eval/success": success, "eval/low": low, "eval/high": high}

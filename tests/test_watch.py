@@ -13,9 +13,9 @@ from test_train import BANDIT, command, start
 from typer.testing import CliRunner
 
 from turnwise import TurnwiseError
-from turnwise.cli import app
-from turnwise.rollouts import Turn
-from turnwise.watch import Teller, watch
+from turnwise.cli.app import app
+from turnwise.cli.watch import Teller, watch
+from turnwise.data.rollouts import Turn
 
 COUNTER = f"{ROOT / 'tests' / 'counter_env.py'}:Counter"
 SMALL = {"size": "tiny", "task_types": ["pick_and_place_simple"]}

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from webshop_case import write_shop
 
 import turnwise as tw
+from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver
 from turnwise.envs.check import ODD_ACTIONS, check
 from turnwise.envs.pool import Pool
 from turnwise.envs.webshop.env import WebShopEnv
 from turnwise.envs.webshop.goals import _whole_groups
 from turnwise.envs.webshop.pages import parse
-from turnwise.errors import TurnwiseError
-from turnwise.tasks import Task
+from turnwise.util.errors import TurnwiseError
 
 LABELS = (
     "back to search",

@@ -15,7 +15,7 @@ import turnwise as tw
 from turnwise.envs.webshop import files
 from turnwise.envs.webshop.catalogue import Catalogue, make_product
 from turnwise.envs.webshop.files import choose_files, entries, find_data, read_at
-from turnwise.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 
+from turnwise.data.tasks import Task
 from turnwise.envs.base import Observation, Transition
-from turnwise.tasks import Task
 
 
 class Corridor:

@@ -10,8 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+from turnwise.data.tasks import Task
 from turnwise.envs import EpisodeOver, Observation, Transition
-from turnwise.tasks import Task
 
 
 class Troubled:

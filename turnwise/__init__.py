@@ -3,21 +3,21 @@
 from typing import TYPE_CHECKING, Any
 
 from turnwise import credit
+from turnwise.data.rollouts import Rollouts, Stop, Trajectory, Turn
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import Env, EpisodeOver, Observation, Transition
 from turnwise.envs.registry import make, tasks
-from turnwise.errors import TurnwiseError
-from turnwise.rollouts import Rollouts, Stop, Trajectory, Turn
-from turnwise.tasks import Task, TaskSet
-from turnwise.threads import wait_quietly
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.threads import wait_quietly
 
 wait_quietly()
 
 if TYPE_CHECKING:
     from turnwise.api import Result, evaluate, export, train
-    from turnwise.config import Config as Recipe
-    from turnwise.evaluation import Evaluation
-    from turnwise.exchange import read_trajectories, write_trajectories
+    from turnwise.config.schema import Config as Recipe
+    from turnwise.evaluation.panel import Evaluation
     from turnwise.report.comparison import compare
+    from turnwise.runs.exchange import read_trajectories, write_trajectories
 
 __version__ = "0.1.0"
 
@@ -50,15 +50,15 @@ __all__ = [
 
 # What loads torch or pydantic is imported when it is first asked for: where it lives, and under which name.
 _LATER = {
-    "Evaluation": ("turnwise.evaluation", "Evaluation"),
-    "Recipe": ("turnwise.config", "Config"),
+    "Evaluation": ("turnwise.evaluation.panel", "Evaluation"),
+    "Recipe": ("turnwise.config.schema", "Config"),
     "Result": ("turnwise.api", "Result"),
     "compare": ("turnwise.report.comparison", "compare"),
     "evaluate": ("turnwise.api", "evaluate"),
     "export": ("turnwise.api", "export"),
-    "read_trajectories": ("turnwise.exchange", "read_trajectories"),
+    "read_trajectories": ("turnwise.runs.exchange", "read_trajectories"),
     "train": ("turnwise.api", "train"),
-    "write_trajectories": ("turnwise.exchange", "write_trajectories"),
+    "write_trajectories": ("turnwise.runs.exchange", "write_trajectories"),
 }
 
 

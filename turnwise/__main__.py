@@ -1,6 +1,6 @@
 """`python -m turnwise`: the command line where no script of that name is on the path."""
 
-from turnwise.cli import main
+from turnwise.cli.app import main
 
 if __name__ == "__main__":
     main()

@@ -11,30 +11,30 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Literal, NamedTuple
 
-from turnwise import objects
-from turnwise.arguments import CreditLike, EnvLike, Given, PromptsLike, RecipeLike, ReplyFunction, RewardLike, as_recipe
 from turnwise.collect.faults import NEARLY_ALL, WHOSE, FaultWatch, spoilt
-from turnwise.config import Config
-from turnwise.early import check_trainable
+from turnwise.config import objects
+from turnwise.config.recipes import content_hash, overridden, to_toml
+from turnwise.config.schema import Config
+from turnwise.data.rollouts import Stop
+from turnwise.data.tasks import TaskSet
 from turnwise.envs.blame import EnvironmentFault
-from turnwise.errors import TurnwiseError
-from turnwise.evaluation import Evaluation, run_panel
-from turnwise.garbage import loaded_set_apart
-from turnwise.interrupt import Interrupt
+from turnwise.evaluation.panel import Evaluation, run_panel
 from turnwise.learn import checkpoint
 from turnwise.learn.saving import write_folder
-from turnwise.lock import Lock
-from turnwise.recipes import content_hash, overridden, to_toml
 from turnwise.report.progress import Reporter, default_reporter
 from turnwise.report.summary import summarise_run
-from turnwise.resume import apply_changes, resumed_config
-from turnwise.rollouts import Stop
-from turnwise.runs import CONFIG, Run
-from turnwise.state import restore
-from turnwise.system import System
-from turnwise.tasks import TaskSet
-from turnwise.trackers import Trackers, make_trackers
+from turnwise.runs.folder import CONFIG, Run
+from turnwise.runs.resume import apply_changes, resumed_config
+from turnwise.runs.state import restore
+from turnwise.runs.trackers import Trackers, make_trackers
+from turnwise.setup.arguments import CreditLike, EnvLike, Given, PromptsLike, RecipeLike, ReplyFunction, RewardLike, as_recipe
+from turnwise.setup.early import check_trainable
+from turnwise.setup.system import System
 from turnwise.train import loop
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.garbage import loaded_set_apart
+from turnwise.util.interrupt import Interrupt
+from turnwise.util.lock import Lock
 
 PATIENCE = 600.0  # seconds for another evaluation of the same unfinished run to write out its weights
 

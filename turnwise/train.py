@@ -11,14 +11,14 @@ from collections.abc import Callable
 
 from turnwise import credit
 from turnwise.collect.collector import summarise
-from turnwise.evaluation import Evaluation
+from turnwise.data.rollouts import Rollouts
+from turnwise.evaluation.panel import Evaluation
 from turnwise.report.metrics import Clock, evaluation_metrics, numbers
 from turnwise.report.progress import Reporter
-from turnwise.rollouts import Rollouts
-from turnwise.runs import Run
-from turnwise.seeds import derive
-from turnwise.state import State, save
-from turnwise.system import System
+from turnwise.runs.folder import Run
+from turnwise.runs.state import State, save
+from turnwise.setup.system import System
+from turnwise.util.seeds import derive
 
 
 def loop(run: Run, system: System, state: State, reporter: Reporter, interrupted: Callable[[], bool] = lambda: False) -> State:

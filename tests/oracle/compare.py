@@ -23,8 +23,8 @@ from commands import Player
 from play import ROOT, Oracle
 from vary import vary
 
+from turnwise.data.tasks import Task
 from turnwise.envs.household.alfworld import AlfworldEnv
-from turnwise.tasks import Task
 
 RESULT = ROOT / "benchmarks" / "alfworld_oracle.json"
 

@@ -26,10 +26,10 @@ from typing import Any, Literal, get_args
 
 from turnwise.adapters import appworld_process
 from turnwise.adapters.base import turn_limit, well_formed
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.errors import TurnwiseError, unknown_name
-from turnwise.seeds import derive
-from turnwise.tasks import Task, TaskSet
+from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise.util.seeds import derive
 
 SPLITS = ("train", "dev", "test_normal", "test_challenge")
 MAX_TURNS = 40

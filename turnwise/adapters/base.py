@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from turnwise.errors import MissingExtra, TurnwiseError
+from turnwise.util.errors import MissingExtra, TurnwiseError
 
 
 def load(package: str, feature: str, extra: str) -> Any:

@@ -20,13 +20,13 @@ from typing import Any, Literal, get_args
 from turnwise.adapters.base import Success, load, plain_values, turn_limit, well_formed
 from turnwise.adapters.openenv_wire import Broken, Lost, Refused, Requests, Session, Wire, action_schema, http_url
 from turnwise.adapters.spaces import words_of
+from turnwise.data.rollouts import LARGEST_REWARD
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.registry import numbered
-from turnwise.errors import TurnwiseError
-from turnwise.rollouts import LARGEST_REWARD
-from turnwise.secret import redact
-from turnwise.seeds import derive
-from turnwise.tasks import Task, TaskSet
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.secret import redact
+from turnwise.util.seeds import derive
 
 LISTS_OF_ACTIONS = ("legal_actions", "available_actions", "valid_actions")
 LONGEST_WAIT = 30.0

@@ -17,9 +17,9 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from turnwise.adapters.base import load
-from turnwise.engines.transport import Failure, Transport
-from turnwise.errors import TurnwiseError
-from turnwise.secret import redact
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.secret import redact
+from turnwise.util.transport import Failure, Transport
 
 LARGEST_MESSAGE = 64 * 2**20
 LONGEST_GOODBYE = 2.0  # seconds that a server may take to close a session

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from turnwise.adapters.base import load, turn_limit, well_formed
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.errors import TurnwiseError, unknown_name
-from turnwise.tasks import Task, TaskSet
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 SPLITS = ("train", "dev", "test")
 FULL_SCORE = 100

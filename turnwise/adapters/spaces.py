@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from turnwise.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError
 
 MOST_LISTED = 64  # combinations of a multi-discrete space beyond this are not listed in a prompt
 MOST_NUMBERS = 64  # of an observation, before it needs a rendering of its own

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from turnwise.adapters.base import load, turn_limit, well_formed
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.registry import NUMBERED_SPLITS
-from turnwise.errors import TurnwiseError, unknown_name
-from turnwise.seeds import derive
-from turnwise.tasks import Task, TaskSet
+from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise.util.seeds import derive
 
 ENDINGS = (".z8", ".z5", ".z3", ".z4", ".z6", ".z7", ".ulx", ".tw-pddl", ".json")
 MAX_TURNS = 100

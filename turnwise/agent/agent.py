@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 from turnwise.agent.base import Context, Parsed
 from turnwise.agent.chat import Chat, log
 from turnwise.agent.context import PromptMaker, make_context
+from turnwise.agent.control import Marked
 from turnwise.agent.parse import Parser
 from turnwise.agent.settings import ACT_TOOL, AgentSettings
 from turnwise.agent.text import well_formed
-from turnwise.control import Marked
 from turnwise.envs.base import Observation
-from turnwise.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError
 
 if TYPE_CHECKING:
-    from turnwise.vision import Vision
+    from turnwise.agent.vision import Vision
 
 
 LONGEST_ANSWER = 200_000  # letters of an example; whoever gives more has made a mistake that would cost minutes

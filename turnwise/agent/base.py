@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from turnwise.data.images import Picture
+from turnwise.data.tasks import Task
 from turnwise.envs.base import Observation
-from turnwise.images import Picture
-from turnwise.tasks import Task
 
 
 @dataclass(frozen=True, slots=True)

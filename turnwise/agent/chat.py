@@ -6,7 +6,7 @@ whole history again would not give these tokens back: text does not always becom
 history (they drop old thoughts). So the text between is taken once from a rendered conversation with unmistakable markers in it, and
 history is never rendered again: what is trained on is what was sampled, also where the template would have rewritten it.
 
-What came from outside is marked (`turnwise.control`): the text of a control token in it is tokenised in pieces, as plain text, so that no
+What came from outside is marked (`agent/control.py`): the text of a control token in it is tokenised in pieces, as plain text, so that no
 observation can open a message, close one or call a tool. A message that nobody marked counts as from outside, all of it.
 
 Of a model that sees, a message may show pictures: marks in its text become image parts, the chat template leaves a place for each, and the
@@ -25,13 +25,13 @@ from weakref import WeakValueDictionary
 
 from jinja2 import TemplateError
 
+from turnwise.agent.control import Control, Marked, neutral
 from turnwise.agent.text import well_formed
-from turnwise.control import Control, Marked, neutral
-from turnwise.errors import TurnwiseError
-from turnwise.images import CLOSE, MARK, OPEN, Picture, split
+from turnwise.data.images import CLOSE, MARK, OPEN, Picture, split
+from turnwise.util.errors import TurnwiseError
 
 if TYPE_CHECKING:
-    from turnwise.vision import Vision
+    from turnwise.agent.vision import Vision
 
 log = logging.getLogger("turnwise.agent")
 Message = dict[str, str]

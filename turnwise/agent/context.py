@@ -21,18 +21,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from turnwise.agent.base import Context, Parsed, Prompt
 from turnwise.agent.chat import FAR, Chat, Message, log
+from turnwise.agent.control import Marked, neutral
 from turnwise.agent.prompts import Past, PromptTemplate, View, load_template
 from turnwise.agent.settings import AgentSettings
 from turnwise.agent.text import goal_of, well_formed
-from turnwise.control import Marked, neutral
+from turnwise.data.images import Picture, picture, without_marks
+from turnwise.data.tasks import Task
 from turnwise.envs.base import Observation, without
 from turnwise.envs.locate import CONTEXT, is_reference, load_reference
-from turnwise.errors import TurnwiseError, unknown_name
-from turnwise.images import Picture, picture, without_marks
-from turnwise.tasks import Task
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 if TYPE_CHECKING:
-    from turnwise.vision import Vision
+    from turnwise.agent.vision import Vision
 
 FREE_AFTER_CUT = 0.25
 C = TypeVar("C", bound=Callable[..., Any])

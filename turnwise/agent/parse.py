@@ -17,7 +17,7 @@ from typing import Any
 from turnwise.agent.base import Parsed
 from turnwise.agent.settings import ACT_TOOL, STYLES, VALID_RULES
 from turnwise.agent.text import well_formed
-from turnwise.errors import unknown_name
+from turnwise.util.errors import unknown_name
 
 NO_ACTION = "no action tag"
 UNCLOSED_ACTION = "unclosed action tag"

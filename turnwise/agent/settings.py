@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 STYLES = ("tags", "whole", "text", "tool", "verbs")
 VALID_RULES = ("parsed", "thought", "admissible")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from turnwise.data.tasks import Task, task_line
 from turnwise.envs.base import Observation
-from turnwise.tasks import Task, task_line
 
 
 def well_formed(text: str) -> str:

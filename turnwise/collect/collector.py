@@ -15,11 +15,11 @@ from typing import Any, Protocol
 from turnwise.agent.text import stated_goal
 from turnwise.collect.order import Answers
 from turnwise.collect.rewards import BadReward, Rewards
+from turnwise.data.rollouts import Stop, Trajectory, Turn
+from turnwise.data.tasks import Task
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.pool import Fault, Pool, Result
-from turnwise.garbage import rare_searches
-from turnwise.rollouts import Stop, Trajectory, Turn
-from turnwise.tasks import Task
+from turnwise.util.garbage import rare_searches
 
 LONGEST_GOAL = 2000  # characters of a goal that are kept with an attempt
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from turnwise.data.rollouts import Stop, Trajectory
 from turnwise.envs.blame import EnvironmentFault
 from turnwise.envs.pool import Result
-from turnwise.rollouts import Stop, Trajectory
 
 NEARLY_ALL = 0.9
 ENOUGH_ATTEMPTS, ENOUGH_TASKS = 8, 3

@@ -9,11 +9,11 @@ from itertools import count
 
 from turnwise.agent.base import Context, Parsed
 from turnwise.collect.collector import Answer, Start
+from turnwise.data.images import Picture
+from turnwise.data.rollouts import Stop, Turn
 from turnwise.engines.base import Engine, Finish, Request, Response, Sampling
 from turnwise.envs.base import Observation, Transition
-from turnwise.images import Picture
-from turnwise.rollouts import Stop, Turn
-from turnwise.seeds import derive
+from turnwise.util.seeds import derive
 
 
 @dataclass(slots=True)

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from turnwise.data.tasks import Task
 from turnwise.envs.pool import Pool, Result
-from turnwise.tasks import Task
 
 AWAY = 3  # one in so many attempts may be with its environment while the model thinks
 

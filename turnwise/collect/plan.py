@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from turnwise.collect.collector import Start
-from turnwise.rollouts import Stop, Trajectory, alike
-from turnwise.seeds import Order, derive
-from turnwise.tasks import TaskSet
+from turnwise.data.rollouts import Stop, Trajectory, alike
+from turnwise.data.tasks import TaskSet
+from turnwise.util.seeds import Order, derive
 
 FAULTS = (Stop.ENVIRONMENT_FAULT, Stop.ENVIRONMENT_TIMEOUT, Stop.ENGINE_FAULT, Stop.CANCELLED)
 

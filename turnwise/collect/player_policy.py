@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from turnwise.collect.collector import Answer, Start
 from turnwise.collect.players import ASK_EXPERT, ExpertPlayer, Place, Player, RandomPlayer
+from turnwise.data.rollouts import Stop, Turn
 from turnwise.envs.base import Observation, Transition
-from turnwise.errors import unknown_name
-from turnwise.rollouts import Stop, Turn
+from turnwise.util.errors import unknown_name
 
 PLAYERS: dict[str, type[RandomPlayer] | type[ExpertPlayer]] = {"random": RandomPlayer, "expert": ExpertPlayer}
 

@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from turnwise.data.tasks import Task
 from turnwise.envs.answers import read_observation, read_transition
 from turnwise.envs.base import Observation, Transition, without
-from turnwise.errors import TurnwiseError
-from turnwise.seeds import derive
-from turnwise.tasks import Task
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.seeds import derive
 
 ASK_EXPERT = "\x00expert"  # no environment has such an action
 NO_ADVICE, NO_EXPERT = "the expert has no advice", "there is no expert"

@@ -11,10 +11,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from turnwise.data.rollouts import LARGEST_REWARD, Trajectory, Turn
 from turnwise.envs.base import Transition
 from turnwise.envs.blame import one_line, own_lines, place_of
-from turnwise.errors import TurnwiseError
-from turnwise.rollouts import LARGEST_REWARD, Trajectory, Turn
+from turnwise.util.errors import TurnwiseError
 
 TermFunction = Callable[[Turn, Transition, Trajectory], float]
 

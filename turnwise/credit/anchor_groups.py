@@ -11,12 +11,12 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from turnwise.anchors import Ints
+from turnwise.config.options import Help
 from turnwise.credit.segments import pair
 from turnwise.credit.similar import linked
-from turnwise.errors import TurnwiseError
-from turnwise.options import Help
-from turnwise.rollouts import Rollouts
+from turnwise.data.anchors import Ints
+from turnwise.data.rollouts import Rollouts
+from turnwise.util.errors import TurnwiseError
 
 AnchorRule = Annotated[Literal["exact", "similar"], Help("which anchors are one state: equal ones, or texts that are similar")]
 Threshold = Annotated[float, Help("with anchors=similar: the least similarity 2·LCS/(|a|+|b|)", low=0, high=1)]

@@ -14,12 +14,12 @@ from typing import Annotated
 
 import numpy as np
 
+from turnwise.config.options import Help
 from turnwise.credit.gae import scan_advantages, token_rows, whitened
 from turnwise.credit.registry import PerToken, register
 from turnwise.credit.segments import Norm, Penalty, TurnDiscount
-from turnwise.errors import TurnwiseError
-from turnwise.options import Help
-from turnwise.rollouts import Rollouts
+from turnwise.data.rollouts import Rollouts
+from turnwise.util.errors import TurnwiseError
 
 
 @register("bi_level_gae", paper="Wang et al. 2025, RAGEN, arXiv 2504.20073")

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turnwise.anchors import Ints
 from turnwise.credit.anchor_groups import anchor_groups
 from turnwise.credit.gigpo import step_credit
 from turnwise.credit.grpo import episode_credit
 from turnwise.credit.registry import algorithms
 from turnwise.credit.segments import discounted_returns, episode_returns, is_constant, pair, segment_count, trajectory_groups
-from turnwise.rollouts import Rollouts
+from turnwise.data.anchors import Ints
+from turnwise.data.rollouts import Rollouts
 
 BINS = (1, 2, 4, 8, 16, 32, 64)  # lower edges of the histogram of anchor-group sizes
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from turnwise.credit.grpo import episode_credit
 from turnwise.credit.registry import register
 from turnwise.credit.segments import Norm, Penalty, Weighting
-from turnwise.rollouts import Floats, Rollouts
+from turnwise.data.rollouts import Floats, Rollouts
 
 
 @register("dr_grpo", paper="Liu et al. 2025, Understanding R1-Zero-Like Training, arXiv 2503.20783", parts={"episode": None})

@@ -15,12 +15,12 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from turnwise.anchors import Ints
+from turnwise.config.options import Help
 from turnwise.credit.registry import PerToken, PerTurn, register
 from turnwise.credit.segments import Norm, Penalty, reverse_scan, segment_sum, standardise
-from turnwise.errors import TurnwiseError
-from turnwise.options import Help
-from turnwise.rollouts import Floats, Rollouts
+from turnwise.data.anchors import Ints
+from turnwise.data.rollouts import Floats, Rollouts
+from turnwise.util.errors import TurnwiseError
 
 
 @register("gae", paper="Schulman et al. 2016, arXiv 1506.02438; PPO: Schulman et al. 2017, arXiv 1707.06347")

@@ -16,13 +16,13 @@ from typing import Annotated
 
 import numpy as np
 
-from turnwise.anchors import Ints
+from turnwise.config.options import Help
 from turnwise.credit.anchor_groups import AnchorRule, Linkage, Threshold, anchor_groups
 from turnwise.credit.grpo import episode_credit
 from turnwise.credit.registry import register
 from turnwise.credit.segments import Norm, Penalty, TurnDiscount, Weighting, discounted_returns, pair, segment_count, standardise
-from turnwise.options import Help
-from turnwise.rollouts import Floats, Rollouts
+from turnwise.data.anchors import Ints
+from turnwise.data.rollouts import Floats, Rollouts
 
 Once = Annotated[bool, Help("let each trajectory count once in an anchor group, however often it returns to that state")]
 EpisodeWeight = Annotated[float, Help("weight of the episode credit", low=0)]

@@ -18,14 +18,14 @@ from typing import Annotated
 
 import numpy as np
 
-from turnwise.anchors import UNKNOWN, Ints
+from turnwise.config.options import Help
 from turnwise.credit.anchor_groups import AnchorRule, Linkage, Threshold, anchor_groups
 from turnwise.credit.gigpo import EpisodeWeight, StepWeight, step_credit
 from turnwise.credit.grpo import episode_credit
 from turnwise.credit.registry import register
 from turnwise.credit.segments import Norm, Penalty, Weighting, dense, episode_returns, segment_first, segment_sum
-from turnwise.options import Help
-from turnwise.rollouts import NOISE, Bools, Floats, Rollouts, ragged
+from turnwise.data.anchors import UNKNOWN, Ints
+from turnwise.data.rollouts import NOISE, Bools, Floats, Rollouts, ragged
 
 
 @register(

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from turnwise.anchors import Ints
 from turnwise.credit.registry import register
 from turnwise.credit.segments import Norm, Penalty, Weighting, episode_returns, segment_count, standardise, trajectory_groups
-from turnwise.rollouts import Floats, Rollouts
+from turnwise.data.anchors import Ints
+from turnwise.data.rollouts import Floats, Rollouts
 
 
 @register("grpo", paper="Shao et al. 2024, DeepSeekMath, arXiv 2402.03300", parts={"episode": None})

@@ -18,13 +18,13 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from turnwise.anchors import Ints
+from turnwise.config.options import Help
 from turnwise.credit.gigpo import step_scores
 from turnwise.credit.grpo import episode_credit
 from turnwise.credit.registry import register
 from turnwise.credit.segments import Norm, Penalty, TurnDiscount, Weighting, pair, segment_count, standardise
-from turnwise.options import Help
-from turnwise.rollouts import Bools, Floats, Rollouts
+from turnwise.data.anchors import Ints
+from turnwise.data.rollouts import Bools, Floats, Rollouts
 
 
 @register("hgpo", paper="He et al. 2026, Hierarchy-of-Groups Policy Optimization, arXiv 2602.22817", parts={"step": None})

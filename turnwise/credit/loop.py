@@ -11,11 +11,11 @@ from typing import Annotated
 
 import numpy as np
 
+from turnwise.config.options import Help
 from turnwise.credit.registry import register
 from turnwise.credit.rloo import leave_one_out
 from turnwise.credit.segments import Norm, Penalty, Weighting
-from turnwise.options import Help
-from turnwise.rollouts import Floats, Rollouts
+from turnwise.data.rollouts import Floats, Rollouts
 
 
 @register("loop", paper="Chen et al. 2025, Reinforcement Learning for Long-Horizon Interactive LLM Agents, arXiv 2502.01600")

@@ -27,9 +27,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from turnwise.errors import TurnwiseError
-from turnwise.options import Entry, Registry
-from turnwise.rollouts import Floats, Rollouts, ragged
+from turnwise.config.options import Entry, Registry
+from turnwise.data.rollouts import Floats, Rollouts, ragged
+from turnwise.util.errors import TurnwiseError
 
 CreditFunction = Callable[..., "NDArray[Any] | PerTurn | PerToken"]
 Level = Literal["turn", "token"]

@@ -12,11 +12,11 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from turnwise.config.options import Help
 from turnwise.credit.grpo import episode_credit
 from turnwise.credit.registry import register
 from turnwise.credit.segments import Norm, Penalty, TurnDiscount, Weighting, discounted_returns, segment_count, standardise
-from turnwise.options import Help
-from turnwise.rollouts import Floats, Rollouts
+from turnwise.data.rollouts import Floats, Rollouts
 
 
 @register("reinforce_pp", paper="Hu et al. 2025, REINFORCE++, arXiv 2501.03262")

@@ -13,7 +13,7 @@ import numpy as np
 from turnwise.credit.grpo import episode_credit
 from turnwise.credit.registry import register
 from turnwise.credit.segments import EPSILON, Norm, Penalty, Weighting, episode_returns, standardise, trajectory_groups
-from turnwise.rollouts import Floats, Rollouts
+from turnwise.data.rollouts import Floats, Rollouts
 
 
 @register("reinforce_pp_baseline", paper="Hu et al. 2025, REINFORCE++, arXiv 2501.03262")

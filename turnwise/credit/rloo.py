@@ -12,7 +12,7 @@ import numpy as np
 from turnwise.credit.grpo import episode_credit
 from turnwise.credit.registry import register
 from turnwise.credit.segments import Norm, Penalty, Weighting, segment_count, trajectory_groups
-from turnwise.rollouts import Floats, Rollouts
+from turnwise.data.rollouts import Floats, Rollouts
 
 
 @register("rloo", paper="Ahmadian et al. 2024, Back to Basics, arXiv 2402.14740")

@@ -12,9 +12,9 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from turnwise.anchors import Ints, dense
-from turnwise.options import Help
-from turnwise.rollouts import NOISE, Bools, Floats, Rollouts
+from turnwise.config.options import Help
+from turnwise.data.anchors import Ints, dense
+from turnwise.data.rollouts import NOISE, Bools, Floats, Rollouts
 
 EPSILON = 1e-6  # added to a standard deviation before dividing by it
 

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from turnwise.anchors import Ints
-from turnwise.errors import MissingExtra
+from turnwise.data.anchors import Ints
+from turnwise.util.errors import MissingExtra
 
 CHARACTER_BINS, TRIGRAM_BITS = 128, 16_384  # of the two bounds on the similarity; more of them, tighter bounds
 

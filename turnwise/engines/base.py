@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from turnwise.errors import TurnwiseError
-from turnwise.images import Picture
+from turnwise.data.images import Picture
+from turnwise.util.errors import TurnwiseError
 
 COLDEST = 0.001  # below this the scaled logits of a peaked model leave float32; whoever wants colder wants greedy
 

@@ -8,7 +8,7 @@ Requests run in a few threads, each with a time limit for the whole exchange. Wh
 answer that is no JSON) is tried again, later and later, with some chance in the waiting so that many clients do not come back together;
 `Retry-After` is honoured. What cannot pass is a fault of that request alone, in the server's words.
 
-What came from outside stays words (`turnwise.control`). Token ids (form `ids`) are exact. Messages and texts are tokenised again by the
+What came from outside stays words (`agent/control.py`). Token ids (form `ids`) are exact. Messages and texts are tokenised again by the
 server, so whatever reads like a control token there and is none gets an invisible space inside.
 """
 
@@ -23,11 +23,11 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, Literal
 
-from turnwise.control import Control, each_text, unbordered
+from turnwise.agent.control import Control, each_text, unbordered
 from turnwise.engines.base import Finish, Request, Response
-from turnwise.engines.transport import Failure, Transport
-from turnwise.errors import TurnwiseError
-from turnwise.secret import redact
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.secret import redact
+from turnwise.util.transport import Failure, Transport
 
 Form = Literal["auto", "chat", "text", "ids"]
 TOO_LONG = ("context_length_exceeded", "maximum context length", "context length", "max_model_len", "too long")

@@ -27,13 +27,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from turnwise.agent.vision import Vision
 from turnwise.engines.base import Finish, Request, Response
 from turnwise.engines.rotary import Stretching
 from turnwise.engines.rowcache import Prefix, RowCache, from_prefixes
 from turnwise.engines.sampling import Columns, draw
 from turnwise.engines.stopping import StopStrings, stop_tokens
-from turnwise.errors import TurnwiseError
-from turnwise.vision import Vision
+from turnwise.util.errors import TurnwiseError
 
 SHORTEST_PREFIX = 8  # reusing fewer tokens saves less than the copying costs
 GROW_AFTER = 16  # steps without a failure until the batch may double again

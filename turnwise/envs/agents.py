@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.answers import read_observation, read_transition
 from turnwise.envs.base import Observation
 from turnwise.envs.blame import one_line
 from turnwise.envs.check import check
 from turnwise.envs.registry import close, describe, make, spec, tasks, turn_limit
-from turnwise.seeds import derive
-from turnwise.tasks import Task, TaskSet
+from turnwise.util.seeds import derive
 
 PANEL, SEED, TURNS = 100, 0, 50
 AGENTS = ("random", "scripted", "expert")

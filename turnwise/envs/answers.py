@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from turnwise.data.images import Picture, check_pixels
+from turnwise.data.rollouts import LARGEST_REWARD
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.blame import place_of
-from turnwise.errors import TurnwiseError
-from turnwise.images import Picture, check_pixels
-from turnwise.rollouts import LARGEST_REWARD
+from turnwise.util.errors import TurnwiseError
 
 RESET = 'return Observation("what the agent sees")'
 STEP = 'return Transition(Observation("what the agent sees"), reward=0.0, done=False, success=False)'

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
 
-from turnwise.errors import TurnwiseError
-from turnwise.images import content_hash
-from turnwise.tasks import Task
+from turnwise.data.images import content_hash
+from turnwise.data.tasks import Task
+from turnwise.util.errors import TurnwiseError
 
 
 class EpisodeOver(TurnwiseError):

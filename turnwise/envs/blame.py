@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from turnwise.errors import TurnwiseError
-from turnwise.terminal import plain
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.terminal import plain
 
 PACKAGE = Path(__file__).resolve().parent.parent
 GUARDS = tuple(

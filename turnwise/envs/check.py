@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from typing import Any
 
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.answers import BadAnswer, read_observation, read_transition
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.blame import one_line, own_lines
 from turnwise.envs.pool import Pool
 from turnwise.envs.registry import NUMBERED_SPLITS, close, numbered, resolve, split_sizes, tasks, turn_limit
-from turnwise.errors import TurnwiseError
-from turnwise.tasks import Task, TaskSet
+from turnwise.util.errors import TurnwiseError
 
 ODD_ACTIONS = ("", " ", "xyzzy", "LOOK", "\x00", "\U0001f600", "a" * 10_000, "look\nlook", "\ud800", "{'json': [1, 2]}")
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from turnwise.envs.worker import MEGABYTE, play_requests
-from turnwise.terminal import say
+from turnwise.util.terminal import say
 
 CAN_FORK = sys.platform == "linux"  # elsewhere system libraries do not survive it
 POLL_SECONDS = 0.02

@@ -21,9 +21,9 @@ from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, get_type_hints
 
-from turnwise import objects
-from turnwise.errors import TurnwiseError, unknown_name
-from turnwise.references import check_unread, home_of, is_reference, lacking, parse
+from turnwise.config import objects
+from turnwise.config.references import check_unread, home_of, is_reference, lacking, parse
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 __all__ = [
     "CONTEXT",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.blame import EnvironmentFault
 from turnwise.envs.pool import Pool, Result
 from turnwise.envs.scripts import Play, Reset, play_all
-from turnwise.seeds import derive
-from turnwise.tasks import Task, TaskSet
+from turnwise.util.seeds import derive
 
 LOOKS, LOOK_TURNS = 6, 4
 

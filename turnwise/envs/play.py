@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.answers import BadAnswer, read_observation, read_transition
 from turnwise.envs.base import Env, Observation, Transition
 from turnwise.envs.blame import EnvironmentFault, one_line, own_lines
 from turnwise.envs.registry import NUMBERED_SPLITS, close, make, split_sizes, tasks, turn_limit
-from turnwise.errors import TurnwiseError
-from turnwise.tasks import Task, TaskSet
-from turnwise.terminal import plain
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.terminal import plain
 
 HELP = "quit: leave   hint: what the expert would do   actions: what is possible here   (:quit, :hint, :actions always mean these)"
 EXPERT_LIMIT = 1000

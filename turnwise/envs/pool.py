@@ -19,13 +19,13 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.registry import portable
 from turnwise.envs.seats import Answer, Failure, Seats
 from turnwise.envs.worker import Request
 from turnwise.envs.workers import WorkerSeats
-from turnwise.errors import TurnwiseError
-from turnwise.tasks import Task
+from turnwise.util.errors import TurnwiseError
 
 
 class Fault(StrEnum):

@@ -22,12 +22,12 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, TypeVar, cast
 
-from turnwise import objects
+from turnwise.config import objects
+from turnwise.config.options import mistaken
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import Env
 from turnwise.envs.locate import is_reference, load_reference, load_registered
-from turnwise.errors import TurnwiseError, unknown_name
-from turnwise.options import mistaken
-from turnwise.tasks import Task, TaskSet
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 ENTRY_POINTS = "turnwise.envs"
 ADAPTERS = "turnwise.adapters"

@@ -13,8 +13,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from turnwise.data.tasks import Task
 from turnwise.envs.pool import Pool, Result
-from turnwise.tasks import Task
 
 ASK_SECONDS = 0.5  # how often it is asked whether to stop, while all wait for an environment
 SLOTS_PER_WORKER = 2

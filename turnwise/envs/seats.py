@@ -10,10 +10,10 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from turnwise.data.tasks import Task
 from turnwise.envs.answers import BadAnswer, read_observation, read_transition
 from turnwise.envs.base import Transition
 from turnwise.envs.blame import one_line, own_lines
-from turnwise.tasks import Task
 
 
 class Failure(NamedTuple):

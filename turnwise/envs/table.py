@@ -7,10 +7,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.console import Console
 from turnwise.envs.agents import AGENTS
 from turnwise.envs.check import Report
-from turnwise.terminal import plain
+from turnwise.util.console import Console
+from turnwise.util.terminal import plain
 
 
 def print_environments(rows: list[dict[str, Any]], console: Console) -> None:

@@ -20,8 +20,8 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, NamedTuple
 
+from turnwise.data.tasks import Task
 from turnwise.envs.seats import Answer, Failure, Seats, failure
-from turnwise.tasks import Task
 
 PARENT_CHECK_SECONDS = 1.0
 MEGABYTE = 2**20

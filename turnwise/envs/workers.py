@@ -29,14 +29,14 @@ from multiprocessing import spawn
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from turnwise.data.tasks import Task
 from turnwise.envs import fork
 from turnwise.envs import worker as child
 from turnwise.envs.base import Transition
 from turnwise.envs.fork import Forked, Inherited
 from turnwise.envs.seats import Answer, Failure, failure
 from turnwise.envs.worker import Request, Setup
-from turnwise.errors import TurnwiseError
-from turnwise.tasks import Task
+from turnwise.util.errors import TurnwiseError
 
 START_SECONDS = 120.0  # a fresh interpreter that imports an environment on a busy machine; the time limit proper starts after it
 CLOSE_SECONDS = 3.0

@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from turnwise.errors import MissingExtra, TurnwiseError
-from turnwise.files import write_text_atomically
 from turnwise.lab.lines import Line, choose
 from turnwise.lab.problems import DEFAULT, make
 from turnwise.lab.study import Case, make_case, measure_case, recurrence_of, unfit
 from turnwise.lab.sweeps import ALIASING, RECURRENCE, SKILL, aliasing_sweep, recurrence_sweep, skill_sweep
 from turnwise.lab.training import Schedule, train_case
+from turnwise.util.errors import MissingExtra, TurnwiseError
+from turnwise.util.files import write_text_atomically
 
 FORMAT = 1
 Advance = Callable[[str], None]

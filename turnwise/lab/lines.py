@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turnwise.anchors import Ints
 from turnwise.credit.registry import algorithms, apply
-from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.data.anchors import Ints
+from turnwise.data.rollouts import Floats, Rollouts
 from turnwise.lab.sample import Batch
 from turnwise.lab.spec import bind, parse
-from turnwise.rollouts import Floats, Rollouts
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 ORACLE = "oracle"
 # What each teaches: loops counted once; the two ablations; the public code's statistics; no discount; no division by the deviation;

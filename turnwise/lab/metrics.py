@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turnwise.anchors import Ints, dense
 from turnwise.credit.segments import segment_count, segment_sum
+from turnwise.data.anchors import Ints, dense
+from turnwise.data.rollouts import Floats
 from turnwise.lab.problem import Problem
 from turnwise.lab.sample import Batch
 from turnwise.lab.values import exact_gradient
-from turnwise.rollouts import Floats
 
 Interval = dict[str, float | None]
 NAMES = ("correlation", "sign_accuracy", "gradient_cosine", "bias_squared", "variance")

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from turnwise.errors import MissingExtra
-from turnwise.files import write_atomically
+from turnwise.util.errors import MissingExtra
+from turnwise.util.files import write_atomically
 
 STYLES: dict[str, tuple[str, str]] = {
     "grpo": ("#D55E00", "-"),

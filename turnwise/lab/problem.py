@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from turnwise.anchors import Ints
-from turnwise.errors import TurnwiseError
-from turnwise.rollouts import Bools, Floats
+from turnwise.data.anchors import Ints
+from turnwise.data.rollouts import Bools, Floats
+from turnwise.util.errors import TurnwiseError
 
 
 @dataclass(frozen=True, eq=False)

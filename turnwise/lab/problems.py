@@ -12,10 +12,10 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from turnwise.errors import TurnwiseError
+from turnwise.config.options import Help, Registry
 from turnwise.lab.problem import Builder, Problem
 from turnwise.lab.spec import bind, parse
-from turnwise.options import Help, Registry
+from turnwise.util.errors import TurnwiseError
 
 Horizon = Annotated[int | None, Help("turns after which a trajectory is cut off", low=1)]
 Delay = Annotated[int, Help("turns between the decision and its reward", low=0, high=64)]

@@ -11,9 +11,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from turnwise.anchors import AnchorTable, Ints, encode
+from turnwise.data.anchors import AnchorTable, Ints, encode
+from turnwise.data.rollouts import Bools, Floats, Rollouts
 from turnwise.lab.problem import Problem
-from turnwise.rollouts import Bools, Floats, Rollouts
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from turnwise.errors import TurnwiseError
-from turnwise.options import Entry
+from turnwise.config.options import Entry
+from turnwise.util.errors import TurnwiseError
 
 WORDS = {"true": True, "false": False}
 

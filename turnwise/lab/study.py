@@ -14,13 +14,13 @@ from zlib import crc32
 import numpy as np
 
 from turnwise.credit import diagnose
-from turnwise.errors import TurnwiseError
+from turnwise.data.rollouts import Floats
 from turnwise.lab.lines import Line, Views, estimated_values
 from turnwise.lab.metrics import Truth, bias_and_variance, measure, summarise, truth_of
 from turnwise.lab.problem import Problem
 from turnwise.lab.sample import Batch, draw, sample, stack
 from turnwise.lab.values import action_values, advantages, occupancy, skilled_policy, state_values
-from turnwise.rollouts import Floats
+from turnwise.util.errors import TurnwiseError
 
 Tick = Callable[[], None]
 

@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.console import Console
+from turnwise.util.console import Console
 
 FULL_WIDTH = 100
 

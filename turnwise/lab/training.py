@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 
 from turnwise.credit.segments import segment_sum
-from turnwise.errors import TurnwiseError
+from turnwise.data.rollouts import Floats
 from turnwise.lab.lines import Line, Views, look_up, value_table
 from turnwise.lab.metrics import interval, policy_gradient
 from turnwise.lab.problem import Problem
 from turnwise.lab.sample import Batch, draw, sample, stack
 from turnwise.lab.study import Case, Tick, stream
 from turnwise.lab.values import backup, best_return, expected_return
-from turnwise.rollouts import Floats
+from turnwise.util.errors import TurnwiseError
 
 
 @dataclass(frozen=True)

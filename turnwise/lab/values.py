@@ -12,9 +12,9 @@ from __future__ import annotations
 import numpy as np
 
 from turnwise.credit.segments import segment_sum
-from turnwise.errors import TurnwiseError
+from turnwise.data.rollouts import Floats
 from turnwise.lab.problem import Problem
-from turnwise.rollouts import Floats
+from turnwise.util.errors import TurnwiseError
 
 
 def backup(problem: Problem, value: Floats, discount: float = 1.0) -> Floats:

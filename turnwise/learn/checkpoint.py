@@ -24,9 +24,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from turnwise.errors import TurnwiseError
-from turnwise.files import inside
 from turnwise.learn.saving import OLD, PART, sweep, write_folder
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.files import inside
 
 VERSION = 1
 PATTERN = re.compile(r"step-(\d{8,})")

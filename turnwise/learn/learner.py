@@ -25,7 +25,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from turnwise.errors import TurnwiseError
+from turnwise.agent.vision import Vision
+from turnwise.data.rollouts import Rollouts, Trajectory
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.logprobs import token_logprobs
 from turnwise.learn.memory import Memory, peak_memory
@@ -41,8 +42,7 @@ from turnwise.learn.values import Critic, targets_in, with_value_targets
 from turnwise.objectives.kl import reward_penalty
 from turnwise.objectives.loss import combine
 from turnwise.objectives.tokens import Tokens, check_split, token_weights
-from turnwise.rollouts import Rollouts, Trajectory
-from turnwise.vision import Vision
+from turnwise.util.errors import TurnwiseError
 
 Column = NDArray[np.float32]
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from turnwise.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError
 
 CHUNK_ELEMENTS = {"cpu": 2**22, "cuda": 2**28}  # logits that exist at once, in numbers; more is not faster
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from turnwise.errors import MissingExtra, TurnwiseError
+from turnwise.util.errors import MissingExtra, TurnwiseError
 
 
 def add_lora(

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from turnwise.errors import TurnwiseError
 from turnwise.learn.settings import OptimiserSettings
+from turnwise.util.errors import TurnwiseError
 
 
 class Weights:

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnwise.credit.registry import Credit
-from turnwise.errors import TurnwiseError
-from turnwise.images import Picture, starts_with
-from turnwise.rollouts import Floats, Ints, Rollouts, Trajectory, Turn, ragged
+from turnwise.data.images import Picture, starts_with
+from turnwise.data.rollouts import Floats, Ints, Rollouts, Trajectory, Turn, ragged
+from turnwise.util.errors import TurnwiseError
 
 Unit = Literal["trajectory", "turn"]
 

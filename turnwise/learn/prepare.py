@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from turnwise.data.rollouts import ragged
 from turnwise.learn.packing import Packed
 from turnwise.learn.settings import LearnerSettings
 from turnwise.objectives.loss import Loss
 from turnwise.objectives.tokens import Tokens
-from turnwise.rollouts import ragged
 
 Mask = NDArray[np.bool_]
 

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
-from turnwise.errors import TurnwiseError
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.optimiser import check_names
+from turnwise.util.errors import TurnwiseError
 
 
 class Reference:

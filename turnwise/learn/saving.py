@@ -15,8 +15,8 @@ from typing import Any
 from safetensors import SafetensorError
 from torch import nn
 
-from turnwise.errors import TurnwiseError
-from turnwise.files import as_readable_as_their_folder, folder_beside
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.files import as_readable_as_their_folder, folder_beside
 
 PART, OLD = ".turnwise-part", ".turnwise-old"  # how the names of unfinished folders end, and of those that make room for a new one
 

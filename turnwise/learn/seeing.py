@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from turnwise.agent.vision import NEVER, Vision
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.logprobs import Head
 from turnwise.learn.packing import Packed
-from turnwise.vision import NEVER, Vision
 
 
 class SeeingModel(PackedModel):

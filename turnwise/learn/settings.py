@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from turnwise.errors import TurnwiseError, unknown_name
 from turnwise.objectives.kl import CAP
 from turnwise.objectives.loss import Loss
 from turnwise.objectives.tokens import AGGREGATIONS
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 Schedule = Literal["constant", "linear", "cosine"]
 Dtype = Literal["float32", "bfloat16"]

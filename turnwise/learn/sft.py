@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turnwise.errors import TurnwiseError
+from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.learn.logprobs import token_logprobs
 from turnwise.learn.metrics import StepLog
 from turnwise.learn.optimiser import Optimiser
 from turnwise.learn.packing import Packed, microbatches, pack
 from turnwise.learn.settings import OptimiserSettings
-from turnwise.rollouts import Trajectory, Turn
-from turnwise.seeds import derive
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.seeds import derive
 
 if TYPE_CHECKING:
     from turnwise.learn.learner import Learner

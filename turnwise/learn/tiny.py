@@ -19,11 +19,11 @@ from itertools import chain
 from typing import Any
 
 from turnwise.collect.players import ASK_EXPERT, NO_EXPERT, Advised
+from turnwise.data.tasks import Task
 from turnwise.envs.pool import Result
 from turnwise.envs.registry import portable, tasks
 from turnwise.envs.scripts import Limits, Play, Reset, play_all
-from turnwise.errors import Stopped, TurnwiseError
-from turnwise.tasks import Task
+from turnwise.util.errors import Stopped, TurnwiseError
 
 UNKNOWN, PAD, SYSTEM, USER, AGENT, END = "<|unknown|>", "<|pad|>", "<|system|>", "<|user|>", "<|agent|>", "<|end|>"
 SPECIAL = (UNKNOWN, PAD, SYSTEM, USER, AGENT, END)

@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from turnwise.config.options import Entry
 from turnwise.credit.gae import gae_advantages, token_rows
 from turnwise.credit.registry import Credit, CreditFunction
 from turnwise.credit.segments import PER_TURN, discounted_returns
-from turnwise.errors import TurnwiseError
+from turnwise.data.rollouts import Floats, Rollouts, ragged
 from turnwise.learn.packing import Packed
 from turnwise.learn.settings import ValueSettings
 from turnwise.objectives.value import value_loss
-from turnwise.options import Entry
-from turnwise.rollouts import Floats, Rollouts, ragged
+from turnwise.util.errors import TurnwiseError
 
 
 class Critic(nn.Module):  # type: ignore[misc]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from turnwise.config.options import Help
 from turnwise.objectives.registry import TokenLoss, register
 from turnwise.objectives.tokens import Tokens
-from turnwise.options import Help
 
 
 @register("cispo", paper="MiniMax-M1, arXiv 2506.13585")

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import torch
 
+from turnwise.config.options import Help
 from turnwise.objectives.registry import TokenLoss, register
 from turnwise.objectives.tokens import Tokens
-from turnwise.options import Help
 
 
 @register("clip", paper="PPO, arXiv 1707.06347; clip-higher: DAPO, arXiv 2503.14476; dual clip: arXiv 1912.09729")

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 import torch
 
+from turnwise.config.options import Help
 from turnwise.objectives.registry import TokenLoss, register
 from turnwise.objectives.tokens import Tokens, ratio_of
-from turnwise.options import Help
 
 
 @register("gmpo", paper="GMPO, arXiv 2507.20673")

@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 import torch
 
+from turnwise.config.options import Help
 from turnwise.objectives.registry import TokenLoss, register
 from turnwise.objectives.tokens import Tokens, ratio_of
-from turnwise.options import Help
 
 MAX_LOG_SPAN_RATIO = 10.0
 

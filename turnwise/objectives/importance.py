@@ -15,10 +15,10 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from turnwise.errors import TurnwiseError
+from turnwise.config.options import Help
 from turnwise.objectives.registry import Correction, register_correction
 from turnwise.objectives.tokens import Level, Tokens, ratio_of
-from turnwise.options import Help
+from turnwise.util.errors import TurnwiseError
 
 LevelOption = Annotated[Literal["token", "turn", "trajectory"], Help("the span that has one weight; micro-batches must hold it whole")]
 SpanOption = Annotated[Literal["product", "mean"], Help("a span's ratio: product of its tokens' ratios, or their geometric mean")]

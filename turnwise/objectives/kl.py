@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turnwise.errors import TurnwiseError, unknown_name
 from turnwise.objectives.tokens import MAX_LOG_RATIO
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 
 def _k1(d: Tensor) -> Tensor:

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turnwise.errors import TurnwiseError, unknown_name
 from turnwise.objectives import entropy, kl
 from turnwise.objectives.kl import CAP
 from turnwise.objectives.registry import algorithms, corrections
 from turnwise.objectives.tokens import LEVELS, Level, Tokens
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 Metrics = dict[str, Tensor]
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from turnwise.options import Registry
+from turnwise.config.options import Registry
 
 
 class TokenLoss(NamedTuple):

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import torch
 
+from turnwise.config.options import Help
 from turnwise.objectives.registry import TokenLoss, register
 from turnwise.objectives.tokens import Tokens
-from turnwise.options import Help
 
 
 @register("sapo", paper="SAPO, arXiv 2511.20347")

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 Level = Literal["token", "turn", "trajectory"]
 LEVELS: tuple[Level, ...] = ("token", "turn", "trajectory")  # from fine to coarse

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from turnwise.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError
 
 
 def value_loss(

@@ -24,8 +24,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from turnwise.errors import TurnwiseError
-from turnwise.images import without_marks
+from turnwise.data.images import without_marks
 from turnwise.pages.batch import PARTS, Batch, texts_of
 from turnwise.pages.names import readable
 from turnwise.pages.png import png
@@ -34,7 +33,8 @@ from turnwise.pages.settings import chosen, settings_of
 from turnwise.pages.shelf import Shelf, read_recipe
 from turnwise.pages.tail import news
 from turnwise.pages.words import why
-from turnwise.runs import METRICS, Run, plain
+from turnwise.runs.folder import METRICS, Run, plain
+from turnwise.util.errors import TurnwiseError
 
 KEPT_BATCHES = 6
 MOST_HITS = 200
@@ -156,7 +156,7 @@ class Answers:
 
     def picture(self, words: Words) -> bytes:
         """A picture that a turn showed, as PNG."""
-        from turnwise.unpack import open_archive
+        from turnwise.util.unpack import open_archive
 
         run, iteration, name = self._run(words), _whole(words, "iteration"), _need(words, "name")
         path = run.file("rollouts", f"{iteration:06d}.images.npz")

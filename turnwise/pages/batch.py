@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from turnwise import credit
-from turnwise.anchors import Ints
 from turnwise.credit.gigpo import visit_weights
 from turnwise.credit.segments import episode_returns, segment_count, segment_sum, trajectory_groups
-from turnwise.errors import TurnwiseError
+from turnwise.data.anchors import Ints
+from turnwise.data.rollouts import Floats, Rollouts
 from turnwise.pages.names import readable
 from turnwise.pages.packed import PackedLines
-from turnwise.rollouts import Floats, Rollouts
-from turnwise.runs import Run
+from turnwise.runs.folder import Run
+from turnwise.util.errors import TurnwiseError
 
 PARTS = ("rollouts", "evals")
 EXPLAINED = "gigpo"  # whose options `credit.explain` takes: what a return and a state are

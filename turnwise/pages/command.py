@@ -6,12 +6,12 @@ import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
-from turnwise.errors import TurnwiseError
 from turnwise.pages.names import readable
 from turnwise.pages.report import ATTEMPTS, write_report
 from turnwise.pages.server import PORT, Server
 from turnwise.pages.shelf import Shelf
-from turnwise.terminal import say
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.terminal import say
 
 
 def view(folder: str, port: int | None = None, browser: bool = True) -> None:

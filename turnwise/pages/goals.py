@@ -10,8 +10,8 @@ import json
 import re
 from typing import Any
 
-from turnwise.images import without_marks
-from turnwise.tasks import task_line
+from turnwise.data.images import without_marks
+from turnwise.data.tasks import task_line
 
 LONGEST_GOAL = 600
 LONGEST_OPENING = 160

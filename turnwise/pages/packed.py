@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from turnwise.errors import TurnwiseError
 from turnwise.pages.goals import add_goal
-from turnwise.unpack import LONGEST_LINE, limit_of, too_much
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.unpack import LONGEST_LINE, limit_of, too_much
 
 CHUNK = 1 << 16
 GZIP = 31  # zlib's word for a stream with gzip's header

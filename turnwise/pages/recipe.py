@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from turnwise.errors import TurnwiseError
-from turnwise.files import inside
 from turnwise.pages.shelf import read_recipe
-from turnwise.runs import CONFIG
-from turnwise.secret import redact, redacted
+from turnwise.runs.folder import CONFIG
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.files import inside
+from turnwise.util.secret import redact, redacted
 
 ABSENT = object()
 
@@ -39,7 +39,7 @@ def recipe_of(folder: Path) -> dict[str, Any]:
 
 def defaults() -> dict[str, Any]:
     """Every key of a recipe with its default, read from the fields themselves: no model and no environment is loaded for it."""
-    from turnwise.recipes import fields
+    from turnwise.config.recipes import fields
 
     return {key: field.get_default(call_default_factory=False) for key, field, inner in fields() if inner is None}
 

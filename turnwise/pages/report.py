@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from turnwise.errors import TurnwiseError
-from turnwise.files import write_text_atomically
 from turnwise.pages.answers import Answers, as_json
 from turnwise.pages.names import distinct, readable
 from turnwise.pages.server import PAGE, STYLE, script, static
 from turnwise.pages.settings import settings_of
 from turnwise.pages.shelf import Shelf
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.files import write_text_atomically
 
 ATTEMPTS = 200
 MOST_PICTURES = 400

@@ -24,9 +24,9 @@ from io import BytesIO
 from typing import Any
 from urllib.parse import parse_qsl
 
-from turnwise.errors import TurnwiseError
 from turnwise.pages.answers import Answers, as_json
 from turnwise.pages.shelf import Shelf
+from turnwise.util.errors import TurnwiseError
 
 ADDRESS = "127.0.0.1"
 PORT = 7878

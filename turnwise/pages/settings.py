@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from turnwise.errors import TurnwiseError
 from turnwise.pages.recipe import shown
 from turnwise.pages.shelf import read_recipe
 from turnwise.report.groups import ABSENT, gathered
 from turnwise.report.records import Record, flatten
-from turnwise.runs import plain
-from turnwise.secret import redacted
+from turnwise.runs.folder import plain
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.secret import redacted
 
 
 def settings_of(folders: Mapping[str, Path]) -> dict[str, Any]:

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.credit import parts
-from turnwise.errors import TurnwiseError
-from turnwise.files import inside
 from turnwise.pages.names import distinct, readable
 from turnwise.pages.tail import news
-from turnwise.runs import CONFIG, METRICS, SUMMARY, Run
+from turnwise.runs.folder import CONFIG, METRICS, SUMMARY, Run
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.files import inside
 
 DEEPEST = 4  # folders below the one that is shown in which runs are looked for
 QUIET = 300.0  # seconds without a sign of life after which a run counts as stopped; longer where its iterations are long

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.rollouts import Floats, Rollouts, alike
+from turnwise.data.rollouts import Floats, Rollouts, alike
 
 
 def agreement(one: Floats, other: Floats) -> dict[str, float | None]:

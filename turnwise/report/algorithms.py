@@ -10,10 +10,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.console import Console
-from turnwise.errors import unknown_name
-from turnwise.options import Entry, Registry
-from turnwise.terminal import command
+from turnwise.config.options import Entry, Registry
+from turnwise.util.console import Console
+from turnwise.util.errors import unknown_name
+from turnwise.util.terminal import command
 
 
 def registries() -> dict[str, Registry[Any]]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from turnwise.errors import TurnwiseError
 from turnwise.report.comparison import compare
 from turnwise.report.tables import wide_console
-from turnwise.terminal import say
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.terminal import say
 
 FORMATS = ("table", "markdown", "latex", "json")
 

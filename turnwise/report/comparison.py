@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 from rich.console import Group as Rendered
 
-from turnwise.errors import TurnwiseError
-from turnwise.files import write_text_atomically
-from turnwise.report import statistics
+from turnwise.evaluation import statistics
+from turnwise.evaluation.statistics import Interval
 from turnwise.report.efficiency import Cost, Curve, cost_until, mean_curve
 from turnwise.report.groups import Group, grouped
 from turnwise.report.records import Record, find, read
-from turnwise.report.statistics import Interval
 from turnwise.report.tracks import Track, TypeOfTask, check_metrics, tracks, types
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.files import write_text_atomically
 
 LEVEL = 0.05
 
@@ -130,7 +130,7 @@ class Comparison:
 
     def write(self, folder: str | Path) -> list[Path]:
         """comparison.md, .tex and .json, and the picture where matplotlib is installed."""
-        from turnwise.errors import MissingExtra
+        from turnwise.util.errors import MissingExtra
 
         place = Path(folder)
         texts = {"md": self.to_markdown(), "tex": self.to_latex(), "json": self.to_json()}

@@ -7,8 +7,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from turnwise.errors import MissingExtra
-from turnwise.files import write_atomically
+from turnwise.util.errors import MissingExtra
+from turnwise.util.files import write_atomically
 
 
 def draw_curve(metrics: Sequence[dict[str, Any]], path: Path, title: str) -> Path:

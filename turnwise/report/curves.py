@@ -6,8 +6,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turnwise.errors import MissingExtra, TurnwiseError
-from turnwise.files import write_atomically
+from turnwise.util.errors import MissingExtra, TurnwiseError
+from turnwise.util.files import write_atomically
 
 if TYPE_CHECKING:
     from turnwise.report.comparison import Comparison

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turnwise.errors import TurnwiseError
 from turnwise.report.records import Panel, Record
+from turnwise.util.errors import TurnwiseError
 
 # Keys that say where things lie, how often one looks, or how much fits into memory: never what is learned.
 IMMATERIAL = {"name", "out", "seed", "eval.every", "env.workers", "env.timeout", "env.memory_mb", "engine.sleep", "engine.max_batch"} | {

@@ -21,8 +21,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.console import Console
-from turnwise.terminal import plain
+from turnwise.util.console import Console
+from turnwise.util.terminal import plain
 
 BARS = " ▁▂▃▄▅▆▇█"
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turnwise.errors import TurnwiseError
-from turnwise.runs import CONFIG, SUMMARY, Run
+from turnwise.runs.folder import CONFIG, SUMMARY, Run
+from turnwise.util.errors import TurnwiseError
 
 SWEEP = "sweep.json"
 

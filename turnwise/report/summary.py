@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwise.config import Config
+from turnwise.config.schema import Config
 from turnwise.report.progress import duration
-from turnwise.runs import Run
-from turnwise.state import State
-from turnwise.terminal import plain
+from turnwise.runs.folder import Run
+from turnwise.runs.state import State
+from turnwise.util.terminal import plain
 
 
 def summarise_run(metrics: Sequence[Mapping[str, Any]], state: State, config: Config, run: Run) -> dict[str, Any]:

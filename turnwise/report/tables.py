@@ -14,10 +14,10 @@ from rich.console import Group as Rendered
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from turnwise.console import Console
+from turnwise.evaluation.statistics import Interval
 from turnwise.report.efficiency import MEASURES, Cost
 from turnwise.report.progress import duration
-from turnwise.report.statistics import Interval
+from turnwise.util.console import Console
 
 if TYPE_CHECKING:
     from turnwise.report.comparison import Comparison, Pair

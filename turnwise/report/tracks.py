@@ -10,9 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from turnwise.errors import unknown_name
 from turnwise.report.efficiency import over_seeds
 from turnwise.report.groups import Group
+from turnwise.util.errors import unknown_name
 
 
 @dataclass(frozen=True)

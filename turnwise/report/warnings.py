@@ -15,7 +15,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from turnwise.runs import Run
+    from turnwise.runs.folder import Run
 
 Line = Mapping[str, float]
 Lines = Sequence[Line]

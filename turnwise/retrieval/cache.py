@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 
-from turnwise.errors import TurnwiseError
-from turnwise.files import folder_beside
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.files import folder_beside
 
 try:
     import fcntl

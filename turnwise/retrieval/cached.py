@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from threading import Lock
 
-from turnwise.errors import TurnwiseError
 from turnwise.retrieval.base import Hit, Retriever
+from turnwise.util.errors import TurnwiseError
 
 
 class Cached:

@@ -18,10 +18,10 @@ from typing import BinaryIO
 
 import numpy as np
 
-from turnwise.errors import TurnwiseError
 from turnwise.retrieval.base import Passage, passage_of_contents
 from turnwise.retrieval.cache import build_once, cache_folder, file_key
-from turnwise.unpack import PACKED, open_packed, packed_lines
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.unpack import PACKED, open_packed, packed_lines
 
 FORMS = (".jsonl", ".tsv")
 OFFSETS, LINES = "offsets.npy", "lines"

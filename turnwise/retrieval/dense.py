@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.errors import MissingExtra, TurnwiseError
-from turnwise.files import write_atomically
 from turnwise.retrieval.base import Hit
 from turnwise.retrieval.bm25 import best
 from turnwise.retrieval.cache import cache_folder, file_key, key_of, locked
 from turnwise.retrieval.corpus import Corpus
+from turnwise.util.errors import MissingExtra, TurnwiseError
+from turnwise.util.files import write_atomically
 
 SHARD = 50_000  # passages a file
 BLOCK = 16_384  # vectors that a search holds at once

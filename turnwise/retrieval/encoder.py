@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from turnwise.engines.rotary import Stretching
-from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 Floats = NDArray[np.float32]
 Step = Callable[[torch.Tensor], torch.Tensor]

@@ -13,9 +13,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from turnwise.errors import TurnwiseError, unknown_name
 from turnwise.retrieval.cached import Cached
 from turnwise.retrieval.corpus import Corpus
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 KINDS = {
     "bm25": ("turnwise.retrieval.bm25", "Bm25"),

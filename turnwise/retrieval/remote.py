@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from turnwise.engines.transport import Failure, Transport
-from turnwise.errors import TurnwiseError
 from turnwise.retrieval.base import Hit, Passage, passage_of_contents
-from turnwise.secret import redact
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.secret import redact
+from turnwise.util.transport import Failure, Transport
 
 PATH = "retrieve"
 LONGEST_WAIT = 30.0

@@ -28,7 +28,7 @@ from jinja2 import StrictUndefined, Template, TemplateError, TemplateSyntaxError
 from jinja2.runtime import new_context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 FOLDER = Path(__file__).parent
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.jinja")))

@@ -25,8 +25,8 @@ from turnwise.engines.native.pages import Chain, Match, Pages
 from turnwise.engines.native.rows import Result, Row, Runner, Step
 from turnwise.engines.native.weights import Weights
 from turnwise.engines.stopping import StopStrings, stop_tokens
-from turnwise.errors import TurnwiseError
-from turnwise.prefix import common_length
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.prefix import common_length
 
 GRAIN = 32  # tokens: how finely common prefixes are found where pages are longer than that
 WORTH_A_STEP = 32  # tokens: for fewer in common, a row does not wait until another one has computed them

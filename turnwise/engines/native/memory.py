@@ -9,7 +9,7 @@ import torch
 from turnwise.engines.native.plain import PlainRunner
 from turnwise.engines.native.rows import Runner
 from turnwise.engines.native.weights import Weights
-from turnwise.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError
 
 CPU_PART = 0.25  # of all memory; what no row uses is never touched
 SMALL_MACHINE = 8 * 2**30

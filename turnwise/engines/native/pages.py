@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from turnwise.prefix import common_length
+from turnwise.util.prefix import common_length
 
 ROOT = 0
 SHORTEST_COPY = 4  # fewer tokens are computed as fast as they are copied

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from turnwise.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 GPU_HEADS = (16, 32, 64, 128, 256)

@@ -13,11 +13,11 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, ClassVar, Literal
 
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.cards.pixels import Image, check_scale, enlarged
 from turnwise.envs.dice import Dice
-from turnwise.errors import TurnwiseError, unknown_name
-from turnwise.tasks import Task, TaskSet
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 Observed = Literal["text", "image", "both"]
 Anchor = Literal["observation", "state"]

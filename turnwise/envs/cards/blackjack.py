@@ -13,11 +13,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.cards.base import Anchor, Observed, Played, Rewards, TableEnv, drawn_tasks
 from turnwise.envs.cards.deck import draw_card, name, points, read_cards
 from turnwise.envs.cards.pixels import CARD_HEIGHT, CARD_WIDTH, GAP, Image, canvas, lay_out, write
 from turnwise.envs.dice import Dice
-from turnwise.tasks import Task, TaskSet
 
 GOAL = "Get closer to 21 than the dealer without going over."
 DEALER_STANDS, LIMIT = 17, 21

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from turnwise.envs.dice import Dice
-from turnwise.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError
 
 SUITS = {"H": "hearts", "S": "spades", "D": "diamonds", "C": "clubs"}
 RANKS = "A23456789TJQK"

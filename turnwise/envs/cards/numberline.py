@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.cards.base import Anchor, Observed, Played, Rewards, TableEnv, listed_tasks
 from turnwise.envs.cards.pixels import BLACK, EDGE, RED, WHITE, Image, canvas, write
-from turnwise.errors import TurnwiseError
-from turnwise.tasks import Task, TaskSet
+from turnwise.util.errors import TurnwiseError
 
 MOVES = {"+": 1, "-": -1}
 FURTHEST = 200

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from turnwise.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError
 
 Image = NDArray[np.uint8]
 Colour = tuple[int, int, int]

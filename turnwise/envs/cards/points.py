@@ -10,13 +10,13 @@ from functools import lru_cache
 from itertools import product
 from typing import Any, ClassVar
 
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.cards.arithmetic import Formula, evaluate, solutions, solvable
 from turnwise.envs.cards.base import Anchor, Observed, Played, Rewards, TableEnv, drawn_tasks, listed_tasks
 from turnwise.envs.cards.deck import RANKS, SUITS, draw_card, name, points, read_cards
 from turnwise.envs.cards.pixels import CARD_HEIGHT, CARD_WIDTH, GAP, Image, canvas, lay_out, write, write_wrapped
 from turnwise.envs.dice import Dice
-from turnwise.errors import TurnwiseError
-from turnwise.tasks import Task, TaskSet
+from turnwise.util.errors import TurnwiseError
 
 WIN, PENALTY = 10.0, -1.0
 

@@ -6,12 +6,12 @@ import os
 from collections import OrderedDict
 from pathlib import Path
 
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.household.env import Anchor, Sight, WorldEnv
 from turnwise.envs.household.games import GAME, SHARED, TREE, Entry, Library, TreeLibrary
 from turnwise.envs.household.packed import PackedLibrary
 from turnwise.envs.household.world import World
-from turnwise.errors import TurnwiseError
-from turnwise.tasks import Task, TaskSet
+from turnwise.util.errors import TurnwiseError
 
 CACHED_WORLDS = 64  # about half a megabyte each
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from turnwise.envs.household.pddl import ROOT_TYPE, And, Atom, Condition, Domain, Exists, Not, Or, free_variables, positive
 from turnwise.envs.household.relations import Slot
-from turnwise.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError
 
 TYPE_PREFIX = "@type "  # the unary predicate that holds for the things of a type
 EMPTY = "()"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Literal
 
+from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.household.expert import Expert
 from turnwise.envs.household.world import Play, World
-from turnwise.errors import TurnwiseError, unknown_name
-from turnwise.tasks import Task
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 Anchor = Literal["observation", "state"]
 Sight = Literal["all", "seen"]

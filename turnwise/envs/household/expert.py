@@ -17,8 +17,8 @@ from itertools import permutations
 
 from turnwise.envs.household.pddl import And, Atom, Condition, Exists, Not, atoms_of
 from turnwise.envs.household.world import Command, State, World
-from turnwise.errors import TurnwiseError
-from turnwise.seeds import derive
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.seeds import derive
 
 # What makes a state true of an object: the action, and the trait that the object needs for it.
 TREATMENTS = {"isclean": ("cleanobject", "cleanable"), "ishot": ("heatobject", "heatable"), "iscool": ("coolobject", "coolable")}

@@ -21,7 +21,7 @@ from typing import Any
 
 from turnwise.envs.household.grammar import split_task
 from turnwise.envs.household.house import TASK_TYPES
-from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 TREE, GAME, SHARED, PACKED = "json_2.1.1", "game.tw-pddl", "shared.json", ".jsonl.xz"
 

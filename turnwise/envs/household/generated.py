@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.household.env import Anchor, Sight, WorldEnv
 from turnwise.envs.household.generator import house, task_set
 from turnwise.envs.household.knobs import turn_knobs
 from turnwise.envs.household.world import World
-from turnwise.tasks import Task, TaskSet
 
 Number = int | Sequence[int]  # one number, or a pair (from, to)
 

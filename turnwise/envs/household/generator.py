@@ -19,12 +19,12 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.dice import Dice
 from turnwise.envs.household.house import Goal, House, Item, Receptacle
 from turnwise.envs.household.knobs import Knobs, capacity
 from turnwise.envs.household.rooms import LAMP, tables
-from turnwise.errors import TurnwiseError, unknown_name
-from turnwise.tasks import Task, TaskSet
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 SPLITS: Mapping[str, range] = {"train": range(4), "valid": range(4, 6), "test": range(6, 8)}  # of eight equal parts of all cores
 DEFAULT_SIZES = {"train": 10_000, "valid": 1_000, "test": 1_000}

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from turnwise.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError
 
 TASK_MARK = "\ue000"  # stands for the task's sentence, so that games that differ only in it share one compiled grammar
 Placeholder = tuple[str, str]  # name, type

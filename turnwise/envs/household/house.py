@@ -28,7 +28,7 @@ from hashlib import blake2b
 from turnwise.envs.household.builtin import DOMAIN, GRAMMAR
 from turnwise.envs.household.pddl import And, Atom, Condition, Exists, Not, Problem
 from turnwise.envs.household.world import World
-from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 TASK_TYPES = (
     "pick_and_place_simple",

@@ -10,7 +10,7 @@ from typing import Any
 
 from turnwise.envs.household.house import TASK_TYPES
 from turnwise.envs.household.rooms import Room, tables
-from turnwise.errors import TurnwiseError, unknown_name
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 Range = tuple[int, int]
 SMALLEST_HOUSE = 3  # where the object lies, where it is treated, where it belongs

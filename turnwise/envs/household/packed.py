@@ -21,9 +21,9 @@ from typing import IO, Any
 from turnwise.envs.household.games import PACKED, SHARED, Entry, Game, Library, as_json_bytes, cache_folder, digest_of, write_cache
 from turnwise.envs.household.grammar import split_task
 from turnwise.envs.household.house import TASK_TYPES
-from turnwise.errors import TurnwiseError
-from turnwise.files import file_beside
-from turnwise.unpack import LONGEST_LINE
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.files import file_beside
+from turnwise.util.unpack import LONGEST_LINE
 
 FORMAT = 1  # raise it when the index changes its form
 TASK_SLOT = "{TASK}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from turnwise.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError
 
 ROOT_TYPE = "object"
 _TOKEN = re.compile(r"[()]|\?[^\s()?]*|[^\s()?]+")

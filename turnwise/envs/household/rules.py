@@ -32,7 +32,7 @@ from turnwise.envs.household.pddl import (
     parse_domain,
 )
 from turnwise.envs.household.wording import Context, Wording, Wordings, value_source
-from turnwise.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError
 
 NEGATED = "not_"  # texts may ask `not_p(…)`: something made p false and nothing has made it true since
 

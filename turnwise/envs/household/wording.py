@@ -14,7 +14,7 @@ from turnwise.envs.household.codegen import CodeGenerator, Writer
 from turnwise.envs.household.grammar import TASK_MARK, Each, Expression, Grammar, Literal, Placeholder, Query, Symbol, Text, Value
 from turnwise.envs.household.pddl import Atom
 from turnwise.envs.household.relations import Fact
-from turnwise.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError
 
 if TYPE_CHECKING:
     from turnwise.envs.household.world import World

@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.locate import SCORE, Kind, load_reference
 from turnwise.envs.prompts.rows import as_task, read_rows, split_rows
-from turnwise.errors import TurnwiseError
-from turnwise.tasks import Task, TaskSet
+from turnwise.util.errors import TurnwiseError
 
 REPLY = Kind("reply", takes=("task", "history"), gives=("str", "none", "observation"))
 

@@ -9,8 +9,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from turnwise.errors import TurnwiseError, unknown_name
-from turnwise.tasks import Task
+from turnwise.data.tasks import Task
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 SHARES = {"train": range(8), "valid": range(8, 9), "test": range(9, 10)}  # of ten, by the hash of a prompt
 

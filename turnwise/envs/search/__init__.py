@@ -15,7 +15,7 @@ def _present() -> bool:
 
 def _splits() -> Mapping[str, int]:
     from turnwise.envs.search.questions import Library, find_data
-    from turnwise.errors import TurnwiseError
+    from turnwise.util.errors import TurnwiseError
 
     try:
         return Library(find_data()).sizes()

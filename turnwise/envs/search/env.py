@@ -13,14 +13,14 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.search.actions import ANSWER_FORM, SEARCH_FORM, Action, read_action
 from turnwise.envs.search.answers import exact_match, f1
 from turnwise.envs.search.questions import Library, Which, find_corpus, find_data
-from turnwise.errors import TurnwiseError, unknown_name
 from turnwise.retrieval.base import Hit, Retriever
 from turnwise.retrieval.kinds import check_kind, make_retriever, open_corpus
-from turnwise.tasks import Task, TaskSet
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 Anchor = Literal["observation", "state"]
 ACTIONS = (SEARCH_FORM, ANSWER_FORM)

@@ -15,11 +15,11 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Literal
 
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.search.records import Question, form_of, read_questions
-from turnwise.errors import TurnwiseError, unknown_name
 from turnwise.retrieval.cache import file_key
 from turnwise.retrieval.words import words_of
-from turnwise.tasks import Task, TaskSet
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 Which = Literal["auto", "answerable", "all"]
 SETS = {  # the name of a set, and how its files call it

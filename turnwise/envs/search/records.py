@@ -23,9 +23,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from turnwise.errors import TurnwiseError
 from turnwise.retrieval.corpus import PACKED, open_lines
-from turnwise.unpack import check_parquet
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.unpack import check_parquet
 
 FORMS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 

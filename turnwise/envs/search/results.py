@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from turnwise.rollouts import Trajectory
+from turnwise.data.rollouts import Trajectory
 
 MEASURES = ("em", "f1", "searches")
 

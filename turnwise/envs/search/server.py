@@ -29,10 +29,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from turnwise.envs.search.questions import find_corpus, find_data
-from turnwise.errors import TurnwiseError
 from turnwise.retrieval.base import Hit, Retriever
 from turnwise.retrieval.kinds import make_retriever
-from turnwise.terminal import say
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.terminal import say
 
 
 @dataclass(frozen=True)

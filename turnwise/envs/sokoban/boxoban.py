@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.sokoban.env import Anchor, Observed, SokobanEnv
 from turnwise.envs.sokoban.generator import GOAL
 from turnwise.envs.sokoban.pictures import TILE
-from turnwise.errors import TurnwiseError, unknown_name
-from turnwise.tasks import Task, TaskSet
-from turnwise.unpack import open_packed
+from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise.util.unpack import open_packed
 
 LEVELS = ("medium", "unfiltered", "hard")
 HARD_SPLITS: Mapping[str, str] = {"train": "01234567", "valid": "8", "test": "9"}

@@ -7,13 +7,13 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Literal
 
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.sokoban.generator import task_set, turn_knobs
 from turnwise.envs.sokoban.pictures import TILE, Image, check_tile, draw
 from turnwise.envs.sokoban.room import DIRECTIONS, Room, read_room
 from turnwise.envs.sokoban.solver import Solver
-from turnwise.errors import TurnwiseError, unknown_name
-from turnwise.tasks import Task, TaskSet
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 STEP, BOX, SOLVED = -0.1, 1.0, 10.0
 REWARD_RANGE = (STEP - BOX, STEP + BOX + SOLVED)  # of one step

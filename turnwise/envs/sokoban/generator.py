@@ -16,10 +16,10 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.dice import Dice
 from turnwise.envs.sokoban.room import Boxes, Room, moved_box
-from turnwise.errors import TurnwiseError, unknown_name
-from turnwise.tasks import Task, TaskSet
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 SPLITS: Mapping[str, range] = {"train": range(6), "valid": range(6, 7), "test": range(7, 8)}  # of eight equal parts of all plans
 DEFAULT_SIZES = {"train": 10_000, "valid": 1_000, "test": 1_000}

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnwise.envs.sokoban.room import Room
-from turnwise.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError
 
 Image = NDArray[np.uint8]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from turnwise.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError
 
 DIRECTIONS = ("up", "down", "left", "right")
 FLOOR_LETTERS = " _-"

@@ -17,7 +17,7 @@ def _present() -> bool:
 
 def _splits() -> Mapping[str, int]:
     from turnwise.envs.webshop.env import open_catalogue, open_goals
-    from turnwise.errors import TurnwiseError
+    from turnwise.util.errors import TurnwiseError
 
     try:
         return {split: len(numbers) for split, numbers in open_goals(open_catalogue(), "synthetic").split.items()}

@@ -18,7 +18,7 @@ from typing import Any
 
 from turnwise.envs.webshop.files import Files, entries, read_at
 from turnwise.envs.webshop.index import Index, IndexBuilder
-from turnwise.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError
 
 NO_PRICE = 100.0
 KEPT_PRODUCTS = 4096

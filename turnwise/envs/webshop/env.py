@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.webshop.catalogue import Catalogue
 from turnwise.envs.webshop.expert import Expert, by_rule
@@ -13,8 +14,7 @@ from turnwise.envs.webshop.files import SMALL, Files, choose_files, find_data
 from turnwise.envs.webshop.goals import Goal, GoalBook, Kind
 from turnwise.envs.webshop.pages import Page, Shop
 from turnwise.envs.webshop.score import Colours, Score, Wish, score
-from turnwise.errors import TurnwiseError, unknown_name
-from turnwise.tasks import Task, TaskSet
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 Anchor = Literal["observation", "state"]
 Reward = Literal["score", "success"]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from turnwise.envs.webshop.goals import Goal
 from turnwise.envs.webshop.pages import ASK, BACK, BUY, NEXT, PER_PAGE, PREVIOUS, Page, Shop, plain
 from turnwise.envs.webshop.score import Colours, option_matches
-from turnwise.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError
 
 LONGEST_PLAN = 50
 

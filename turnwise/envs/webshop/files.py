@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from turnwise.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError
 
 BLOCK = 1 << 20
 LARGEST_ENTRY = 1 << 26  # an entry longer than this is a broken file, not a product

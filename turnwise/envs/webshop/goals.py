@@ -21,10 +21,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.webshop.catalogue import Catalogue, Product, chance
 from turnwise.envs.webshop.score import Wish
-from turnwise.errors import TurnwiseError, unknown_name
-from turnwise.tasks import Task, TaskSet
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 Kind = Literal["synthetic", "human"]
 HELD_OUT = 500

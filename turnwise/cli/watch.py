@@ -1,0 +1,175 @@
+"""Watch an agent play: task, observation, thought, action and reward in words, as it happens.
+
+The agent goes through the same collector, context, engine and parser as in training and evaluation; a `Watched` policy stands between and
+tells what it sees. Whatever a model or an environment writes is shown as plain text: neither markup nor terminal sequences act.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from turnwise.api import source_config
+from turnwise.collect.collector import Answer, Collector, Policy, Start
+from turnwise.collect.faults import spoilt
+from turnwise.collect.player_policy import PLAYERS, PlayerPolicy, player
+from turnwise.collect.players import Advised
+from turnwise.collect.warmstart import has_expert
+from turnwise.config.schema import Config
+from turnwise.data.rollouts import Stop, Trajectory, Turn
+from turnwise.data.tasks import Task
+from turnwise.envs.base import Observation, Transition
+from turnwise.envs.play import find_task, task_at
+from turnwise.envs.pool import Pool
+from turnwise.envs.registry import portable
+from turnwise.runs.folder import CONFIG
+from turnwise.setup.arguments import Given
+from turnwise.setup.system import System
+from turnwise.util.console import Console
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.seeds import derive
+from turnwise.util.terminal import plain
+
+SEEN, THOUGHT, ACTION, REWARD = "", "dim", "bold cyan", "green"  # how each is shown on a terminal
+
+
+def watch(
+    agent: str,
+    env: str | None = None,
+    *,
+    task: str | None = None,
+    split: str | None = None,
+    n: int = 1,
+    seed: int = 0,
+    temperature: float | None = None,
+    max_turns: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    console: Console | None = None,
+    trust: bool = False,
+) -> list[Trajectory]:
+    """Let `agent` (a run, a model folder, `random` or `expert`) play, and tell it on the console. A run brings its environment with its
+    options, and the split that it is evaluated on. Without a task, `n` tasks of the split from the seed's place on; with one, `n`
+    attempts at it."""
+    changes: dict[str, Any] = {f"env.options.{key}": value for key, value in (options or {}).items()}
+    changes |= {"env.max_turns": max_turns} if max_turns is not None else {}
+    system = _system(agent, env, changes, trust)
+    own = system.config.env
+    split = split or (system.config.eval.split if (Path(agent) / CONFIG).is_file() else own.split)
+    teller = Teller(console or Console())
+    policy = PlayerPolicy(player(agent)) if agent in PLAYERS else system.policy(_temperature(system, temperature))
+    factory = portable(own.name, own.options)
+    trajectories = []
+    try:
+        limits: dict[str, Any] = {"workers": own.workers, "timeout": own.timeout, "memory_mb": own.memory_mb}
+        with Pool(Advised(factory) if agent == "expert" else factory, 1, **limits) as pool:
+            watched, own_limit = Watched(policy, teller), system.config.agent.max_invalid
+            collector = Collector(pool, watched, system.max_turns, system.rewards, own_limit, on_fault=system.faults.hear)
+            for number, chosen in enumerate(_tasks(own.name, task, split, n, seed, dict(own.options))):
+                chance = seed if number == 0 else derive(seed, "watch", number)
+                teller.title(f"{own.name}, task {chosen.id} ({chosen.split}), seed {seed}, played by {agent}")
+                [trajectory] = collector.run([Start(chosen, number, number, chance, derive(chance, "watch policy"))])
+                teller.end(trajectory)
+                trajectories.append(trajectory)
+        if trajectories and all(map(spoilt, trajectories)):
+            raise system.faults.verdict(trajectories, len(trajectories))
+    finally:
+        system.close()
+    return trajectories
+
+
+def _system(agent: str, env: str | None, changes: dict[str, Any], trust: bool = False) -> System:
+    if agent not in PLAYERS:
+        config, folder = source_config(agent, Given(env), changes, trust)
+        return System(config, model_folder=folder)
+    if env is None:
+        raise TurnwiseError(f"say what the {agent} agent should play: turnwise play ENV --agent {agent}")
+    config = Config.load(None, {"agent.max_prompt_tokens": 500, **changes, "env.name": env})
+    if agent == "expert" and not has_expert(env, dict(config.env.options)):
+        raise TurnwiseError(f"environment {env!r} has no expert to watch: it needs expert(task) or expert_action()")
+    return System(config)
+
+
+def _temperature(system: System, given: float | None) -> float:
+    return system.config.eval.temperature if given is None else given
+
+
+def _tasks(env: str, task: str | None, split: str, n: int, seed: int, options: dict[str, Any]) -> list[Task]:
+    if task is not None:
+        return [find_task(env, task, split, **options)] * n
+    return [task_at(env, split, seed + place, **options) for place in range(n)]
+
+
+@dataclass
+class Teller:
+    """Says what happens, in lines that read the same with and without colours."""
+
+    console: Console
+
+    def say(self, text: str, style: str = "", indent: str = "") -> None:
+        encoding = self.console.encoding
+        shown = plain(text).encode(encoding, "replace").decode(encoding)
+        for line in shown.split("\n"):
+            self.console.print(Text(f"{indent}{line}".rstrip(), style=style), soft_wrap=True)
+
+    def title(self, text: str) -> None:
+        self.say(text, "bold")
+
+    def seen(self, observation: Observation) -> None:
+        self.say("")
+        self.say(observation.text.strip() or "(nothing to see)", SEEN)
+
+    def played(self, turn: Turn, transition: Transition) -> None:
+        self.say("")
+        if turn.thought:
+            self.say(turn.thought.strip(), THOUGHT, "  (thinks) ")
+        if turn.valid:
+            self.say(f"> {turn.action}", ACTION)
+        else:
+            problem = turn.info.get("problem") or "not valid"
+            self.say(f"> {turn.action or turn.response.strip()}   ({problem})", ACTION)
+        if turn.reward:
+            self.say(f"  reward {turn.reward:g}", REWARD)
+        self.seen(transition.observation)
+
+    def end(self, trajectory: Trajectory) -> None:
+        why = "it ended unsolved" if trajectory.stop is Stop.DONE else trajectory.stop.value
+        word = "Done." if trajectory.success else f"Not done ({why}{_because(trajectory.stop_detail)})."
+        self.say("")
+        self.say(f"{word} Turns: {len(trajectory.turns)}, reward: {trajectory.reward:g}.\n", "bold")
+
+
+def _because(detail: str) -> str:
+    return f": {detail}" if detail else ""
+
+
+@dataclass
+class Watched:
+    """A policy that is watched: it decides as it would alone, and the teller hears of it."""
+
+    policy: Policy
+    teller: Teller
+
+    @property
+    def pending(self) -> int:
+        return self.policy.pending
+
+    def begin(self, slot: int, start: Start, observation: Observation) -> None:
+        self.teller.seen(observation)
+        self.policy.begin(slot, start, observation)
+
+    def ask(self, slot: int) -> None:
+        self.policy.ask(slot)
+
+    def answers(self) -> list[Answer]:
+        return self.policy.answers()
+
+    def observe(self, slot: int, turn: Turn, transition: Transition) -> None:
+        self.policy.observe(slot, turn, transition)  # first: only then the expert's action has its name
+        self.teller.played(turn, transition)
+
+    def end(self, slot: int) -> None:
+        self.policy.end(slot)

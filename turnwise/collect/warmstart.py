@@ -1,0 +1,260 @@
+"""The supervised warm start: the environment's expert plays, the model learns its actions in the form that the prompt asks for. Where there
+is no expert and the environment lists its actions, chance plays: a model that starts from nothing then learns at least to say what can be
+done, and reinforcement has something to choose from.
+
+The expert's actions become responses in the agent's own context, turn by turn, so that what is learned has exactly the tokens that the
+model will see when it plays itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from turnwise.agent import Agent
+from turnwise.agent.base import Parsed
+from turnwise.collect.players import ASK_EXPERT, NO_ADVICE, Advised, ExpertPlayer, Place, RandomPlayer
+from turnwise.data.rollouts import Stop, Trajectory, Turn
+from turnwise.data.tasks import Task, TaskSet
+from turnwise.envs import registry
+from turnwise.envs.pool import Fault, Pool, Result
+from turnwise.envs.registry import portable
+from turnwise.envs.scripts import Limits, Play, Reset, play_all
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.seeds import derive
+
+Chance = tuple[int, list[int], list[int]]  # a turn that chance played: its number, prompt and response
+ENOUGH_BETTER = 0.1  # of the tasks: fewer examples would be learned by heart
+Hear = Callable[[Trajectory, Result], None]
+
+
+def unheard(trajectory: Trajectory, result: Result) -> None:
+    """Nobody listens to faults."""
+
+
+def expert_trajectories(
+    name: str,
+    options: dict[str, Any],
+    tasks: Iterable[Task],
+    agent: Agent,
+    *,
+    max_turns: int,
+    noise: float = 0.0,
+    learn_all: bool = False,
+    seed: int = 0,
+    on_task: Callable[[], None] = lambda: None,
+    limits: Limits | None = None,
+    hear: Hear = unheard,
+) -> list[Trajectory]:
+    """The expert's attempts at the tasks as trajectories of prompts and responses. In a share `noise` of the turns chance plays instead:
+    that turn is part of what the model sees and not of what it learns, so it learns how to go on from there. Where a later prompt shows
+    what chance did, `info["chance"]` of that turn says which of the prompt's tokens hold it, so that they are not learned as text. With
+    `learn_all`, chance's turns are learned like the expert's: the examples are those of a clumsy player. Actions that the agent is never
+    shown (`hide_actions`) are not played by chance either. An attempt that a fault ended is among them, with its stop reason."""
+    player = ExpertPlayer(noise, agent.settings.hide_actions)
+    plays = [_play(task, number, agent, max_turns, player, derive(seed, task.id), hear, learn_all) for number, task in enumerate(tasks)]
+    return _all(Advised(portable(name, options)), plays, limits or Limits(), on_task)
+
+
+def chance_trajectories(
+    name: str,
+    options: dict[str, Any],
+    tasks: Iterable[Task],
+    agent: Agent,
+    *,
+    max_turns: int,
+    tries: int = 1,
+    seed: int = 0,
+    on_task: Callable[[], None] = lambda: None,
+    limits: Limits | None = None,
+    hear: Hear = unheard,
+) -> list[Trajectory]:
+    """Attempts that take any of the listed actions, each as likely: how to speak, and, of `tries` attempts at each task the best, also a
+    little of what to do. Where enough tasks have an attempt that is better than the average of all, the others are left out."""
+    limits, factory, tasks = limits or Limits(), Advised(portable(name, options), required=False), list(tasks)
+    with limits.pool(factory, len(tasks)) as pool:
+        found = []
+        for scores in play_all(pool, (_score(task, max_turns, tries, seed) for task in tasks), limits.cancelled):
+            found.append(scores)
+            on_task()
+    returns = [score.reward for scores in found for score in scores if math.isfinite(score.reward)]
+    mean = sum(returns) / max(len(returns), 1)
+    best = [(task, max(scores)) for task, scores in zip(tasks, found, strict=False) if scores]
+    better = [(task, score) for task, score in best if score.reward > mean]
+    chosen = better if len(better) >= ENOUGH_BETTER * len(best) else best
+    player = RandomPlayer()
+    plays = [
+        _play(task, number, agent, max_turns, player, derive(seed, task.id, -score.minus_number), hear)
+        for number, (task, score) in enumerate(chosen)
+    ]
+    return _all(factory, plays, limits)
+
+
+class Score(NamedTuple):
+    """How an attempt by chance went; the greatest is the best: won, the highest return, the fewest turns, the first."""
+
+    won: bool
+    reward: float
+    minus_turns: int
+    minus_number: int
+
+
+def _score(task: Task, max_turns: int, tries: int, seed: int) -> Play[list[Score]]:
+    """Attempts at one task by chance, without prompts. One that fails is left out here; it is heard of when it is played as an example."""
+    found, player = [], RandomPlayer()
+    for number in range(tries):
+        result, reward, t = (yield Reset(task)), 0.0, 0
+        place = derive(seed, task.id, number)
+        while t < max_turns and not result.over and result.observation.actions:
+            result = yield player.act(result.observation, Place(task, place, t)) or ""
+            t += 1
+            reward += result.transition.reward if result.transition is not None else 0.0
+        won = result.transition is not None and result.transition.success
+        found.append(Score(won, reward if result.transition is not None else -math.inf, -t, -number))
+    return found
+
+
+def lists_actions(pool: Pool, tasks: Iterable[Task]) -> bool:
+    """Whether the environment says what can be done where one of these tasks starts."""
+
+    def first(task: Task) -> Play[bool]:
+        result = yield Reset(task)
+        return result.transition is not None and bool(result.observation.actions)
+
+    return any(play_all(pool, [first(task) for task in tasks]))
+
+
+def demonstrated(
+    name: str,
+    options: dict[str, Any],
+    tasks: TaskSet,
+    examples: Sequence[Trajectory],
+    agent: Agent,
+    *,
+    limits: Limits | None = None,
+    hear: Hear = unheard,
+) -> list[Trajectory]:
+    """Recorded trajectories as examples for this agent: their actions are played again, so that every prompt is as the agent will see it.
+    Whether each succeeds again is in its `success`; the tasks are looked up among `tasks` by their ids."""
+    wanted = {example.task for example in examples}
+    known = {task.id: task for task in tasks if task.id in wanted}
+    if missing := sorted(wanted - set(known)):
+        raise TurnwiseError(
+            f"sft.file: {len(missing)} of {len(wanted)} tasks are not training tasks here (the first: {missing[0]!r}). "
+            "Examples must come from the recipe's environment, split and number of tasks (env.split, env.tasks)"
+        )
+    plays = [_play_recorded(known[example.task], number, example, agent, hear) for number, example in enumerate(examples)]
+    return _all(portable(name, options), plays, limits or Limits())
+
+
+def _all(
+    factory: Callable[[], Any], plays: Sequence[Play[Trajectory]], limits: Limits, on_task: Callable[[], None] = lambda: None
+) -> list[Trajectory]:
+    """What the plays give, in a pool of their own."""
+    found = []
+    with limits.pool(factory, len(plays)) as pool:
+        for trajectory in play_all(pool, plays, limits.cancelled):
+            found.append(trajectory)
+            on_task()
+    return found
+
+
+def _play_recorded(task: Task, number: int, example: Trajectory, agent: Agent, hear: Hear) -> Play[Trajectory]:
+    trajectory = Trajectory(number, number, task=task.id)
+    result = yield Reset(task, example.seed)
+    if result.transition is None:
+        return _ended(trajectory, result, hear)
+    observation, context = result.observation, agent.context()
+    context.start(task, observation)
+    for recorded in example.turns:
+        prompt = context.prompt()
+        if not prompt.fits:
+            break
+        result = yield recorded.action
+        if (transition := result.transition) is None:
+            return _ended(trajectory, result, hear)
+        response = agent.write(recorded.action, recorded.thought)
+        turn = Turn(observation.key, transition.reward, True, observation.text, recorded.thought, recorded.action, recorded.action)
+        turn.prompt_ids, turn.response_ids, turn.images = prompt.ids, response, prompt.images
+        trajectory.turns.append(turn)
+        observation, trajectory.success = transition.observation, transition.done and transition.success
+        if transition.done:
+            break
+        context.record(response, Parsed(recorded.action), observation)
+    return trajectory
+
+
+def _ended(trajectory: Trajectory, result: Result, hear: Hear) -> Trajectory:
+    """An attempt that a fault has ended."""
+    trajectory.stop = Stop.ENVIRONMENT_TIMEOUT if result.fault is Fault.TIMEOUT else Stop.ENVIRONMENT_FAULT
+    trajectory.stop_detail = result.message
+    hear(trajectory, result)
+    return trajectory
+
+
+def has_expert(name: str, options: dict[str, Any]) -> bool:
+    """Whether the environment can say what to do."""
+    env = registry.make(name, **options)
+    try:
+        return callable(getattr(env, "expert", None)) or callable(getattr(env, "expert_action", None))
+    finally:
+        registry.close(env)
+
+
+def _play(
+    task: Task,
+    number: int,
+    agent: Agent,
+    max_turns: int,
+    player: ExpertPlayer | RandomPlayer,
+    seed: int,
+    hear: Hear,
+    learn_all: bool = False,
+) -> Play[Trajectory]:
+    trajectory, teaches = Trajectory(number, number, task=task.id), isinstance(player, ExpertPlayer)
+    result = yield Reset(task)
+    if result.transition is None:
+        return _ended(trajectory, result, hear)
+    observation, context = result.observation, agent.context()
+    context.start(task, observation)
+    chance: list[Chance] = []
+    for t in range(max_turns):
+        prompt = context.prompt()
+        if not prompt.fits:
+            break
+        if not (teaches or observation.actions):  # nothing is listed here: chance has nothing more to do
+            break
+        asked = player.act(observation, Place(task, seed, t))
+        result = yield asked or ASK_EXPERT
+        if result.message.startswith(NO_ADVICE):  # chance has spoiled the task: there is nothing to learn from here on
+            break
+        if (transition := result.transition) is None:
+            return _ended(trajectory, result, hear)
+        action = str(transition.info["action"])
+        response = agent.write(action)
+        if asked == ASK_EXPERT or not teaches or learn_all:
+            turn = Turn(observation.key, transition.reward, True, observation.text, "", action, action, prompt.ids, response)
+            turn.images = prompt.images
+            if shown := _shown(chance, t, prompt.ids, agent):
+                turn.info = {"chance": shown}
+            trajectory.turns.append(turn)
+        else:
+            chance.append((t, list(prompt.ids), list(response)))
+        observation, trajectory.success = transition.observation, transition.success
+        if transition.done:
+            break
+        context.record(response, Parsed(action), observation)
+    return trajectory
+
+
+def _shown(chance: Sequence[Chance], t: int, prompt: Sequence[int], agent: Agent) -> list[tuple[int, int]]:
+    """The spans of a prompt's tokens that show what chance did. A dialogue that only grows holds it word for word; a prompt that is written
+    anew tells it somewhere, so all of it is meant, as long as its window reaches back so far."""
+    spans, ids = [], list(prompt)
+    for number, before, said in chance:
+        if ids[: len(before)] == before and ids[len(before) : len(before) + len(said)] == said:
+            spans.append((len(before), len(before) + len(said)))
+        elif agent.settings.context != "window" or t - number <= agent.settings.history:
+            return [(0, len(ids))]
+    return spans

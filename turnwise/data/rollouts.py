@@ -1,0 +1,265 @@
+"""Turns, trajectories, and rollouts: a batch of groups as columns.
+
+`Rollouts` holds one entry a turn in each column. Rows are identified by their columns (`group`, `trajectory`, `t`), never by their
+order: `in_order()` gives the same rows sorted by group, trajectory and t, which is what credit functions see, so that a permutation
+of the input permutes the output and changes nothing else. Columns are numpy arrays; ids and anchors become dense integers, and their
+labels, hashes and texts are kept beside them. Per-token columns are flat: the tokens of row i lie at `token_offsets[i]:token_offsets[i+1]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnwise.data.anchors import AnchorTable, Ints, dense, encode
+from turnwise.data.images import Picture
+from turnwise.util.errors import TurnwiseError
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+NOISE = 1e-12  # relative difference below which two 64-bit sums count as equal
+LARGEST_REWARD = 1e150  # squares of sums of these still fit a 64-bit float
+
+
+class Stop(StrEnum):
+    """Why a trajectory ended."""
+
+    DONE = "done"
+    STEP_LIMIT = "step limit"
+    CONTEXT_LIMIT = "context limit"
+    PARSE_FAILURES = "parse failures"
+    ENVIRONMENT_FAULT = "environment fault"
+    ENVIRONMENT_TIMEOUT = "environment timeout"
+    ENGINE_FAULT = "engine fault"
+    CANCELLED = "cancelled"
+
+
+@dataclass(slots=True)
+class Turn:
+    """One prompt, one response, one action, one reward. Token ids are those that the engine sampled, never re-tokenised. `images` are the
+    pictures of the prompt, in the order of their tokens."""
+
+    anchor: Any
+    reward: float = 0.0
+    valid: bool = True
+    observation: str = ""
+    thought: str = ""
+    action: str = ""
+    response: str = ""
+    prompt_ids: Sequence[int] = ()
+    response_ids: Sequence[int] = ()
+    logprobs: Sequence[float] = ()
+    info: Mapping[str, Any] = field(default_factory=dict)
+    images: Sequence[Picture] = ()
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """The turns of one attempt at one task. `id` is unique in the batch; `final_anchor` names the state after the last turn;
+    `goal` is what was to be done, in words, where the task or its first observation states it."""
+
+    group: int | str
+    id: int | str
+    task: str = ""
+    turns: list[Turn] = field(default_factory=list)
+    stop: Stop = Stop.DONE
+    stop_detail: str = ""
+    success: bool = False
+    seed: int = 0
+    final_anchor: Any = None
+    goal: str = ""
+
+    @property
+    def reward(self) -> float:
+        """The sum of the turns' rewards."""
+        return float(sum(turn.reward for turn in self.turns))
+
+
+@dataclass(frozen=True, eq=False)
+class Rollouts:
+    """A batch of groups as columns, one entry a turn. Make it with `from_columns` or `from_trajectories`; both check everything."""
+
+    group: Ints
+    trajectory: Ints
+    t: Ints
+    reward: Floats
+    anchor: Ints
+    valid: Bools
+    group_labels: NDArray[Any]
+    trajectory_labels: NDArray[Any]
+    anchor_table: AnchorTable
+    next_anchor: Ints | None = None
+    success: Bools | None = None
+    value: Floats | None = None
+    tokens: Ints | None = None
+    token_value: Floats | None = None
+    token_logprob: Floats | None = None
+    extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    token_extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    @classmethod
+    def from_columns(
+        cls,
+        *,
+        group: Any,
+        trajectory: Any,
+        t: Any,
+        reward: Any,
+        anchor: Any,
+        valid: Any = None,
+        next_anchor: Any = None,
+        success: Any = None,
+        value: Any = None,
+        tokens: Any = None,
+        token_value: Any = None,
+        token_logprob: Any = None,
+        extra: Mapping[str, Any] | None = None,
+        token_extra: Mapping[str, Any] | None = None,
+    ) -> Rollouts:
+        """Rollouts from sequences of equal length, one entry a turn.
+
+        group, trajectory: ids (integers or text); a trajectory lies in one group. t: the turn's number in its trajectory, from 0.
+        reward: of this turn. anchor: the state the turn started from (text, bytes, integer or image). valid: whether the response could
+        be parsed (default: all). next_anchor: the state the turn led to, None where unknown. success: of the trajectory, on each of its
+        turns. value: a critic's value of the state. tokens: response tokens of the turn; token_value, token_logprob: flat, one entry a
+        token, in row order. extra: further columns by name, one entry per turn. token_extra: the same, one entry per token.
+        """
+        from turnwise.data.columns import read_columns
+
+        return read_columns(cls, locals())
+
+    @classmethod
+    def from_trajectories(cls, trajectories: Iterable[Trajectory]) -> Rollouts:
+        """Rollouts from `Trajectory` objects; a trajectory without turns has no rows."""
+        kept = [trajectory for trajectory in trajectories if trajectory.turns]
+        rows = [(trajectory, t, turn) for trajectory in kept for t, turn in enumerate(trajectory.turns)]
+        after = [trajectory.turns[t + 1].anchor if t + 1 < len(trajectory.turns) else trajectory.final_anchor for trajectory, t, _ in rows]
+        logprobs = [logprob for _, _, turn in rows for logprob in turn.logprobs]
+        tokens = [len(turn.response_ids) for _, _, turn in rows]
+        return cls.from_columns(
+            group=[trajectory.group for trajectory, _, _ in rows],
+            trajectory=[trajectory.id for trajectory, _, _ in rows],
+            t=[t for _, t, _ in rows],
+            reward=[turn.reward for _, _, turn in rows],
+            anchor=[turn.anchor for _, _, turn in rows],
+            valid=[turn.valid for _, _, turn in rows],
+            next_anchor=after,
+            success=[trajectory.success for trajectory, _, _ in rows],
+            tokens=tokens if any(tokens) else None,
+            token_logprob=logprobs if logprobs else None,
+        )
+
+    def __len__(self) -> int:
+        return len(self.t)
+
+    def __repr__(self) -> str:
+        return (
+            f"Rollouts({len(self)} turns, {len(self.trajectory_labels)} trajectories, {len(self.group_labels)} groups, "
+            f"{len(self.anchor_table)} distinct anchors)"
+        )
+
+    @cached_property
+    def token_offsets(self) -> Ints:
+        """Where each row's tokens start in the flat columns; one entry more than rows."""
+        if self.tokens is None:
+            raise TurnwiseError("these rollouts have no column 'tokens' (the number of response tokens of each turn)")
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.tokens)])
+
+    @cached_property
+    def positions(self) -> Ints:
+        """For each row its place when rows are sorted by group, trajectory and t."""
+        lengths = np.bincount(self.trajectory)
+        group_of = np.empty(len(lengths), np.int64)
+        group_of[self.trajectory] = self.group
+        order = np.argsort(group_of, kind="stable")
+        starts = np.empty(len(lengths), np.int64)
+        starts[order] = np.cumsum(lengths[order]) - lengths[order]
+        return starts[self.trajectory] + self.t
+
+    @cached_property
+    def is_in_order(self) -> bool:
+        """Whether rows are already sorted by group, trajectory and t."""
+        return bool((self.positions == np.arange(len(self))).all())
+
+    def in_order(self) -> Rollouts:
+        """The same rows sorted by group, trajectory and t. What a credit function sees."""
+        return self if self.is_in_order else self._sorted
+
+    @cached_property
+    def _sorted(self) -> Rollouts:
+        order = np.empty(len(self), np.int64)
+        order[self.positions] = np.arange(len(self))
+        return self._reordered(order)
+
+    def permuted(self, order: Any) -> Rollouts:
+        """The same turns with row i taken from row `order[i]`; per-token columns move with their rows."""
+        order = np.asarray(order, np.int64)
+        if not np.array_equal(np.sort(order), np.arange(len(self))):
+            raise TurnwiseError(f"'order' must hold each row number from 0 to {len(self) - 1} once")
+        return self._reordered(order)
+
+    def _reordered(self, order: Ints) -> Rollouts:
+        def rows(column: Any) -> Any:
+            return None if column is None else column[order]
+
+        flat = ragged(self.token_offsets, order) if self.tokens is not None else None
+
+        def flat_tokens(column: Any) -> Any:
+            return None if column is None else column[flat]
+
+        by_turn = ("group", "trajectory", "t", "reward", "anchor", "valid", "next_anchor", "success", "value", "tokens")
+        changes: dict[str, Any] = {name: rows(getattr(self, name)) for name in by_turn}
+        for name in ("token_value", "token_logprob"):
+            changes[name] = flat_tokens(getattr(self, name))
+        changes["extra"] = {name: rows(column) for name, column in self.extra.items()}
+        changes["token_extra"] = {name: flat_tokens(column) for name, column in self.token_extra.items()}
+        return replace(self, **changes)
+
+    def need(self, column: str, why: str) -> NDArray[Any]:
+        """The named column; an error that says who needs it where it is absent."""
+        further = {**self.extra, **self.token_extra}
+        found: NDArray[Any] | None = further[column] if column in further else getattr(self, column, None)
+        if found is None:
+            raise TurnwiseError(f"{why} needs the column {column!r}, which these rollouts do not have")
+        return found
+
+    def save(self, path: str | Path) -> Path:
+        """Write to one compressed file, atomically. Returns the path."""
+        from turnwise.data.columns import write
+
+        return write(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Rollouts:
+        """Read what `save` wrote. A file that is damaged, foreign or of another schema version gives a clear error."""
+        from turnwise.data.columns import read
+
+        return read(cls, Path(path))
+
+
+def alike(values: Any) -> bool:
+    """Whether all numbers are equal but for rounding: 0.1 + 0.1 + 0.1 is 0.3. What credit calls a constant group."""
+    numbers = np.asarray(values, np.float64)
+    if not len(numbers):
+        return True
+    return bool((np.abs(numbers - numbers[0]) <= NOISE * np.maximum(np.abs(numbers), abs(numbers[0]))).all())
+
+
+def ragged(offsets: Ints, order: Ints) -> Ints:
+    """The flat indices of the pieces `offsets[i]:offsets[i+1]` for i in `order`, one after another."""
+    lengths = (offsets[1:] - offsets[:-1])[order]
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    flat: Ints = np.arange(total) + np.repeat(offsets[:-1][order] - (ends - lengths), lengths)
+    return flat
+
+
+__all__ = ["LARGEST_REWARD", "NOISE", "Rollouts", "Stop", "Trajectory", "Turn", "alike", "dense", "encode", "ragged"]

@@ -1,0 +1,1 @@
+"""Panels, prompting baselines, statistics, sweeps."""

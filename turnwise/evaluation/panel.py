@@ -1,0 +1,164 @@
+"""Evaluation: a fixed panel, every task as often as the others and in order, pooled counts, an interval over tasks."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from turnwise.collect.collector import Collector
+from turnwise.collect.plan import panel_starts
+from turnwise.data.rollouts import LARGEST_REWARD, Trajectory
+from turnwise.data.tasks import TaskSet
+from turnwise.evaluation.statistics import effective_attempts, wilson
+from turnwise.util.errors import TurnwiseError
+
+
+@dataclass(frozen=True)
+class Share:
+    """How often something happened, with its 95 % interval over tasks: Wilson's, with `effective` attempts in place of n where several
+    attempts were made at one task (see `statistics.task_interval`)."""
+
+    count: int
+    n: int
+    effective: float | None = None
+
+    @classmethod
+    def over_tasks(cls, outcomes: Iterable[tuple[str, bool]]) -> Share:
+        """Of (task, success) pairs, one per attempt."""
+        won: dict[str, list[bool]] = defaultdict(list)
+        for task, success in outcomes:
+            won[task].append(success)
+        counts, attempts = [sum(each) for each in won.values()], [len(each) for each in won.values()]
+        return cls(sum(counts), sum(attempts), effective_attempts(counts, attempts))
+
+    @property
+    def rate(self) -> float:
+        return self.count / self.n if self.n else 0.0
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        n = float(self.n if self.effective is None else self.effective)
+        return wilson(n if self.count >= self.n else n * self.rate, n)
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"{100 * self.rate:.1f} % ({self.count}/{self.n}; 95 %: {100 * low:.1f}–{100 * high:.1f})"
+
+
+@dataclass
+class Evaluation:
+    """The result of one evaluation. `measures` are means over attempts of what the environment itself measures, as a score or F1."""
+
+    success: Share
+    by_type: dict[str, Share]
+    turns: float
+    reward: float
+    invalid: float
+    stops: dict[str, int]
+    panel_hash: str
+    panel_size: int
+    repeats: int
+    trajectories: list[Trajectory] = field(default_factory=list, repr=False)
+    types: dict[str, str] = field(default_factory=dict, repr=False)  # task type by task id, where the environment says so
+    settings: dict[str, Any] = field(default_factory=dict, repr=False)  # what else the result depends on: split, temperature, recipe …
+    measures: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def mean_of_types(self) -> float | None:
+        """Success with every task type counted once, however many tasks it has; none where there are not two types."""
+        rates = [share.rate for share in self.by_type.values()]
+        return math.fsum(rates) / len(rates) if len(rates) > 1 else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, without the trajectories."""
+        plain = {key: getattr(self, key) for key in ("turns", "reward", "invalid", "stops", "panel_hash", "panel_size", "repeats")}
+        return {
+            "success": self.success.rate,
+            "successes": self.success.count,
+            "attempts": self.success.n,
+            "interval": list(self.success.interval),
+            "by_type": {
+                kind: {"success": share.rate, "n": share.n, "interval": list(share.interval)} for kind, share in self.by_type.items()
+            },
+            "mean_of_types": self.mean_of_types,
+            "measures": self.measures,
+        } | plain
+
+    def record(self) -> dict[str, Any]:
+        """All that `turnwise compare` needs: the settings, the result, and what came of every attempt."""
+        return self.settings | self.to_dict() | {"outcomes": self.outcomes()}
+
+    def outcomes(self) -> list[dict[str, Any]]:
+        """What came of every attempt, in the panel's order: what paired comparisons need."""
+        return [
+            {
+                "task": trajectory.task,
+                "success": trajectory.success,
+                "reward": trajectory.reward,
+                "turns": len(trajectory.turns),
+                "invalid": sum(not turn.valid for turn in trajectory.turns),
+                "stop": trajectory.stop.value,
+            }
+            | ({"type": self.types[trajectory.task]} if trajectory.task in self.types else {})
+            | ({"measures": measured} if (measured := measures_of(trajectory)) else {})
+            for trajectory in self.trajectories
+        ]
+
+
+def run_panel(collector: Collector, panel: TaskSet, seed: int = 0, repeats: int = 1) -> Evaluation:
+    """Play every task of the panel `repeats` times. The seed fixes chance, not the choice of tasks."""
+    trajectories = collector.run(panel_starts(panel, seed, repeats))
+    return evaluation_of(trajectories, panel, repeats)
+
+
+def evaluation_of(trajectories: Sequence[Trajectory], panel: TaskSet, repeats: int) -> Evaluation:
+    """Pooled counts over all attempts; an attempt that ended by a fault is a failure, and its stop reason tells."""
+    kinds = {task.id: str(task.data["task_type"]) for task in panel if "task_type" in task.data}
+    by_type: dict[str, list[tuple[str, bool]]] = defaultdict(list)
+    for trajectory in trajectories:
+        if trajectory.task in kinds:
+            by_type[kinds[trajectory.task]].append((trajectory.task, trajectory.success))
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    n = max(len(trajectories), 1)
+    measured = [measures_of(trajectory) for trajectory in trajectories]
+    names = sorted({name for values in measured for name in values})
+    return Evaluation(
+        success=Share.over_tasks((t.task, t.success) for t in trajectories),
+        by_type={kind: Share.over_tasks(won) for kind, won in sorted(by_type.items())},
+        turns=len(turns) / n,
+        reward=sum(t.reward for t in trajectories) / n,
+        invalid=sum(not turn.valid for turn in turns) / max(len(turns), 1),
+        stops=dict(Counter(t.stop.value for t in trajectories).most_common()),
+        panel_hash=panel.hash,
+        panel_size=len(panel),
+        repeats=repeats,
+        trajectories=list(trajectories),
+        types=kinds,
+        measures={name: math.fsum(values.get(name, 0.0) for values in measured) / n for name in names},
+    )
+
+
+def measures_of(trajectory: Trajectory) -> dict[str, float]:
+    """What the environment measured of an attempt besides success: the finite numbers in `info["measures"]` of its last step. An attempt
+    that was cut off, or lost to a fault, has none, and counts as 0 in the means."""
+    info = trajectory.turns[-1].info.get("env", {}) if trajectory.turns else {}
+    said = info.get("measures") if isinstance(info, Mapping) else None
+    numbers = said.items() if isinstance(said, Mapping) else ()
+    return {str(name): float(value) for name, value in numbers if isinstance(value, (int, float)) and abs(value) <= LARGEST_REWARD}
+
+
+def check_disjoint(train: TaskSet, panel: TaskSet, limit: int = 200_000, warn: Callable[[str], None] = lambda text: None) -> None:
+    """An error where an evaluation task is also a training task, by content. A training set too large to hash whole is checked as far
+    as `limit`, with a warning."""
+    part = train if len(train) <= limit else train[:limit]
+    if part is not train:
+        warn(f"the training set has {len(train)} tasks; the first {limit} were checked against the evaluation panel")
+    shared = panel.overlap(part)
+    if shared:
+        raise TurnwiseError(
+            f"{len(shared)} of the {len(panel)} evaluation tasks are training tasks too (the first: {shared[0]!r}): "
+            "results on them would not count. Choose another eval.split, or fewer training tasks"
+        )

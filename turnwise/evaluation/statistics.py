@@ -1,0 +1,212 @@
+"""The statistics that results need: intervals, paired tests, effect sizes. Pure functions on numpy; chance comes from a seed.
+
+Two questions are kept apart everywhere. *Over seeds*: would other training seeds give the same? The sample is a handful of runs, so
+intervals are Student's t (a percentile bootstrap of five values is too narrow), and the test that assumes nothing flips the signs of the
+differences. *Over tasks*: would other tasks give the same, with these trained models? The sample is the panel, and resampling it is honest.
+
+Flipping or resampling a thousand tasks twenty thousand times would be slow task by task. Differences of success take few distinct values,
+so what is drawn is how often each value comes up: one binomial or multinomial number a value, whatever the panel's size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from turnwise.evaluation.student import t_quantile, t_tail
+
+Z95 = 1.959963984540054
+DRAWS = 20_000
+EXACT_UP_TO = 16  # differences: 2^15 sign patterns are counted, more are drawn
+EXACT_SHUFFLES = 50_000
+
+Interval = tuple[float, float]
+
+
+def wilson(successes: float, n: float, z: float = Z95) -> Interval:
+    """The Wilson interval of a share, 95 % unless told: honest for few attempts and for shares near 0 or 1."""
+    if n <= 0:
+        return 0.0, 1.0
+    share = successes / n
+    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    # At 0 and 1 the interval ends there; in floats it would end 1e-17 beside it.
+    return (0.0 if successes <= 0 else max(0.0, centre - half)), (1.0 if successes >= n else min(1.0, centre + half))
+
+
+def task_interval(successes: ArrayLike, attempts: ArrayLike) -> Interval:
+    """The 95 % interval of the success rate over tasks, from the successes and attempts at each: would other tasks give the same?
+
+    Attempts at one task are alike, so they count together: Wilson's interval with `effective_attempts` in place of the attempts. One
+    attempt at each task gives Wilson's interval itself, and so do ten equal ones."""
+    won, tried = _array(successes), _array(attempts)
+    n = effective_attempts(won, tried)
+    if n <= 0:
+        return 0.0, 1.0
+    total, all_tried = float(won.sum()), float(tried.sum())
+    return wilson(n if total >= all_tried else n * total / all_tried, n)
+
+
+def effective_attempts(successes: ArrayLike, attempts: ArrayLike) -> float:
+    """How many independent attempts tell as much as these: between the number of tasks (attempts at a task all end alike) and the number of
+    attempts (tasks do not differ).
+
+    p(1 − p) over the variance of the rate, which is estimated from the tasks as clusters, times a correction for so few of them
+    (t at the effective number over t at the number of tasks, squared: Korn and Graubard). Where all succeed, or none, nothing varies, and
+    only the tasks count."""
+    won, tried = _array(successes), _array(attempts)
+    won, tried = won[tried > 0], tried[tried > 0]
+    tasks, total = len(tried), float(tried.sum())
+    if tasks < 2:
+        return float(tasks)
+    share = float(won.sum()) / total
+    if share <= 0 or share >= 1:
+        return float(tasks)
+    variance = tasks / (tasks - 1) * float(((won - share * tried) ** 2).sum()) / total**2
+    n = total if variance * total <= share * (1 - share) else share * (1 - share) / variance
+    if n > tasks:
+        n *= (t_quantile(0.975, n - 1) / t_quantile(0.975, tasks - 1)) ** 2
+    return min(max(n, float(tasks)), total)
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """The mean and its standard error (0 for a single value)."""
+    n = len(values)
+    mean = math.fsum(values) / n
+    if n < 2:
+        return mean, 0.0
+    return mean, math.sqrt(math.fsum((x - mean) ** 2 for x in values) / (n - 1) / n)
+
+
+def t_interval(values: ArrayLike, level: float = 0.95) -> Interval | None:
+    """Student's interval of the mean; none for fewer than two values, of which nobody knows the spread, and for values that are all equal,
+    as a few seeds on a small panel can be: an interval without width would feign certainty."""
+    array = _array(values)
+    if len(array) < 2:
+        return None
+    mean, error = mean_and_error(array.tolist())
+    if error <= 1e-12 * max(1.0, abs(mean)):
+        return None
+    half = t_quantile(0.5 + level / 2, len(array) - 1) * error
+    return mean - half, mean + half
+
+
+def paired_t(differences: ArrayLike) -> float | None:
+    """Two-sided p of Student's test that the mean difference is 0. None where there is no spread to compare it with: fewer than two
+    differences, or all of them equal and not 0."""
+    array = _array(differences)
+    if len(array) < 2:
+        return None
+    mean, error = mean_and_error(array.tolist())
+    if error <= 1e-12 * max(1.0, abs(mean)):
+        return 1.0 if abs(mean) <= 1e-12 else None
+    return min(1.0, 2 * t_tail(abs(mean / error), len(array) - 1))
+
+
+def welch(one: ArrayLike, other: ArrayLike, level: float = 0.95) -> tuple[Interval, float] | None:
+    """Interval and two-sided p of the difference of two means without pairs; the spreads may differ. None without any spread."""
+    a, b = _array(one), _array(other)
+    if len(a) < 2 or len(b) < 2:
+        return None
+    parts = a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)
+    error, difference = math.sqrt(sum(parts)), float(a.mean() - b.mean())
+    if error <= 1e-12:
+        return None
+    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (len(a) - 1) + parts[1] ** 2 / (len(b) - 1))
+    half = t_quantile(0.5 + level / 2, freedom) * error
+    return (difference - half, difference + half), min(1.0, 2 * t_tail(abs(difference) / error, freedom))
+
+
+def bootstrap_interval(values: ArrayLike, level: float = 0.95, draws: int = DRAWS, seed: int = 0) -> Interval:
+    """The percentile interval of the mean when the values are drawn anew with replacement. For paired values, give their differences."""
+    array = _array(values)
+    distinct, counts = np.unique(array, return_counts=True)
+    drawn = np.random.default_rng(seed).multinomial(len(array), counts / len(array), size=draws)
+    low, high = np.quantile(drawn @ distinct / len(array), [0.5 - level / 2, 0.5 + level / 2])
+    return float(low), float(high)
+
+
+def sign_flip(differences: ArrayLike, draws: int = DRAWS, seed: int = 0) -> float:
+    """Two-sided p of the mean difference when every difference could as well have had the other sign. Exact up to 16 differences that
+    are not 0; beyond that drawn, with the observed pattern counted in, so that p is never 0 and never too small."""
+    array = _array(differences)
+    moving = np.abs(array[array != 0])
+    observed = abs(float(array.sum())) - 1e-9 * max(1.0, float(moving.sum()))
+    if len(moving) <= EXACT_UP_TO:
+        patterns = np.arange(1 << max(len(moving) - 1, 0))  # the first sign stays: the other half are mirror images
+        signs = 1.0 - 2.0 * ((patterns[:, None] >> np.arange(len(moving))) & 1)
+        return float(np.mean(np.abs(signs @ moving) >= observed))
+    distinct, counts = np.unique(moving, return_counts=True)
+    flips = np.random.default_rng(seed).binomial(counts, 0.5, size=(draws, len(counts)))
+    reached = np.count_nonzero(np.abs((2 * flips - counts) @ distinct) >= observed)
+    return float((reached + 1) / (draws + 1))
+
+
+def smallest_sign_flip(n: int) -> float:
+    """The smallest two-sided p that flipping the signs of n differences can give: 2 of the 2^n patterns are the extreme ones."""
+    return 1.0 if n < 1 else 2.0 ** (1 - n)
+
+
+def shuffle(one: ArrayLike, other: ArrayLike, draws: int = DRAWS, seed: int = 0) -> float:
+    """Two-sided p of the difference of means when labels could as well be exchanged: for groups without pairs. Exact where few enough
+    ways exist to split the values."""
+    a, b = _array(one), _array(other)
+    pool, size = np.concatenate([a, b]), len(a)
+    observed = abs(float(a.mean() - b.mean())) - 1e-9 * max(1.0, float(np.abs(pool).max(initial=0.0)))
+    if math.comb(len(pool), size) <= EXACT_SHUFFLES:
+        from itertools import combinations
+
+        picked = pool[np.array(list(combinations(range(len(pool)), size)))].sum(axis=1)
+        return float(np.mean(np.abs(_mean_gap(picked, pool, size)) >= observed))
+    keys = np.random.default_rng(seed).random((draws, len(pool)))
+    picked = pool[np.argsort(keys, axis=1)[:, :size]].sum(axis=1)
+    return float((np.count_nonzero(np.abs(_mean_gap(picked, pool, size)) >= observed) + 1) / (draws + 1))
+
+
+def _mean_gap(picked: NDArray[np.float64], pool: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    gap: NDArray[np.float64] = picked / size - (pool.sum() - picked) / (len(pool) - size)
+    return gap
+
+
+def smallest_shuffle(n: int, m: int) -> float:
+    """The smallest two-sided p that exchanging labels of n and m values can give."""
+    return min(1.0, (2.0 if n == m else 1.0) / math.comb(n + m, n))
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Holm's correction: the chance of even one false finding among all of these tests stays below the level. In the given order."""
+    order = sorted(range(len(ps)), key=lambda i: ps[i])
+    corrected, reached = [0.0] * len(ps), 0.0
+    for rank, i in enumerate(order):
+        reached = max(reached, min(1.0, (len(ps) - rank) * ps[i]))
+        corrected[i] = reached
+    return corrected
+
+
+def cohen_d(differences: ArrayLike) -> float | None:
+    """The mean difference in units of the differences' spread; none where there is no spread."""
+    array = _array(differences)
+    spread = float(array.std(ddof=1)) if len(array) > 1 else 0.0
+    return float(array.mean()) / spread if spread > 1e-12 else None
+
+
+def cohen_d_unpaired(one: ArrayLike, other: ArrayLike) -> float | None:
+    """The difference of two means in units of the spread inside the groups."""
+    a, b = _array(one), _array(other)
+    if len(a) + len(b) < 3:
+        return None
+    inside = ((a - a.mean()) ** 2).sum() + ((b - b.mean()) ** 2).sum()
+    spread = math.sqrt(inside / (len(a) + len(b) - 2))
+    return float(a.mean() - b.mean()) / spread if spread > 1e-12 else None
+
+
+def cohen_h(one: float, other: float) -> float:
+    """The distance of two shares on the scale where equal steps are equally hard to see: 0.2 is small, 0.5 medium, 0.8 large."""
+    return 2 * math.asin(math.sqrt(min(max(one, 0.0), 1.0))) - 2 * math.asin(math.sqrt(min(max(other, 0.0), 1.0)))
+
+
+def _array(values: ArrayLike) -> NDArray[np.float64]:
+    return np.asarray(values, dtype=np.float64).ravel()

@@ -1,0 +1,266 @@
+"""Trajectories as a table that other tools read, and back: JSON lines, or Parquet (the extra `parquet`).
+
+One row is one turn; docs/exchange.md explains the columns. Reading gives the trajectories that were written, whatever texts they hold.
+Parquet keeps UTF-8 alone: a row with a text that is none (half a surrogate pair, which tokenizers can produce) has all its texts written
+as JSON literals and says so in its column `escaped`. Pictures are named by their hashes and not written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from turnwise.data.rollouts import Stop, Trajectory, Turn
+from turnwise.runs.folder import Run, plain
+from turnwise.util.errors import MissingExtra, TurnwiseError
+from turnwise.util.files import write_atomically, write_text_atomically
+from turnwise.util.unpack import check_parquet
+
+Row = dict[str, Any]
+TEXTS = ("task", "goal", "stop_detail", "observation", "thought", "action", "response", "anchor", "next_anchor", "info")
+LABELS = ("trajectory", "group")  # numbers or texts
+TOKENS = ("prompt_ids", "response_ids", "logprobs")
+NO_TURN = -1  # the `t` of the one row of a trajectory without turns
+
+
+def to_rows(trajectories: Iterable[Trajectory], tokens: bool = False, columns: Mapping[str, Any] | None = None) -> list[Row]:
+    """One row a turn. `columns` are further ones by name, one entry a turn, in the trajectories' order."""
+    rows: list[Row] = []
+    number = 0
+    for trajectory in trajectories:
+        shared = {
+            "trajectory": trajectory.id,
+            "group": trajectory.group,
+            "task": trajectory.task,
+            "goal": trajectory.goal,
+            "seed": trajectory.seed,
+            "stop": trajectory.stop.value,
+            "stop_detail": trajectory.stop_detail,
+            "success": trajectory.success,
+            "return": trajectory.reward,
+        }
+        for t, turn in enumerate(trajectory.turns):
+            after = trajectory.turns[t + 1].anchor if t + 1 < len(trajectory.turns) else trajectory.final_anchor
+            more = {name: _scalar(values[number]) for name, values in (columns or {}).items()}
+            rows.append(shared | _turn_row(t, turn, after, tokens) | more)
+            number += 1
+        if not trajectory.turns:
+            nothing = _turn_row(NO_TURN, Turn(None), trajectory.final_anchor, tokens)
+            rows.append(shared | nothing | dict.fromkeys(columns or {}))
+    return rows
+
+
+def _turn_row(t: int, turn: Turn, after: Any, tokens: bool) -> Row:
+    row: Row = {
+        "t": t,
+        "observation": turn.observation,
+        "thought": turn.thought,
+        "action": turn.action,
+        "response": turn.response,
+        "reward": float(turn.reward),
+        "valid": bool(turn.valid),
+        "info": plain(turn.info),
+        "images": [image.name for image in turn.images],
+    }
+    for name, anchor in (("anchor", turn.anchor), ("next_anchor", after)):
+        row[name], row[f"{name}_key"] = _anchor_out(anchor)
+    if tokens:
+        row |= {name: [_scalar(value) for value in getattr(turn, name)] for name in TOKENS}
+    return row
+
+
+def _anchor_out(anchor: Any) -> tuple[str | None, str | None]:
+    """A text as it is; anything else as a key: `int:5`, `bytes:` in hex, `hash:` of an image."""
+    if anchor is None or isinstance(anchor, str):
+        return anchor, None
+    if isinstance(anchor, (int, np.integer)):
+        return None, f"int:{int(anchor)}"
+    if isinstance(anchor, (bytes, bytearray)):
+        return None, f"bytes:{bytes(anchor).hex()}"
+    from turnwise.data.images import content_hash
+
+    return None, f"hash:{content_hash([anchor]).hex()}"
+
+
+def _anchor_in(text: str | None, key: str | None) -> Any:
+    if key is None:
+        return text
+    kind, _, value = key.partition(":")
+    return int(value) if kind == "int" else bytes.fromhex(value)
+
+
+def _scalar(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def from_rows(rows: Iterable[Mapping[str, Any]], where: str = "rows") -> list[Trajectory]:
+    """The trajectories of these rows; columns that `to_rows` does not write by itself are passed over."""
+    found: dict[Any, Trajectory] = {}
+    for number, row in enumerate(rows, 1):
+        try:
+            _add(found, row)
+        except (KeyError, TypeError, ValueError) as error:
+            detail = f"the column {error} is missing" if isinstance(error, KeyError) else str(error)
+            raise TurnwiseError(f"{where}, row {number}: not a turn as `turnwise trajectories` writes it: {detail}") from None
+    return list(found.values())
+
+
+def _add(found: dict[Any, Trajectory], row: Mapping[str, Any]) -> None:
+    label = row["trajectory"]
+    trajectory = found.get(label)
+    if trajectory is None:
+        trajectory = found[label] = Trajectory(row["group"], label, row["task"], [], Stop(row["stop"]), row["stop_detail"])
+        trajectory.success, trajectory.seed, trajectory.goal = bool(row["success"]), int(row["seed"]), row.get("goal") or ""
+    trajectory.final_anchor = _anchor_in(row["next_anchor"], row["next_anchor_key"])
+    if row["t"] == NO_TURN:
+        return
+    if row["t"] != len(trajectory.turns):
+        raise ValueError(f"turn {row['t']} of trajectory {label!r} comes after {len(trajectory.turns)} turns: rows are in order, from 0")
+    turn = Turn(_anchor_in(row["anchor"], row["anchor_key"]), float(row["reward"]), bool(row["valid"]))
+    turn.observation, turn.thought, turn.action, turn.response = (row[name] for name in ("observation", "thought", "action", "response"))
+    turn.info = row["info"]
+    for name in TOKENS:
+        setattr(turn, name, tuple(row.get(name) or ()))
+    trajectory.turns.append(turn)
+
+
+def write_trajectories(
+    path: str | Path, trajectories: Iterable[Trajectory], *, tokens: bool = False, columns: Mapping[str, Any] | None = None
+) -> Path:
+    """Write one row a turn to `path`, by its ending: .jsonl or .parquet. Atomic."""
+    path = Path(path)
+    kind = _kind(path)
+    rows = to_rows(trajectories, tokens, columns)
+    if kind == ".parquet":
+        return _write_parquet(path, rows)
+    return write_text_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def read_trajectories(path: str | Path) -> list[Trajectory]:
+    """What `write_trajectories` wrote. `Rollouts.from_trajectories` makes columns of them."""
+    path = Path(path)
+    kind = _kind(path)
+    if not path.is_file():
+        raise TurnwiseError(f"{path}: no such file of trajectories")
+    return from_rows(_read_parquet(path) if kind == ".parquet" else _read_lines(path), str(path))
+
+
+def _kind(path: Path) -> str:
+    if path.suffix not in (".jsonl", ".parquet"):
+        raise TurnwiseError(f"{path}: trajectories are kept as .jsonl or .parquet, not as {path.suffix or 'a file without an ending'}")
+    return path.suffix
+
+
+def _read_lines(path: Path) -> Iterable[Row]:
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(_texts(path, file), 1):
+            try:
+                if line.strip():
+                    yield json.loads(line)
+            except json.JSONDecodeError:
+                raise TurnwiseError(f"{path}, line {number}: not JSON") from None
+
+
+def _texts(path: Path, file: TextIO) -> Iterator[str]:
+    try:
+        yield from file
+    except UnicodeDecodeError as error:
+        raise TurnwiseError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}), so no file of trajectories") from None
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingExtra("a Parquet file", "parquet") from None
+    return pyarrow
+
+
+def _write_parquet(path: Path, rows: list[Row]) -> Path:
+    arrow = _pyarrow()
+    names = [*(rows or to_rows([Trajectory(0, 0)]))[0], "escaped"]
+    flat = [_flat(row) for row in rows]
+    try:
+        made = arrow.table({name: arrow.array([row[name] for row in flat], type=_type(arrow, name)) for name in names})
+    except (arrow.ArrowException, OverflowError) as error:
+        raise TurnwiseError(f"{path}: these trajectories do not fit a Parquet table ({error}); write .jsonl instead") from None
+    return write_atomically(path, lambda file: arrow.parquet.write_table(made, file, compression="zstd"))
+
+
+def _type(arrow: Any, name: str) -> Any:
+    """The column's type where the values alone would not tell it: texts that are all missing, lists that are all empty."""
+    if name in ("prompt_ids", "response_ids"):
+        return arrow.list_(arrow.int32())
+    if name == "logprobs":
+        return arrow.list_(arrow.float64())
+    if name == "images":
+        return arrow.list_(arrow.string())
+    return arrow.string() if name in TEXTS or name.endswith("_key") else None
+
+
+def _flat(row: Row) -> Row:
+    """A row for Parquet: `info` as JSON, and all texts as JSON literals where one of them is no UTF-8."""
+    flat = row | {"info": json.dumps(row["info"]), "escaped": False}
+    texts = {name: flat[name] for name in (*TEXTS, *LABELS) if isinstance(flat[name], str)}
+    try:
+        "".join(texts.values()).encode()
+    except UnicodeEncodeError:
+        return flat | {name: json.dumps(text) for name, text in texts.items()} | {"escaped": True}
+    return flat
+
+
+def _read_parquet(path: Path) -> Iterable[Row]:
+    arrow = _pyarrow()
+    try:
+        check_parquet(path, arrow.parquet.read_metadata(path))
+        rows = arrow.parquet.read_table(path).to_pylist()
+    except (arrow.ArrowException, OSError) as error:
+        raise TurnwiseError(f"{path}: damaged, or not a Parquet file ({error})") from None
+    for row in rows:
+        try:
+            if row.pop("escaped", False):
+                row |= {name: json.loads(row[name]) for name in (*TEXTS, *LABELS) if isinstance(row.get(name), str)}
+            row["info"] = json.loads(row["info"])
+        except (KeyError, TypeError, ValueError):
+            raise TurnwiseError(
+                f"{path}: not a table that `turnwise trajectories` writes: the column 'info' is missing or no JSON"
+            ) from None
+        yield row
+
+
+def export_trajectories(
+    run_folder: str | Path, out: str | Path, iteration: int | None = None, *, evals: bool = False, tokens: bool = False
+) -> tuple[Path, int]:
+    """Write what a run keeps of one iteration (none: the last): the trajectories it trained on, with their credit, or those of its
+    evaluation. Returns the path and how many trajectories it holds."""
+    from turnwise.runs.stored import stored_trajectories
+
+    run, part = Run.open(run_folder), "evals" if evals else "rollouts"
+    if evals and tokens:
+        raise TurnwiseError("an evaluation keeps texts and no tokens: leave --tokens out, or export the rollouts of an iteration")
+    known = run.iterations_of(part)
+    if iteration is None and not known:
+        raise TurnwiseError(f"{run.folder} keeps no {part}")
+    number = known[-1] if iteration is None else iteration
+    trajectories = stored_trajectories(run, number, part, tokens=tokens)
+    turns = sum(len(trajectory.turns) for trajectory in trajectories)
+    columns: dict[str, Any] = {"iteration": [number] * turns} | ({} if evals else credit_columns(run, number))
+    return write_trajectories(out, trajectories, tokens=tokens, columns=columns), len(trajectories)
+
+
+def credit_columns(run: Run, iteration: int) -> dict[str, Any]:
+    """What the run's algorithm gave every turn, and why (`turnwise.credit.explain`)."""
+    from turnwise import credit
+    from turnwise.config.schema import Config
+    from turnwise.runs.folder import CONFIG
+    from turnwise.runs.stored import stored_rollouts
+
+    rollouts, own = stored_rollouts(run, iteration), Config.load(run.folder / CONFIG).credit
+    why = credit.explain(rollouts, **(own.options if own.name == "gigpo" else {}))
+    given = credit.assign(own.name, rollouts, **own.options).by_turn(rollouts)
+    return {"credit": given, **why}

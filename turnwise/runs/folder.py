@@ -1,0 +1,373 @@
+"""A run is a folder: what was asked for, what happened, and what came out.
+
+    config.toml      the resolved recipe                    metrics.jsonl   one line an iteration
+    rollouts/        last batches: columns, texts, tokens   checkpoints/    weights, optimiser, progress
+    evals/           every evaluation: outcomes, attempts   summary.json    before and after, for people and tools
+    model/           the trained model, a Hugging Face folder   warnings.jsonl   what looked wrong on the way
+
+Every write is atomic or append-only. After a crash the last line of metrics.jsonl may be half a line, and lines may be there of
+iterations that were never checkpointed: `rewind` drops both, so that a resumed run leaves the same file as one that was never killed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import re
+import shutil
+import tomllib
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from turnwise.config.trust import forget, remember
+from turnwise.data.images import load_pictures, save_pictures
+from turnwise.data.rollouts import Rollouts, Trajectory
+from turnwise.data.tokenfile import Pair, read_tokens, write_tokens
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.files import inside, sweep_files, write_atomically, write_text_atomically
+from turnwise.util.lock import Lock
+from turnwise.util.terminal import command
+from turnwise.util.unpack import packed_lines
+
+if TYPE_CHECKING:
+    from turnwise.evaluation.panel import Evaluation
+    from turnwise.report.warnings import Watch
+
+CONFIG, METRICS, SUMMARY, WARNINGS = "config.toml", "metrics.jsonl", "summary.json", "warnings.jsonl"
+DEEPEST_INFO, LARGEST_INFO = 100, 10**300
+
+
+class Run:
+    """The folder of one run."""
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder)
+        self.on_log: Callable[[Mapping[str, Any]], None] = lambda metrics: None
+        self._lock: Lock | None = None
+        self._blocks = 0  # of `locked`, one inside the other
+        self._logs: dict[str, list[str]] = {METRICS: [], WARNINGS: []}  # what this process knows to stand there
+
+    @classmethod
+    def create(cls, out: str | Path, name: str, config_text: str, doing: str | None = None) -> Run:
+        """A new folder `out/name`, or `out/name-2`, `out/name-3` … where that exists already: nothing is ever overwritten. `doing`: with
+        the run's lock, which is there before the run can be seen and stays until the end of the next `locked` block."""
+        for number in range(1, 100_000):
+            folder = Path(out) / (name if number == 1 else f"{name}-{number}")
+            try:
+                folder.mkdir(parents=True)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise TurnwiseError(f"cannot make the run's folder {folder}: {error.strerror}") from error
+            run = cls(folder)
+            with run.writing():
+                run._lock = Lock(folder, doing) if doing is not None else None
+                write_text_atomically(folder / CONFIG, config_text)
+            remember(folder, tomllib.loads(config_text))
+            return run
+        raise TurnwiseError(f"{out} has too many runs called {name!r}: choose another name")
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Run:
+        """The run in an existing folder."""
+        path = Path(folder)
+        if not path.is_dir():
+            raise TurnwiseError(f"{path} is not a folder, so it is no run")
+        if not (path / CONFIG).is_file():
+            raise TurnwiseError(f"{path} is not a run: it has no {CONFIG}. A run is a folder that `turnwise train` made")
+        for part in path.iterdir():
+            if part.is_symlink():
+                inside(path, part)
+        return cls(path)
+
+    def remove_unused(self) -> None:
+        """Remove the folder of a run that never began, so that a wrong word in a recipe leaves nothing behind."""
+        parts = [self.folder / name for name in ("rollouts", "evals", "checkpoints", "model")]
+        if not any(part.exists() for part in parts) and not self._records(METRICS):
+            shutil.rmtree(self.folder, ignore_errors=True)
+            forget(self.folder)
+
+    @contextmanager
+    def locked(self, doing: str, say: Callable[[str], None] = lambda text: None) -> Iterator[None]:
+        """Inside, this process is the only one that writes in the run's folder; an error that names the other one where there is one. What
+        killed writers left half-written is removed."""
+        lock = self._lock = self._lock or Lock(self.folder, doing, say=say)
+        self._blocks += 1
+        try:
+            if self._blocks == 1:
+                self._sweep()
+            yield
+        finally:
+            self._blocks -= 1
+            if not self._blocks:
+                lock.release()
+                self._lock = None
+
+    def _sweep(self) -> None:
+        sweep_files(self.folder, [CONFIG, METRICS, WARNINGS, SUMMARY])
+        for part in ("rollouts", "evals", "trackers"):
+            sweep_files(self.folder / part)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """What the operating system refuses to write is said in words, with the way on."""
+        try:
+            yield
+        except OSError as error:
+            raise TurnwiseError(
+                f"the run's folder {self.folder} could not be written ({error}). Is the disk full? What was written before is untouched: "
+                f"make room, then go on with `{command('train', '--resume', str(self.folder))}`"
+            ) from error
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        return self.folder / "model"
+
+    @property
+    def tokenizer(self) -> Path:
+        """The tokenizer of a tiny model, so that its weights can be written without playing the environment for its words again."""
+        return self.folder / "tokenizer"
+
+    def file(self, *parts: str) -> Path:
+        """A file of the run, and of no other folder."""
+        return inside(self.folder, self.folder.joinpath(*parts))
+
+    def log(self, metrics: Mapping[str, Any]) -> None:
+        """Append one line, bring it to the disk, and pass it on to whoever listens."""
+        self._append(METRICS, metrics)
+        self.on_log(metrics)
+
+    def warn(self, record: Mapping[str, Any]) -> None:
+        """Keep a warning: {"iteration", "name", "text"}."""
+        self._append(WARNINGS, record)
+
+    def _append(self, name: str, record: Mapping[str, Any]) -> None:
+        line = json.dumps(record, allow_nan=False, default=float) + "\n"
+        self._logs[name].append(line)
+        with self.writing(), (self.folder / name).open("a", encoding="utf-8") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All whole lines; a last line that was cut off by a crash is passed over."""
+        return self._records(METRICS)
+
+    def warnings(self) -> list[dict[str, Any]]:
+        """What was wrong on the way, oldest first."""
+        return self._records(WARNINGS)
+
+    @cached_property
+    def watch(self) -> Watch:
+        """Who looks at the metrics after every iteration; it knows what was said before."""
+        from turnwise.report.warnings import Watch
+
+        return Watch(self)
+
+    def _records(self, name: str) -> list[dict[str, Any]]:
+        path = self.folder / name
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []  # damage is found line by line
+        found: list[dict[str, Any]] = []
+        for number, line in enumerate(lines, 1):
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError:
+                if number == len(lines) and line.startswith("{"):
+                    break  # a crash has cut it off
+                record = None
+            if not isinstance(record, dict) or type(record.get("iteration")) not in (int, float):
+                raise TurnwiseError(
+                    f"{path}, line {number}: not a line that a run writes; the file was damaged after it was written. "
+                    f"{command('train', '--resume', str(self.folder))} puts it back from the last checkpoint"
+                )
+            found.append(record)
+        return found
+
+    @property
+    def logs(self) -> dict[str, str]:
+        """The log and the warnings as this run has written them: what a checkpoint keeps, whatever becomes of the files."""
+        return {name: "".join(lines) for name, lines in self._logs.items()}
+
+    def rewind(
+        self, iteration: int, waiting: bool = False, logs: Mapping[str, str] | None = None, say: Callable[[str], None] = lambda text: None
+    ) -> None:
+        """Forget everything after an iteration: what a checkpoint of that iteration does not know of. `waiting`: it is not evaluated and
+        not logged yet. `logs` are the checkpoint's own: they are put back where a file says something else, which is then kept aside."""
+        logged = iteration - 1 if waiting else iteration
+        with self.writing():
+            for name in (METRICS, WARNINGS):
+                text = logs[name] if logs is not None else self._lines_until(name, logged)
+                self._put_back(name, text, say)
+                self._logs[name] = text.splitlines(keepends=True)
+            self.__dict__.pop("watch", None)
+            for part, last in (("rollouts", iteration), ("evals", logged)):
+                for path in self._numbered(part):
+                    if int(path.name.split(".")[0]) > last:
+                        path.unlink()
+
+    def _lines_until(self, name: str, iteration: int) -> str:
+        kept = [line for line in self._records(name) if line.get("iteration", 0) <= iteration]
+        return "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept)
+
+    def _put_back(self, name: str, text: str, say: Callable[[str], None]) -> None:
+        path = self.folder / name
+        there = path.read_bytes() if path.exists() else b""
+        if not there.startswith(text.encode()):
+            if there:
+                aside = self.set_aside(name).name
+                say(f"warning: {path} was damaged or edited: the checkpoint's lines are put back; what stood there is now {aside}")
+            else:
+                say(f"warning: {path} was missing or empty: the checkpoint's lines are put back")
+        if there != text.encode() and (text or path.exists() or name == METRICS):
+            write_text_atomically(path, text)
+
+    def set_aside(self, name: str) -> Path:
+        """Give a file of the run another name, so that nothing is lost where it has to make room."""
+        number = 1
+        while (aside := self.folder / f"{name}.damaged-{number}").exists():
+            number += 1
+        return (self.folder / name).replace(aside)
+
+    def save_rollouts(
+        self, iteration: int, rollouts: Rollouts, trajectories: Sequence[Trajectory], keep: int | None, tokens: bool = True
+    ) -> None:
+        """The columns, the texts and the exact tokens of one iteration; only the last `keep` iterations stay (None: all, 0: none)."""
+        if keep == 0:
+            return
+        folder = self.folder / "rollouts"
+        with self.writing():
+            rollouts.save(folder / f"{iteration:06d}.npz")
+            write_texts(folder / f"{iteration:06d}.jsonl.gz", trajectories)
+            if tokens:
+                write_tokens(folder / f"{iteration:06d}.tokens.npz", trajectories)
+            if pictures := {image for trajectory in trajectories for turn in trajectory.turns for image in turn.images}:
+                save_pictures(folder / f"{iteration:06d}.images.npz", sorted(pictures, key=lambda image: image.name))
+            if keep is not None:
+                for path in self._numbered("rollouts"):
+                    if int(path.name.split(".")[0]) <= iteration - keep:
+                        path.unlink()
+
+    def _numbered(self, part: str) -> list[Path]:
+        """The files of a part of the run (`rollouts`, `evals`) that belong to an iteration."""
+        folder = inside(self.folder, self.folder / part)
+        return [inside(self.folder, path) for path in folder.glob("*") if re.fullmatch("[0-9]{6,}", path.name.split(".")[0])]
+
+    def iterations_of(self, part: str) -> list[int]:
+        """The iterations of which `rollouts` or `evals` are kept."""
+        return sorted({int(path.name.split(".")[0]) for path in self._numbered(part)})
+
+    def save_evaluation(self, iteration: int, result: Evaluation, settings: Mapping[str, Any]) -> None:
+        """One evaluation: what came out, task by task, and the attempts' texts. Evaluations are small, and all of them stay."""
+        folder = self.folder / "evals"
+        record = {"iteration": iteration} | dict(settings) | result.to_dict() | {"outcomes": result.outcomes()}
+        with self.writing():
+            write_texts(folder / f"{iteration:06d}.jsonl.gz", result.trajectories)
+            write_text_atomically(folder / f"{iteration:06d}.json", json.dumps(record, allow_nan=False, default=float) + "\n")
+
+    def evaluation(self, iteration: int) -> dict[str, Any]:
+        """What `save_evaluation` wrote, without the texts."""
+        path = self.file("evals", f"{iteration:06d}.json")
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            known = self.iterations_of("evals")
+            raise TurnwiseError(f"{self.folder} keeps no evaluation of iteration {iteration}; it keeps {known or 'none'}") from None
+        except ValueError:  # no JSON, or no UTF-8
+            raise TurnwiseError(f"{path}: not JSON; the file was damaged after it was written. Put it back from a copy") from None
+        outcomes = found.get("outcomes") if isinstance(found, dict) else None
+        if not isinstance(outcomes, list) or not all(isinstance(outcome, dict) for outcome in outcomes):
+            raise TurnwiseError(f"{path}: not an evaluation; the file was damaged after it was written. Put it back from a copy")
+        return found
+
+    def trajectories(self, iteration: int, part: str = "rollouts") -> list[dict[str, Any]]:
+        """The texts of one iteration, as plain data: what was trained on, or (`evals`) what its evaluation played."""
+        path = self.file(part, f"{iteration:06d}.jsonl.gz")
+        if not path.exists():
+            known = self.iterations_of(part)
+            raise TurnwiseError(f"{self.folder} keeps no {part} of iteration {iteration}; it keeps {known or 'none'}")
+        try:
+            found = [json.loads(line.decode("utf-8", "surrogatepass")) for line in packed_lines(path)]
+        except (EOFError, OSError, ValueError, zlib.error) as error:  # cut off, no archive, no UTF-8, no JSON
+            raise TurnwiseError(f"{path}: damaged after it was written ({error}). Put it back from a copy") from None
+        if not found or not all(isinstance(record, dict) and isinstance(record.get("turns"), list) for record in found):
+            raise TurnwiseError(f"{path}: it holds no attempts, so it was damaged after it was written. Put it back from a copy")
+        return found
+
+    def tokens(self, iteration: int) -> list[Pair]:
+        """Prompt and response ids of every turn of one iteration, trajectory by trajectory."""
+        return read_tokens(self.file("rollouts", f"{iteration:06d}.tokens.npz"))
+
+    def images(self, iteration: int) -> Mapping[str, Any]:
+        """The pictures of one iteration by the names that its turns list; empty where none was shown."""
+        path = self.file("rollouts", f"{iteration:06d}.images.npz")
+        return load_pictures(path) if path.exists() else {}
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        with self.writing():
+            write_text_atomically(self.folder / SUMMARY, json.dumps(summary, indent=2, allow_nan=False, default=float) + "\n")
+
+
+def write_texts(path: Path, trajectories: Sequence[Trajectory]) -> None:
+    """Trajectories as packed lines of JSON, one each; the same ones give the same bytes."""
+    lines = "".join(json.dumps(as_json(trajectory)) + "\n" for trajectory in trajectories)
+    packed = gzip.compress(lines.encode("utf-8", "surrogatepass"), compresslevel=5, mtime=0)
+    write_atomically(path, lambda file: file.write(packed))
+
+
+def as_json(trajectory: Trajectory) -> dict[str, Any]:
+    """A trajectory as plain data, texts only: token ids stay with the columns and the learner."""
+    return {
+        "id": trajectory.id,
+        "group": trajectory.group,
+        "task": trajectory.task,
+        **({"goal": trajectory.goal} if trajectory.goal else {}),
+        "seed": trajectory.seed,
+        "stop": trajectory.stop.value,
+        "stop_detail": trajectory.stop_detail,
+        "success": trajectory.success,
+        "reward": trajectory.reward,
+        "turns": [
+            {
+                "observation": turn.observation,
+                "thought": turn.thought,
+                "action": turn.action,
+                "response": turn.response,
+                "reward": turn.reward,
+                "valid": turn.valid,
+                "tokens": len(turn.response_ids),
+                "info": plain(turn.info),
+            }
+            | ({"images": [image.name for image in turn.images]} if turn.images else {})
+            for turn in trajectory.turns
+        ],
+    }
+
+
+def plain(value: Any, inside: tuple[int, ...] = ()) -> Any:
+    """What an environment put into `info`, as far as JSON can hold it: nothing that it puts there may end the run."""
+    try:
+        if isinstance(value, (Mapping, list, tuple)):
+            if id(value) in inside or len(inside) > DEEPEST_INFO:
+                return "…"  # it holds itself
+            inside = (*inside, id(value))
+        if isinstance(value, Mapping):
+            return {str(key): plain(item, inside) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [plain(item, inside) for item in value]
+        if isinstance(value, float) and not math.isfinite(value):
+            return repr(value)  # JSON has no such numbers, and a browser reads none of a file that claims to
+        if isinstance(value, int) and abs(value) >= LARGEST_INFO:
+            return hex(value)  # beyond what JSON's readers take for a number
+        return value if isinstance(value, (str, int, float, bool, type(None))) else repr(value)
+    except Exception as error:  # a key or a value that cannot even be shown
+        return f"({type(value).__name__}: {type(error).__name__})"

@@ -1,0 +1,183 @@
+"""The same data, another credit: what would a different algorithm have done with this iteration?
+
+The rollouts of an iteration are on the disk, so its credit can be computed again with any settings, without an engine, and two credits be
+compared turn by turn. Where the checkpoint before the iteration was kept too, the update itself is run again, from the same weights, on
+the same tokens, with the same seed: with the run's own settings it gives the run's own numbers, exactly on a CPU, and with others it says
+how differently the weights would have moved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turnwise import credit
+from turnwise.config.recipes import parse_override
+from turnwise.config.schema import Config
+from turnwise.data.rollouts import Rollouts
+from turnwise.envs.locate import is_reference
+from turnwise.report.agreement import agreement, biggest_differences
+from turnwise.runs.folder import CONFIG, Run
+from turnwise.runs.stored import stored_rollouts, stored_trajectories
+from turnwise.setup.build import know_credit
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.seeds import derive
+
+OWN = "as trained"
+SECTIONS = ("credit", "objective", "learner")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to give credit: the run's own config with other settings."""
+
+    name: str
+    config: Config
+
+
+def replay(
+    run_folder: str | Path,
+    iteration: int | None = None,
+    overrides: Sequence[str] = (),
+    also: Sequence[str] = (),
+    *,
+    update: bool = False,
+    top: int = 10,
+    trust: bool = False,
+) -> dict[str, Any]:
+    """Credit of one iteration (none: the last that is kept) as trained, with `overrides`, and with each algorithm named in `also`; every
+    other one compared with the first. With `update`, the update as well."""
+    run = Run.open(run_folder)
+    known = run.iterations_of("rollouts")
+    if iteration is None:
+        if not known:
+            raise TurnwiseError(f"{run.folder} keeps no rollouts: train with run.keep_rollouts above 0")
+        iteration = known[-1]
+    rollouts = stored_rollouts(run, iteration)
+    variants = _variants(run, overrides, also, update)
+    trusted = variants[0].config
+    if update or is_reference(trusted.credit.name):
+        trusted.trusted(trust, run.folder)
+    for variant in variants:
+        know_credit(variant.config)
+    credits = [credit.assign(variant.config.credit.name, rollouts, **variant.config.credit.options) for variant in variants]
+    by_turn = [given.by_turn(rollouts) for given in credits]
+    records = run.trajectories(iteration)
+    found: dict[str, Any] = {
+        "run": str(run.folder),
+        "iteration": iteration,
+        "turns": len(rollouts),
+        "credits": [{"name": v.name} | credit.sizes(given.values) for v, given in zip(variants, credits, strict=True)],
+        "comparisons": [
+            {"one": variants[0].name, "other": variant.name}
+            | agreement(by_turn[0], other)
+            | {"differ_most": biggest_differences(rollouts, records, by_turn[0], other, top)}
+            for variant, other in zip(variants[1:], by_turn[1:], strict=True)
+        ],
+    }
+    return found | (_updates(run, iteration, rollouts, variants, credits) if update else {})
+
+
+def _variants(run: Run, overrides: Sequence[str], also: Sequence[str], update: bool) -> list[Variant]:
+    recipe = run.folder / CONFIG
+    changes = dict(parse_override(text) for text in overrides)
+    for key in changes:
+        if key.split(".")[0] not in SECTIONS:
+            raise TurnwiseError(f"{key}: a replay changes what follows the data: {', '.join(f'{name}.…' for name in SECTIONS)}")
+        if not key.startswith("credit.") and not update:
+            raise TurnwiseError(f"{key} changes the update and not the credit: give --update as well")
+    found = [Variant(OWN, Config.load(recipe))]
+    if changes:
+        found.append(Variant(" ".join(overrides), Config.load(recipe, changes)))
+    return found + [Variant(f"credit.name={name}", Config.load(recipe, {"credit.name": name})) for name in also]
+
+
+# -- the update ---------------------------------------------------------------------------------------------------------------------
+
+
+def replayable(run: Run) -> list[int]:
+    """The iterations whose update can be run again: tokens are kept, and so is the checkpoint before them."""
+    from turnwise.learn.checkpoint import by_step
+
+    steps = by_step(run.checkpoints)
+    kept = [n for n in run.iterations_of("rollouts") if (run.folder / "rollouts" / f"{n:06d}.tokens.npz").is_file()]
+    return [n for n in kept if n - 1 in steps]
+
+
+def _updates(run: Run, iteration: int, rollouts: Rollouts, variants: Sequence[Variant], credits: Sequence[credit.Credit]) -> dict[str, Any]:
+    if iteration not in (possible := replayable(run)):
+        raise TurnwiseError(
+            f"the update of iteration {iteration} cannot be run again: that needs its tokens (run.keep_tokens) and the checkpoint of "
+            f"iteration {iteration - 1}. Possible in {run.folder}: {', '.join(map(str, possible)) or 'none'}. "
+            "run.checkpoint_every=1 with a larger run.keep_checkpoints keeps more"
+        )
+    trajectories = stored_trajectories(run, iteration, tokens=True)
+    moves = [_move(run, iteration, variant, trajectories, rollouts, given) for variant, given in zip(variants, credits, strict=True)]
+    logged = next((line for line in run.metrics() if line.get("iteration") == iteration), {})
+    return {
+        "updates": [{"name": variant.name} | move["metrics"] for variant, move in zip(variants, moves, strict=True)],
+        "update_comparisons": [
+            {
+                "one": variants[0].name,
+                "other": variant.name,
+                "gradient_cosine": cosine(moves[0]["gradient"], move["gradient"]),
+                "weights_cosine": cosine(moves[0]["delta"], move["delta"]),
+            }
+            for variant, move in zip(variants[1:], moves[1:], strict=True)
+        ],
+        "reproduces": reproduces(moves[0]["metrics"], logged),
+    }
+
+
+def _move(run: Run, iteration: int, variant: Variant, trajectories: Any, rollouts: Rollouts, given: credit.Credit) -> dict[str, Any]:
+    """One update from the checkpoint before the iteration: its metrics, its first gradient, and how the weights moved."""
+    from turnwise.learn import checkpoint
+    from turnwise.learn.packing import pack
+    from turnwise.setup.system import System
+
+    system = System(variant.config)
+    found = checkpoint.load(checkpoint.by_step(run.checkpoints)[iteration - 1])
+    learner = system.learner
+    learner.load_state(found.tensors, found.state["learner"])
+    gradients: list[dict[str, Any]] = []
+
+    def look(weights: Any) -> None:
+        if not gradients:
+            gradients.append({name: m.grad.detach().cpu().clone() for name, m in weights.masters.items() if m.grad is not None})
+
+    learner.optimiser.look = look
+    packed = pack(trajectories, rollouts)
+    before, start = learner.logprobs(packed), _copy(learner.weights.tensors())
+    config = variant.config
+    metrics = system.learn(trajectories, rollouts, given, derive(config.seed, "update", iteration), (iteration - 1) / config.iterations)
+    delta = {name: tensor.cpu() - start[name] for name, tensor in learner.weights.tensors().items()}
+    gap = learner.logprobs(packed).astype(np.float64) - before
+    own = {name: value for name, value in metrics.items() if not name.startswith("seconds")}
+    moved = math.sqrt(sum(float(tensor.double().square().sum()) for tensor in delta.values()))
+    extra = {"kl_after": float(np.mean(np.expm1(gap) - gap)) if len(gap) else 0.0, "weights_moved": moved}
+    return {"metrics": own | extra, "gradient": gradients[0] if gradients else {}, "delta": delta}
+
+
+def _copy(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
+
+
+def cosine(one: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:
+    """The cosine of the angle between two sets of tensors as long vectors; none where one of them is 0."""
+    shared = [name for name in one if name in other]
+    dot = sum(float((one[name].double() * other[name].double()).sum()) for name in shared)
+    sizes = [math.sqrt(sum(float(tensor.double().square().sum()) for tensor in each.values())) for each in (one, other)]
+    return dot / (sizes[0] * sizes[1]) if min(sizes) > 0 else None
+
+
+def reproduces(metrics: Mapping[str, float], logged: Mapping[str, Any]) -> dict[str, Any]:
+    """Whether the update as trained gave the numbers that the run logged: how many were compared, and the largest relative difference."""
+    shared = [name for name in metrics if f"learner/{name}" in logged]
+    gaps = {name: abs(metrics[name] - logged[f"learner/{name}"]) / max(abs(logged[f"learner/{name}"]), 1e-12) for name in shared}
+    worst = max(gaps, key=lambda name: gaps[name], default="")
+    return {"metrics": len(shared), "exact": bool(shared) and not any(gaps.values()), "largest_gap": gaps.get(worst, 0.0), "at": worst}

@@ -1,0 +1,120 @@
+"""What may change when a run goes on: how long it takes, how often it is measured and saved, what it is called and who hears of it.
+
+Everything else decides what the iterations before would have been, so a run keeps it; another value means another run. What was changed
+stands in resumed.jsonl: at which iteration, from what to what.
+
+A learning-rate schedule follows the new total from the next iteration on, as it would in a run that had been that long from the start. With
+the constant schedule, lengthening therefore gives the very weights of such a run. With linear and cosine the rates of the iterations before
+were those of the shorter run: the rate rises once where the run is lengthened, which is said then.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from turnwise.config.recipes import to_toml
+from turnwise.config.schema import Config
+from turnwise.config.trust import remember, unknown_code
+from turnwise.learn.checkpoint import by_step
+from turnwise.runs.folder import CONFIG, SUMMARY, Run
+from turnwise.setup.build import learner_settings
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.files import write_text_atomically
+
+MAY_CHANGE = (
+    *("iterations", "name", "eval.every"),
+    *("run.checkpoint_every", "run.keep_checkpoints", "run.keep_rollouts", "run.keep_tokens", "run.trackers", "run.tracker_options"),
+)
+RESUMED = "resumed.jsonl"
+
+
+def resumed_config(run: Run, changes: Mapping[str, Any]) -> Config:
+    """The run's recipe with the changes, after they were checked; nothing is written."""
+    before = Config.load(run.folder / CONFIG)
+    after = Config.load(run.folder / CONFIG, dict(changes)) if changes else before
+    wrong = [key for key in differences(before, after) if not any(key == known or key.startswith(f"{known}.") for known in MAY_CHANGE)]
+    if wrong:
+        raise TurnwiseError(
+            f"a resumed run keeps its recipe: {', '.join(wrong)} cannot change. What may: {', '.join(MAY_CHANGE)}. "
+            f"For anything else start a new run from {run.folder / CONFIG}"
+        )
+    if after.iterations != before.iterations:
+        _check_length(run, after.iterations)
+    return after
+
+
+def differences(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
+    """The dotted keys in which two recipes differ, with both values."""
+    old, new = (dict(_flat(config.model_dump(mode="json"))) for config in (before, after))
+    return {key: (old.get(key), new.get(key)) for key in sorted({*old, *new}) if old.get(key) != new.get(key)}
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        elif value != {}:
+            yield f"{prefix}{key}", value
+
+
+def _check_length(run: Run, iterations: int) -> None:
+    done = iterations_done(run)
+    if done is None and any(line.get("iteration", 0) > 0 for line in run.metrics()):
+        raise TurnwiseError(
+            f"{run.folder} keeps no checkpoint (run.checkpoint_every=0), so it would start over instead of going on. "
+            f"Start a new run: turnwise train {run.folder / CONFIG} iterations={iterations}"
+        )
+    if done is not None and iterations < done:
+        raise TurnwiseError(
+            f"{run.folder} has done {done} iterations already: iterations={iterations} would undo some. Give {done} or more"
+        )
+
+
+def iterations_done(run: Run) -> int | None:
+    """How many iterations the newest checkpoint has seen; none where there is no checkpoint."""
+    found = by_step(run.folder / "checkpoints")
+    return max(found, default=None)
+
+
+def apply_changes(run: Run, after: Config, say: Callable[[str], None]) -> None:
+    """Write the changed recipe into the run's folder, and say what changes. What the run had made of its old end goes: it is made anew."""
+    before = Config.load(run.folder / CONFIG)
+    changed = differences(before, after)
+    if not changed:
+        return
+    done = iterations_done(run) or 0
+    record = json.dumps({"iteration": done, "changes": {key: list(values) for key, values in changed.items()}})
+    known = (run.folder / RESUMED).read_text(encoding="utf-8") if (run.folder / RESUMED).exists() else ""
+    write_text_atomically(run.folder / RESUMED, f"{known}{record}\n")
+    write_text_atomically(run.folder / CONFIG, to_toml(after))
+    if not unknown_code(run.folder, before.model_dump(mode="json")):
+        remember(run.folder, after.model_dump(mode="json"))
+    for key, (old, new) in changed.items():
+        say(f"going on with {key} = {_word(new)} instead of {_word(old)}")
+    if after.iterations > done:
+        shutil.rmtree(run.model, ignore_errors=True)
+        (run.folder / SUMMARY).unlink(missing_ok=True)
+    if before.iterations != after.iterations and 0 < done < after.iterations and after.learner.schedule != "constant":
+        say(rate_words(before, after, done))
+
+
+def rate_words(before: Config, after: Config, done: int) -> str:
+    """What a longer or shorter run means for a learning rate that depends on its length."""
+    settings = learner_settings(after).optimiser
+    long_warm = settings.warmup + 1  # behind the warm-up: only the schedule counts here
+    old, new = (
+        settings.lr * settings.factor(long_warm, min(iteration / max(total, 1), 1.0))
+        for iteration, total in ((done - 1, before.iterations), (done, after.iterations))
+    )
+    return (
+        f"learner.schedule={after.learner.schedule} follows the new length of {after.iterations} iterations: the learning rate goes from "
+        f"{old:.3g} in iteration {done} to {new:.3g} in iteration {done + 1}. The iterations before had the rates of a run of "
+        f"{before.iterations}; only schedule=constant makes a lengthened run equal to one that was so long from the start"
+    )
+
+
+def _word(value: Any) -> str:
+    return "none" if value is None else json.dumps(value)

@@ -1,0 +1,108 @@
+"""How far a run is, and how that is kept: a checkpoint holds the learner's state and these few numbers, and nothing else is needed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from shlex import quote
+
+from turnwise.collect.plan import Gathered
+from turnwise.learn import checkpoint
+from turnwise.learn.saving import sweep
+from turnwise.runs.folder import CONFIG, METRICS, Run
+from turnwise.setup.system import System
+from turnwise.util.errors import TurnwiseError
+
+
+@dataclass
+class State:
+    """`iteration`: how many updates are done. `place`: how many groups of the plan are used up. `prepared`: the warm start is behind.
+    `waiting`: metrics of the last update that are not logged yet, because its evaluation is not done. `saved`: the last checkpoint.
+    `score`: the success that the evaluation of this iteration found, where there was one."""
+
+    iteration: int = 0
+    place: int = 0
+    turns: int = 0
+    seconds: float = 0.0
+    prepared: bool = False
+    saved: int = -1
+    waiting: dict[str, float] | None = None
+    score: float | None = None
+
+    def finished(self, iterations: int) -> bool:
+        """Whether a run of so many iterations is done, down to its last line in the log."""
+        return self.prepared and self.waiting is None and self.iteration >= iterations
+
+    def advance(self, gathered: Gathered, metrics: dict[str, float], seconds: float) -> None:
+        """One more update is done; its metrics wait for the evaluation and the log."""
+        self.iteration += 1
+        self.place += gathered.places
+        self.turns += sum(len(trajectory.turns) for trajectory in gathered.trajectories)
+        self.seconds += seconds
+        self.waiting, self.score = metrics, None
+
+
+def save(run: Run, system: System, state: State) -> None:
+    """Write a checkpoint, unless there is one of this iteration already or the recipe wants none."""
+    if state.saved == state.iteration or not state.prepared or not system.config.run.checkpoint_every:
+        return
+    tensors, numbers = system.learner.state()
+    state.saved = state.iteration
+    keep = system.config.run.keep_checkpoints
+    kept = {"run": asdict(state), "learner": numbers, "logs": run.logs}
+    checkpoint.save(run.checkpoints, state.iteration, tensors, kept, score=state.score, keep=keep)
+
+
+def restore(run: Run, system: System, say: Callable[[str], None]) -> State:
+    """The state of the newest checkpoint that is whole, loaded into the system; a fresh one where there is none. What the run's folder
+    knows beyond that checkpoint is forgotten, for it will be done again."""
+    for folder, name in ((run.checkpoints, None), (run.folder, run.model.name)):
+        sweep(folder, name)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = checkpoint.latest_good(run.checkpoints)
+    for warning in caught:
+        say(f"warning: {warning.message}")
+    if found is None:
+        return _anew(run, system, say)
+    try:
+        state = State(**found.state["run"])
+        logs = {name: str(text) for name, text in found.state["logs"].items()} if "logs" in found.state else None
+        system.learner.load_state(found.tensors, found.state["learner"])
+    except (KeyError, TypeError, AttributeError):
+        raise TurnwiseError(
+            f"checkpoint {found.path}: its state is not one of this Turnwise; it was written by another version. Go on with that version, "
+            "or start anew with the recipe"
+        ) from None
+    if state.waiting is not None:
+        state.saved = -1  # once more, with the evaluation's result, when that is known
+    if logs is None:
+        _check_log(run, state)
+    run.rewind(state.iteration, state.waiting is not None, logs, say)
+    return state
+
+
+def _anew(run: Run, system: System, say: Callable[[str], None]) -> State:
+    """No checkpoint: the beginning, unless the log says that there was more."""
+    logged = [int(line.get("iteration", 0)) for line in run.metrics()]
+    if any(logged):
+        if system.config.run.checkpoint_every:
+            raise TurnwiseError(
+                f"{run.folder} has logged {max(logged)} iterations and has no checkpoint any more to go on from. Put its checkpoints back, "
+                f"or start a new run by the same recipe: turnwise train {quote(str(run.folder / CONFIG))}"
+            )
+        say(f"this run keeps no checkpoints (run.checkpoint_every=0): it starts anew; its old log is now {run.set_aside(METRICS).name}")
+    run.rewind(-1)
+    return State()
+
+
+def _check_log(run: Run, state: State) -> None:
+    """A checkpoint of an older Turnwise has no copy of the log: the file must be whole."""
+    last = state.iteration - 1 if state.waiting is not None else state.iteration
+    missing = sorted(set(range(last + 1)) - {line.get("iteration") for line in run.metrics()})
+    if missing:
+        raise TurnwiseError(
+            f"{run.folder / METRICS} lacks {len(missing)} of the {last + 1} lines until iteration {last}, which the checkpoint knows to be "
+            f"done (the first: iteration {missing[0]}). Put the file back from a copy; nothing was changed"
+        )

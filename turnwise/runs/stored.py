@@ -1,0 +1,105 @@
+"""Trajectories as objects again, from what a run keeps of them: texts, columns and tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from turnwise.data.anchors import INTEGER_TAG, UNKNOWN, AnchorTable
+from turnwise.data.images import Picture
+from turnwise.data.rollouts import Rollouts, Stop, Trajectory, Turn
+from turnwise.runs.folder import Run
+from turnwise.util.errors import TurnwiseError
+
+
+def stored_rollouts(run: Run, iteration: int) -> Rollouts:
+    """The columns of one iteration, as its credit was computed from them."""
+    path = run.file("rollouts", f"{iteration:06d}.npz")
+    if not path.is_file():
+        known = run.iterations_of("rollouts")
+        raise TurnwiseError(
+            f"{run.folder} keeps no rollouts of iteration {iteration}; it keeps {known or 'none'} (run.keep_rollouts says how many stay)"
+        )
+    return Rollouts.load(path)
+
+
+def stored_trajectories(run: Run, iteration: int, part: str = "rollouts", tokens: bool = False) -> list[Trajectory]:
+    """What was trained on in one iteration, or (`part="evals"`) what its evaluation played. Of an evaluation a run keeps the texts alone:
+    its turns have no anchors, no tokens and no log-probs. With `tokens`, rollouts without a file of tokens are an error."""
+    records = run.trajectories(iteration, part)
+    pictures = {name: Picture(pixels, name) for name, pixels in run.images(iteration).items()} if part == "rollouts" else {}
+    try:
+        trajectories = [from_json(record, pictures) for record in records]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"lacks {error}" if isinstance(error, KeyError) else f"has another form ({error})"
+        raise TurnwiseError(
+            f"{run.folder}, {part} of iteration {iteration}: an attempt {what}; the file was damaged, or another Turnwise wrote it"
+        ) from None
+    if part != "rollouts":
+        return trajectories
+    rollouts = stored_rollouts(run, iteration)
+    labels = [(trajectory.id, t) for trajectory, t, _ in _turns(trajectories)]
+    if labels != list(zip(rollouts.trajectory_labels[rollouts.trajectory].tolist(), rollouts.t.tolist(), strict=True)):
+        raise TurnwiseError(f"{run.folder}, iteration {iteration}: columns and texts are not of the same attempts")
+    for row, (trajectory, _, turn) in enumerate(_turns(trajectories)):
+        turn.anchor = anchor_at(rollouts.anchor_table, int(rollouts.anchor[row]))
+        if rollouts.next_anchor is not None:
+            trajectory.final_anchor = anchor_at(rollouts.anchor_table, int(rollouts.next_anchor[row]))
+        if rollouts.token_logprob is not None:
+            turn.logprobs = tuple(rollouts.token_logprob[rollouts.token_offsets[row] : rollouts.token_offsets[row + 1]].tolist())
+    if tokens or (run.folder / "rollouts" / f"{iteration:06d}.tokens.npz").is_file():
+        found = run.tokens(iteration)
+        if len(found) != len(labels):
+            raise TurnwiseError(f"{run.folder}, iteration {iteration}: {len(found)} turns have tokens, and {len(labels)} have texts")
+        for (_, _, turn), (prompt, response) in zip(_turns(trajectories), found, strict=True):
+            turn.prompt_ids, turn.response_ids = tuple(prompt.tolist()), tuple(response.tolist())
+    return trajectories
+
+
+def _turns(trajectories: list[Trajectory]) -> Iterator[tuple[Trajectory, int, Turn]]:
+    for trajectory in trajectories:
+        for t, turn in enumerate(trajectory.turns):
+            yield trajectory, t, turn
+
+
+def from_json(record: Mapping[str, Any], pictures: Mapping[str, Picture] | None = None) -> Trajectory:
+    """A trajectory of one line of texts (`turnwise.runs.folder.as_json`)."""
+    turns = [
+        Turn(
+            anchor=None,
+            reward=float(turn["reward"]),
+            valid=bool(turn["valid"]),
+            observation=turn["observation"],
+            thought=turn["thought"],
+            action=turn["action"],
+            response=turn["response"],
+            info=turn.get("info", {}),
+            images=tuple((pictures or {})[name] for name in turn.get("images", ()) if name in (pictures or {})),
+        )
+        for turn in record["turns"]
+    ]
+    return Trajectory(
+        group=record["group"],
+        id=record["id"],
+        task=record["task"],
+        turns=turns,
+        stop=Stop(record["stop"]),
+        stop_detail=record["stop_detail"],
+        success=bool(record["success"]),
+        seed=int(record["seed"]),
+        goal=str(record.get("goal", "")),
+    )
+
+
+def anchor_at(table: AnchorTable, code: int) -> Any:
+    """The anchor of a code: text and integers as they were; of anything else (bytes, images) its hash, which keeps equal states equal."""
+    if code == UNKNOWN:
+        return None
+    if (text := table.texts[code]) is not None:
+        return text
+    high, low = (int(half) for half in table.hashes[code])
+    if high == int(INTEGER_TAG):
+        return int(np.uint64(low).astype(np.int64))
+    return high.to_bytes(8, "big") + low.to_bytes(8, "big")

@@ -1,0 +1,1 @@
+"""Puts the parts of a run together from its recipe."""

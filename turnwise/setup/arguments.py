@@ -1,0 +1,151 @@
+"""What `tw.train` and `tw.evaluate` are called with, in a recipe's words: sections, objects, prompts and functions become overrides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from turnwise.collect.rewards import TermFunction
+from turnwise.config.objects import Handed, put_back, short_name
+from turnwise.config.recipes import read_values, shipped_recipe
+from turnwise.config.schema import Config
+from turnwise.credit.registry import CreditFunction
+from turnwise.envs.base import Env
+from turnwise.envs.prompts.rows import read_rows, split_rows
+from turnwise.util.errors import TurnwiseError
+
+FILES = ("env.options.file", "env.options.valid_file")
+PROMPTS = "prompts"  # the environment that is made of a file of prompts and a function
+ScoreFunction: TypeAlias = Callable[..., "float | bool | Mapping[str, Any]"]
+ReplyFunction: TypeAlias = Callable[..., "str | None"]
+RecipeLike: TypeAlias = "str | PathLike[str] | Mapping[str, Any] | Config"
+EnvLike: TypeAlias = "str | Callable[..., Env] | Mapping[str, Any]"
+RewardLike: TypeAlias = (
+    "str | TermFunction | ScoreFunction | Mapping[str, str | TermFunction] | Sequence[str | TermFunction | Mapping[str, Any]]"
+)
+CreditLike: TypeAlias = "str | CreditFunction | Mapping[str, Any]"
+PromptsLike: TypeAlias = "str | PathLike[str] | Sequence[str | Mapping[str, Any]]"
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a caller gave, as it was given."""
+
+    env: EnvLike | None = None
+    reward: RewardLike | None = None
+    credit: CreditLike | None = None
+    prompts: PromptsLike | None = None
+    reply: str | ReplyFunction | None = None
+
+    @property
+    def default_recipe(self) -> Path | None:
+        """The recipe that is meant where none is named: as on the command line, one made for such an environment."""
+        if self.prompts is not None or self.env == PROMPTS:
+            return shipped_recipe("prompts")
+        return shipped_recipe("own-env") if self.env is not None else None
+
+
+def as_recipe(recipe: RecipeLike | None, given: Given, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """Plain values of the recipe, the overrides for them, and what the recipe is called in messages. Objects in either are replaced by
+    names that mean them."""
+    handed = Handed()
+    known = handed.plain(recipe) if isinstance(recipe, Mapping) else recipe
+    values, source = read_values(known)
+    changes = sections(handed.plain(overrides))
+    if given.prompts is not None and given.env not in (None, PROMPTS):
+        raise TurnwiseError(f"prompts are an environment of their own: give either prompts or env, not both ({given.env!r})")
+    if given.env is not None or given.prompts is not None:
+        changes |= _named("env", PROMPTS if given.prompts is not None else given.env, handed)
+    if given.credit is not None:
+        changes |= _named("credit", given.credit, handed)
+    if given.prompts is not None and given.reward is None and "env.options.score" not in changes:
+        raise TurnwiseError("prompts need a function that scores responses: --reward reward.py:score, or reward=score from Python")
+    if given.prompts is not None:
+        changes["env.options.file"] = _prompts(given.prompts, handed)
+        changes |= _panel(values, changes)
+    if given.reply is not None:
+        changes["env.options.reply"] = _reference(given.reply, handed)
+    if given.reward is not None:
+        own = changes.get("env.name", _at(values, "env", "name"))
+        changes |= {"env.options.score": _score(given.reward, handed)} if own == PROMPTS else {"reward": _terms(given.reward, handed)}
+    return values, changes, source
+
+
+def sections(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides with whole sections (`learner={"lr": 1e-4}`) taken apart into dotted keys, so that they add to the recipe's."""
+    found: dict[str, Any] = {}
+    for key, value in changes.items():
+        if key in Config.model_fields and isinstance(value, Mapping):
+            found |= {f"{key}.{name}": inner for name, inner in value.items()}
+        else:
+            found[key] = value
+    return found
+
+
+def _named(section: str, value: Any, handed: Handed) -> dict[str, Any]:
+    """A name, an object, or a whole section."""
+    if isinstance(value, Mapping):
+        return sections(handed.plain({section: value}))
+    if not isinstance(value, str) and (
+        not callable(value) or (section == "env" and not isinstance(value, type) and hasattr(value, "step"))
+    ):
+        kind = type(value).__name__
+        what = "its class, or a function that makes one" if section == "env" else "a function"
+        raise TurnwiseError(f"{section} takes a name, {what}, or the settings of the section; it was given an object of {kind}")
+    return {f"{section}.name": value if isinstance(value, str) else handed.name(value)}
+
+
+def _reference(value: Any, handed: Handed) -> str:
+    if isinstance(value, str):
+        return value
+    if not callable(value):
+        raise TurnwiseError(f"a function is needed, or its name as path/to/file.py:function; got {type(value).__name__}")
+    return handed.name(value)
+
+
+def _score(reward: Any, handed: Handed) -> str:
+    if isinstance(reward, Mapping) or (isinstance(reward, Sequence) and not isinstance(reward, str)):
+        raise TurnwiseError("prompts are scored by one function: give reward=score, or reward='reward.py:score'")
+    return _reference(reward, handed)
+
+
+def _prompts(prompts: Any, handed: Handed) -> str:
+    if isinstance(prompts, str | PathLike):
+        return str(prompts)
+    if not isinstance(prompts, Sequence):
+        raise TurnwiseError(f"prompts are a JSONL file or a list of texts or rows, not {type(prompts).__name__}")
+    return handed.name(list(prompts), importable=False, called="prompts")
+
+
+def _panel(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """An evaluation of all held-out prompts, where the file has fewer of them than the recipe asks for and nobody else said how many."""
+    asked = _at(values, "eval", "n")
+    if "eval.n" in changes or not isinstance(asked, int):
+        return {}
+    split = changes.get("eval.split", _at(values, "eval", "split") or Config.model_fields["eval"].default.split)
+    rows, held_out = (None if file is None else read_rows(put_back(file)) for file in map(changes.get, FILES))
+    found = len(split_rows(rows or [], held_out, split))
+    return {"eval.n": found} if 0 < found < asked else {}
+
+
+def _terms(reward: Any, handed: Handed) -> list[dict[str, Any]]:
+    """Reward terms: one function, several, or functions by the name that they are logged by."""
+    if isinstance(reward, Mapping) and "function" not in reward:
+        return [{"name": name, "function": _reference(function, handed)} for name, function in reward.items()]
+    several = reward if isinstance(reward, Sequence) and not isinstance(reward, str) else [reward]
+    terms = []
+    for term in several:
+        if isinstance(term, Mapping):
+            terms.append({**term, "function": _reference(term.get("function"), handed)})
+        else:
+            name = term.rpartition(":")[2] if isinstance(term, str) else short_name(term)
+            terms.append({"name": name, "function": _reference(term, handed)})
+    return terms
+
+
+def _at(values: Mapping[str, Any], section: str, key: str) -> Any:
+    found = values.get(section)
+    return found.get(key) if isinstance(found, Mapping) else None

@@ -1,0 +1,188 @@
+"""The agent, the learner and the engine that a recipe describes. Rooms know nothing of recipes; here their words are put into the rooms'
+own."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from turnwise import credit
+from turnwise.agent import Agent, AgentSettings
+from turnwise.agent.control import neutral_deep
+from turnwise.agent.vision import Vision
+from turnwise.config.options import mistaken
+from turnwise.config.schema import Config
+from turnwise.engines.base import Engine
+from turnwise.envs.locate import CREDIT, is_reference, load_reference
+from turnwise.learn.learner import Learner
+from turnwise.learn.models import choose_device, warn_of_slow_dtype
+from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
+from turnwise.objectives import Loss
+from turnwise.util.errors import TurnwiseError, unknown_name
+
+KEY_VARIABLE = "OPENAI_API_KEY"
+PRECISIONS = ("float32", "bfloat16", "float16")
+
+
+def agent_settings(config: Config, environment: Any) -> AgentSettings:
+    """The recipe's words in the agent's; `environment` is the class that may bring instructions and tools of its own."""
+    own = config.agent
+    instructions = getattr(environment, "instructions", "") or "" if own.instructions is None else own.instructions
+    tools = getattr(environment, "tools", None) or () if own.tools is None else own.tools
+    return AgentSettings(
+        context=own.context,
+        history=own.history,
+        prompt=own.prompt,
+        parse=own.parse,
+        valid=own.valid,
+        show_actions=own.show_actions,
+        hide_actions=tuple(own.hide_actions),
+        system=own.system,
+        max_prompt_tokens=own.max_prompt_tokens,
+        template_options=own.template_options,
+        images=own.images,
+        instructions=str(instructions),
+        tools=read_tools(tools),
+        options=own.options,
+    )
+
+
+def read_tools(tools: str | Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+    """Schemas of tools, given or in a JSON file; each has a name."""
+    source = "agent.tools"
+    if isinstance(tools, str):
+        source = tools
+        try:
+            tools = json.loads(Path(tools).expanduser().read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise TurnwiseError(f"agent.tools: {source} cannot be read as JSON: {error}") from None
+    named = isinstance(tools, (list, tuple)) and all(
+        isinstance(tool, Mapping) and isinstance(tool.get("function", tool), Mapping) and tool.get("function", tool).get("name")
+        for tool in tools
+    )
+    if not named:
+        raise TurnwiseError(
+            f"{source}: tools are a list of JSON schemas, each with a name: {{type, function: {{name, description, parameters}}}}"
+        )
+    return tuple(dict(tool) for tool in tools if isinstance(tool, Mapping))
+
+
+def know_credit(config: Config) -> None:
+    """Check the recipe's credit and its options; a function of the user's own becomes known under the name that the recipe has for it."""
+    name = config.credit.name
+    if is_reference(name):
+        credit.algorithms.adopt(name, load_reference(name, CREDIT))
+    credit.algorithms[name].bind(config.credit.options, credit.algorithms.kind)
+
+
+def build_learner(config: Config, model: Any, vision: Vision | None = None) -> Learner:
+    """The learner of a run, on the recipe's device, with adapters where the recipe asks for them."""
+    if config.model.lora is not None:
+        from turnwise.learn.lora import add_lora
+
+        lora = config.model.lora
+        model = add_lora(model, rank=lora.rank, alpha=lora.alpha, dropout=lora.dropout, targets=lora.targets, seed=config.seed)
+    device = choose_device(config.device)
+    warn_of_slow_dtype(config.model.dtype, device)
+    return Learner(model, learner_settings(config), device, vision=vision)
+
+
+def learner_settings(config: Config) -> LearnerSettings:
+    """The recipe's words in the learner's."""
+    own, objective, value = config.learner, config.objective, config.learner.value
+    in_loss, in_reward = objective.kl == "loss", objective.kl == "reward"
+    loss = Loss(
+        objective.name,
+        objective.options,
+        kl=objective.kl_kind or "k3",
+        kl_coef=objective.kl_coef if in_loss else 0.0,
+        entropy_coef=objective.entropy_coef,
+        importance=objective.importance,
+        importance_options=objective.importance_options,
+    )
+    return LearnerSettings(
+        loss=loss,
+        aggregation=objective.aggregation,
+        constant=objective.constant,
+        optimiser=OptimiserSettings(own.lr, own.schedule, own.warmup, weight_decay=own.weight_decay, betas=own.betas, clip=own.clip),
+        epochs=own.epochs,
+        minibatches=own.minibatches,
+        minibatch_size=own.minibatch_size,
+        minibatch_unit=own.minibatch_unit,
+        tokens_per_batch=own.tokens_per_batch,
+        dtype=config.model.dtype,
+        gradient_checkpointing=own.gradient_checkpointing,
+        skip_zero_credit=own.skip_zero_credit,
+        temperature=config.engine.temperature,
+        old_logprobs=own.old_logprobs,
+        engine_gap=own.engine_gap,
+        kl_reward_coef=objective.kl_coef if in_reward else 0.0,
+        kl_reward=(objective.kl_kind or "k1") if in_reward else "k1",
+        kl_stop=own.kl_stop,
+        value=ValueSettings(value.level, value.lr, value.coef, value.clip) if value is not None else None,
+    )
+
+
+def build_server(config: Config, tokenizer: Any, agent: Agent) -> Engine:
+    """A server as the recipe names it. Its key comes from the environment and goes nowhere but to the server."""
+    from turnwise.engines.openai import OpenAIEngine, Server
+
+    own = config.engine
+    options = {"key_variable": KEY_VARIABLE if os.environ.get(KEY_VARIABLE) else "", **own.options}
+    if agent.chat.native_tools:  # the prompt then leaves telling the model of its tools to the chat template, which is the server's
+        options["extra"] = {"tools": neutral_deep(agent.settings.offered_tools), **options.get("extra", {})}
+    if "omit" in options:
+        options["omit"] = tuple(options["omit"])
+    try:
+        server = Server(own.url or "", own.model or "", **options)
+    except TypeError as error:
+        known = ", ".join(name for name in Server.__dataclass_fields__ if name not in ("url", "model"))
+        raise TurnwiseError(f"engine.options: {error}. A server takes: {known}") from None
+    return OpenAIEngine(server, tokenizer)
+
+
+def engine_options(config: Config) -> dict[str, Any]:
+    """The recipe's further options of an engine in this process, checked by its signature; precisions become torch's own."""
+    from turnwise.engines.native import NativeEngine
+    from turnwise.engines.transformers import TransformersEngine
+
+    factory: Any = NativeEngine if config.engine.name == "native" else TransformersEngine
+    parameters = signature(factory).parameters
+    known = [name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
+    known = [name for name in known if name not in ("stop_token_ids", "vision")]  # these the run gives
+    options = dict(config.engine.options)
+    for name, value in options.items():
+        if name not in known:
+            raise unknown_name(f"option of the {config.engine.name} engine (engine.options):", name, known)
+        if wrong := mistaken(value, parameters[name].annotation):
+            raise TurnwiseError(f"engine.options.{name}: {wrong}")
+        if name in ("dtype", "autocast"):
+            if value not in PRECISIONS:
+                raise unknown_name(f"precision (engine.options.{name}):", str(value), PRECISIONS)
+            options[name] = getattr(torch, value)
+    return options
+
+
+def build_engine(
+    config: Config, model: Any, tokenizer: Any, stop_ids: Sequence[int], say: Callable[[str], None], vision: Vision | None = None
+) -> Engine:
+    """The engine that the recipe names; a model that the native engine does not know is served by transformers, with a notice."""
+    own = config.engine
+    longest = config.agent.max_prompt_tokens + own.max_tokens
+    if own.name == "native":
+        from turnwise.engines.native import NativeEngine, supports
+
+        reason = supports(model)
+        if reason is None:
+            return NativeEngine(model, tokenizer, own.max_batch, longest, stop_token_ids=stop_ids, **engine_options(config))
+        say(f"the native engine does not take this model ({reason}): the transformers engine serves it")
+    from turnwise.engines.transformers import TransformersEngine
+
+    options = engine_options(config) if own.name == "transformers" else {}  # options of the native engine mean nothing to another
+    return TransformersEngine(model, tokenizer, own.max_batch, longest, stop_token_ids=stop_ids, vision=vision, **options)

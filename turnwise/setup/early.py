@@ -1,0 +1,83 @@
+"""What can be said of a recipe and of a source before torch is imported: a wrong word is answered at once, not after seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from turnwise.collect.player_policy import PLAYERS
+from turnwise.config.references import check_unread, is_reference
+from turnwise.config.schema import Config
+from turnwise.envs import registry
+from turnwise.runs.folder import CONFIG, Run
+from turnwise.runs.trackers import make_trackers
+from turnwise.setup.unread import look_at
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.hub import place
+
+
+class Source(NamedTuple):
+    """What is evaluated or watched: its config, and the run that it is."""
+
+    config: Config
+    run: Run | None = None
+
+
+def read_source(source: str | Path | None, env: str | None, overrides: Mapping[str, Any]) -> Source:
+    """A run, a model folder with the defaults, a recipe with the model that it names, or a server. Nothing that it names is run."""
+    changes: dict[str, Any] = dict(overrides) | ({"env.name": env} if env is not None else {})
+    if source is None:
+        if changes.get("engine.name") != "openai":
+            raise TurnwiseError("say what to evaluate: a run, a model folder, a recipe, or a server (engine.name=openai)")
+        if env is None and "env.name" not in changes:
+            raise TurnwiseError("say which environment the server's model should play (env=…)")
+        return Source(Config.load(None, changes))
+    path = Path(source)
+    if path.suffix == ".toml":
+        return Source(Config.load(path, changes))
+    if (path / CONFIG).is_file():
+        return Source(Config.load(path / CONFIG, changes), run=Run.open(path))
+    if not (path / "config.json").is_file():
+        what = "there is no such folder" if not path.exists() else f"it is neither a run (no {CONFIG}) nor a model folder (no config.json)"
+        raise TurnwiseError(f"{path}: {what}. What can play: a run's folder, a model's folder, a recipe, or `random` and `expert`")
+    if env is None:
+        raise TurnwiseError(f"{path} is a model: say which environment it should play (env=…)")
+    return Source(Config.load(None, {"model.path": str(path), **changes}))
+
+
+def look(config: Config, hub: bool = True) -> Config:
+    """Refuse what plainly cannot work: an environment, an option of one, a file of code or a model that is not there. Nothing is run for
+    it; with `hub`, the hub is asked where a model's name is none of a folder."""
+    look_at(config)
+    if is_reference(config.credit.name):
+        check_unread(config.credit.name)
+    if not is_reference(config.env.name):
+        registry.resolve(config.env.name, config.env.options)
+    if hub and config.model.path is not None and config.engine.name != "openai":
+        place(config.model.path)
+    return config
+
+
+def look_at_player(agent: str, env: str | None, options: Mapping[str, Any]) -> None:
+    """The same for who plays: a run or a model, or `random` and `expert`, which need to be told what."""
+    changes = {f"env.options.{key}": value for key, value in options.items()}
+    if agent not in PLAYERS:
+        found = read_source(agent, env, changes)
+        if found.run is None:  # a run brings what it names
+            look(found.config)
+    elif env is not None:
+        look(Config.load(None, {"agent.max_prompt_tokens": 500, **changes, "env.name": env}))
+
+
+def check_trainable(config: Config, runs: bool = True) -> None:
+    """What would stop a run at once is said before its folder is made; unless `runs`, without running any code that the recipe names."""
+    if config.engine.name == "openai":
+        raise TurnwiseError(
+            "engine.name=openai plays with a server's model, whose weights cannot be trained from here. Train with engine.name=native or "
+            "transformers; measure the server with `turnwise eval --engine openai --url … --model …`"
+        )
+    if runs:
+        make_trackers(config.run.trackers, config.run.tracker_options)
+    else:
+        look_at(config)

@@ -1,0 +1,86 @@
+"""How long a warm start imitates: for so many steps, until the model wins enough, or on and on until it is good enough to go on from.
+
+A model that hardly ever wins has nothing to reinforce, and some seeds learn to copy a name from their prompt much later than others. So a
+recipe may ask for a measurement: `sft.until` ends the imitation early, `sft.at_least` makes it go on. Both play training tasks, always the
+same ones with the same chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from turnwise.collect.collector import Start
+from turnwise.collect.plan import Plan
+from turnwise.config.schema import Sft
+from turnwise.data.rollouts import Trajectory
+from turnwise.learn.settings import OptimiserSettings
+from turnwise.learn.sft import SftSettings, warm_start
+from turnwise.util.seeds import derive
+
+if TYPE_CHECKING:
+    from turnwise.setup.system import System
+
+MORE_ROUNDS = 4  # times that a warm start goes on for half as many steps again
+
+
+def imitate(system: System, own: Sft, examples: Sequence[Trajectory]) -> dict[str, float]:
+    """Learn from the examples for as long as the recipe asks. Metrics: those of the imitation, and what was measured last."""
+    optimiser = OptimiserSettings(own.lr, own.schedule, own.warmup, weight_decay=system.config.learner.weight_decay)
+    settings = SftSettings(own.epochs, own.steps, own.batch_tokens, own.prompt_weight, optimiser, own.look_every, own.until or 1.0)
+    order = derive(system.config.seed, "warm start order")
+    measure = _measure(system, own)
+    metrics = warm_start(system.learner, examples, settings, order, measure if own.until is not None else None, system.cancelled)
+    if own.at_least is not None:
+        metrics = _go_on(system, own, examples, settings, order, measure, metrics)
+    wanted, won = max(own.until or 0.0, own.at_least or 0.0), metrics.get("success", 0.0)
+    if won < wanted and not system.cancelled():
+        system.say(
+            f"warning: the warm start ended after {metrics['steps']:.0f} steps at {won:.0%} of {own.look_tasks} training tasks, below the "
+            f"{wanted:.0%} that the recipe asks for. Raise sft.steps (or sft.epochs), or look at sft.lr and sft.tasks"
+        )
+    return metrics
+
+
+def _go_on(
+    system: System,
+    own: Sft,
+    examples: Sequence[Trajectory],
+    settings: SftSettings,
+    order: int,
+    measure: Callable[[], float],
+    metrics: dict[str, float],
+) -> dict[str, float]:
+    """While the model wins less than `at_least`: half as many steps again, a few times at most."""
+    half = max(1, int(metrics["steps"]) // 2)
+    for number in range(MORE_ROUNDS + 1):
+        if system.cancelled():
+            break
+        metrics = metrics | {"success": measure()}
+        if metrics["success"] >= (own.at_least or 0.0) or number == MORE_ROUNDS:
+            break
+        system.say(
+            f"the warm start wins {metrics['success']:.0%} of {own.look_tasks} training tasks, less than sft.at_least={own.at_least:g}: "
+            f"{half} more steps"
+        )
+        more = warm_start(system.learner, examples, replace(settings, steps=half), derive(order, number), None, system.cancelled)
+        metrics = metrics | {"steps": metrics["steps"] + more["steps"], "loss_last": more["loss_last"]}
+    return metrics
+
+
+def _measure(system: System, own: Sft) -> Callable[[], float]:
+    """The share of `look_tasks` training tasks that the model, as it is, wins. A first part that lies far below what is wanted speaks for
+    the whole, so that the many looks before a model can play cost little."""
+    starts = Plan(system.tasks, derive(system.config.seed, "look"), 1).starts(0, own.look_tasks)
+    first, wanted = starts[: -(-len(starts) // 4)], own.until or own.at_least or 0.0
+
+    def won(some: Sequence[Start]) -> int:
+        return sum(trajectory.success for trajectory in system.collector().run(some))
+
+    def measure() -> float:
+        system.engine.refresh()
+        part = won(first)
+        return part / len(first) if part < wanted * len(first) / 2 else (part + won(starts[len(first) :])) / len(starts)
+
+    return measure

@@ -1,0 +1,380 @@
+"""The parts of a run, put together from its config: tasks, environments, agent, model, engine, learner.
+
+This is the only place that knows both the recipe's words and the parts' constructors; the loop in train.py knows neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from turnwise import credit
+from turnwise.agent import Agent
+from turnwise.agent.vision import Vision
+from turnwise.collect.collector import Collector, Start
+from turnwise.collect.faults import FaultWatch, spoilt
+from turnwise.collect.model_policy import ModelPolicy
+from turnwise.collect.plan import Gathered, Plan, dynamic, plain
+from turnwise.collect.rewards import Rewards, Term
+from turnwise.collect.warmstart import chance_trajectories, demonstrated, expert_trajectories, has_expert, lists_actions
+from turnwise.config.schema import Config, Sft
+from turnwise.data.rollouts import Rollouts, Trajectory
+from turnwise.data.tasks import TaskSet
+from turnwise.engines.base import Engine, Sampling
+from turnwise.envs import registry
+from turnwise.envs.blame import EnvironmentFault
+from turnwise.envs.locate import REWARD, load_reference
+from turnwise.envs.look import LOOKS, first_look
+from turnwise.envs.pool import Pool
+from turnwise.envs.scripts import Limits
+from turnwise.evaluation.panel import Evaluation, check_disjoint, run_panel
+from turnwise.learn import models
+from turnwise.learn.learner import Learner
+from turnwise.learn.values import targets_of
+from turnwise.report.progress import told_after
+from turnwise.runs.exchange import read_trajectories
+from turnwise.setup.build import agent_settings, build_engine, build_learner, build_server, engine_options, know_credit
+from turnwise.setup.imitation import imitate
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.seeds import derive
+
+DEFAULT_MAX_TURNS = 50
+PATIENCE = 15.0  # seconds before a start that seems to hang is explained
+
+
+@dataclass
+class System:
+    """Everything that a run works with. `say` takes one-line notices; `cancelled` is asked between turns."""
+
+    config: Config
+    model_folder: Path | None = None
+    say: Callable[[str], None] = lambda text: None
+    cancelled: Callable[[], bool] = lambda: False
+    on_start: Callable[[int], None] = lambda count: None  # so many attempts more will be made
+    on_end: Callable[[Trajectory], None] = lambda trajectory: None  # one of them is over
+    words: Path | None = None  # a folder with the tiny model's tokenizer, where its environment should not be played for it
+    plays: bool = True  # whether the environment may be made: nothing of the user's is imported otherwise
+    broken: EnvironmentFault | None = None  # nearly all attempts came to nothing: the loop ends as if interrupted, and this is why
+
+    def __post_init__(self) -> None:
+        if self.plays:
+            self.config.trusted()
+
+    def check(self) -> None:
+        """Look at all that a recipe can get wrong before any time is spent on it: tasks and panel, environment, reward terms, prompts,
+        model, device, the engine's options."""
+        know_credit(self.config)
+        for part in ("panel", "max_turns", "rewards"):
+            getattr(self, part)
+        engine_options(self.config)
+        self.faults.tasks = len(self.tasks)
+        self.look(self.tasks)
+        for part in ("agent", "learner"):
+            getattr(self, part)
+
+    def look(self, tasks: TaskSet) -> None:
+        """Play a few turns of two tasks: an environment that cannot be played is an error here, with the lines of its file."""
+        words = f"still waiting for environment {self.config.env.name!r}; if this does not end, does its reset or step return?"
+        with told_after(PATIENCE, self.say, words):
+            first_look(self.pool, self.config.env.name, tasks, self.say, self.cancelled)
+
+    @cached_property
+    def faults(self) -> FaultWatch:
+        """Hears of every attempt that a fault has ended."""
+        return FaultWatch(self.say, self.config.env.name)
+
+    @cached_property
+    def tasks(self) -> TaskSet:
+        """The training tasks."""
+        env = self.config.env
+        return registry.tasks(env.name, env.split, n=env.tasks, **env.options)
+
+    @cached_property
+    def panel(self) -> TaskSet:
+        """The evaluation's tasks: none of them is a training task, which is checked."""
+        return self.panel_of(self.config.eval.split, self.config.eval.n, self.config.eval.seed, check=True)
+
+    def panel_of(self, split: str, n: int | None, seed: int, check: bool = False) -> TaskSet:
+        """`n` tasks of a split (none: all of it), the same ones on every machine."""
+        env = self.config.env
+        found = registry.tasks(env.name, split, n=None, **env.options)
+        if n is not None and n > len(found):
+            raise TurnwiseError(
+                f"{env.name} has {len(found)} tasks in its split {split!r}, not {n}: ask for fewer (eval.n, or --n of eval)"
+            )
+        panel = found.distinct() if n is None else found.panel(n, seed)
+        if check:
+            check_disjoint(self.tasks, panel, warn=self.say)
+        return panel
+
+    @cached_property
+    def max_turns(self) -> int:
+        """The step limit: the recipe's, else the environment's own."""
+        if self.config.env.max_turns is not None:
+            return self.config.env.max_turns
+        env = registry.make(self.config.env.name, **self.config.env.options)
+        own = getattr(env, "max_turns", None) or registry.spec(self.config.env.name).max_turns
+        registry.close(env)
+        return int(own or DEFAULT_MAX_TURNS)
+
+    @cached_property
+    def _loaded(self) -> tuple[Any, Any]:
+        """Model and tokenizer; torch computes with as many threads as that model can use."""
+        loaded = self._load()
+        models.use_threads(loaded[0], self.config.threads)
+        return loaded
+
+    def _load(self) -> tuple[Any, Any]:
+        if self.model_folder is not None or self.config.model.path is not None:
+            return models.load(self.config, self.model_folder)
+        if self.words is not None:
+            return models.load_tiny(self.config, self.words)
+        words = (
+            f"still playing environment {self.config.env.name!r} for the words of the tiny model (model.tiny.vocabulary_tasks); "
+            "if this does not end, does its reset or step return?"
+        )
+        with told_after(PATIENCE, self.say, words):
+            return models.load(self.config, limits=self.limits)
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The model's; of a served model, whose tokenizer is the server's, one that counts its prompts' tokens."""
+        served = self.config.engine.name == "openai"
+        return models.load_tokenizer(self.config, self.model_folder, self.limits) if served else self._loaded[1]
+
+    @cached_property
+    def vision(self) -> Vision | None:
+        """The processor of a model that sees; None for other models and for a server's."""
+        return None if self.config.engine.name == "openai" else models.load_vision(self.model_folder or self.config.model.path)
+
+    @property
+    def preprocessor(self) -> Any:
+        """What belongs beside the weights in a model's folder: the tokenizer, or the processor that holds it."""
+        return self.tokenizer if self.vision is None else self.vision.processor
+
+    @cached_property
+    def agent(self) -> Agent:
+        factory = registry.spec(self.config.env.name).load()
+        return Agent(self.tokenizer, agent_settings(self.config, factory), self.vision, self.say)
+
+    @cached_property
+    def learner(self) -> Learner:
+        return build_learner(self.config, self._loaded[0], self.vision)
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The engine on the learner's own weights, or a server with weights of its own."""
+        if self.config.engine.name == "openai":
+            return build_server(self.config, self.tokenizer, self.agent)
+        return build_engine(self.config, self.learner.model, self.tokenizer, self.agent.stop_ids, self.say, self.vision)
+
+    @property
+    def limits(self) -> Limits:
+        """How the environment is played beside the collector: with the recipe's workers and limits, until somebody stops it."""
+        env = self.config.env
+        return Limits(env.workers, env.timeout, env.memory_mb, self.cancelled)
+
+    @cached_property
+    def pool(self) -> Pool:
+        env, size = self.config.env, self.config.collect.groups * self.config.collect.group_size
+        return Pool(env.name, max(size, 1), workers=env.workers, timeout=env.timeout, options=env.options, memory_mb=env.memory_mb)
+
+    @cached_property
+    def rewards(self) -> Rewards:
+        """The environment's reward, scaled, and the user's own terms."""
+        terms = [Term(term.name, load_reference(term.function, REWARD), term.weight) for term in self.config.reward]
+        return Rewards(self.config.env.reward_scale, terms)
+
+    def sampling(self, temperature: float | None = None) -> Sampling:
+        """How tokens are drawn: as in training, or at another temperature."""
+        own = self.config.engine
+        return Sampling(
+            temperature=own.temperature if temperature is None else temperature,
+            top_p=own.top_p,
+            top_k=own.top_k,
+            min_p=own.min_p,
+            max_tokens=own.max_tokens,
+            stop=tuple(own.stop),
+        )
+
+    def policy(self, temperature: float | None = None) -> ModelPolicy:
+        return ModelPolicy(self.engine, self.agent.context, self.agent.read, self.sampling(temperature), self.agent.read_text)
+
+    def collector(self, temperature: float | None = None) -> Collector:
+        """A collector for attempts whose tokens and log-probs depend on the weights and on these attempts alone: the engine forgets what
+        it kept of others, an evaluation's say, for a resumed run has not played those."""
+        getattr(self.engine, "forget", self.engine.refresh)()
+        own = self.config.agent
+        return Collector(
+            self.pool,
+            self.policy(temperature),
+            self.max_turns,
+            self.rewards,
+            own.max_invalid,
+            cancelled=self.cancelled,
+            on_start=self.on_start,
+            on_end=self.on_end,
+            on_fault=self.faults.hear,
+            ordered=self.config.env.in_order and self.config.engine.name != "openai",  # a server's batches are beyond us
+        )
+
+    @cached_property
+    def plan(self) -> Plan:
+        own = self.config.collect
+        return Plan(self.tasks, self.config.seed, own.group_size, own.shuffle, self.config.env.own_seeds)
+
+    def collect(self, place: int) -> Gathered:
+        """The groups from a place on, by the recipe's strategy; the counts include what the policy counted."""
+        own, collector = self.config.collect, self.collector()
+
+        def run(starts: Sequence[Start]) -> list[Trajectory]:
+            return self._heard(collector.run(starts))
+
+        if own.strategy == "dynamic":
+            gathered = dynamic(run, self.plan, place, own.groups, own.refills)
+        else:
+            gathered = plain(run, self.plan, place, own.groups)
+        if isinstance(collector.policy, ModelPolicy):
+            gathered.counts |= dict(collector.policy.counts)
+        return gathered
+
+    def _heard(self, trajectories: list[Trajectory]) -> list[Trajectory]:
+        """The trajectories as they are; where nearly all attempts came to nothing, the run is over."""
+        try:
+            self.faults.look(trajectories)
+        except EnvironmentFault as fault:
+            self.broken = fault
+        return trajectories
+
+    def annotate(self, trajectories: Sequence[Trajectory], rollouts: Rollouts) -> Rollouts:
+        """The rollouts with what only the learner knows, where the recipe needs it: values, a KL penalty in the reward."""
+        needed = self.config.learner.value is not None or self.config.objective.kl == "reward"
+        if needed:
+            self._rest_engine()
+        return self.learner.annotate(trajectories, rollouts) if needed else rollouts
+
+    def _rest_engine(self) -> None:
+        """Free the engine's cache on a GPU, where the recipe says so; the next generation takes the memory again."""
+        sleep = getattr(self.engine, "sleep", None)
+        if self.config.engine.sleep and sleep is not None and self.learner.device.type == "cuda":
+            sleep()
+
+    def update(
+        self, trajectories: Sequence[Trajectory], rollouts: Rollouts, advantages: credit.Credit, seed: int, progress: float
+    ) -> dict[str, float]:
+        """One update of the weights; the engine then forgets what it computed with the old ones."""
+        self._rest_engine()
+        metrics = self.learn(trajectories, rollouts, advantages, seed, progress)
+        self.engine.refresh()
+        return metrics
+
+    def learn(
+        self, trajectories: Sequence[Trajectory], rollouts: Rollouts, advantages: credit.Credit, seed: int, progress: float
+    ) -> dict[str, float]:
+        """The learner's part of an update, which needs no engine."""
+        targets = self._value_targets(rollouts, advantages)
+        return self.learner.update(trajectories, rollouts, advantages, seed, targets=targets, progress=progress)
+
+    def _value_targets(self, rollouts: Rollouts, given: credit.Credit) -> Any:
+        """What the critic should learn: the targets of the credit function itself."""
+        if self.config.learner.value is None:
+            return None
+        entry = credit.algorithms[self.config.credit.name]
+        options = entry.bind(self.config.credit.options, credit.algorithms.kind)
+        return targets_of(given, rollouts, entry, options, self.config.learner.value.level)
+
+    def warm_start(self, on_task: Callable[[], None] = lambda: None) -> dict[str, float]:
+        """Learn from the expert's attempts at the first tasks of the plan's order."""
+        own = self.config.sft
+        if own is None:
+            return {}
+        measured = own.until is not None or own.at_least is not None
+        if measured and own.file is None and not has_expert(self.config.env.name, dict(self.config.env.options)):
+            own = own.model_copy(update={"until": None, "at_least": None})  # chance teaches to speak, not to win
+        examples = self._examples(own, on_task)
+        if examples is None or self.cancelled():
+            return {}
+        metrics = imitate(self, own, examples)
+        if self.config.model.lora is None:
+            self.learner.reset_reference()
+        elif self.config.objective.kl != "off":
+            self.say("KL is measured against the model without its adapters, as it was before the warm start")
+        self.engine.refresh()
+        return metrics | {"turns": float(sum(len(example.turns) for example in examples))}
+
+    def _examples(self, own: Sft, on_task: Callable[[], None]) -> list[Trajectory] | None:
+        """What the warm start learns from: the expert's attempts, or recorded ones; none where there is no expert and none is required."""
+        env = self.config.env
+        if own.file is not None:
+            recorded = [trajectory for trajectory in read_trajectories(own.file) if trajectory.success]
+            examples = self._sound(
+                demonstrated(
+                    env.name, dict(env.options), self.tasks, recorded[: own.tasks], self.agent, limits=self.limits, hear=self.faults.hear
+                )
+            )
+            examples = [example for example in examples if example.success]
+            if not examples:
+                raise TurnwiseError(f"sft.file: {own.file} holds no trajectory that succeeds when its actions are played again")
+            return examples
+        starts = Plan(self.tasks, derive(self.config.seed, "warm start"), 1, self.config.collect.shuffle).starts(0, own.tasks)
+        if not has_expert(env.name, dict(env.options)):
+            if not own.required:
+                return self._examples_by_chance(own, starts, on_task)
+            raise TurnwiseError(
+                f"environment {env.name!r} has no expert for the recipe's warm start to learn from (expert(task) or expert_action()). "
+                "Leave the warm start out with sft=none, learn from recorded attempts with sft.file, or, where it lists its actions, from "
+                "what chance plays with sft.required=false"
+            )
+        return self._play(expert_trajectories, starts, "warm start noise", on_task, noise=own.noise, learn_all=own.imitate == "all")
+
+    def _examples_by_chance(self, own: Sft, starts: Sequence[Start], on_task: Callable[[], None]) -> list[Trajectory] | None:
+        """What a model that starts from nothing learns where there is no expert: to say the listed actions, played by chance."""
+        env = self.config.env
+        if self.config.model.path is not None:
+            self.say(f"environment {env.name!r} has no expert: no warm start")
+            return None
+        if not lists_actions(self.pool, [start.task for start in starts[:LOOKS]]):
+            raise TurnwiseError(
+                f"environment {env.name!r} has no expert and lists no actions: a model that starts from nothing would say random bytes "
+                "and never be rewarded. What helps: expert_action() or expert(task) in its class; Observation(text, actions=…) with what "
+                "can be done; recorded attempts (sft.file=FILE); a pretrained model (model.path=FOLDER). To try it all the same: sft=none"
+            )
+        self.say(f"environment {env.name!r} has no expert: the warm start teaches its listed actions, played by chance")
+        return self._play(chance_trajectories, starts, "warm start chance", on_task, tries=own.tries)
+
+    def _play(
+        self, play: Callable[..., list[Trajectory]], starts: Sequence[Start], chance: str, on_task: Callable[[], None], **more: Any
+    ) -> list[Trajectory]:
+        """Examples for the tasks of these starts, played within the recipe's limits; `chance` names what their seed is for."""
+        env, tasks = self.config.env, [start.task for start in starts]
+        shared: dict[str, Any] = {"max_turns": self.max_turns, "seed": derive(self.config.seed, chance), "on_task": on_task}
+        return self._sound(
+            play(env.name, dict(env.options), tasks, self.agent, limits=self.limits, hear=self.faults.hear, **shared, **more)
+        )
+
+    def _sound(self, played: list[Trajectory]) -> list[Trajectory]:
+        """Without the attempts that a fault has ended, which are told of; an error where nearly all are like that."""
+        self.faults.look(played)
+        return [trajectory for trajectory in played if not spoilt(trajectory)]
+
+    def evaluate(self) -> Evaluation:
+        """The recipe's evaluation with the weights as they are."""
+        own = self.config.eval
+        result = run_panel(self.collector(own.temperature), self.panel, own.seed, own.repeats)
+        self._heard(result.trajectories)
+        return result
+
+    @property
+    def evaluation_settings(self) -> dict[str, Any]:
+        """What an evaluation's result depends on besides the weights and the panel."""
+        own = self.config.eval
+        return {"split": own.split, "seed": own.seed, "temperature": own.temperature, "max_turns": self.max_turns}
+
+    def close(self) -> None:
+        """Close what was opened."""
+        for part in ("pool", "engine"):
+            if part in self.__dict__:
+                self.__dict__[part].close()

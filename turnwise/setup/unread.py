@@ -1,0 +1,31 @@
+"""A recipe looked at without running any of the code that it names: for `--dry-run`, which may be tried on anybody's recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from turnwise.config.references import code_in
+from turnwise.config.schema import Config
+from turnwise.envs.locate import CONTEXT, CREDIT, ENVIRONMENT, REWARD, TRACKER, Kind, check_reference, is_reference
+from turnwise.runs.trackers import TRACKERS, make_trackers
+
+
+def look_at(config: Config) -> None:
+    """An error for code that is not there, is no Python, or is plainly of another kind. Trackers of ours are made, others are not."""
+    for reference, kind in named(config):
+        check_reference(reference, kind)
+    own = [name for name in config.run.trackers if name in TRACKERS]
+    make_trackers(own, {name: config.run.tracker_options.get(name, {}) for name in own})
+
+
+def named(config: Config) -> Iterator[tuple[str, Kind]]:
+    """The code that a recipe names where it is told what kind of thing that is."""
+    parts = [(config.env.name, ENVIRONMENT), (config.agent.context, CONTEXT), (config.credit.name, CREDIT)]
+    parts += [(term.function, REWARD) for term in config.reward]
+    parts += [(name, TRACKER) for name in config.run.trackers if name not in TRACKERS]
+    return ((name, kind) for name, kind in parts if is_reference(name))
+
+
+def unread(config: Config) -> list[str]:
+    """What would have to be run to say more: every text of the recipe that names code, or may."""
+    return code_in(config.model_dump(mode="json"))

@@ -1,0 +1,1 @@
+"""What knows nothing of this field: files, seeds, the terminal, locks, errors."""
