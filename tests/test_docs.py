@@ -77,7 +77,7 @@ def same_default(shown: str, option: Option) -> bool:
 @pytest.mark.parametrize("registry", [CREDIT, OBJECTIVES], ids=lambda registry: registry.kind)
 def test_no_section_is_about_an_algorithm_that_does_not_exist(registry: Registry[Any]) -> None:
     page, start, end = {
-        "credit algorithm": (ALGORITHMS, "The algorithms", "One of your own"),
+        "credit algorithm": (ALGORITHMS, "The algorithms", "Write your own algorithm"),
         "objective": (OBJECTIVES_PAGE, "Objectives", "Aggregation"),
     }[registry.kind]
     part = page.read_text().split(f"\n## {start}")[1].split(f"\n## {end}")[0]
@@ -85,7 +85,7 @@ def test_no_section_is_about_an_algorithm_that_does_not_exist(registry: Registry
 
 
 def test_the_overview_names_every_credit_algorithm_and_links_its_section() -> None:
-    rows = tables(section(ALGORITHMS, "All at a glance"))[0]
+    rows = tables(section(ALGORITHMS, "Overview"))[0]
     assert sorted(row["name"] for row in rows) == sorted(f"[`{entry.name}`](#{entry.name})" for entry in built_in(CREDIT))
 
 
@@ -128,7 +128,7 @@ def test_the_edges_are_right() -> None:
     fail = tw.Rollouts.from_columns(
         group=[0] * 8, trajectory=np.repeat(range(4), 2), t=[0, 1] * 4, reward=[0] * 8, anchor=list("sasbscsd"), valid=[False] + [True] * 7
     )
-    rows = tables(section(ALGORITHMS, "What the edges give"))[0]
+    rows = tables(section(ALGORITHMS, "Edge cases"))[0]
     assert [row["name"].strip("`") for row in rows] == [name for name in OVERVIEW if "weighting" in CREDIT[name].options]
     for row in rows:
         for case, r, invalid in (("one", one, 1), ("all fail", fail, 0)):
@@ -137,7 +137,7 @@ def test_the_edges_are_right() -> None:
                 check_close([row[f"{case}, {weighting}"]], found[[invalid]])
 
 
-OVERVIEW = [row["name"].split("`")[1] for row in tables(section(ALGORITHMS, "All at a glance"))[0]]
+OVERVIEW = [row["name"].split("`")[1] for row in tables(section(ALGORITHMS, "Overview"))[0]]
 
 
 def test_the_cost_table_shows_the_committed_figures() -> None:
