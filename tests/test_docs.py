@@ -188,7 +188,7 @@ def test_every_later_error_reads_as_the_page_says(tmp_path: Path) -> None:
     for row, ask in zip(ERRORS[1], asked, strict=True):
         with pytest.raises(tw.TurnwiseError) as caught:
             ask()
-        assert row["message"].strip("`") in str(caught.value), row["asked for"]
+        assert row["message"].strip("`") in str(caught.value), row["request"]
 
 
 def test_the_column_table_names_every_column() -> None:
