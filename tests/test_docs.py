@@ -257,6 +257,51 @@ def test_no_page_names_a_file_that_does_not_exist(page: Path) -> None:
     assert not wrong, f"{name_of(page)} names {wrong}"
 
 
+# Turns of phrase that read as if translated, and what to write instead. Code blocks and code in backticks are not prose.
+PHRASES = {
+    r"\b(number|value|entr(y|ies)|weight|loss|file|score|steps?|tokens?|seconds?|minutes?|quer(y|ies)|bytes|ms|times) "
+    r"an? (turn|token|second|step|task|run|iteration|group|request|query|product|algorithm)\b": "per turn",
+    r"\bonce an? (turn|token|second|step|task|run|iteration|group)\b": "once per turn",
+    r"\bin (its|their|his|her) stead\b|\bin place of\b": "instead of",
+    r"\bwhole numbers?\b": "integer",
+    r"\banew\b|\bonce more\b": "again",
+    r"\b(goes|go|went) on\b(?! (the|a|an|our|its|this|top)\b)": "continue",
+    r"\b(at (most|least)|about) so many\b": "at most N",
+    r"\bbeside\b": "next to",
+    r"\bwhat is no\b|\bthat is no (action|formula|move|text|number)\b": "is not",
+    r"\b(what|as) chance\b|\bchance (plays|draws|never)\b": "random play",
+    r"\bof (its|our|one's|their) own\b": "a separate, a custom",
+    r"\bother people's\b": "third-party",
+    r"\bas far as (they|it) came\b": "partial",
+}
+PROSE = [page for page in PAGES if page.name not in ("CHANGELOG.md", "design.md", "quickstart.md")]
+
+
+def prose_of(page: Path) -> Iterator[tuple[int, str]]:
+    """Lines that are neither code, table nor image, with the number of each."""
+    text = FENCE.sub(lambda found: "\n" * found[0].count("\n"), page.read_text())
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.startswith(("|", "    ", "![")):
+            yield number, line
+
+
+@pytest.mark.parametrize("page", PROSE, ids=name_of)
+def test_prose_is_plain_english(page: Path) -> None:
+    found = [
+        f"{name_of(page)}:{number}: {hit[0]!r}: say {better!r}"
+        for number, line in prose_of(page)
+        for phrase, better in PHRASES.items()
+        for hit in re.finditer(phrase, re.sub(r"`[^`]*`", "", line), re.IGNORECASE)
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("page", PROSE, ids=name_of)
+def test_lines_of_prose_are_at_most_120_characters_long(page: Path) -> None:
+    found = [f"{name_of(page)}:{number}" for number, line in prose_of(page) if len(re.sub(r"\]\([^)]*\)", "]", line)) > 120]
+    assert not found, f"wrap these lines: {', '.join(found)}"
+
+
 def imports_of(path: Path) -> set[str]:
     """What a file imports: rooms and files of turnwise by their name, other packages by theirs. Imports for type checkers count too."""
     found = set()
