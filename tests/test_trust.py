@@ -147,7 +147,7 @@ def test_looking_at_a_run_or_a_recipe_runs_nothing_of_it(strange: Path, tmp_path
     export_trajectories(strange, tmp_path / "t.jsonl")
     replay(strange)
     assert commands.train(str(strange / "config.toml"), [], None, None, dry_run=True) == 0
-    assert "not run, only looked at" in capsys.readouterr().out
+    assert "not executed, only checked" in capsys.readouterr().out
     assert not ran(strange)
     one, other = (sorted((tmp_path / name).iterdir()) for name in ("model", "again"))
     assert [path.read_bytes() for path in one] == [path.read_bytes() for path in other]
