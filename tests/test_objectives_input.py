@@ -177,7 +177,7 @@ def test_an_objective_of_ones_own_is_one_function(own_names: None) -> None:
         """A sum where one loss a token belongs."""
         return TokenLoss(-tokens.logprob.sum(), {})
 
-    with pytest.raises(TurnwiseError, match="return one loss a token"):
+    with pytest.raises(TurnwiseError, match="return one loss per token"):
         objectives.compute("test_summed", tokens)
     halves = [wide.take(tokens.turn % 2 == k) for k in (0, 1)]
     assert sum(float(objectives.compute("test_scaled", half)[0]) for half in halves) == pytest.approx(float(loss))
