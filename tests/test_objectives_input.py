@@ -128,7 +128,7 @@ def test_wrong_names_and_columns_are_explained() -> None:
         Loss(importance="truncated")
     with pytest.raises(TurnwiseError, match='importance is "none"'):
         Loss(importance_options={"high": 2.0})
-    with pytest.raises(TurnwiseError, match="kl_coef is a number"):
+    with pytest.raises(TurnwiseError, match="kl_coef must be a number"):
         Loss(kl_coef=-1.0)
     with pytest.raises(TurnwiseError, match="Did you mean 'k3"):
         Loss(kl="k4")
@@ -140,7 +140,7 @@ def test_wrong_names_and_columns_are_explained() -> None:
         token_weights([0, 1, 0], [0, 0, 1], "turn")
     with pytest.raises(TurnwiseError, match="column advantage has shape"):
         Tokens(**{**tokens.columns(), "advantage": tokens.advantage[:-1]})
-    with pytest.raises(TurnwiseError, match="'advantage' has the name of a column"):
+    with pytest.raises(TurnwiseError, match="'advantage' has the name of a built-in column"):
         Tokens(**tokens.columns(), extra={"advantage": tokens.advantage})
     with pytest.raises(TurnwiseError, match="int64 or int32"):
         Tokens(**{**tokens.columns(), "turn": tokens.turn.double()})

@@ -74,7 +74,7 @@ def _check(name: str, made_by: Any, options: Mapping[str, Any]) -> None:
     known = {key: p for key, p in inspect.signature(made_by).parameters.items() if key != "corpus"}
     if name == "http" and "key" in options:
         raise TurnwiseError(
-            "the http retriever takes no key, because options are stored and shown with a run. Put it into an environment variable and name "
+            "the http retriever takes no key, because options are stored and shown with a run. Put it in an environment variable and name "
             'the variable: retriever = { name = "http", url = "…", key_variable = "RETRIEVER_KEY" }'
         )
     for option in options:
