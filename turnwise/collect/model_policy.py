@@ -101,6 +101,8 @@ class ModelPolicy:
             logprobs=response.logprobs,
             info={"problem": parsed.problem} if parsed.problem else {},
             images=seat.images,
+            version=response.version,
+            reports=response.reports,
         )
         return Answer(response.key, turn)
 
