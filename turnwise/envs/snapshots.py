@@ -75,9 +75,7 @@ def restoring(environment: str) -> Iterator[None]:
         raise
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}"
-        raise TurnwiseError(
-            f"environment {environment!r}: the snapshot has not the form of its states ({reason}). Take it again"
-        ) from error
+        raise TurnwiseError(f"environment {environment!r}: the snapshot is not of the expected form ({reason}). Take it again") from error
 
 
 def _same_options(where: str, kept: Mapping[str, Any], own: Mapping[str, Any]) -> None:
