@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 
 from turnwise.data.tasks import Task
-from turnwise.envs.pool import Pool, Result
+from turnwise.envs.pool import Ask, Pool, Result
 
 AWAY = 3  # one in so many attempts may be with its environment while the model thinks
 
@@ -33,6 +33,11 @@ class Answers:
 
     def step(self, slot: int, action: str) -> None:
         self._pool.submit_step(slot, action)
+        self._asked.append(slot)
+
+    def submit(self, slot: int, request: Ask) -> None:
+        """Any request: to keep a state, or to start from one."""
+        self._pool.submit(slot, request)
         self._asked.append(slot)
 
     def next(self, thinking: bool, attempts: int) -> list[Result]:
