@@ -31,6 +31,7 @@ from turnwise.util.secret import redact
 from turnwise.util.transport import Failure, Transport
 
 Form = Literal["auto", "chat", "text", "ids"]
+STEP_SECONDS = 0.02  # how long a poll that does not wait stays, so that nobody asks without a pause
 TOO_LONG = ("context_length_exceeded", "maximum context length", "context length", "max_model_len", "too long")
 
 
@@ -121,7 +122,10 @@ class OpenAIEngine:
     def poll(self, wait: bool = True) -> list[Response]:
         if not self._pending:
             return []
-        found = [self._answered.get()] if wait else []
+        try:
+            found = [self._answered.get(timeout=None if wait else STEP_SECONDS)]
+        except Empty:
+            return []
         while True:
             try:
                 found.append(self._answered.get_nowait())
