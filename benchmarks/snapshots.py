@@ -1,4 +1,4 @@
-"""What a snapshot takes, in bytes and microseconds, beside playing the actions again: every environment that can run here and has snapshots.
+"""What a snapshot takes, in bytes and microseconds, beside playing the actions again: every environment here that has snapshots.
 
     python benchmarks/snapshots.py [--turns 30] [--write] [NAME …]
 
