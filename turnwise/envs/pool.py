@@ -55,7 +55,7 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The request to keep where the running attempt stands."""
+    """The request for a snapshot of the running attempt."""
 
 
 Ask = Reset | Restore | Snapshot | str  # a text is an action
@@ -157,7 +157,7 @@ class Pool:
         return self._await(slot)
 
     def snapshot(self, slot: int) -> Result:
-        """Keep where a slot's attempt stands, and wait for it: `state` of the result."""
+        """Take a snapshot of a slot's attempt and wait for it: `state` of the result."""
         self.submit(slot, Snapshot())
         return self._await(slot)
 
