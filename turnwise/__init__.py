@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from turnwise import credit
+from turnwise import credit, methods
 from turnwise.data.rollouts import Rollouts, Stop, Trajectory, Turn
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import Env, EpisodeOver, Observation, Transition
@@ -13,6 +13,7 @@ from turnwise.util.threads import wait_quietly
 wait_quietly()
 
 if TYPE_CHECKING:
+    from turnwise import objectives
     from turnwise.api import Result, evaluate, export, train
     from turnwise.config.schema import Config as Recipe
     from turnwise.evaluation.panel import Evaluation
@@ -42,13 +43,15 @@ __all__ = [
     "evaluate",
     "export",
     "make",
+    "methods",
+    "objectives",
     "read_trajectories",
     "tasks",
     "train",
     "write_trajectories",
 ]
 
-# What loads torch or pydantic is imported when it is first asked for: where it lives, and under which name.
+# What loads torch or pydantic is imported when it is first asked for: where it lives, and under which name (none: the module itself).
 _LATER = {
     "Evaluation": ("turnwise.evaluation.panel", "Evaluation"),
     "Recipe": ("turnwise.config.schema", "Config"),
@@ -56,6 +59,7 @@ _LATER = {
     "compare": ("turnwise.report.comparison", "compare"),
     "evaluate": ("turnwise.api", "evaluate"),
     "export": ("turnwise.api", "export"),
+    "objectives": ("turnwise.objectives", ""),
     "read_trajectories": ("turnwise.runs.exchange", "read_trajectories"),
     "train": ("turnwise.api", "train"),
     "write_trajectories": ("turnwise.runs.exchange", "write_trajectories"),
@@ -68,7 +72,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     module, own = _LATER[name]
-    return getattr(import_module(module), own)
+    return getattr(import_module(module), own) if own else import_module(module)
 
 
 def __dir__() -> list[str]:

@@ -25,10 +25,12 @@ from turnwise.agent.control import Marked, neutral
 from turnwise.agent.prompts import Past, PromptTemplate, View, load_template
 from turnwise.agent.settings import AgentSettings
 from turnwise.agent.text import goal_of, well_formed
+from turnwise.config.kinds import CONTEXT
+from turnwise.config.loading import load_reference
+from turnwise.config.references import is_reference
 from turnwise.data.images import Picture, picture, without_marks
 from turnwise.data.tasks import Task
 from turnwise.envs.base import Observation, without
-from turnwise.envs.locate import CONTEXT, is_reference, load_reference
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 if TYPE_CHECKING:

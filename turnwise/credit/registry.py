@@ -27,6 +27,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from turnwise.config.kinds import CREDIT
 from turnwise.config.options import Entry, Registry
 from turnwise.data.rollouts import Floats, Rollouts, ragged
 from turnwise.util.errors import TurnwiseError
@@ -43,7 +44,7 @@ def _load() -> None:
         importlib.import_module(f"{room.__name__}.{module.name}")
 
 
-algorithms: Registry[CreditFunction] = Registry("credit algorithm", _load)
+algorithms: Registry[CreditFunction] = Registry("credit algorithm", _load, CREDIT)
 register = algorithms.register
 
 

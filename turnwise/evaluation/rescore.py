@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.collect.rewards import BadReward, Rewards, Term
+from turnwise.config.kinds import REWARD
+from turnwise.config.loading import load_reference
 from turnwise.config.schema import Config
 from turnwise.data.images import without_marks
 from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.data.tasks import Task
-from turnwise.envs.locate import REWARD, load_reference
 from turnwise.envs.scripts import Play, Reset, play_all
 from turnwise.runs.folder import CONFIG, Run, write_texts
 from turnwise.runs.stored import stored_trajectories

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from turnwise.config.kinds import IMPORTANCE, OBJECTIVE
 from turnwise.config.options import Registry
 
 
@@ -51,8 +52,8 @@ def _load() -> None:
         importlib.import_module(f"{room.__name__}.{module.name}")
 
 
-algorithms: Registry[Objective] = Registry("objective", _load)
-corrections: Registry[CorrectionFunction] = Registry("importance correction", _load)
+algorithms: Registry[Objective] = Registry("objective", _load, OBJECTIVE)
+corrections: Registry[CorrectionFunction] = Registry("importance correction", _load, IMPORTANCE)
 
 register = algorithms.register
 register_correction = corrections.register

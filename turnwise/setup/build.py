@@ -19,7 +19,6 @@ from turnwise.agent.vision import Vision
 from turnwise.config.options import mistaken
 from turnwise.config.schema import Config
 from turnwise.engines.base import Engine
-from turnwise.envs.locate import CREDIT, is_reference, load_reference
 from turnwise.learn.learner import Learner
 from turnwise.learn.models import choose_device, warn_of_slow_dtype
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
@@ -75,10 +74,7 @@ def read_tools(tools: str | Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, A
 
 def know_credit(config: Config) -> None:
     """Check the recipe's credit and its options; a function of the user's own becomes known under the name that the recipe has for it."""
-    name = config.credit.name
-    if is_reference(name):
-        credit.algorithms.adopt(name, load_reference(name, CREDIT))
-    credit.algorithms[name].bind(config.credit.options, credit.algorithms.kind)
+    credit.algorithms.load(config.credit.name).bind(config.credit.options, credit.algorithms.kind)
 
 
 def build_learner(config: Config, model: Any, vision: Vision | None = None) -> Learner:

@@ -20,13 +20,14 @@ from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.plan import Gathered, Plan, dynamic, plain
 from turnwise.collect.rewards import Rewards, Term
 from turnwise.collect.warmstart import chance_trajectories, demonstrated, expert_trajectories, has_expert, lists_actions
+from turnwise.config.kinds import REWARD
+from turnwise.config.loading import load_reference
 from turnwise.config.schema import Config, Sft
 from turnwise.data.rollouts import Rollouts, Trajectory
 from turnwise.data.tasks import TaskSet
 from turnwise.engines.base import Engine, Sampling
 from turnwise.envs import registry
 from turnwise.envs.blame import EnvironmentFault
-from turnwise.envs.locate import REWARD, load_reference
 from turnwise.envs.look import LOOKS, first_look
 from turnwise.envs.pool import Pool
 from turnwise.envs.scripts import Limits

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turnwise.config.references import code_in
+from turnwise.config.kinds import CONTEXT, CREDIT, ENVIRONMENT, REWARD, TRACKER, Kind
+from turnwise.config.loading import check_reference
+from turnwise.config.references import code_in, is_reference
 from turnwise.config.schema import Config
-from turnwise.envs.locate import CONTEXT, CREDIT, ENVIRONMENT, REWARD, TRACKER, Kind, check_reference, is_reference
 from turnwise.runs.trackers import TRACKERS, make_trackers
 
 

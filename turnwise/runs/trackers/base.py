@@ -18,7 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from turnwise.envs.locate import TRACKER, is_reference, load_reference, load_registered
+from turnwise.config.kinds import TRACKER
+from turnwise.config.loading import load_reference, load_registered
+from turnwise.config.references import is_reference
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.files import inside, write_text_atomically
 
