@@ -97,4 +97,3 @@ PARSER = Kind(
     callable_class=True,
     example="def mine(response: str, actions) -> Parsed  # actions: the admissible ones, or None",
 )
-PROMPT = Kind("prompt", takes=("view",), gives=("str",), example="def mine(view) -> str  # view.observation, view.history, view.actions …")

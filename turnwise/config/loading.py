@@ -35,16 +35,31 @@ def load_reference(reference: str, kind: Kind = ENVIRONMENT) -> Any:
         _check(objects.find(reference), kind, reference)
         return objects.find(reference)
     check_reference(reference, kind)
+    place, attribute = parse(reference)
+    if not attribute:
+        return _only_class(load_file(Path(place)), place, kind)
+    target = _load(reference)
+    _check(target, kind, reference)
+    return target
+
+
+def load_text(reference: str) -> str:
+    """A text that stands in a file or a module under a name, such as a prompt's template."""
+    check_unread(reference, word="text")
+    target = _load(reference)
+    if not isinstance(target, str):
+        raise TurnwiseError(f"{reference} is {type(target).__name__}, not a text")
+    return target
+
+
+def _load(reference: str) -> Any:
     place, attribute = parsed = parse(reference)
     module = load_file(Path(place)) if parsed.path is not None else _load_module(place, reference)
-    if not attribute:
-        return _only_class(module, place, kind)
     target: Any = module
     for part in attribute.split("."):
         if not hasattr(target, part):
             raise unknown_name(f"name in {place}:", attribute, _own_names(module))
         target = getattr(target, part)
-    _check(target, kind, reference)
     return target
 
 
@@ -61,8 +76,12 @@ def load_registered(factory: str) -> Any:
 
 def check_reference(reference: str, kind: Kind = ENVIRONMENT) -> None:
     """What can be said of a reference while nothing of it is imported."""
-    if not objects.is_given(reference):  # what this process has is looked at when it is asked for
-        check_unread(reference, kind.methods, kind.word)
+    if objects.is_given(reference):  # what this process has is looked at when it is asked for
+        return
+    if reference.endswith(".py") and not kind.alone:
+        what = "class" if kind.methods else "function"
+        raise TurnwiseError(f"{reference} is a file: say which {what} of it is the {kind.word}, as {reference}:NAME")
+    check_unread(reference, kind.methods, kind.word)
 
 
 def _check(target: Any, kind: Kind, reference: str) -> None:
@@ -187,8 +206,6 @@ def _own_names(module: ModuleType) -> list[str]:
 
 def _only_class(module: ModuleType, place: str, kind: Kind) -> Any:
     """The class of this kind where a file has one and the reference names none."""
-    if not kind.alone:
-        raise TurnwiseError(f"{place} names a file: say which {kind.word} in it is meant, as {place}:NAME")
     own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
     found = [value.__name__ for value in own if all(hasattr(value, method) for method in kind.methods)]
     if len(found) == 1:

@@ -12,6 +12,7 @@ A registry finds a piece by its registered name and, where the registry knows it
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 import re
@@ -56,6 +57,13 @@ class Option:
     def required(self) -> bool:
         """Whether it has to be given."""
         return self.default is REQUIRED
+
+    @property
+    def usual(self) -> Any:
+        """The default as its type: 1 becomes 1.0 where a number is meant. A default that does not fit stays as it is."""
+        with contextlib.suppress(TurnwiseError):
+            return self.check(self.default, "")
+        return self.default
 
     @property
     def kind(self) -> str:
@@ -140,7 +148,7 @@ class Entry(Generic[F]):
         missing = [name for name, option in self.options.items() if option.required and name not in given]
         if missing:
             raise TurnwiseError(f"{owner} needs the option {missing[0]!r} ({self.options[missing[0]].kind})")
-        bound = {name: option.check(given.get(name, option.default), owner) for name, option in self.options.items()}
+        bound = {name: option.check(given[name], owner) if name in given else option.usual for name, option in self.options.items()}
         return bound | {name: value for name, value in given.items() if name not in self.options}
 
     def make(self, given: Mapping[str, Any], kind: str) -> Callable[..., Any]:
