@@ -18,10 +18,8 @@ from turnwise.collect.collector import Collector, Start
 from turnwise.collect.faults import FaultWatch, spoilt
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.plan import Gathered, Plan, dynamic, plain
-from turnwise.collect.rewards import Rewards, Term
+from turnwise.collect.rewards import Rewards, find_term
 from turnwise.collect.warmstart import chance_trajectories, demonstrated, expert_trajectories, has_expert, lists_actions
-from turnwise.config.kinds import REWARD
-from turnwise.config.loading import load_reference
 from turnwise.config.schema import Config, Sft
 from turnwise.data.rollouts import Rollouts, Trajectory
 from turnwise.data.tasks import TaskSet
@@ -186,7 +184,7 @@ class System:
     @cached_property
     def rewards(self) -> Rewards:
         """The environment's reward, scaled, and the user's own terms."""
-        terms = [Term(term.name, load_reference(term.function, REWARD), term.weight) for term in self.config.reward]
+        terms = [find_term(term.name, term.function, term.weight, term.options) for term in self.config.reward]
         return Rewards(self.config.env.reward_scale, terms)
 
     def sampling(self, temperature: float | None = None) -> Sampling:
