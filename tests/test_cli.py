@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 import turnwise as tw
 from turnwise.cli.app import app
 from turnwise.config.schema import Config
-from turnwise.report.progress import Reporter
 from turnwise.report.summary import closing_words, measured_words
 from turnwise.runs.folder import Run
+from turnwise.runs.reporter import Reporter
 
 
 def turnwise(*words: str, folder: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -96,7 +96,7 @@ def test_progress_counts_attempts_and_never_exceeds_its_total(tmp_path: Path) ->
 
 def summary_of(metrics: Sequence[dict[str, Any]], iteration: int, planned: int, tmp_path: Path) -> dict[str, Any]:
     from turnwise.report.summary import summarise_run
-    from turnwise.runs.state import State
+    from turnwise.setup.state import State
 
     config = Config.load(None, TINY | {"iterations": planned})
     return summarise_run(metrics, State(iteration=iteration, prepared=True), config, Run(tmp_path))

@@ -14,7 +14,7 @@ from test_train import command, start
 import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.config.schema import Config
-from turnwise.report.progress import Reporter
+from turnwise.runs.reporter import Reporter
 from turnwise.setup.system import System
 
 COUNTER = f"{ROOT / 'tests' / 'counter_env.py'}:Counter"

@@ -20,9 +20,9 @@ from test_train import start
 import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.evaluation.rescore import rescore
-from turnwise.report.progress import Reporter
 from turnwise.runs import folder as runs
 from turnwise.runs.folder import CONFIG, Run
+from turnwise.runs.reporter import Reporter
 from turnwise.util import lock
 from turnwise.util.lock import LOCK, Lock, is_held
 

@@ -13,20 +13,20 @@ import pytest
 from typer.testing import CliRunner
 
 import turnwise as tw
-from turnwise.api import source_config
 from turnwise.cli import commands
 from turnwise.cli.app import app
 from turnwise.cli.watch import watch
 from turnwise.config import trust
 from turnwise.config.schema import Config
 from turnwise.config.trust import Untrusted
+from turnwise.evaluation.replay import replay
 from turnwise.evaluation.rescore import rescore
 from turnwise.learn.checkpoint import latest_good
 from turnwise.pages.report import write_report
 from turnwise.report.comparison import compare
 from turnwise.runs.exchange import export_trajectories
 from turnwise.runs.folder import Run
-from turnwise.runs.replay import replay
+from turnwise.setup.source import source_config
 from turnwise.setup.system import System
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside

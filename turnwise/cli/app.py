@@ -12,8 +12,9 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.printable import plain
 from turnwise.util.secret import redact
-from turnwise.util.terminal import command, guard, plain, say
+from turnwise.util.terminal import command, guard, say
 
 HELP = """Train language-model agents on multi-turn tasks, with credit for every turn.
 
@@ -323,8 +324,8 @@ def replay(
     """Compute an iteration's credit again with other settings, and compare.
 
     What would another algorithm have done with the same data?"""
+    from turnwise.evaluation.replay import replay as run_again
     from turnwise.report.replaying import show
-    from turnwise.runs.replay import replay as run_again
     from turnwise.util.console import Console
 
     found = run_again(run, iteration, overrides or [], also or [], update=update, top=top)

@@ -9,10 +9,11 @@ from typing import Any, Literal
 from rich.table import Table
 from rich.text import Text
 
+from turnwise.collect.panel import Evaluation, Share, run_panel
 from turnwise.collect.player_policy import PLAYERS
-from turnwise.config.recipes import help_config, is_override, overridden, parse_override, shipped_recipe, to_toml
-from turnwise.config.schema import Config
-from turnwise.evaluation.panel import Evaluation, Share, run_panel
+from turnwise.config.recipes import is_override, parse_override, shipped_recipe
+from turnwise.config.schema import Config, overridden
+from turnwise.config.writing import help_config, to_toml
 from turnwise.report.progress import reporter
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.setup.early import look, read_source
@@ -52,7 +53,7 @@ def train(
         look(config, hub=not dry_run)
     from turnwise import api
     from turnwise.report.summary import closing_words, in_words, measured_words
-    from turnwise.runs.resume import resumed_config
+    from turnwise.setup.resume import resumed_config
 
     console = Console()
     if dry_run:
@@ -259,13 +260,13 @@ def evaluate_player(
     if source is not None:
         raise TurnwiseError(f"--agent {agent} plays without a model: leave the run or model out, and name an environment with --env")
     config = look(Config.load(None, {"agent.max_prompt_tokens": 500, **changes, **({"env.name": env} if env else {})}))
-    from turnwise import api
     from turnwise.collect.collector import Collector
     from turnwise.collect.player_policy import PlayerPolicy, player
     from turnwise.collect.players import Advised
     from turnwise.collect.warmstart import has_expert
     from turnwise.envs.pool import Pool
     from turnwise.envs.registry import portable
+    from turnwise.setup.measure import report_faults, settings_of
     from turnwise.setup.system import System
 
     system, policy = System(config), PlayerPolicy(player(agent))
@@ -277,8 +278,8 @@ def evaluate_player(
     with Pool(Advised(factory) if agent == "expert" else factory, 32, **limits) as pool:
         collector = Collector(pool, policy, system.max_turns, system.rewards, ordered=False, on_fault=system.faults.hear)
         result = run_panel(collector, panel, seed, repeats)
-    api.report_faults(result, reporter(Console(stderr=True)), system.faults)
-    settings = api.settings_of(config, split or config.eval.split, seed, system.max_turns)
+    report_faults(result, reporter(Console(stderr=True)).note, system.faults)
+    settings = settings_of(config, split or config.eval.split, seed, system.max_turns)
     result.settings = settings | {"player": agent, "temperature": None}
     return result
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from rich.text import Text
 
-from turnwise.api import source_config
 from turnwise.collect.collector import Answer, Collector, Policy, Start
 from turnwise.collect.faults import spoilt
 from turnwise.collect.player_policy import PLAYERS, PlayerPolicy, player
@@ -28,11 +27,12 @@ from turnwise.envs.pool import Pool
 from turnwise.envs.registry import portable
 from turnwise.runs.folder import CONFIG
 from turnwise.setup.arguments import Given
+from turnwise.setup.source import source_config
 from turnwise.setup.system import System
 from turnwise.util.console import Console
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.printable import plain
 from turnwise.util.seeds import derive
-from turnwise.util.terminal import plain
 
 SEEN, THOUGHT, ACTION, REWARD = "", "dim", "bold cyan", "green"  # how each is shown on a terminal
 

@@ -12,7 +12,7 @@ import rich.console
 from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from turnwise.util.terminal import plain
+from turnwise.util.printable import plain
 
 
 class Console(rich.console.Console):

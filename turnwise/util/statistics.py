@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from turnwise.evaluation.student import t_quantile, t_tail
+from turnwise.util.student import t_quantile, t_tail
 
 Z95 = 1.959963984540054
 DRAWS = 20_000
