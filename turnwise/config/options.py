@@ -124,7 +124,8 @@ class Entry(Generic[F]):
     parts     what a credit function is the sum of, each with the option that weighs it, or none where it is the whole credit (see
               `turnwise/credit/registry.py`)
     needs     what must be there before it can run: columns (`token.entropy`), models (`model.teacher`), data of tasks (`task.answer`),
-              abilities of the environment (`env.snapshot`)
+              abilities of the environment (`env.snapshot`), several attempts at each task (`group.peers`). An option's name in braces
+              stands for its value: `{level}.value`
     gives     the columns that it adds
     open      it takes any further options (`**options`) and checks them itself
     """
@@ -150,6 +151,11 @@ class Entry(Generic[F]):
             raise TurnwiseError(f"{owner} needs the option {missing[0]!r} ({self.options[missing[0]].kind})")
         bound = {name: option.check(given[name], owner) if name in given else option.usual for name, option in self.options.items()}
         return bound | {name: value for name, value in given.items() if name not in self.options}
+
+    def needed(self, given: Mapping[str, Any]) -> tuple[str, ...]:
+        """What it needs with these options."""
+        values = {name: option.default for name, option in self.options.items()} | dict(given)
+        return tuple(need.format_map(values) for need in self.needs)
 
     def make(self, given: Mapping[str, Any], kind: str) -> Callable[..., Any]:
         """What is used: the function with its options bound, or an object of the class, made with them."""
