@@ -54,6 +54,11 @@ class Answers:
         self._receive(0)  # a worker whose answer nobody reads cannot play on
         return found
 
+    def receive(self) -> None:
+        """Take what is there, to pass it on in its turn."""
+        if self._ordered:
+            self._receive(0)
+
     def _receive(self, timeout: float | None) -> None:
         self._here.update((result.slot, result) for result in self._pool.results(timeout))
 
