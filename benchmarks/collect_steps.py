@@ -4,8 +4,8 @@
 
 Attempts of 8 turns over four worker processes. The environment sleeps up to 40 ms per step. The model is a stand-in for one on a GPU: a
 decode step takes 3 ms, whatever number of rows is in it. Two cases: `many` has 32 attempts with responses of 4 to 60 tokens, so that a
-response ends at nearly every step; `few` has 8 attempts, and one response in eight is a long thought of 200 tokens. Three ways of
-collecting, one after another in each round:
+response ends at nearly every step; `few` has 24 attempts, four at a time, and one response in eight is a long thought of 200 tokens.
+Three ways of collecting, one after another in each round:
 
     in order              answers are passed on in the order asked for, the moment counted in attempts (env.in_order, the default)
     whole responses       answers are passed on as they come, but only when a response is finished
@@ -35,9 +35,9 @@ from turnwise.envs.base import Observation, Transition
 from turnwise.envs.pool import Pool
 
 TURNS, WORKERS, STEP, LONGEST_WAIT = 8, 4, 0.003, 0.04
-CASES: dict[str, tuple[int, Callable[[int], int]]] = {
-    "many": (32, lambda seed: 4 + seed % 57),
-    "few": (8, lambda seed: 200 if seed % 8 == 0 else 4 + seed % 17),
+CASES: dict[str, tuple[int, int, Callable[[int], int]]] = {  # attempts, how many at a time, tokens of a response by its seed
+    "many": (32, 32, lambda seed: 4 + seed % 57),
+    "few": (24, 4, lambda seed: 200 if seed % 8 == 0 else 4 + seed % 17),
 }
 
 
@@ -123,7 +123,7 @@ WAYS: dict[str, tuple[type[Stepping], bool]] = {
 
 
 def measure(pool: Pool, case: str, way: str) -> tuple[dict[str, float], list[Any]]:
-    attempts, tokens = CASES[case]
+    attempts, _, tokens = CASES[case]
     kind, ordered = WAYS[way]
     engine = kind(tokens)
     policy = ModelPolicy(engine, Dialogue, lambda ids, seen: (str(ids), Parsed(str(ids[0]))), Sampling())
@@ -136,7 +136,7 @@ def measure(pool: Pool, case: str, way: str) -> tuple[dict[str, float], list[Any
 
 def compare(case: str, rounds: int) -> dict[str, dict[str, float]]:
     runs: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
-    with Pool(Waiting, CASES[case][0], workers=WORKERS, timeout=60.0) as pool:
+    with Pool(Waiting, CASES[case][1], workers=WORKERS, timeout=60.0) as pool:
         measure(pool, case, "in order")  # workers start
         for _ in range(rounds):
             turns = []
