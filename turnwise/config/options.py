@@ -12,8 +12,9 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import UnionType
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -98,6 +99,13 @@ class Entry(Generic[F]):
     paper: str
     options: Mapping[str, Option]
     parts: Mapping[str, str | None] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    gives: tuple[str, ...] = ()
+
+    def make(self, given: Mapping[str, Any], kind: str) -> Callable[..., Any]:
+        """What is used: the function with its options bound, or an object of the class, made with them."""
+        bound = self.bind(given, kind)
+        return self.function(**bound) if isinstance(self.function, type) else partial(self.function, **bound)
 
     def bind(self, given: Mapping[str, Any], kind: str) -> dict[str, Any]:
         """Checked options, defaults filled in."""
@@ -116,7 +124,15 @@ class Registry(Generic[F]):
         self._load: Callable[[], None] | None = load
         self._entries: dict[str, Entry[F]] = {}
 
-    def register(self, name: str, *, paper: str = "", parts: Mapping[str, str | None] | None = None) -> Callable[[F], F]:
+    def register(
+        self,
+        name: str,
+        *,
+        paper: str = "",
+        parts: Mapping[str, str | None] | None = None,
+        needs: Sequence[str] = (),
+        gives: Sequence[str] = (),
+    ) -> Callable[[F], F]:
         """Decorator: makes the function known under `name`. The first sentence of its docstring is its meaning in lists."""
 
         def add(function: F) -> F:
@@ -128,7 +144,9 @@ class Registry(Generic[F]):
             summary = " ".join(doc.split("\n\n")[0].split())
             if not summary:
                 raise TurnwiseError(f"{self.kind} {name!r} needs a docstring: its first sentence is what users see in lists")
-            self._entries[name] = Entry(name, function, summary, paper, read_options(function), dict(parts or {}))
+            self._entries[name] = Entry(
+                name, function, summary, paper, read_options(function), dict(parts or {}), tuple(needs), tuple(gives)
+            )
             return function
 
         return add
@@ -165,7 +183,7 @@ class Registry(Generic[F]):
 
 def read_options(function: Callable[..., Any]) -> dict[str, Option]:
     """The keyword-only parameters of a function as options."""
-    hints = get_type_hints(function, include_extras=True)
+    hints = get_type_hints(inspect.getattr_static(function, "__init__") if isinstance(function, type) else function, include_extras=True)
     return {
         name: _read_option(name, hints.get(name, type(parameter.default)), parameter.default)
         for name, parameter in inspect.signature(function).parameters.items()
