@@ -31,7 +31,15 @@ class Batch:
     @classmethod
     def of(cls, trajectories: Iterable[Trajectory], tasks: Mapping[str, Any] | None = None) -> Batch:
         found = tuple(trajectories)
-        return cls(found, Rollouts.from_trajectories(found), tasks or {})
+        batch = cls(found, Rollouts.from_trajectories(found), tasks or {})
+        code = {label: n for n, label in enumerate(batch.rollouts.trajectory_labels.tolist())}
+        if any(getattr(x, "parent", None) is not None for x in found):
+            parent, first = np.full(len(code), -1), np.zeros(len(code), np.int64)
+            for x in found:
+                if getattr(x, "parent", None) is not None:
+                    parent[code[x.id]], first[code[x.id]] = code.get(x.parent, -1), x.branch_t
+            return batch.with_columns({"trajectory.parent": parent, "trajectory.branch_t": first})
+        return batch
 
     def __len__(self) -> int:
         return len(self.rollouts)

@@ -76,6 +76,8 @@ class Trajectory:
     seed: int = 0
     final_anchor: Any = None
     goal: str = ""
+    parent: int | str | None = None
+    branch_t: int = 0
 
     @property
     def reward(self) -> float:

@@ -213,13 +213,19 @@ class Steps:
     def next(self, metrics: Mapping[str, float] | None = None) -> Step | None:
         """The next step; None after the last. `metrics` are those of the step before."""
         try:
-            hears = metrics is not None and isinstance(self._steps, Generator)
-            step = self._steps.send(dict(metrics or {})) if hears else next(self._steps)  # type: ignore[attr-defined]
+            step = self._steps.send(dict(metrics)) if metrics is not None and self._hears() else next(self._steps)  # type: ignore[attr-defined]
         except StopIteration:
             return None
         if not isinstance(step, Step):
             raise TurnwiseError(f"schedule {self._name!r} gave {type(step).__name__} as a step: Step(…) is needed")
         return step
+
+    def _hears(self) -> bool:
+        """Whether a generator waits at a `yield` of its own, and not inside `yield from` a list, which takes no metrics."""
+        inner: Any = self._steps
+        while getattr(inner, "gi_yieldfrom", None) is not None:
+            inner = inner.gi_yieldfrom
+        return hasattr(inner, "send")
 
     def close(self) -> None:
         """No further step will be taken."""
