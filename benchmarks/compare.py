@@ -20,7 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from turnwise.config.recipes import load, to_toml
+from turnwise.config.schema import Config
+from turnwise.config.writing import to_toml
 from turnwise.util.files import write_text_atomically
 
 HERE = Path(__file__).parent
@@ -29,7 +30,7 @@ SEEDS, ITERATIONS, TASKS = 10, 150, 128
 
 
 def write_run(out: Path, name: str, algorithm: str, seed: int) -> None:
-    config = load(None, {"name": name, "credit.name": algorithm, "seed": seed, "model.tiny.max_length": 4096})
+    config = Config.load(None, {"name": name, "credit.name": algorithm, "seed": seed, "model.tiny.max_length": 4096})
     folder, chance = out / name, random.Random(f"{algorithm} {seed}")
     (folder / "evals").mkdir(parents=True)
     (folder / "config.toml").write_text(to_toml(config))
@@ -68,7 +69,7 @@ def main() -> None:
         for algorithm in ALGORITHMS:
             for seed in range(SEEDS):
                 write_run(Path(folder), f"{algorithm}-{seed}", algorithm, seed)
-        command = [sys.executable, "-m", "turnwise.cli.app", "compare", folder, "--target", "0.5"]
+        command = [sys.executable, "-m", "turnwise", "compare", folder, "--target", "0.5"]
         timed = [measure(command) for _ in range(3)]
     result = {
         "runs": len(ALGORITHMS) * SEEDS,

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.evaluation.statistics import task_interval, wilson
 from turnwise.util.files import write_text_atomically
+from turnwise.util.statistics import task_interval, wilson
 
 HERE = Path(__file__).parent
 POPULATIONS = {

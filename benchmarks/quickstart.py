@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from turnwise.evaluation.statistics import mean_and_error
+from turnwise.util.statistics import mean_and_error
 
 HERE = Path(__file__).parent
 RECIPE = HERE.parent / "recipes" / "quickstart.toml"
@@ -34,7 +34,7 @@ def run(name: str, seed: int, folder: Path, changes: list[str]) -> dict[str, Any
     """One run, or what is left of it from before."""
     place = folder / f"{name}-{seed}"
     if not (place / "summary.json").is_file():
-        command = [sys.executable, "-m", "turnwise.cli.app", "train", str(RECIPE), f"seed={seed}", f"out={folder}", f"name={place.name}"]
+        command = [sys.executable, "-m", "turnwise", "train", str(RECIPE), f"seed={seed}", f"out={folder}", f"name={place.name}"]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
         done = subprocess.run([*command, *ALGORITHMS[name], *changes], env=environment, capture_output=True, text=True, check=False)
         if done.returncode:

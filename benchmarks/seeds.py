@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turnwise.evaluation.statistics import paired_t, sign_flip
-from turnwise.evaluation.student import t_quantile
 from turnwise.util.files import write_text_atomically
+from turnwise.util.statistics import paired_t, sign_flip
+from turnwise.util.student import t_quantile
 
 HERE = Path(__file__).parent
 SEEDS, GAPS, SPREADS, PANEL, MEAN = (3, 5, 6, 8, 10, 15), (0.0, 0.05, 0.10, 0.15, 0.20), (0.03, 0.06, 0.10), 128, 0.6

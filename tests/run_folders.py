@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from turnwise.config.recipes import content_hash, load, to_toml
 from turnwise.config.schema import Config
+from turnwise.config.writing import content_hash, to_toml
 
 
 def write_run(
@@ -21,7 +21,7 @@ def write_run(
     **changes: Any,
 ) -> Path:
     """A run whose evaluations came out as `curve` says: iteration → success of every attempt, in the panel's order."""
-    config = load(None, {"iterations": 20, "model.tiny.max_length": 4096, "name": name, "out": str(out), **changes})
+    config = Config.load(None, {"iterations": 20, "model.tiny.max_length": 4096, "name": name, "out": str(out), **changes})
     folder = out / name
     (folder / "evals").mkdir(parents=True)
     (folder / "config.toml").write_text(to_toml(config))

@@ -12,9 +12,9 @@ from conftest import ROOT
 
 from turnwise import TurnwiseError
 from turnwise.agent import AgentSettings
-from turnwise.config.recipes import to_toml
-from turnwise.config.schema import Agent as AgentSection
 from turnwise.config.schema import Config
+from turnwise.config.sections import Agent as AgentSection
+from turnwise.config.writing import to_toml
 from turnwise.envs import registry
 from turnwise.envs.base import Observation
 from turnwise.envs.locate import load_reference

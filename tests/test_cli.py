@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 import turnwise as tw
 from turnwise.cli.app import app
 from turnwise.config.schema import Config
-from turnwise.report.progress import Reporter
 from turnwise.report.summary import closing_words, measured_words
 from turnwise.runs.folder import Run
+from turnwise.runs.reporter import Reporter
 
 
 def turnwise(*words: str, folder: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -96,7 +96,7 @@ def test_progress_counts_attempts_and_never_exceeds_its_total(tmp_path: Path) ->
 
 def summary_of(metrics: Sequence[dict[str, Any]], iteration: int, planned: int, tmp_path: Path) -> dict[str, Any]:
     from turnwise.report.summary import summarise_run
-    from turnwise.runs.state import State
+    from turnwise.setup.state import State
 
     config = Config.load(None, TINY | {"iterations": planned})
     return summarise_run(metrics, State(iteration=iteration, prepared=True), config, Run(tmp_path))
@@ -176,7 +176,7 @@ MISTAKES = {
     "sweep seed=0..2 credit.name=gigpo,grop": "Did you mean 'grpo'?",
     "eval nowhere": "nowhere: there is no such folder",
     "eval --agent exprt": "unknown agent 'exprt'. Did you mean 'expert'?",
-    "eval nowhere --n few": "--n takes a number of tasks, or all, not 'few'",
+    "eval nowhere --n few": "--n must be a number of tasks, or all, not 'few'",
     "play household --agent nowhere": "nowhere: there is no such folder",
     "export nowhere model": "nowhere is not a folder",
     "rescore nowhere": "nowhere is not a folder",
@@ -200,7 +200,7 @@ def test_several_mistakes_are_several_lines(tmp_path: Path) -> None:
 
 def test_nothing_at_all_shows_what_there_is() -> None:
     done = turnwise()
-    assert done.returncode == 0 and done.stderr == "" and "Train an agent by a recipe" in done.stdout
+    assert done.returncode == 0 and done.stderr == "" and "Train an agent with a recipe" in done.stdout
 
 
 # panels

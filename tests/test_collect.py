@@ -196,7 +196,7 @@ def test_an_evaluation_reports_what_the_environment_measures_and_the_mean_of_the
 
     from turnwise import Trajectory
     from turnwise.cli.commands import show_evaluation
-    from turnwise.evaluation.panel import evaluation_of
+    from turnwise.collect.panel import evaluation_of
     from turnwise.report.metrics import evaluation_metrics
 
     def attempt(task: str, won: bool, measures: object) -> Trajectory:
@@ -221,9 +221,9 @@ def test_an_evaluation_reports_what_the_environment_measures_and_the_mean_of_the
 
 def test_an_evaluation_with_repeats_has_the_interval_of_its_tasks() -> None:
     from turnwise import Trajectory
-    from turnwise.evaluation.panel import evaluation_of
-    from turnwise.evaluation.statistics import wilson
+    from turnwise.collect.panel import evaluation_of
     from turnwise.report.metrics import evaluation_metrics
+    from turnwise.util.statistics import wilson
 
     panel = TaskSet((Task(f"t{i}", data={"task_type": "even" if i % 2 == 0 else "odd"}) for i in range(10)), "panel")
     played = [Trajectory(i, f"{i}-{k}", f"t{i}", success=i < 5) for i in range(10) for k in range(10)]  # ten equal attempts at each

@@ -21,13 +21,13 @@ from typer.testing import CliRunner
 import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.cli.app import app
-from turnwise.config.recipes import content_hash, load
 from turnwise.config.schema import Config
+from turnwise.config.writing import content_hash
 from turnwise.report.comparison import pair_of
 from turnwise.report.efficiency import cost_until, mean_curve
 from turnwise.report.groups import grouped, label_keys
-from turnwise.report.records import Panel, Point, Record
 from turnwise.report.tables import latex, quarters
+from turnwise.runs.records import Panel, Point, Record
 
 GOOD, MIDDLE, BAD = [True] * 8 + [False] * 2, [True] * 5 + [False] * 5, [True] * 2 + [False] * 8
 
@@ -214,7 +214,7 @@ def test_where_seeds_tie_the_band_is_the_interval_over_tasks_and_never_without_w
 
 
 def test_of_one_run_the_interval_over_tasks_is_that_of_its_evaluation(tmp_path: Path) -> None:
-    from turnwise.evaluation.panel import Share
+    from turnwise.collect.panel import Share
 
     won = [True] * 10 + [False] * 10 + [True, False] * 5 + [True] * 10  # four tasks, ten attempts each
     write_run(tmp_path, "one", {0: won, 20: won}, panel={"repeats": 10})
@@ -413,8 +413,10 @@ def test_an_evaluation_knows_how_it_was_measured() -> None:
     record = result.record()
     assert (record["temperature"], record["environment"], record["split"], record["max_turns"]) == (0.7, "ezpoints", "valid", 6)
     assert record["config"]["credit"]["name"] == "grpo" and record["seed"] == 3 and "out" not in record["config"]
-    assert record["config_hash"] == content_hash(load(recipe, {**settings_, "credit.name": "grpo", "model.tiny.heads": 2, "name": "other"}))
-    assert record["config_hash"] != content_hash(load(recipe, {**settings_, "model.tiny.heads": 2}))
+    assert record["config_hash"] == content_hash(
+        Config.load(recipe, {**settings_, "credit.name": "grpo", "model.tiny.heads": 2, "name": "other"})
+    )
+    assert record["config_hash"] != content_hash(Config.load(recipe, {**settings_, "model.tiny.heads": 2}))
     assert len(record["outcomes"]) == 4 and record["panel_hash"] == result.panel_hash
     json.dumps(record, allow_nan=False)
 

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise import TurnwiseError
-from turnwise.config.recipes import content_hash, fields, help_config, is_override, parse_override, to_toml
-from turnwise.config.schema import Config
+from turnwise.config.recipes import is_override, parse_override
+from turnwise.config.schema import Config, fields
+from turnwise.config.writing import content_hash, help_config, to_toml
 
 RECIPES = ROOT / "recipes"
 SMALL = ["agent.max_prompt_tokens=500", "engine.max_tokens=100"]

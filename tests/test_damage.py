@@ -15,15 +15,15 @@ from test_train import start
 import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.cli.watch import watch
+from turnwise.evaluation.replay import replay
 from turnwise.evaluation.rescore import rescore
 from turnwise.pages.answers import Answers
 from turnwise.pages.report import write_report
 from turnwise.pages.shelf import Shelf
 from turnwise.report.comparison import compare
-from turnwise.report.progress import Reporter
 from turnwise.runs.exchange import export_trajectories
 from turnwise.runs.folder import Run
-from turnwise.runs.replay import replay
+from turnwise.runs.reporter import Reporter
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda data: b"",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 import re
@@ -77,7 +76,7 @@ def same_default(shown: str, option: Option) -> bool:
 @pytest.mark.parametrize("registry", [CREDIT, OBJECTIVES], ids=lambda registry: registry.kind)
 def test_no_section_is_about_an_algorithm_that_does_not_exist(registry: Registry[Any]) -> None:
     page, start, end = {
-        "credit algorithm": (ALGORITHMS, "The algorithms", "One of your own"),
+        "credit algorithm": (ALGORITHMS, "The algorithms", "Write your own algorithm"),
         "objective": (OBJECTIVES_PAGE, "Objectives", "Aggregation"),
     }[registry.kind]
     part = page.read_text().split(f"\n## {start}")[1].split(f"\n## {end}")[0]
@@ -85,7 +84,7 @@ def test_no_section_is_about_an_algorithm_that_does_not_exist(registry: Registry
 
 
 def test_the_overview_names_every_credit_algorithm_and_links_its_section() -> None:
-    rows = tables(section(ALGORITHMS, "All at a glance"))[0]
+    rows = tables(section(ALGORITHMS, "Overview"))[0]
     assert sorted(row["name"] for row in rows) == sorted(f"[`{entry.name}`](#{entry.name})" for entry in built_in(CREDIT))
 
 
@@ -128,7 +127,7 @@ def test_the_edges_are_right() -> None:
     fail = tw.Rollouts.from_columns(
         group=[0] * 8, trajectory=np.repeat(range(4), 2), t=[0, 1] * 4, reward=[0] * 8, anchor=list("sasbscsd"), valid=[False] + [True] * 7
     )
-    rows = tables(section(ALGORITHMS, "What the edges give"))[0]
+    rows = tables(section(ALGORITHMS, "Edge cases"))[0]
     assert [row["name"].strip("`") for row in rows] == [name for name in OVERVIEW if "weighting" in CREDIT[name].options]
     for row in rows:
         for case, r, invalid in (("one", one, 1), ("all fail", fail, 0)):
@@ -137,7 +136,7 @@ def test_the_edges_are_right() -> None:
                 check_close([row[f"{case}, {weighting}"]], found[[invalid]])
 
 
-OVERVIEW = [row["name"].split("`")[1] for row in tables(section(ALGORITHMS, "All at a glance"))[0]]
+OVERVIEW = [row["name"].split("`")[1] for row in tables(section(ALGORITHMS, "Overview"))[0]]
 
 
 def test_the_cost_table_shows_the_committed_figures() -> None:
@@ -174,7 +173,7 @@ def test_every_error_of_the_table_reads_as_the_page_says(row: dict[str, str]) ->
 def test_every_later_error_reads_as_the_page_says(tmp_path: Path) -> None:
     r = tw.Rollouts.from_columns(**(GOOD | {"anchor": [1, 2, 1]}))
     good = r.save(tmp_path / "good.npz")
-    header = np.array(json.dumps({"schema": "turnwise.data.rollouts", "version": 2}))
+    header = np.array(json.dumps({"schema": "turnwise.rollouts", "version": 2}))
     np.savez(tmp_path / "newer.npz", header=header)
     np.savez(tmp_path / "foreign.npz", x=np.zeros(1))
     (tmp_path / "cut.npz").write_bytes(good.read_bytes()[:100])
@@ -188,14 +187,14 @@ def test_every_later_error_reads_as_the_page_says(tmp_path: Path) -> None:
     for row, ask in zip(ERRORS[1], asked, strict=True):
         with pytest.raises(tw.TurnwiseError) as caught:
             ask()
-        assert row["message"].strip("`") in str(caught.value), row["asked for"]
+        assert row["message"].strip("`") in str(caught.value), row["request"]
 
 
 def test_the_column_table_names_every_column() -> None:
     from turnwise.data.columns import BY_TURN, VERSION
 
     assert [row["column"].strip("`") for row in tables(section(ROLLOUTS, "The columns"))[0]] == list(BY_TURN)
-    assert f"`turnwise.data.rollouts`, and the version, {VERSION}." in " ".join(section(ROLLOUTS, "Saving and loading").split())
+    assert f"`turnwise.rollouts`, and the version, {VERSION}." in " ".join(section(ROLLOUTS, "Saving and loading").split())
 
 
 def examples() -> Iterator[Any]:
@@ -257,32 +256,49 @@ def test_no_page_names_a_file_that_does_not_exist(page: Path) -> None:
     assert not wrong, f"{name_of(page)} names {wrong}"
 
 
-def imports_of(path: Path) -> set[str]:
-    """What a file imports: rooms and files of turnwise by their name, other packages by theirs. Imports for type checkers count too."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        else:
-            continue
-        parts = [name.split(".") for name in names]
-        found |= {part[1] if part[0] == "turnwise" and len(part) > 1 else part[0] for part in parts}
-    return found
+# Turns of phrase that read as if translated, and what to write instead. Code blocks and code in backticks are not prose.
+PHRASES = {
+    r"\b(number|value|entr(y|ies)|weight|loss|file|score|steps?|tokens?|seconds?|minutes?|quer(y|ies)|bytes|ms|times) "
+    r"an? (turn|token|second|step|task|run|iteration|group|request|query|product|algorithm)\b": "per turn",
+    r"\bonce an? (turn|token|second|step|task|run|iteration|group)\b": "once per turn",
+    r"\bin (its|their|his|her) stead\b|\bin place of\b": "instead of",
+    r"\bwhole numbers?\b": "integer",
+    r"\banew\b|\bonce more\b": "again",
+    r"\b(goes|go|went) on\b(?! (the|a|an|our|its|this|top)\b)": "continue",
+    r"\b(at (most|least)|about) so many\b": "at most N",
+    r"\bbeside\b": "next to",
+    r"\bwhat is no\b|\bthat is no (action|formula|move|text|number)\b": "is not",
+    r"\b(what|as) chance\b|\bchance (plays|draws|never)\b": "random play",
+    r"\bof (its|our|one's|their) own\b": "a separate, a custom",
+    r"\bother people's\b": "third-party",
+    r"\bas far as (they|it) came\b": "partial",
+}
+PROSE = [page for page in PAGES if page.name not in ("CHANGELOG.md", "design.md", "quickstart.md")]
 
 
-def test_rooms_import_only_what_the_design_allows() -> None:
-    rows = tables(section(DESIGN, "The rooms"))[1]
-    rules = {row["room"].strip("`/").split("/")[1]: set(re.findall(r"`(\w+)`", row["never imports"])) for row in rows}
-    rooms = {path.parent.name for path in (ROOT / "turnwise").glob("*/__init__.py")}
-    assert set(rules) == rooms, "the table of rooms in docs/design.md is not the folders of turnwise/"
-    ground = [row["file"].strip("`").split("/")[1] for row in tables(section(DESIGN, "The rooms"))[0]]
-    rules |= {name: rooms | {"torch", "transformers"} for name in ground}
-    for room, never in rules.items():
-        place = ROOT / "turnwise" / room
-        for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
-            assert not imports_of(path) & never, f"{path.relative_to(ROOT)} imports {imports_of(path) & never}; see docs/design.md"
+def prose_of(page: Path) -> Iterator[tuple[int, str]]:
+    """Lines that are neither code, table nor image, with the number of each."""
+    text = FENCE.sub(lambda found: "\n" * found[0].count("\n"), page.read_text())
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.startswith(("|", "    ", "![")):
+            yield number, line
+
+
+@pytest.mark.parametrize("page", PROSE, ids=name_of)
+def test_prose_is_plain_english(page: Path) -> None:
+    found = [
+        f"{name_of(page)}:{number}: {hit[0]!r}: say {better!r}"
+        for number, line in prose_of(page)
+        for phrase, better in PHRASES.items()
+        for hit in re.finditer(phrase, re.sub(r"`[^`]*`", "", line), re.IGNORECASE)
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("page", PROSE, ids=name_of)
+def test_lines_of_prose_are_at_most_120_characters_long(page: Path) -> None:
+    found = [f"{name_of(page)}:{number}" for number, line in prose_of(page) if len(re.sub(r"\]\([^)]*\)", "]", line)) > 120]
+    assert not found, f"wrap these lines: {', '.join(found)}"
 
 
 def test_the_numbers_that_follow_from_a_formula() -> None:

@@ -30,8 +30,8 @@ from turnwise.envs.pool import Fault, Pool, Result
 from turnwise.envs.registry import numbered
 from turnwise.envs.scripts import Limits
 from turnwise.learn.tiny import build_tokenizer, environment_texts
-from turnwise.report.progress import Reporter
 from turnwise.runs.folder import Run
+from turnwise.runs.reporter import Reporter
 from turnwise.util.errors import Stopped
 
 FAULTY, ADVISED = (f"{ROOT / 'tests' / 'faulty_env.py'}:{name}" for name in ("Faulty", "Advised"))
@@ -152,7 +152,7 @@ def test_a_run_in_which_all_attempts_fault_stops_with_the_lines_of_the_environme
 def test_the_command_ends_with_a_code_and_the_lines(tmp_path: Path) -> None:
     settings = [f"{key}={str(value).lower()}" for key, value in {**TINY, **LATE}.items() if key not in ("env.name", "env.options.fault")]
     done = subprocess.run(
-        [sys.executable, "-m", "turnwise.cli.app", "train", "--env", FAULTY, *settings, "sft=none", "env.options.fault=raise"],
+        [sys.executable, "-m", "turnwise", "train", "--env", FAULTY, *settings, "sft=none", "env.options.fault=raise"],
         capture_output=True,
         text=True,
         cwd=tmp_path,

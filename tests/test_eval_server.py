@@ -14,7 +14,7 @@ from test_train import command, start
 import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.config.schema import Config
-from turnwise.report.progress import Reporter
+from turnwise.runs.reporter import Reporter
 from turnwise.setup.system import System
 
 COUNTER = f"{ROOT / 'tests' / 'counter_env.py'}:Counter"
@@ -159,5 +159,5 @@ def test_wrong_settings_of_a_server_are_named(changes: dict[str, Any], words: st
 def test_a_server_needs_to_be_told_what_to_play() -> None:
     with pytest.raises(TurnwiseError, match="which environment"):
         tw.evaluate(**served("http://127.0.0.1:9/v1"))
-    with pytest.raises(TurnwiseError, match="say what to evaluate"):
+    with pytest.raises(TurnwiseError, match="nothing to evaluate"):
         tw.evaluate(env=COUNTER)

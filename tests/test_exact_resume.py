@@ -21,8 +21,8 @@ import turnwise as tw
 from turnwise.config.schema import Config
 from turnwise.engines.native.plain import PlainRunner
 from turnwise.learn import checkpoint
-from turnwise.report.progress import Reporter
 from turnwise.runs.folder import Run
+from turnwise.runs.reporter import Reporter
 from turnwise.setup.system import System
 
 SLOW = f"{ROOT / 'tests' / 'slow_env.py'}:Slow"

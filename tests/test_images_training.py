@@ -29,8 +29,8 @@ from turnwise.learn.learner import Learner
 from turnwise.learn.packing import pack
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings
 from turnwise.learn.sft import SftSettings, warm_start
-from turnwise.report.progress import Reporter
 from turnwise.runs.folder import Run
+from turnwise.runs.reporter import Reporter
 from turnwise.util.errors import TurnwiseError
 
 HERE = Path(__file__).parent

@@ -159,7 +159,7 @@ def test_a_seed_alone_and_seeds_that_tie_show_the_interval_over_tasks(page: Any,
     tied = "Turnwise.meanOf([0.5, 0.5, 0.5])"
     assert page.evaluate(tied) == {"mean": 0.5, "low": None, "high": None}
     found = page.evaluate("[2, 3, 11, 40].map((n) => Turnwise.meanOf(Array.from({ length: n }, (_, i) => i % 2)))")
-    from turnwise.evaluation.statistics import t_interval
+    from turnwise.util.statistics import t_interval
 
     for n, interval in zip((2, 3, 11, 40), found, strict=True):
         known = t_interval([i % 2 for i in range(n)])

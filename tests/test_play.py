@@ -21,7 +21,7 @@ from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs import EpisodeOver, Observation, Transition, register
 from turnwise.envs.play import completions, find_task, play
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.terminal import plain
+from turnwise.util.printable import plain
 
 DOORS = f"{Path(__file__)}:Doors"
 SLOW = 60.0

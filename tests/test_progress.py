@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from turnwise.report import progress
-from turnwise.report.progress import Panelled, Plain, Reporter, reporter, sparkline
+from turnwise.report.progress import Panelled, Plain, reporter, sparkline
+from turnwise.runs.reporter import Reporter
 
 METRICS = {
     "collect/success": 0.5,

@@ -16,9 +16,9 @@ from test_train import command, start
 import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.data.tokenfile import read_tokens, write_tokens
-from turnwise.report.agreement import agreement, correlation, ranks
+from turnwise.evaluation.agreement import agreement, correlation, ranks
+from turnwise.evaluation.replay import replay, replayable
 from turnwise.runs.folder import Run
-from turnwise.runs.replay import replay, replayable
 from turnwise.runs.stored import anchor_at, stored_rollouts, stored_trajectories
 from turnwise.setup.system import System
 

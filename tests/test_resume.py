@@ -14,7 +14,7 @@ from turnwise import TurnwiseError
 from turnwise.cli import commands
 from turnwise.cli.app import app
 from turnwise.config.schema import Config
-from turnwise.report.progress import Reporter
+from turnwise.runs.reporter import Reporter
 
 
 class Heard(Reporter):

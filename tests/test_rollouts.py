@@ -236,7 +236,7 @@ def test_a_flipped_byte_is_noticed_or_harmless(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("version", "word"), [(0, "older"), (99, "newer")])
 def test_another_schema_version_is_refused(tmp_path: Path, version: int, word: str) -> None:
     path = Rollouts.from_columns(**columns()).save(tmp_path / "r.npz")
-    header = np.array(json.dumps({"schema": "turnwise.data.rollouts", "version": version}))
+    header = np.array(json.dumps({"schema": "turnwise.rollouts", "version": version}))
     with zipfile.ZipFile(path) as archive:
         parts = {name: archive.read(name) for name in archive.namelist() if name != "header.npy"}
     with zipfile.ZipFile(path, "w") as archive:

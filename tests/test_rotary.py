@@ -18,12 +18,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaMod
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.engines.base import Finish, Request, Sampling
 from turnwise.engines.native import supports
-from turnwise.engines.rotary import Stretching
 from turnwise.engines.transformers import TransformersEngine
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.logprobs import token_logprobs
 from turnwise.learn.packing import pack
 from turnwise.retrieval.encoder import Encoder
+from turnwise.util.rotary import Stretching
 
 LIMIT = 16  # tokens up to which the frequencies are the trained ones
 WORDS = 97

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.evaluation.statistics import (
+from turnwise.util.statistics import (
     bootstrap_interval,
     cohen_d,
     cohen_d_unpaired,
@@ -28,7 +28,7 @@ from turnwise.evaluation.statistics import (
     welch,
     wilson,
 )
-from turnwise.evaluation.student import incomplete_beta, t_quantile, t_tail
+from turnwise.util.student import incomplete_beta, t_quantile, t_tail
 
 differences = st.lists(st.integers(-12, 12).map(lambda n: n / 12), min_size=1, max_size=9)
 

@@ -241,7 +241,7 @@ def test_two_sweeps_never_train_in_one_folder(recipe: Path, tmp_path: Path) -> N
 
 def test_the_command_shows_the_plan_and_compares_at_the_end(recipe: Path, tmp_path: Path) -> None:
     def command(*more: str) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-m", "turnwise.cli.app", "sweep", str(recipe), "credit.name=gigpo,grpo", "--out", str(tmp_path / "out")]
+        words = [sys.executable, "-m", "turnwise", "sweep", str(recipe), "credit.name=gigpo,grpo", "--out", str(tmp_path / "out")]
         return subprocess.run([*words, *more], capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "2"})
 
     planned = command("--dry-run")

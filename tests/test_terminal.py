@@ -19,7 +19,8 @@ from rich.text import Text
 
 from turnwise.report.progress import Panelled, Plain
 from turnwise.util.console import Console
-from turnwise.util.terminal import command, plain
+from turnwise.util.printable import plain
+from turnwise.util.terminal import command
 
 HOSTILE = (
     "a\x1b[31mb\x1b]0;title\x07c\x1b]8;;http://evil.example\x1b\\d\x9b2Je\rf\x08g\u202eh\u2066i\x00j\x85k\u2028l"

@@ -18,8 +18,8 @@ from test_train import TINY, launch, start, wait_for
 import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.config.schema import Config
-from turnwise.report.progress import Reporter
 from turnwise.runs.folder import Run
+from turnwise.runs.reporter import Reporter
 from turnwise.runs.trackers import Trackers, make_trackers
 from turnwise.util.errors import MissingExtra
 

@@ -23,13 +23,13 @@ from safetensors.torch import load_file
 import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.api import train_config
-from turnwise.config.recipes import to_toml
 from turnwise.config.schema import Config
+from turnwise.config.writing import to_toml
 from turnwise.learn import checkpoint, saving
 from turnwise.learn.tiny import build_tiny_for
-from turnwise.report.progress import Reporter
 from turnwise.runs import folder as runs
 from turnwise.runs.folder import Run
+from turnwise.runs.reporter import Reporter
 from turnwise.setup.system import System
 
 BANDIT = f"{ROOT / 'tests' / 'bandit_env.py'}:Bandit"
@@ -516,7 +516,7 @@ def test_two_hundred_iterations_do_not_grow_the_process(tmp_path: Path) -> None:
 def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
     return subprocess.run(
-        [sys.executable, "-m", "turnwise.cli.app", *arguments], capture_output=True, text=True, cwd=cwd, env=environment, check=False
+        [sys.executable, "-m", "turnwise", *arguments], capture_output=True, text=True, cwd=cwd, env=environment, check=False
     )
 
 
@@ -556,7 +556,7 @@ def test_a_dry_run_shows_the_recipe_and_what_would_happen(tmp_path: Path) -> Non
         (["train", "--resume", "."], "is not a run"),
         (["train", "."], "is a folder, not a recipe"),
         (["sft", "recipe.toml"], "no [sft] section"),
-        (["eval"], "say what to evaluate"),
+        (["eval"], "nothing to evaluate"),
         (["eval", "--agent", "exprt", "--env", "household"], "Did you mean 'expert'"),
         (["eval", "--agent", "expert", "--env", BANDIT], "no expert"),
         (["eval", "."], "neither a run"),

@@ -12,9 +12,9 @@ from test_train import start
 
 import turnwise as tw
 from turnwise.report import warnings
-from turnwise.report.progress import Reporter
 from turnwise.report.warnings import EVERY, RULES, Watch, spaced, troubles
 from turnwise.runs.folder import Run
+from turnwise.runs.reporter import Reporter
 
 HEALTHY: dict[str, float] = {
     "collect/success": 0.5, "collect/trajectories": 64, "collect/turns": 512, "collect/truncated": 5, "collect/generations": 512,
@@ -31,7 +31,7 @@ def lines(change: Series, count: int = 30) -> list[dict[str, float]]:
 
 
 def evaluated(success: float, n: int = 128) -> dict[str, float]:
-    from turnwise.evaluation.statistics import wilson
+    from turnwise.util.statistics import wilson
 
     low, high = wilson(round(success * n), n)
     return {"eval/success": success, "eval/low": low, "eval/high": high}
@@ -131,18 +131,20 @@ def test_the_same_warning_is_not_said_again_soon() -> None:
 
 def test_warnings_are_said_written_and_rewound(tmp_path: Path) -> None:
     run, heard = Run.create(tmp_path, "try", ""), []
+    watch = Watch(run)
     for line in lines(TROUBLE["length limit"], 60):
         run.log(line)
-        run.watch(line, "gigpo", heard.append)
+        watch(line, "gigpo", heard.append)
     records = run.warnings()
     assert [record["iteration"] for record in records] == [3, 3 + EVERY, 3 + 2 * EVERY] and len(heard) == 3
     assert heard[0] == f"warning: {records[0]['text']}" and records[0]["name"] == "length limit"
     whole = (run.folder / "warnings.jsonl").read_text()
     run.rewind(40)
     assert [record["iteration"] for record in run.warnings()] == [3, 28]
+    watch = Watch(run)
     for line in lines(TROUBLE["length limit"], 60)[41:]:
         run.log(line)
-        run.watch(line, "gigpo", heard.append)
+        watch(line, "gigpo", heard.append)
     assert (run.folder / "warnings.jsonl").read_text() == whole
 
 

@@ -6,20 +6,25 @@ from turnwise import credit
 from turnwise.data.rollouts import Rollouts, Stop, Trajectory, Turn
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import Env, EpisodeOver, Observation, Transition
-from turnwise.envs.registry import make, tasks
+from turnwise.envs.registry import look_in, make, tasks
+from turnwise.setup.names import check_when_read
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.threads import wait_quietly
+from turnwise.util.version import VERSION
 
 wait_quietly()
+check_when_read()
+look_in("turnwise.adapters")
 
 if TYPE_CHECKING:
-    from turnwise.api import Result, evaluate, export, train
+    from turnwise.api import evaluate, export, train
+    from turnwise.collect.panel import Evaluation
     from turnwise.config.schema import Config as Recipe
-    from turnwise.evaluation.panel import Evaluation
     from turnwise.report.comparison import compare
     from turnwise.runs.exchange import read_trajectories, write_trajectories
+    from turnwise.runs.result import Result
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "Env",
@@ -50,9 +55,9 @@ __all__ = [
 
 # What loads torch or pydantic is imported when it is first asked for: where it lives, and under which name.
 _LATER = {
-    "Evaluation": ("turnwise.evaluation.panel", "Evaluation"),
+    "Evaluation": ("turnwise.collect.panel", "Evaluation"),
     "Recipe": ("turnwise.config.schema", "Config"),
-    "Result": ("turnwise.api", "Result"),
+    "Result": ("turnwise.runs.result", "Result"),
     "compare": ("turnwise.report.comparison", "compare"),
     "evaluate": ("turnwise.api", "evaluate"),
     "export": ("turnwise.api", "export"),

@@ -3,50 +3,36 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from shlex import quote
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from turnwise.collect.faults import NEARLY_ALL, WHOSE, FaultWatch, spoilt
+from turnwise.collect.panel import Evaluation, run_panel
 from turnwise.config import objects
-from turnwise.config.recipes import content_hash, overridden, to_toml
-from turnwise.config.schema import Config
-from turnwise.data.rollouts import Stop
-from turnwise.data.tasks import TaskSet
+from turnwise.config.schema import Config, overridden
+from turnwise.config.writing import content_hash, to_toml
 from turnwise.envs.blame import EnvironmentFault
-from turnwise.evaluation.panel import Evaluation, run_panel
-from turnwise.learn import checkpoint
 from turnwise.learn.saving import write_folder
-from turnwise.report.progress import Reporter, default_reporter
+from turnwise.report.progress import default_reporter
 from turnwise.report.summary import summarise_run
 from turnwise.runs.folder import CONFIG, Run
-from turnwise.runs.resume import apply_changes, resumed_config
-from turnwise.runs.state import restore
+from turnwise.runs.reporter import Reporter
+from turnwise.runs.result import Result
 from turnwise.runs.trackers import Trackers, make_trackers
 from turnwise.setup.arguments import CreditLike, EnvLike, Given, PromptsLike, RecipeLike, ReplyFunction, RewardLike, as_recipe
 from turnwise.setup.early import check_trainable
+from turnwise.setup.measure import choose_panel, report_faults, says_how, settings_of
+from turnwise.setup.resume import apply_changes, resumed_config
+from turnwise.setup.source import source_config, write_weights
+from turnwise.setup.state import restore
 from turnwise.setup.system import System
 from turnwise.train import loop
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.garbage import loaded_set_apart
 from turnwise.util.interrupt import Interrupt
-from turnwise.util.lock import Lock
-
-PATIENCE = 600.0  # seconds for another evaluation of the same unfinished run to write out its weights
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a training run leaves: its folder, its summary, and whether it was interrupted before the end."""
-
-    folder: Path
-    summary: Mapping[str, Any]
-    interrupted: bool = False
-    metrics: list[dict[str, Any]] = field(default_factory=list, repr=False)
 
 
 def train(
@@ -77,7 +63,7 @@ def train(
     resume      the folder of a run to go on with. It keeps its recipe; `iterations` may grow, and a few settings may change: see
                 docs/recipes.md. What was an object has to be handed in again, unless this Python did so before
     quiet       show nothing
-    reporter    shows progress in another way: see `turnwise.report.progress.Reporter`
+    reporter    shows progress in another way: see `turnwise.runs.reporter.Reporter`
     trust       run the code that a run folder from elsewhere names
     overrides   settings of the recipe: `seed=1`, `learner={"lr": 1e-4}`, `**{"collect.groups": 4}`
 
@@ -252,119 +238,12 @@ def evaluate_given(
         collector = system.collector(warmth)
         result = run_panel(collector, chosen.panel, chosen.seed, chosen.repeats)
         reporter.end()
-        report_faults(result, reporter, system.faults)
+        report_faults(result, reporter.note, system.faults)
         result.settings = settings_of(config, chosen.split, chosen.seed, collector.max_turns) | {"temperature": warmth}
         return result
     finally:
         reporter.end()
         system.close()
-
-
-class Chosen(NamedTuple):
-    """The tasks of an evaluation, and what is said of them."""
-
-    panel: TaskSet
-    split: str
-    seed: int
-    repeats: int
-    words: str
-
-
-def says_how(source: Any, given: Given, overrides: Mapping[str, Any]) -> bool:
-    """Whether a source says itself how it is measured: a run or a recipe on its own environment. Of a model, the environment was given."""
-    return source is not None and given.env is None and given.prompts is None and "env.name" not in overrides
-
-
-def choose_panel(
-    system: System, measured: bool, split: str | None, n: int | Literal["all"] | None, seed: int | None, repeats: int | None
-) -> Chosen:
-    """The panel that is meant; whether it is the one that training measured on is said in any case."""
-    own, env = system.config.eval, system.config.env.name
-    size = own.n if n is None and split is None and measured else None if n is None or n == "all" else n
-    chosen, chance = split or own.split, own.seed if seed is None else seed
-    panel = system.panel_of(chosen, size, chance)
-    words = f"evaluating on {env}: {len(panel)} tasks of {chosen} (panel {panel.hash})"
-    if measured:
-        same = size == own.n and (chosen, chance) == (own.split, own.seed)
-        of_run = panel if same else system.panel_of(own.split, own.n, own.seed)
-        other = f"not the {len(of_run)} tasks of {own.split} that training measures on (panel {of_run.hash})"
-        words += ", the panel that training measures on" if panel.hash == of_run.hash else f", {other}"
-    return Chosen(panel, chosen, chance, (own.repeats if measured else 1) if repeats is None else repeats, words)
-
-
-def settings_of(config: Config, split: str, seed: int, max_turns: int) -> dict[str, Any]:
-    """What an evaluation's result depends on besides the panel, with the recipe that it belongs to."""
-    recipe = config.model_dump(mode="json", exclude={"out", "run"})
-    own = {"config": recipe, "config_hash": content_hash(config)}
-    return {"environment": config.env.name, "split": split, "seed": seed, "max_turns": max_turns} | own
-
-
-def report_faults(result: Evaluation, reporter: Reporter, faults: FaultWatch) -> None:
-    """Attempts that a fault ended count as failures, so somebody must hear of it; where nearly all were ended so, that is an error."""
-    tried = [trajectory for trajectory in result.trajectories if trajectory.stop is not Stop.CANCELLED]
-    bad = [trajectory for trajectory in tried if spoilt(trajectory)]
-    if bad and len(bad) >= NEARLY_ALL * len(tried):
-        raise faults.verdict(bad, len(tried))
-    for stop, whose in WHOSE.items():
-        found = [trajectory for trajectory in bad if trajectory.stop is stop]
-        if found:
-            remedy = ". Raise it, or shorten the prompt" if stop is Stop.CONTEXT_LIMIT else ""
-            why = f": {found[0].stop_detail}" if found[0].stop_detail else ""
-            reporter.note(
-                f"warning: {len(found)} of {len(tried)} attempts were ended by {whose}, and count as failed{remedy}. "
-                f"The first, at task {found[0].task}{why}"
-            )
-
-
-def source_config(
-    source: RecipeLike | Result | None,
-    given: Given | None,
-    overrides: Mapping[str, Any],
-    trust: bool = False,
-    say: Callable[[str], None] = lambda text: None,
-) -> tuple[Config, Path | None]:
-    """The config and the model folder that `evaluate` means: a run's own, a model folder with the defaults, a recipe with the model that
-    it names, or a server. Code that a run from elsewhere names is only for who trusts it."""
-    given = given or Given()
-
-    def resolved(recipe: RecipeLike | None, **more: Any) -> Config:
-        values, changes, name = as_recipe(recipe, given, overrides)
-        return overridden(values, {**more, **changes}, name)
-
-    if source is None:
-        if overrides.get("engine.name") != "openai":
-            raise TurnwiseError("say what to evaluate: a run, a model folder, a recipe, or a server (engine.name=openai)")
-        if given.env is None and given.prompts is None and "env.name" not in overrides:
-            raise TurnwiseError("say which environment the server's model should play (env=…)")
-        return resolved(None), None
-    if isinstance(source, Mapping | Config):
-        return resolved(source), None
-    path = source.folder if isinstance(source, Result) else Path(source)
-    if path.suffix == ".toml":
-        return resolved(path).trusted(trust), None
-    if (path / CONFIG).is_file():
-        run = Run.open(path)
-        config = resolved(path / CONFIG).trusted(trust, run.folder)
-        objects.keep(path, objects.names_in(config.model_dump(mode="json")), say, write=False)
-        return config, None if config.engine.name == "openai" else model_of(run, config)
-    if not (path / "config.json").is_file():
-        raise TurnwiseError(f"{path} is neither a run (no {CONFIG}) nor a model folder (no config.json)")
-    if given.env is None and given.prompts is None:
-        raise TurnwiseError(f"{path} is a model: say which environment it should play (env=…)")
-    return resolved(None, **{"model.path": str(path)}), path
-
-
-def model_of(run: Run, config: Config) -> Path:
-    """The trained model of a run; made from its last checkpoint where the run is not finished."""
-    if (run.model / "config.json").is_file():
-        return run.model
-    folder = run.folder / "from-checkpoint"  # apart from what the run itself may be writing just now
-    folder.mkdir(exist_ok=True)
-    lock = Lock(folder, "eval", patience=PATIENCE)
-    try:
-        return _write_weights(run, config, folder / "model")
-    finally:
-        lock.release()
 
 
 def export(run_folder: str | Path, out: str | Path, *, merged: bool = True, best: bool = False) -> Path:
@@ -377,31 +256,7 @@ def export(run_folder: str | Path, out: str | Path, *, merged: bool = True, best
     if not merged and config.model.lora is None:
         raise TurnwiseError(f"{run.folder} was trained without adapters (model.lora), so there are none to export: leave --adapters out")
     with run.locked("export") if folder.resolve().is_relative_to(run.folder.resolve()) else nullcontext():
-        return _write_weights(run, config, folder, merged, best)
-
-
-def _write_weights(run: Run, config: Config, out: Path, merged: bool = True, best: bool = False) -> Path:
-    """A checkpoint's weights as a model folder, in place of what was there."""
-    path = checkpoint.best(run.checkpoints) if best else None
-    found = checkpoint.load(path) if path is not None else checkpoint.latest_good(run.checkpoints)
-    if found is None:
-        trained = f"its trained model lies in {run.model}" if run.model.is_dir() else "there is nothing to export"
-        raise TurnwiseError(f"{run.folder} has no checkpoint: {trained}")
-    if best and path is None:
-        raise TurnwiseError(f"none of the checkpoints of {run.folder} was evaluated, so the best is not known: leave --best out")
-    system = _without_environment(run, config)
-    system.learner.load_state(found.tensors, found.state["learner"])
-    return system.learner.save_model(out, merged=merged, tokenizer=system.preprocessor)
-
-
-def _without_environment(run: Run, config: Config) -> System:
-    """The parts of a run as far as its weights go. A tiny model's words come from the run's folder; only a run that does not keep them
-    (interrupted before its first iteration) has to play its environment, and is then asked about like any other."""
-    if config.model.path is not None:
-        return System(config, plays=False)
-    if (run.tokenizer / "tokenizer.json").is_file():
-        return System(config, words=run.file("tokenizer"), plays=False)
-    return System(config.trusted(folder=run.folder))
+        return write_weights(run, config, folder, merged, best)
 
 
 # The loop's module is called turnwise.train, and importing it above has put it there; what users call by that name is the function.

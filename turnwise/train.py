@@ -1,8 +1,8 @@
 """The loop. Read this file first: tasks become trajectories, trajectories become credit, credit becomes an update, and again.
 
-The loop knows no algorithm and no environment by name. What a recipe's words mean is said in system.py; what is kept on disk, in runs.py
-and learn/checkpoint.py. All chance comes from the recipe's seed and the place in the run, so a run that was killed and resumed from a
-checkpoint goes on exactly as one that was not.
+The loop knows no algorithm and no environment by name. What a recipe's words mean is said in setup/system.py; what is kept on disk, in
+runs/folder.py and learn/checkpoint.py. All chance comes from the recipe's seed and the place in the run, so a run that was killed and
+resumed from a checkpoint goes on exactly as one that was not.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from collections.abc import Callable
 
 from turnwise import credit
 from turnwise.collect.collector import summarise
+from turnwise.collect.panel import Evaluation
 from turnwise.data.rollouts import Rollouts
-from turnwise.evaluation.panel import Evaluation
 from turnwise.report.metrics import Clock, evaluation_metrics, numbers
-from turnwise.report.progress import Reporter
+from turnwise.report.warnings import Watch
 from turnwise.runs.folder import Run
-from turnwise.runs.state import State, save
+from turnwise.runs.reporter import Reporter
+from turnwise.setup.state import State, save
 from turnwise.setup.system import System
 from turnwise.util.seeds import derive
 
@@ -25,12 +26,13 @@ def loop(run: Run, system: System, state: State, reporter: Reporter, interrupted
     """Train from where the run is to the end, or until interrupted."""
     config = system.config
     reporter.begin(f"{config.name}: {config.credit.name} on {config.env.name}", config.iterations, state.iteration)
+    watch = Watch(run)
     if not state.prepared:
         warm_start(system, state, reporter, interrupted)
 
     while not interrupted():
         if state.waiting is not None:
-            close_iteration(run, system, state, reporter, interrupted)
+            close_iteration(run, system, state, reporter, watch, interrupted)
             continue
         if state.iteration >= config.iterations:
             break
@@ -59,7 +61,7 @@ def loop(run: Run, system: System, state: State, reporter: Reporter, interrupted
     return state
 
 
-def close_iteration(run: Run, system: System, state: State, reporter: Reporter, interrupted: Callable[[], bool]) -> None:
+def close_iteration(run: Run, system: System, state: State, reporter: Reporter, watch: Watch, interrupted: Callable[[], bool]) -> None:
     """What follows an update, or the warm start: the evaluation, where one is due, the log, the checkpoint. Interrupted in the evaluation,
     all of this waits in the checkpoint and is done after the resume."""
     config, iteration, metrics = system.config, state.iteration, state.waiting or {}
@@ -76,7 +78,7 @@ def close_iteration(run: Run, system: System, state: State, reporter: Reporter, 
     run.log(metrics)
     if iteration > 0:
         reporter.iteration(iteration, metrics)
-        run.watch(metrics, config.credit.name, reporter.note)
+        watch(metrics, config.credit.name, reporter.note)
     if iteration in (0, config.iterations) or iteration % (config.run.checkpoint_every or config.iterations) == 0:
         save(run, system, state)
 

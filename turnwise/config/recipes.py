@@ -1,66 +1,48 @@
-"""Reading and writing recipes: TOML in, dotted overrides, errors that name the file, the key and the nearest one, TOML out."""
+"""Reading recipes: TOML in, dotted overrides on top, as plain values; errors name the file and the nearest one that there is. What the
+values mean is said in schema.py; writing.py writes them."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from hashlib import blake2b
 from os import PathLike
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from turnwise.config.references import code_in
-from turnwise.config.schema import Config, Credit
+from turnwise.config.sections import NAME, Credit
 from turnwise.config.trust import TOKEN
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside
-from turnwise.util.secret import redact
 
-GROUP_ALGORITHMS = {"grpo", "dr_grpo", "rloo", "loop", "gigpo", "hgpo", "graph_gpo", "reinforce_pp_baseline"}
 CREDIT = str(Credit.model_fields["name"].default)
-CRITIC_ALGORITHMS = {"gae": None, "bi_level_gae": "token"}
 
 
-def load(
-    recipe: str | PathLike[str] | Mapping[str, Any] | Config | None, overrides: Sequence[str] | Mapping[str, Any] | None = None
-) -> Config:
-    """What `Config.load` does."""
-    pairs = list(overrides.items()) if isinstance(overrides, Mapping) else [parse_override(text) for text in overrides or ()]
-    values, source = read_values(recipe)
-    return overridden(values, dict(pairs), source)
-
-
-def overridden(values: Mapping[str, Any], changes: Mapping[str, Any], source: str) -> Config:
-    """A config from plain values and dotted overrides, checked."""
-    now, trained = dict(values), _trained(values)
-    _overridden(now, list(changes.items()))
-    if "name" not in changes:
-        _rename(now, trained)
-    config = check(now, source)
-    if source.endswith(".toml") and (folder := run_of(Path(source))) is not None:
-        config._folder, config._typed = folder, tuple(code_in(dict(changes)))
-    return config
-
-
-def read_values(recipe: str | PathLike[str] | Mapping[str, Any] | Config | None) -> tuple[dict[str, Any], str]:
+def read_values(recipe: str | PathLike[str] | Mapping[str, Any] | BaseModel | None) -> tuple[dict[str, Any], str]:
     """The plain values of a recipe, however it is given, and what it is called in messages. A dictionary may have dotted keys, and
     `extends` as a file may, relative to the folder that one is in."""
     if recipe is None:
         return {}, "the defaults"
-    if isinstance(recipe, Config):
+    if isinstance(recipe, BaseModel):
         return recipe.model_dump(mode="json"), "given as an object"
     if not isinstance(recipe, Mapping):
         return read_recipe(Path(recipe)), str(recipe)
     values = dict(recipe)
     base = read_recipe(Path(str(values.pop("extends")))) if "extends" in values else {}
     return _merged(base, _overridden({}, list(values.items()))), "given as a dictionary"
+
+
+def changed(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's plain values with dotted overrides."""
+    now = _overridden(dict(values), list(changes.items()))
+    if "name" not in changes:
+        _rename(now, _trained(values))
+    return now
 
 
 def _overridden(values: dict[str, Any], pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -81,16 +63,6 @@ def run_of(recipe: Path) -> Path | None:
     """The run folder that a recipe is the record of; none for a recipe that stands for itself."""
     beside = ("metrics.jsonl", "summary.json", "checkpoints", "model", "rollouts", "evals", TOKEN)
     return recipe.parent if recipe.name == "config.toml" and any((recipe.parent / name).exists() for name in beside) else None
-
-
-def check(values: dict[str, Any], source: str) -> Config:
-    """A config from plain values; all problems are listed at once."""
-    try:
-        return Config.model_validate(values)
-    except ValidationError as error:
-        problems = [_problem(item) for item in error.errors()]
-        lines = problems[0] if len(problems) == 1 else "".join(f"\n  - {problem}" for problem in problems)
-        raise TurnwiseError(redact(f"recipe {source}: {lines}")) from None
 
 
 def read_recipe(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -134,7 +106,7 @@ def _trained(values: Mapping[str, Any]) -> str:
 
 def _rename(values: dict[str, Any], before: str) -> None:
     """A run's name says what is trained: where another algorithm than the recipe's was chosen, the name that was not chosen follows."""
-    now, name = _trained(values), values.get("name", Config.model_fields["name"].default)
+    now, name = _trained(values), values.get("name", NAME)
     if now == before or not isinstance(name, str):
         return
     word = re.sub(r"[^A-Za-z0-9._=-]+", "-", now.rsplit(":", 1)[-1])
@@ -194,140 +166,3 @@ def _set(values: dict[str, Any], dotted: str, value: Any) -> None:
         values.clear()
         values.update(kept)
     values[last] = value
-
-
-def _problem(item: Any) -> str:
-    place = [part for part in item["loc"] if not (isinstance(part, str) and part.startswith("function-"))]
-    dotted = ".".join(map(str, place))
-    if item["type"] == "extra_forbidden":
-        section = section_at(place[:-1])
-        known = list(section.model_fields) if section else []
-        wrong = str(place[-1])
-        beside = [".".join([*map(str, place[:-1]), name]) for name in get_close_matches(wrong, known, n=1, cutoff=0.4)]
-        near = beside if get_close_matches(wrong, known, n=1, cutoff=0.65) else _elsewhere(wrong) or beside
-        return f"unknown key {dotted}." + (f" Did you mean {near[0]}?" if near else f" Known here: {', '.join(known)}")
-    message = item["msg"].removeprefix("Value error, ")
-    if item["type"] == "value_error":
-        return f"{dotted}: {message}" if dotted else message
-    return f"{dotted}: {message[0].lower()}{message[1:]}, got {item['input']!r}"
-
-
-def _elsewhere(key: str) -> list[str]:
-    """A key of that name in another section."""
-    return [dotted for dotted, _, _ in fields() if dotted.rsplit(".", 1)[-1] == key][:1]
-
-
-def section_at(place: Sequence[Any]) -> type[BaseModel] | None:
-    """The section class at a place of the config."""
-    section: type[BaseModel] | None = Config
-    for part in place:
-        if isinstance(part, int):
-            continue
-        field = section.model_fields.get(part) if section else None
-        section = _section_of(field.annotation) if field else None
-    return section
-
-
-def _section_of(annotation: Any) -> type[BaseModel] | None:
-    for candidate in (annotation, *get_args(annotation)):
-        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-            return candidate
-    return None
-
-
-def fields(section: type[BaseModel] = Config, prefix: str = "") -> Iterator[tuple[str, Any, type[BaseModel] | None]]:
-    """Every field of a recipe: its dotted key, pydantic's description of it, and its class where it is a section."""
-    for name, field in section.model_fields.items():
-        inner = _section_of(field.annotation)
-        yield f"{prefix}{name}", field, inner
-        if inner is not None:
-            yield from fields(inner, f"{prefix}{name}.")
-
-
-def help_config() -> str:
-    """Every key with its type, default and meaning, as a commented recipe."""
-    lines = ["# Every key of a recipe, with its default. Set what differs; override on the command line with key=value."]
-    for dotted, field, inner in fields():
-        if inner is not None:
-            optional = " (a section that is absent by default)" if field.default is None or field.default == [] else ""
-            lines += ["", f"# [{dotted}]  {' '.join((inner.__doc__ or '').split())}{optional}"]
-            continue
-        takes = str(field.annotation).replace("typing.", "") if get_args(field.annotation) else field.annotation.__name__
-        default = "required" if field.is_required() else toml_value(field.default)
-        lines.append(f"#   {dotted} = {default}   ({takes})\n#       {' '.join((field.description or '').split())}")
-    return "\n".join(lines)
-
-
-def contradictions(config: Config) -> list[str]:
-    """Settings that cannot work together."""
-    found = []
-    name, size = config.credit.name, config.collect.group_size
-    if name in GROUP_ALGORITHMS and size < 2:
-        found.append(f"credit.name={name} compares the attempts of a group: collect.group_size must be at least 2, not {size}")
-    if name in CRITIC_ALGORITHMS:
-        level = CRITIC_ALGORITHMS[name] or config.credit.options.get("level", "turn")
-        if config.learner.value is None or config.learner.value.level != level:
-            found.append(f'credit.name={name} needs a critic: set learner.value.level="{level}"')
-    if config.eval.split == config.env.split:
-        found.append(f"eval.split and env.split are both {config.env.split!r}: results on training tasks would not count")
-    if config.objective.kl != "off" and config.objective.kl_coef == 0:
-        found.append(f"objective.kl={config.objective.kl} has no effect with objective.kl_coef=0")
-    if config.objective.constant is not None and not config.objective.aggregation.endswith("_sum"):
-        found.append("objective.constant goes with objective.aggregation=turn_sum or trajectory_sum")
-    server = config.engine.name == "openai"
-    if server and not (config.engine.url and config.engine.model):
-        found.append("engine.name=openai needs engine.url (as http://127.0.0.1:8000/v1) and engine.model (the model's name there)")
-    if not server and (config.engine.url or config.engine.model):
-        found.append(
-            f"engine.url and engine.model go with engine.name=openai, not with {config.engine.name}; a model's folder is model.path"
-        )
-    if config.model.path is None and not server:
-        longest = config.agent.max_prompt_tokens + config.engine.max_tokens
-        if longest > config.model.tiny.max_length:
-            found.append(
-                f"agent.max_prompt_tokens + engine.max_tokens = {longest} is more than model.tiny.max_length={config.model.tiny.max_length}"
-            )
-    return found
-
-
-def to_toml(config: Config) -> str:
-    """The whole config as TOML; reading it gives the same config."""
-    return "\n".join(_table(config.model_dump(mode="json"), "")).strip() + "\n"
-
-
-def _table(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
-    tables = {key: value for key, value in values.items() if isinstance(value, dict)}
-    lists = {key: value for key, value in values.items() if isinstance(value, list) and value and isinstance(value[0], dict)}
-    for key, value in values.items():
-        if key not in tables and key not in lists:
-            yield f"{_key(key)} = {toml_value(value)}"
-    for key, value in tables.items():
-        yield f"\n[{prefix}{_key(key)}]"
-        yield from _table(value, f"{prefix}{_key(key)}.")
-    for key, items in lists.items():
-        for item in items:
-            yield f"\n[[{prefix}{_key(key)}]]"
-            yield from _table(item, f"{prefix}{_key(key)}.")
-
-
-def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key)
-
-
-def toml_value(value: Any) -> str:
-    """A value as TOML writes it; what is unset is the text "none"."""
-    if value is None:
-        return '"none"'
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(toml_value(item) for item in value)}]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(key)} = {toml_value(item)}" for key, item in value.items()) + "}"
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") if isinstance(value, str) else repr(value)
-
-
-def content_hash(config: Config) -> str:
-    """12 hex digits over everything but the name, the folder and the seed: runs with the same hash differ only by chance."""
-    values = config.model_dump(mode="json", exclude={"name", "out", "seed"})
-    return blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=6).hexdigest()

@@ -22,7 +22,7 @@ from typing import Any
 from turnwise.config.references import code_in, located
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically
-from turnwise.util.terminal import plain
+from turnwise.util.printable import plain
 
 TOKEN = ".origin"
 Question = Callable[[Path, Sequence[str]], bool]

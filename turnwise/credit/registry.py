@@ -22,6 +22,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -37,10 +38,8 @@ Level = Literal["turn", "token"]
 
 def _load() -> None:
     """Import every file of this folder: that is where the built-in algorithms register themselves."""
-    import turnwise.credit as room
-
-    for module in pkgutil.iter_modules(room.__path__):
-        importlib.import_module(f"{room.__name__}.{module.name}")
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        importlib.import_module(f"{__package__}.{module.name}")
 
 
 algorithms: Registry[CreditFunction] = Registry("credit algorithm", _load)

@@ -21,8 +21,9 @@ from turnwise.util.unpack import open_archive
 if TYPE_CHECKING:
     from turnwise.data.rollouts import Rollouts
 
-SCHEMA = "turnwise.data.rollouts"
+SCHEMA = "turnwise.rollouts"
 VERSION = 1
+LARGEST_REWARD = 1e150  # squares of sums of these still fit a 64-bit float
 BY_TURN = ("group", "trajectory", "t", "reward", "anchor", "valid", "next_anchor", "success", "value", "tokens")
 BY_TOKEN = ("token_value", "token_logprob")
 LEARNERS = ("old_logprob", "ref_logprob")  # per token, added by `Learner.annotate`
@@ -99,8 +100,6 @@ def _numbers(name: str, values: Any) -> NDArray[np.float64]:
 
 
 def _check_size(reward: NDArray[np.float64]) -> None:
-    from turnwise.data.rollouts import LARGEST_REWARD
-
     wrong = np.abs(reward) > LARGEST_REWARD
     if wrong.any():
         row = wrong.argmax()

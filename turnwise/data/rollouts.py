@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from turnwise.data import columns
 from turnwise.data.anchors import AnchorTable, Ints, dense, encode
+from turnwise.data.columns import LARGEST_REWARD
 from turnwise.data.images import Picture
 from turnwise.util.errors import TurnwiseError
 
@@ -26,7 +28,6 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 NOISE = 1e-12  # relative difference below which two 64-bit sums count as equal
-LARGEST_REWARD = 1e150  # squares of sums of these still fit a 64-bit float
 
 
 class Stop(StrEnum):
@@ -134,9 +135,7 @@ class Rollouts:
         turns. value: a critic's value of the state. tokens: response tokens of the turn; token_value, token_logprob: flat, one entry a
         token, in row order. extra: further columns by name, one entry per turn. token_extra: the same, one entry per token.
         """
-        from turnwise.data.columns import read_columns
-
-        return read_columns(cls, locals())
+        return columns.read_columns(cls, locals())
 
     @classmethod
     def from_trajectories(cls, trajectories: Iterable[Trajectory]) -> Rollouts:
@@ -235,16 +234,12 @@ class Rollouts:
 
     def save(self, path: str | Path) -> Path:
         """Write to one compressed file, atomically. Returns the path."""
-        from turnwise.data.columns import write
-
-        return write(self, Path(path))
+        return columns.write(self, Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> Rollouts:
         """Read what `save` wrote. A file that is damaged, foreign or of another schema version gives a clear error."""
-        from turnwise.data.columns import read
-
-        return read(cls, Path(path))
+        return columns.read(cls, Path(path))
 
 
 def alike(values: Any) -> bool:

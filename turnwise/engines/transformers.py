@@ -9,7 +9,7 @@ time: after `refresh`, and when a forward fails. A failed forward is tried again
 A vision-language model reads prompts with pictures through its own forward with their pixels, those of one kind (as long, with pictures of
 the same sizes) together; then they join the others. What it computed for such a prompt is not reused by the next one: equal tokens can
 stand for other pictures.
-Where the rotary frequencies depend on the length (`turnwise.engines.rotary`), only rows with the same frequencies run together, and a row
+Where the rotary frequencies depend on the length (`turnwise.util.rotary`), only rows with the same frequencies run together, and a row
 that grows into others is computed anew: what it draws is what the model says of that row alone.
 Left out: CUDA graphs, paged memory and fused kernels, which the native engine has.
 """
@@ -29,11 +29,11 @@ from torch import Tensor
 
 from turnwise.agent.vision import Vision
 from turnwise.engines.base import Finish, Request, Response
-from turnwise.engines.rotary import Stretching
 from turnwise.engines.rowcache import Prefix, RowCache, from_prefixes
 from turnwise.engines.sampling import Columns, draw
 from turnwise.engines.stopping import StopStrings, stop_tokens
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.rotary import Stretching
 
 SHORTEST_PREFIX = 8  # reusing fewer tokens saves less than the copying costs
 GROW_AFTER = 16  # steps without a failure until the batch may double again

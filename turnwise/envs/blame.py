@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.terminal import plain
+from turnwise.util.printable import plain
 
 PACKAGE = Path(__file__).resolve().parent.parent
 GUARDS = tuple(

@@ -19,7 +19,7 @@ from turnwise.envs.base import Env, Observation, Transition
 from turnwise.envs.blame import EnvironmentFault, one_line, own_lines
 from turnwise.envs.registry import NUMBERED_SPLITS, close, make, split_sizes, tasks, turn_limit
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.terminal import plain
+from turnwise.util.printable import plain
 
 HELP = "quit: leave   hint: what the expert would do   actions: what is possible here   (:quit, :hint, :actions always mean these)"
 EXPERT_LIMIT = 1000

@@ -30,7 +30,6 @@ from turnwise.envs.locate import is_reference, load_reference, load_registered
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 ENTRY_POINTS = "turnwise.envs"
-ADAPTERS = "turnwise.adapters"
 NUMBERED_SPLITS: Mapping[str, tuple[int, ...]] = {"train": (0, 1, 2, 3, 4, 5, 6, 7), "valid": (8,), "test": (9,)}
 NUMBERED_DECADES = 1000  # where no `n` is given, numbered tasks are 0 … 9,999: 8,000 train, 1,000 valid, 1,000 test
 
@@ -83,6 +82,7 @@ class Spec:
 
 _specs: dict[str, Spec] = {}
 _broken: dict[str, str] = {}
+_rooms: list[str] = []  # packages that register theirs besides the folders of this one
 _discovered = False
 
 
@@ -131,6 +131,12 @@ def _identity(factory: Callable[..., Any] | str) -> str:
     return f"{getattr(factory, '__module__', '?')}:{getattr(factory, '__qualname__', repr(factory))}"
 
 
+def look_in(room: str) -> None:
+    """Have another package register its environments when somebody asks for one: the adapters' room, which lies above this one."""
+    if room not in _rooms:
+        _rooms.append(room)
+
+
 def discover() -> None:
     """Import the environment folders and read the entry points, once."""
     global _discovered
@@ -140,7 +146,8 @@ def discover() -> None:
     for module in iter_modules([str(Path(__file__).parent)]):
         if module.ispkg:
             _import_folder(f"turnwise.envs.{module.name}")
-    _import_folder(ADAPTERS)
+    for room in _rooms:
+        _import_folder(room)
     for point in entry_points(group=ENTRY_POINTS):
         if point.name in _specs:
             warnings.warn(f"{point.value} offers an environment called {point.name!r}, which exists already; it is ignored", stacklevel=2)

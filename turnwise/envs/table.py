@@ -10,7 +10,7 @@ from rich.text import Text
 from turnwise.envs.agents import AGENTS
 from turnwise.envs.check import Report
 from turnwise.util.console import Console
-from turnwise.util.terminal import plain
+from turnwise.util.printable import plain
 
 
 def print_environments(rows: list[dict[str, Any]], console: Console) -> None:

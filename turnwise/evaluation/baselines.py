@@ -22,9 +22,9 @@ from turnwise.agent.context import make_context
 from turnwise.agent.parse import split_thought
 from turnwise.agent.prompts import load_template
 from turnwise.agent.text import goal_of, well_formed
-from turnwise.api import choose_panel, report_faults, says_how, settings_of, source_config
 from turnwise.collect.collector import Collector, Start
 from turnwise.collect.model_policy import ModelPolicy
+from turnwise.collect.panel import Evaluation, Share, evaluation_of, run_panel
 from turnwise.collect.plan import panel_starts
 from turnwise.collect.players import ASK_EXPERT, Advised
 from turnwise.collect.warmstart import has_expert
@@ -36,10 +36,11 @@ from turnwise.envs import registry
 from turnwise.envs.base import Observation
 from turnwise.envs.registry import portable
 from turnwise.envs.scripts import Play, Reset, play_all
-from turnwise.evaluation.panel import Evaluation, Share, evaluation_of, run_panel
-from turnwise.report.progress import Reporter
+from turnwise.runs.reporter import Reporter
 from turnwise.setup.arguments import Given
 from turnwise.setup.build import agent_settings
+from turnwise.setup.measure import choose_panel, report_faults, says_how, settings_of
+from turnwise.setup.source import source_config
 from turnwise.setup.system import System
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
@@ -97,7 +98,7 @@ def evaluate(
         else:
             result = run_panel(system.collector(warmth), panel, seed, repeats)
         reporter.end()
-        report_faults(result, reporter, system.faults)
+        report_faults(result, reporter.note, system.faults)
         result.settings = settings
         return result
     finally:

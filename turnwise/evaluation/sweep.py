@@ -21,9 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from turnwise.config.recipes import content_hash, read_recipe, to_toml, toml_value
+from turnwise.config.recipes import read_recipe
 from turnwise.config.schema import Config
 from turnwise.config.trust import remember
+from turnwise.config.writing import content_hash, to_toml, toml_value
 from turnwise.evaluation.grid import points, read_grid
 from turnwise.runs.folder import CONFIG, METRICS, SUMMARY
 from turnwise.setup.early import check_trainable
@@ -144,7 +145,7 @@ def inspect(job: Job) -> None:
 
 def _difference(there: Config, asked: Config) -> str:
     """The first keys in which two recipes differ, in words."""
-    from turnwise.report.records import flatten
+    from turnwise.runs.records import flatten
 
     one, two = (flatten(config.model_dump(mode="json", exclude={"name", "out"})) for config in (there, asked))
     keys = [key for key in sorted({*one, *two}) if one.get(key) != two.get(key)]
@@ -217,7 +218,7 @@ class Sweep:
         environment = os.environ | {CORES: str(self.threads)}
         if self.asked or told():
             environment["OMP_NUM_THREADS"] = str(self.threads)  # otherwise each run chooses among its cores by its model's size
-        command = [sys.executable, "-m", "turnwise.cli.app", "train", "--resume", str(job.folder)]
+        command = [sys.executable, "-m", "turnwise", "train", "--resume", str(job.folder)]
         with (job.folder / LOG).open("ab") as log:
             job.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True

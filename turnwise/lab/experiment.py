@@ -18,6 +18,7 @@ from turnwise.lab.sweeps import ALIASING, RECURRENCE, SKILL, aliasing_sweep, rec
 from turnwise.lab.training import Schedule, train_case
 from turnwise.util.errors import MissingExtra, TurnwiseError
 from turnwise.util.files import write_text_atomically
+from turnwise.util.version import VERSION
 
 FORMAT = 1
 Advance = Callable[[str], None]
@@ -124,8 +125,6 @@ def read_lines(settings: Settings, case: Case) -> tuple[list[Line], dict[str, st
 
 
 def _header(settings: Settings, cases: Sequence[Case], lines: Sequence[Line], left_out: dict[str, str]) -> dict[str, Any]:
-    from turnwise import __version__
-
     shown = (settings.shown_size, settings.budget, settings.seeds, settings.seed)
     described = {
         case.label: {
@@ -142,7 +141,7 @@ def _header(settings: Settings, cases: Sequence[Case], lines: Sequence[Line], le
     ]
     kept = {**asdict(settings), "shown_size": settings.shown_size, "training_seeds": settings.training_seeds}
     kept["schedule"] = asdict(Schedule(iterations=settings.iterations))
-    return {"format": FORMAT, "turnwise": __version__, "settings": kept, "problems": described, "lines": named, "left_out": left_out}
+    return {"format": FORMAT, "turnwise": VERSION, "settings": kept, "problems": described, "lines": named, "left_out": left_out}
 
 
 def rounded(value: Any) -> Any:

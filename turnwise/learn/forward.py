@@ -25,11 +25,11 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from turnwise.engines.rotary import Stretching
 from turnwise.learn.fused import FusedStack, reason_against
 from turnwise.learn.logprobs import Head, token_logprobs
 from turnwise.learn.packing import Packed, starts_of
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.rotary import Stretching
 
 NAME = "turnwise_packed"
 MAX_KERNEL_HEAD = 256  # the largest head that the variable-length kernel takes

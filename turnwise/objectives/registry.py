@@ -17,6 +17,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from torch import Tensor
@@ -45,10 +46,8 @@ CorrectionFunction = Callable[..., Correction]
 
 def _load() -> None:
     """Import every file of this folder: that is where the built-in ones register themselves."""
-    import turnwise.objectives as room
-
-    for module in pkgutil.iter_modules(room.__path__):
-        importlib.import_module(f"{room.__name__}.{module.name}")
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        importlib.import_module(f"{__package__}.{module.name}")
 
 
 algorithms: Registry[Objective] = Registry("objective", _load)

@@ -10,8 +10,8 @@ from typing import Any
 from turnwise.pages.recipe import shown
 from turnwise.pages.shelf import read_recipe
 from turnwise.report.groups import ABSENT, gathered
-from turnwise.report.records import Record, flatten
 from turnwise.runs.folder import plain
+from turnwise.runs.records import Record, flatten
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.secret import redacted
 

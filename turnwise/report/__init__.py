@@ -1,1 +1,1 @@
-"""What a person sees: tables now; metrics, trackers, statistics and pages as they come."""
+"""What a person sees of runs: tables, pictures, warnings, progress."""

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 from rich.console import Group as Rendered
 
-from turnwise.evaluation import statistics
-from turnwise.evaluation.statistics import Interval
 from turnwise.report.efficiency import Cost, Curve, cost_until, mean_curve
 from turnwise.report.groups import Group, grouped
-from turnwise.report.records import Record, find, read
 from turnwise.report.tracks import Track, TypeOfTask, check_metrics, tracks, types
+from turnwise.runs.records import Record, find, read
+from turnwise.util import statistics
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically
+from turnwise.util.statistics import Interval
 
 LEVEL = 0.05
 

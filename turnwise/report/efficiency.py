@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from turnwise.evaluation.statistics import Interval, t_interval
-from turnwise.report.records import Point
+from turnwise.runs.records import Point
+from turnwise.util.statistics import Interval, t_interval
 
 MEASURES = ("iteration", "turns", "tokens", "seconds")
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turnwise.report.records import Panel, Record
+from turnwise.runs.records import Panel, Record
 from turnwise.util.errors import TurnwiseError
 
 # Keys that say where things lie, how often one looks, or how much fits into memory: never what is learned.

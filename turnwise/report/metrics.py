@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from turnwise.evaluation.panel import Evaluation
+from turnwise.collect.panel import Evaluation
 
 
 def numbers(prefix: str, values: Mapping[str, Any]) -> dict[str, float]:

@@ -1,16 +1,14 @@
 """What a person sees while a run is going on: a live panel in a terminal, plain lines anywhere else.
 
-The loop tells a `Reporter` what happens; a reporter only shows. The plain `Reporter` itself shows nothing.
+The loop tells a `Reporter` (runs/reporter.py) what happens; those of this file show it.
 """
 
 from __future__ import annotations
 
 import io
 import math
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -21,40 +19,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from turnwise.runs.reporter import Reporter
 from turnwise.util.console import Console
-from turnwise.util.terminal import plain
+from turnwise.util.printable import plain
 
 BARS = " ▁▂▃▄▅▆▇█"
-
-
-class Reporter:
-    """Told by the loop what happens. This one shows nothing: what tests and scripts want, and the base of those that show something."""
-
-    def begin(self, title: str, iterations: int, done: int) -> None: ...
-
-    def phase(self, name: str, total: int | None = None) -> None: ...
-
-    def expect(self, amount: int) -> None: ...  # the phase will make so many attempts more than it has said
-
-    def advance(self, amount: int = 1) -> None: ...  # attempts that are over
-
-    def iteration(self, number: int, metrics: Mapping[str, Any]) -> None: ...
-
-    def note(self, text: str) -> None: ...
-
-    def end(self) -> None: ...
-
-
-@contextmanager
-def told_after(seconds: float, say: Callable[[str], None], text: str) -> Iterator[None]:
-    """Says the text once if what is inside takes longer than that."""
-    timer = threading.Timer(seconds, say, [text])
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def sparkline(values: list[float], width: int = 40) -> str:

@@ -9,13 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 from turnwise.util.console import Console
-from turnwise.util.terminal import plain
+from turnwise.util.printable import plain
 
 SHOWN = ("loss", "grad_norm", "kl_old_k3", "kl_ref_k3", "entropy", "steps", "kl_after", "weights_moved")
 
 
 def show(console: Console, found: Mapping[str, Any]) -> None:
-    """Everything that `turnwise.runs.replay.replay` found."""
+    """Everything that `turnwise.evaluation.replay.replay` found."""
 
     def say(text: str) -> None:
         console.print(Text(text), soft_wrap=True)

@@ -8,8 +8,8 @@ from typing import Any
 from turnwise.config.schema import Config
 from turnwise.report.progress import duration
 from turnwise.runs.folder import Run
-from turnwise.runs.state import State
-from turnwise.util.terminal import plain
+from turnwise.setup.state import State
+from turnwise.util.printable import plain
 
 
 def summarise_run(metrics: Sequence[Mapping[str, Any]], state: State, config: Config, run: Run) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from rich.console import Group as Rendered
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from turnwise.evaluation.statistics import Interval
 from turnwise.report.efficiency import MEASURES, Cost
 from turnwise.report.progress import duration
 from turnwise.util.console import Console
+from turnwise.util.statistics import Interval
 
 if TYPE_CHECKING:
     from turnwise.report.comparison import Comparison, Pair

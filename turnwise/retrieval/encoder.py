@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from turnwise.engines.rotary import Stretching
 from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise.util.rotary import Stretching
 
 Floats = NDArray[np.float32]
 Step = Callable[[torch.Tensor], torch.Tensor]

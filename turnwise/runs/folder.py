@@ -21,7 +21,6 @@ import tomllib
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +35,7 @@ from turnwise.util.terminal import command
 from turnwise.util.unpack import packed_lines
 
 if TYPE_CHECKING:
-    from turnwise.evaluation.panel import Evaluation
-    from turnwise.report.warnings import Watch
+    from turnwise.collect.panel import Evaluation
 
 CONFIG, METRICS, SUMMARY, WARNINGS = "config.toml", "metrics.jsonl", "summary.json", "warnings.jsonl"
 DEEPEST_INFO, LARGEST_INFO = 100, 10**300
@@ -167,13 +165,6 @@ class Run:
         """What was wrong on the way, oldest first."""
         return self._records(WARNINGS)
 
-    @cached_property
-    def watch(self) -> Watch:
-        """Who looks at the metrics after every iteration; it knows what was said before."""
-        from turnwise.report.warnings import Watch
-
-        return Watch(self)
-
     def _records(self, name: str) -> list[dict[str, Any]]:
         path = self.folder / name
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []  # damage is found line by line
@@ -209,7 +200,6 @@ class Run:
                 text = logs[name] if logs is not None else self._lines_until(name, logged)
                 self._put_back(name, text, say)
                 self._logs[name] = text.splitlines(keepends=True)
-            self.__dict__.pop("watch", None)
             for part, last in (("rollouts", iteration), ("evals", logged)):
                 for path in self._numbered(part):
                     if int(path.name.split(".")[0]) > last:

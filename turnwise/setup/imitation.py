@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from turnwise.collect.collector import Start
 from turnwise.collect.plan import Plan
-from turnwise.config.schema import Sft
+from turnwise.config.sections import Sft
 from turnwise.data.rollouts import Trajectory
 from turnwise.learn.settings import OptimiserSettings
 from turnwise.learn.sft import SftSettings, warm_start

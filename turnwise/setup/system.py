@@ -17,10 +17,12 @@ from turnwise.agent.vision import Vision
 from turnwise.collect.collector import Collector, Start
 from turnwise.collect.faults import FaultWatch, spoilt
 from turnwise.collect.model_policy import ModelPolicy
+from turnwise.collect.panel import Evaluation, check_disjoint, run_panel
 from turnwise.collect.plan import Gathered, Plan, dynamic, plain
 from turnwise.collect.rewards import Rewards, Term
 from turnwise.collect.warmstart import chance_trajectories, demonstrated, expert_trajectories, has_expert, lists_actions
-from turnwise.config.schema import Config, Sft
+from turnwise.config.schema import Config
+from turnwise.config.sections import Sft
 from turnwise.data.rollouts import Rollouts, Trajectory
 from turnwise.data.tasks import TaskSet
 from turnwise.engines.base import Engine, Sampling
@@ -30,15 +32,14 @@ from turnwise.envs.locate import REWARD, load_reference
 from turnwise.envs.look import LOOKS, first_look
 from turnwise.envs.pool import Pool
 from turnwise.envs.scripts import Limits
-from turnwise.evaluation.panel import Evaluation, check_disjoint, run_panel
 from turnwise.learn import models
 from turnwise.learn.learner import Learner
 from turnwise.learn.values import targets_of
-from turnwise.report.progress import told_after
 from turnwise.runs.exchange import read_trajectories
 from turnwise.setup.build import agent_settings, build_engine, build_learner, build_server, engine_options, know_credit
 from turnwise.setup.imitation import imitate
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.notice import told_after
 from turnwise.util.seeds import derive
 
 DEFAULT_MAX_TURNS = 50

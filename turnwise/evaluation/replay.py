@@ -21,7 +21,7 @@ from turnwise.config.recipes import parse_override
 from turnwise.config.schema import Config
 from turnwise.data.rollouts import Rollouts
 from turnwise.envs.locate import is_reference
-from turnwise.report.agreement import agreement, biggest_differences
+from turnwise.evaluation.agreement import agreement, biggest_differences
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.stored import stored_rollouts, stored_trajectories
 from turnwise.setup.build import know_credit

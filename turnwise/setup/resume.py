@@ -15,9 +15,9 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from turnwise.config.recipes import to_toml
 from turnwise.config.schema import Config
 from turnwise.config.trust import remember, unknown_code
+from turnwise.config.writing import to_toml
 from turnwise.learn.checkpoint import by_step
 from turnwise.runs.folder import CONFIG, SUMMARY, Run
 from turnwise.setup.build import learner_settings

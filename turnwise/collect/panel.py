@@ -12,8 +12,8 @@ from turnwise.collect.collector import Collector
 from turnwise.collect.plan import panel_starts
 from turnwise.data.rollouts import LARGEST_REWARD, Trajectory
 from turnwise.data.tasks import TaskSet
-from turnwise.evaluation.statistics import effective_attempts, wilson
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.statistics import effective_attempts, wilson
 
 
 @dataclass(frozen=True)

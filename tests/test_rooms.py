@@ -1,0 +1,118 @@
+"""The order of rooms in docs/design.md: who may import whom, no circles, and nothing loose at the top of the package."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+from conftest import ROOT
+from test_docs import DESIGN, section, tables
+
+PACKAGE = ROOT / "turnwise"
+TOP = ("train", "api")  # in this order, above the rooms and below the command line
+ENTRANCES = ("turnwise", "turnwise.__main__")  # import what they like, and are imported by nobody
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name."""
+    parts = {path: path.relative_to(ROOT).with_suffix("").parts for path in sorted(PACKAGE.rglob("*.py"))}
+    return {".".join(part).removesuffix(".__init__"): path for path, part in parts.items()}
+
+
+def nearest(name: str, known: Mapping[str, object]) -> str:
+    """The module that a dotted name lies in: `turnwise.util.files.inside` lies in `turnwise.util.files`."""
+    while name and name not in known:
+        name = name.rpartition(".")[0]
+    return name
+
+
+def imported(source: str) -> Iterator[str]:
+    """What a source imports by dotted name, anywhere in it; what only a type checker imports does not count."""
+    tree = ast.parse(source)
+    unseen: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            unseen |= {id(inner) for part in node.body for inner in ast.walk(part)}
+    for node in ast.walk(tree):
+        if id(node) in unseen:
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+@cache
+def imports() -> dict[str, set[str]]:
+    """Module → the modules of this package that it imports."""
+    found = {}
+    for name, path in modules().items():
+        own = {nearest(other, modules()) for other in imported(path.read_text(encoding="utf-8")) if other.split(".")[0] == "turnwise"}
+        found[name] = own - {name}
+    return found
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else module
+
+
+@cache
+def rooms() -> dict[str, set[str]]:
+    """Room → what it never imports although it lies below, from the ground up, as the design has it."""
+    rows = tables(section(DESIGN, "The rooms"))[0]
+    return {row["room"].strip("`/").split("/")[1]: set(re.findall(r"`(\w+)`", row["never imports"])) for row in rows}
+
+
+def in_circles(graph: Mapping[str, set[str]]) -> list[str]:
+    """The modules that import each other, directly or by way of others, and those on the way between them."""
+    left = dict(graph)
+    while True:  # what imports nothing that is left, or is imported by nothing that is left, is in no circle
+        apart = {name for name, found in left.items() if not found & left.keys()}
+        apart |= left.keys() - set().union(*left.values())
+        if not apart:
+            return sorted(left)
+        left = {name: found for name, found in left.items() if name not in apart}
+
+
+def test_the_table_names_every_room() -> None:
+    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert set(rooms()) == folders, "the table of rooms in docs/design.md is not the folders of turnwise/"
+    assert list(rooms())[-1] == "cli"
+
+
+def test_nothing_lies_loose_at_the_top_of_the_package() -> None:
+    assert {path.name for path in PACKAGE.glob("*.py")} == {"__init__.py", "__main__.py", *(f"{name}.py" for name in TOP)}
+
+
+def test_a_room_imports_only_from_rooms_below_it() -> None:
+    *below, cli = rooms()
+    rank = {room: place for place, room in enumerate([*below, *TOP, cli])}
+    wrong = [
+        f"{module} imports {other}"
+        for module, found in imports().items()
+        if module not in ENTRANCES
+        for other in sorted(found)
+        if other in ENTRANCES or rank[room_of(other)] > rank[room_of(module)]
+    ]
+    assert not wrong, "against the order of rooms in docs/design.md:\n" + "\n".join(wrong)
+
+
+def test_no_modules_import_each_other() -> None:
+    assert not in_circles(imports())
+
+
+def test_a_circle_would_be_found() -> None:
+    assert in_circles({"a": {"b"}, "b": {"c", "d"}, "c": {"b"}, "d": set(), "e": {"a"}}) == ["b", "c"]
+    assert not in_circles({"a": {"b"}, "b": {"c"}, "c": set()})
+
+
+def test_rooms_never_import_what_the_table_forbids() -> None:
+    for name, path in modules().items():
+        never = rooms().get(room_of(name), set())
+        parts = [other.split(".") for other in imported(path.read_text(encoding="utf-8"))]
+        found = {part[1] if part[0] == "turnwise" and len(part) > 1 else part[0] for part in parts} & never
+        assert not found, f"{path.relative_to(ROOT)} imports {found}; see docs/design.md"

@@ -1,0 +1,94 @@
+"""Who plays: the config and the weights of a run, a model folder, a recipe or a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from turnwise.config import objects
+from turnwise.config.schema import Config, overridden
+from turnwise.learn import checkpoint
+from turnwise.runs.folder import CONFIG, Run
+from turnwise.runs.result import Result
+from turnwise.setup.arguments import Given, RecipeLike, as_recipe
+from turnwise.setup.system import System
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.lock import Lock
+
+PATIENCE = 600.0  # seconds for another evaluation of the same unfinished run to write out its weights
+
+
+def source_config(
+    source: RecipeLike | Result | None,
+    given: Given | None,
+    overrides: Mapping[str, Any],
+    trust: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> tuple[Config, Path | None]:
+    """The config and the model folder that `evaluate` means: a run's own, a model folder with the defaults, a recipe with the model that
+    it names, or a server. Code that a run from elsewhere names is only for who trusts it."""
+    given = given or Given()
+
+    def resolved(recipe: RecipeLike | None, **more: Any) -> Config:
+        values, changes, name = as_recipe(recipe, given, overrides)
+        return overridden(values, {**more, **changes}, name)
+
+    if source is None:
+        if overrides.get("engine.name") != "openai":
+            raise TurnwiseError("say what to evaluate: a run, a model folder, a recipe, or a server (engine.name=openai)")
+        if given.env is None and given.prompts is None and "env.name" not in overrides:
+            raise TurnwiseError("say which environment the server's model should play (env=…)")
+        return resolved(None), None
+    if isinstance(source, Mapping | Config):
+        return resolved(source), None
+    path = source.folder if isinstance(source, Result) else Path(source)
+    if path.suffix == ".toml":
+        return resolved(path).trusted(trust), None
+    if (path / CONFIG).is_file():
+        run = Run.open(path)
+        config = resolved(path / CONFIG).trusted(trust, run.folder)
+        objects.keep(path, objects.names_in(config.model_dump(mode="json")), say, write=False)
+        return config, None if config.engine.name == "openai" else model_of(run, config)
+    if not (path / "config.json").is_file():
+        raise TurnwiseError(f"{path} is neither a run (no {CONFIG}) nor a model folder (no config.json)")
+    if given.env is None and given.prompts is None:
+        raise TurnwiseError(f"{path} is a model: say which environment it should play (env=…)")
+    return resolved(None, **{"model.path": str(path)}), path
+
+
+def model_of(run: Run, config: Config) -> Path:
+    """The trained model of a run; made from its last checkpoint where the run is not finished."""
+    if (run.model / "config.json").is_file():
+        return run.model
+    folder = run.folder / "from-checkpoint"  # apart from what the run itself may be writing just now
+    folder.mkdir(exist_ok=True)
+    lock = Lock(folder, "eval", patience=PATIENCE)
+    try:
+        return write_weights(run, config, folder / "model")
+    finally:
+        lock.release()
+
+
+def write_weights(run: Run, config: Config, out: Path, merged: bool = True, best: bool = False) -> Path:
+    """A checkpoint's weights as a model folder, in place of what was there."""
+    path = checkpoint.best(run.checkpoints) if best else None
+    found = checkpoint.load(path) if path is not None else checkpoint.latest_good(run.checkpoints)
+    if found is None:
+        trained = f"its trained model lies in {run.model}" if run.model.is_dir() else "there is nothing to export"
+        raise TurnwiseError(f"{run.folder} has no checkpoint: {trained}")
+    if best and path is None:
+        raise TurnwiseError(f"none of the checkpoints of {run.folder} was evaluated, so the best is not known: leave --best out")
+    system = _without_environment(run, config)
+    system.learner.load_state(found.tensors, found.state["learner"])
+    return system.learner.save_model(out, merged=merged, tokenizer=system.preprocessor)
+
+
+def _without_environment(run: Run, config: Config) -> System:
+    """The parts of a run as far as its weights go. A tiny model's words come from the run's folder; only a run that does not keep them
+    (interrupted before its first iteration) has to play its environment, and is then asked about like any other."""
+    if config.model.path is not None:
+        return System(config, plays=False)
+    if (run.tokenizer / "tokenizer.json").is_file():
+        return System(config, words=run.file("tokenizer"), plays=False)
+    return System(config.trusted(folder=run.folder))
