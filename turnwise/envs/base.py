@@ -3,7 +3,8 @@
 An environment plays one task at a time. The task fixes the initial state; `seed` drives all chance after it. Calling `step` before
 `reset` or after the end raises `EpisodeOver`. Optional members, used where present: `close()`, `tasks(split) -> TaskSet`,
 `max_turns`, and `expert(task) -> list of actions` or `expert_action() -> the best action now` (None where nothing can be won any more), and
-`scripted_action() -> what a simple rule would do that sees no more than an agent`.
+`scripted_action() -> what a simple rule would do that sees no more than an agent`. An environment with `snapshot` and `restore` is
+`Restorable`: an attempt can start from the middle of another one without playing its actions again.
 """
 
 from __future__ import annotations
@@ -71,3 +72,19 @@ class Env(Protocol):
     def reset(self, task: Task, seed: int = 0) -> Observation: ...
 
     def step(self, action: str) -> Transition: ...
+
+
+@runtime_checkable
+class Restorable(Protocol):
+    """The two optional methods that spare a branch the replay of its past.
+
+    `snapshot` keeps where the running attempt stands: a few kilobytes of JSON or another safe encoding, never a pickle; None where this
+    state cannot be kept. It changes nothing. Before `reset` and after the end it raises `EpisodeOver`. `restore` puts any instance of
+    the same environment there, also one that was never reset, and returns the observation where the agent stands: the same text, actions
+    and anchor. `step` then goes on exactly as it would have gone on there, chance included. What is not a snapshot of this environment
+    with these options is refused with a `TurnwiseError`. `snapshots.py` has the usual encoding.
+    """
+
+    def snapshot(self) -> bytes | None: ...
+
+    def restore(self, state: bytes) -> Observation: ...
