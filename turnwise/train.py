@@ -49,7 +49,7 @@ def loop(run: Run, system: System, state: State, reporter: Reporter, interrupted
             with clock("credit"):
                 rollouts = system.annotate(trajectories, Rollouts.from_trajectories(trajectories))
                 advantages = credit.assign(config.credit.name, rollouts, **config.credit.options)
-                metrics |= numbers("credit", credit.diagnose(rollouts) | credit.sizes(advantages.values))
+                metrics |= numbers("credit", credit.observe(config.credit.name, config.credit.options, rollouts, advantages.values))
             with clock("update"):
                 progress = state.iteration / config.iterations
                 metrics |= numbers(

@@ -19,9 +19,10 @@ from turnwise.adapters.base import Success, load, plain_values, turn_limit, well
 from turnwise.adapters.spaces import Named, actions_of, has_words, is_picture, words_of
 from turnwise.adapters.toystates import board, is_small_classic, plain, remember, remembered
 from turnwise.adapters.toytext import Words, drawing, words_for
+from turnwise.config.kinds import GYM
+from turnwise.config.loading import load_reference
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.envs.locate import GYM, load_reference
 from turnwise.envs.snapshots import pack, restoring, unpack
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive

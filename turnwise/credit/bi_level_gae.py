@@ -22,7 +22,7 @@ from turnwise.data.rollouts import Rollouts
 from turnwise.util.errors import TurnwiseError
 
 
-@register("bi_level_gae", paper="Wang et al. 2025, RAGEN, arXiv 2504.20073")
+@register("bi_level_gae", paper="Wang et al. 2025, RAGEN, arXiv 2504.20073", needs=("token.value",))
 def bi_level_gae(
     r: Rollouts,
     *,

@@ -6,6 +6,8 @@ options, which mean the same here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,11 +17,14 @@ from numpy.typing import NDArray
 from turnwise.credit.anchor_groups import anchor_groups
 from turnwise.credit.gigpo import step_credit
 from turnwise.credit.grpo import episode_credit
-from turnwise.credit.registry import algorithms
+from turnwise.credit.registry import algorithms, parts
 from turnwise.credit.segments import discounted_returns, episode_returns, is_constant, pair, segment_count, trajectory_groups
 from turnwise.data.anchors import Ints
 from turnwise.data.rollouts import Rollouts
+from turnwise.util.errors import TurnwiseError
 
+OF_STATES = ("gamma", "anchors", "threshold", "linkage")  # what a return and a state are
+OF_STEPS = ("step_credit_share", "step_to_episode")
 BINS = (1, 2, 4, 8, 16, 32, 64)  # lower edges of the histogram of anchor-group sizes
 
 
@@ -69,6 +74,27 @@ def diagnose(rollouts: Rollouts, **options: Any) -> dict[str, Any]:
         "constant_group_share": float(constant.mean()),
         "invalid_share": float((~r.valid).mean()),
     }
+
+
+def explaining(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of an algorithm's options that `explain` and `diagnose` take and that mean the same there: what a return is, which turns start
+    from the same state, how credit is normalised. Of an algorithm that is not known here, those that it probably shares."""
+    explained, own = algorithms["gigpo"], algorithms.known(name)
+    try:
+        if own is None:
+            return {key: explained.options[key].check(value, name) for key, value in options.items() if key in OF_STATES}
+        bound = own.bind(options, algorithms.kind)
+    except TurnwiseError:  # another algorithm may mean something else by the same name
+        return {}
+    plain = {key: replace(option, default=None) for key, option in explained.options.items()}
+    return {key: bound[key] for key, option in own.options.items() if plain.get(key) == replace(option, default=None)}
+
+
+def observe(name: str, options: Mapping[str, Any], rollouts: Rollouts, values: Any) -> dict[str, Any]:
+    """What a run logs of its credit: `sizes` of its own, and what `diagnose` says with the algorithm's own options. Numbers about step
+    credit are left out where the algorithm has none."""
+    found = diagnose(rollouts, **explaining(name, options)) | sizes(values)
+    return found if "step" in parts(name) else {key: value for key, value in found.items() if key not in OF_STEPS}
 
 
 def sizes(credit: Any) -> dict[str, float]:

@@ -23,7 +23,7 @@ from turnwise.data.rollouts import Floats, Rollouts
 from turnwise.util.errors import TurnwiseError
 
 
-@register("gae", paper="Schulman et al. 2016, arXiv 1506.02438; PPO: Schulman et al. 2017, arXiv 1707.06347")
+@register("gae", paper="Schulman et al. 2016, arXiv 1506.02438; PPO: Schulman et al. 2017, arXiv 1707.06347", needs=("{level}.value",))
 def gae(
     r: Rollouts,
     *,

@@ -33,6 +33,7 @@ StepWeight = Annotated[float, Help("weight ω of the step credit beside the epis
     "gigpo",
     paper="Feng et al. 2025, Group-in-Group Policy Optimization, arXiv 2505.10978",
     parts={"episode": "episode_weight", "step": "omega"},
+    needs=("group.peers",),
 )
 def gigpo(
     r: Rollouts,

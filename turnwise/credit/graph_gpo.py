@@ -32,6 +32,7 @@ from turnwise.data.rollouts import NOISE, Bools, Floats, Rollouts, ragged
     "graph_gpo",
     paper="Graph-based Group Policy Optimization, 2026, arXiv 2605.26684",
     parts={"episode": "episode_weight", "step": "omega"},
+    needs=("group.peers",),
 )
 def graph_gpo(
     r: Rollouts,

@@ -27,7 +27,9 @@ from turnwise.data.anchors import Ints
 from turnwise.data.rollouts import Bools, Floats, Rollouts
 
 
-@register("hgpo", paper="He et al. 2026, Hierarchy-of-Groups Policy Optimization, arXiv 2602.22817", parts={"step": None})
+@register(
+    "hgpo", paper="He et al. 2026, Hierarchy-of-Groups Policy Optimization, arXiv 2602.22817", parts={"step": None}, needs=("group.peers",)
+)
 def hgpo(
     r: Rollouts,
     *,

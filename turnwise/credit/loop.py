@@ -18,7 +18,11 @@ from turnwise.credit.segments import Norm, Penalty, Weighting
 from turnwise.data.rollouts import Floats, Rollouts
 
 
-@register("loop", paper="Chen et al. 2025, Reinforcement Learning for Long-Horizon Interactive LLM Agents, arXiv 2502.01600")
+@register(
+    "loop",
+    paper="Chen et al. 2025, Reinforcement Learning for Long-Horizon Interactive LLM Agents, arXiv 2502.01600",
+    needs=("group.peers",),
+)
 def loop(
     r: Rollouts,
     *,

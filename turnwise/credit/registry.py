@@ -28,6 +28,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from turnwise.config.kinds import CREDIT
 from turnwise.config.options import Entry, Registry
 from turnwise.data.rollouts import Floats, Rollouts, ragged
 from turnwise.util.errors import TurnwiseError
@@ -42,7 +43,7 @@ def _load() -> None:
         importlib.import_module(f"{__package__}.{module.name}")
 
 
-algorithms: Registry[CreditFunction] = Registry("credit algorithm", _load)
+algorithms: Registry[CreditFunction] = Registry("credit algorithm", _load, CREDIT)
 register = algorithms.register
 
 
@@ -58,9 +59,10 @@ def assign(name: str, rollouts: Rollouts, **options: Any) -> Credit:
 
 
 def parts(name: str) -> tuple[str, ...]:
-    """What an algorithm's credit is the sum of, as far as it says so; nothing for one that is not known here. Pages and warnings speak of
-    step credit only where this holds `step`."""
-    return tuple(algorithms[name].parts) if name in algorithms else ()
+    """What an algorithm's credit is the sum of, as far as it says so; nothing for one that is not known here, for which no code is
+    imported. Pages and warnings speak of step credit only where this holds `step`."""
+    known = algorithms.known(name)
+    return tuple(known.parts) if known is not None else ()
 
 
 def split(name: str, rollouts: Rollouts, **options: Any) -> dict[str, tuple[Floats, float]]:

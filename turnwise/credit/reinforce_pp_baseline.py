@@ -16,7 +16,7 @@ from turnwise.credit.segments import EPSILON, Norm, Penalty, Weighting, episode_
 from turnwise.data.rollouts import Floats, Rollouts
 
 
-@register("reinforce_pp_baseline", paper="Hu et al. 2025, REINFORCE++, arXiv 2501.03262")
+@register("reinforce_pp_baseline", paper="Hu et al. 2025, REINFORCE++, arXiv 2501.03262", needs=("group.peers",))
 def reinforce_pp_baseline(
     r: Rollouts, *, norm: Norm = "std", weighting: Weighting = "trajectory", invalid_penalty: Penalty = 0.0
 ) -> Floats:

@@ -25,6 +25,7 @@ from typing import Any, Literal
 
 from turnwise.agent.control import Control, each_text, unbordered
 from turnwise.engines.base import Finish, Request, Response
+from turnwise.engines.registry import register
 from turnwise.engines.reports import read_report, refuse, report_columns
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.secret import redact
@@ -83,8 +84,11 @@ class Server:
         return key
 
 
+@register("openai")
 class OpenAIEngine:
-    """`tokenizer` decodes prompts (form `text`) and re-encodes responses for the records; chat needs none."""
+    """A server that speaks the OpenAI protocol, for evaluation alone.
+
+    `tokenizer` decodes prompts (form `text`) and re-encodes responses for the records; chat needs none."""
 
     def __init__(self, server: Server, tokenizer: Any = None):
         if server.form == "text" and tokenizer is None:

@@ -29,6 +29,7 @@ from torch import Tensor
 from turnwise.agent.vision import Vision
 from turnwise.engines.base import Finish, Request, Response
 from turnwise.engines.module import evaluating, forward_parameters, load_weights, longest
+from turnwise.engines.registry import register
 from turnwise.engines.reports import COLUMNS
 from turnwise.engines.rowcache import Prefix, RowCache, from_prefixes
 from turnwise.engines.sampling import Columns, Noted, draw, frozen, measure, reports_of
@@ -57,8 +58,11 @@ class Row:
     version: int = -1
 
 
+@register("transformers")
 class TransformersEngine:
-    """`max_length` bounds prompt and response together (default: what the model was made for). `prefill_tokens` bounds how many prompt
+    """Generation for any causal language model that transformers knows.
+
+    `max_length` bounds prompt and response together (default: what the model was made for). `prefill_tokens` bounds how many prompt
     tokens, padding included, one forward takes. `autocast` computes in another dtype than the weights have. The tokenizer is needed for
     stop strings, and names the end token; `stop_token_ids` replaces the end tokens that tokenizer and model name. `vision` is the
     processor of a model that sees. One thread alone."""

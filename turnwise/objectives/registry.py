@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from turnwise.config.kinds import IMPORTANCE, OBJECTIVE
 from turnwise.config.options import Registry
 
 
@@ -50,8 +51,8 @@ def _load() -> None:
         importlib.import_module(f"{__package__}.{module.name}")
 
 
-algorithms: Registry[Objective] = Registry("objective", _load)
-corrections: Registry[CorrectionFunction] = Registry("importance correction", _load)
+algorithms: Registry[Objective] = Registry("objective", _load, OBJECTIVE)
+corrections: Registry[CorrectionFunction] = Registry("importance correction", _load, IMPORTANCE)
 
 register = algorithms.register
 register_correction = corrections.register

@@ -19,7 +19,7 @@ from turnwise.collect.faults import FaultWatch, spoilt
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.panel import Evaluation, check_disjoint, run_panel
 from turnwise.collect.plan import Gathered, Plan, dynamic, plain
-from turnwise.collect.rewards import Rewards, Term
+from turnwise.collect.rewards import Rewards, find_term
 from turnwise.collect.warmstart import chance_trajectories, demonstrated, expert_trajectories, has_expert, lists_actions
 from turnwise.config.schema import Config
 from turnwise.config.sections import Sft
@@ -28,7 +28,6 @@ from turnwise.data.tasks import TaskSet
 from turnwise.engines.base import Engine, Sampling
 from turnwise.envs import registry
 from turnwise.envs.blame import EnvironmentFault
-from turnwise.envs.locate import REWARD, load_reference
 from turnwise.envs.look import LOOKS, first_look
 from turnwise.envs.pool import Pool
 from turnwise.envs.scripts import Limits
@@ -186,7 +185,7 @@ class System:
     @cached_property
     def rewards(self) -> Rewards:
         """The environment's reward, scaled, and the user's own terms."""
-        terms = [Term(term.name, load_reference(term.function, REWARD), term.weight) for term in self.config.reward]
+        terms = [find_term(term.name, term.function, term.weight, term.options) for term in self.config.reward]
         return Rewards(self.config.env.reward_scale, terms)
 
     def sampling(self, temperature: float | None = None) -> Sampling:

@@ -26,6 +26,7 @@ from turnwise.engines.native.memory import make_runner
 from turnwise.engines.native.pages import Chain, Match, Pages
 from turnwise.engines.native.rows import Result, Row, Runner, Step
 from turnwise.engines.native.weights import Weights
+from turnwise.engines.registry import register
 from turnwise.engines.reports import COLUMNS
 from turnwise.engines.stopping import StopStrings, stop_tokens
 from turnwise.util.errors import TurnwiseError
@@ -36,8 +37,11 @@ WORTH_A_STEP = 32  # tokens: for fewer in common, a row does not wait until anot
 FEWEST_PREFILL_TOKENS = 64
 
 
+@register("native")
 class NativeEngine:
-    """`model` is the learner's own module, whose weights are used in place. `max_length` bounds prompt and response together (default: what
+    """Generation with the learner's own weights in place: fast, for the Llama and Qwen families.
+
+    `model` is the learner's own module, whose weights are used in place. `max_length` bounds prompt and response together (default: what
     the model was made for); `max_batch` is how many rows run at once; `prefill_tokens` how many prompt tokens one forward takes.
     `cache_memory` is the memory for keys and values: bytes, or up to 1.0 the part of a GPU's free memory (default 0.5; on a CPU a quarter
     of all memory). `dtype` computes in another precision than the weights have, at the price of a copy. `graphs=False` runs a GPU
