@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import shared_folder
+from conftest import ROOT, shared_folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from search_data import write_data
@@ -28,13 +28,14 @@ from turnwise.collect.players import ASK_EXPERT, Advised
 from turnwise.data.tasks import Task
 from turnwise.envs import EpisodeOver, Observation, Restorable, Transition
 from turnwise.envs.prompts.env import PromptsEnv
+from turnwise.envs.search.actions import ANSWER_FORM, SEARCH_FORM
 from turnwise.envs.snapshots import pack, unpack
 
 BOUND = 8_000  # bytes
 OWN_WORDS = {
     "search[<your query>]": ("search[lamp]", "search[steel kettle \ud800]", "search[no such thing]"),
-    "search[words]": ("search[London]", "search[Ada Lovelace]"),
-    "answer[words]": ("answer[London]",),
+    SEARCH_FORM: ("search[London]", "search[Ada Lovelace]"),
+    ANSWER_FORM: ("search[rock band]", "search[mountain]", "search[London]", "answer[London]"),
 }
 
 
@@ -89,10 +90,10 @@ CASES: dict[str, Callable[[], Any]] = {
     "points24": partial(tw.make, "points24", anchor="state", faces_as_ten=False),
     "blackjack": partial(tw.make, "blackjack", rewards="gym_cards"),
     "blackjack pictures": partial(tw.make, "blackjack", observe="both", scale=1),
-    "search": partial(questions, anchor="state", topk=2),
+    "search": partial(questions, anchor="state", topk=2, max_turns=8),
     "prompts": dialogues,
     "lake": partial(gym, id="FrozenLake-v1", max_turns=12),
-    "cliff": partial(gym, id="CliffWalking-v1"),
+    "cliff": partial(gym, id="CliffWalking-v1", kwargs={"max_episode_steps": 6}, max_turns=20),
     "taxi": partial(gym, id="Taxi-v4", kwargs={"fickle_passenger": True}),
     "gym blackjack": partial(gym, id="Blackjack-v1", kwargs={"natural": True}),
 }
@@ -190,7 +191,7 @@ def test_damaged_and_foreign_snapshots_are_refused_and_harm_nothing(case: str) -
         ("ezpoints", partial(tw.make, "points24"), "environment 'points24': this is a snapshot of environment 'ezpoints'"),
         ("numberline", partial(tw.make, "numberline"), "highest=9, this environment has highest=5"),
         ("webshop", partial(shop), "Use the same options"),
-        ("search", partial(questions, anchor="state"), "topk=2, this environment has topk=3"),
+        ("search", partial(questions, anchor="state", max_turns=8), "topk=2, this environment has topk=3"),
         ("lake", partial(gym, id="FrozenLake-v1", max_turns=12, kwargs={"is_slippery": False}), "Use the same options"),
     ],
 )
@@ -286,3 +287,10 @@ class Bare:
 
     def step(self, action: str) -> Transition:
         return Transition(Observation("there"))
+
+
+def test_the_page_shows_the_committed_figures() -> None:
+    page = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
+    for name, row in json.loads((ROOT / "benchmarks" / "snapshots.json").read_text())["environments"].items():
+        times = " | ".join(f"{row[f'{part}_microseconds']:.0f}" for part in ("snapshot", "restore", "replay"))
+        assert f"| `{name}` | {row['bytes']:,}, {row['most_bytes']:,} | {times} |" in page

@@ -1,7 +1,7 @@
-"""What a batch of rollouts offers to step-level credit: the two levels turn by turn, and their statistics.
+"""Statistics of a batch for step-level credit: the two levels turn by turn, and summaries of them.
 
-`explain` says where each turn's credit comes from; `diagnose` sums it up in the numbers that every training run logs. Both take GiGPO's
-options, which mean the same here.
+`explain` shows where each turn's credit comes from; `diagnose` summarises it in the numbers that every training run logs. Both take
+GiGPO's options, with the same meaning.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BINS = (1, 2, 4, 8, 16, 32, 64)  # lower edges of the histogram of anchor-group 
 
 
 def explain(rollouts: Rollouts, **options: Any) -> dict[str, NDArray[Any]]:
-    """For each turn, in the rows' own order: `step_return` (discounted, without penalty), `episode` and `step` credit before weighting,
+    """For each turn, in the order of the rows: `step_return` (discounted, without penalty), `episode` and `step` credit before weighting,
     `anchor_group` (a dense id) and `anchor_size` (turns in that group)."""
     chosen = algorithms["gigpo"].bind(options, algorithms.kind)
     r = rollouts.in_order()
@@ -51,8 +51,8 @@ def diagnose(rollouts: Rollouts, **options: Any) -> dict[str, Any]:
     """Statistics of the anchor groups and of the two levels of credit. Shares are of turns unless the name says groups.
 
     anchor_size_histogram: "1", "2-3", "4-7" … → share of turns in anchor groups of that size. singleton_share: turns whose state no other
-    turn of the group shares. one_trajectory_share: turns in anchor groups that a single looping trajectory fills.
-    step_credit_share: turns with non-zero step credit. step_to_episode: mean |step| / mean |episode| (0 where there is no episode
+    turn of the group shares. one_trajectory_share: turns in anchor groups that contain only one, looping trajectory.
+    step_credit_share: turns with non-zero step credit. step_to_episode: mean |step| / mean |episode| (0 if there is no episode
     credit). constant_group_share: task groups whose trajectories all have the same return.
     """
     r = rollouts.in_order()
@@ -103,8 +103,8 @@ def observe(name: str, options: Mapping[str, Any], rollouts: Rollouts, values: A
 
 
 def sizes(credit: Any) -> dict[str, float]:
-    """What an algorithm's own credit looks like, over its turns (or tokens): `size`, the mean |credit|; `zero_share` and
-    `positive_share`, how many have none and how many have credit above 0."""
+    """Statistics of an algorithm's credit over its turns (or tokens): `size`, the mean |credit|; `zero_share` and `positive_share`, the
+    shares with credit 0 and above 0."""
     values = np.asarray(credit, np.float64)
     count = max(len(values), 1)
     return {
@@ -115,7 +115,7 @@ def sizes(credit: Any) -> dict[str, float]:
 
 
 def _visitors(r: Rollouts, segment: Ints, size: int) -> Ints:
-    """How many different trajectories are in each anchor group."""
+    """The number of different trajectories in each anchor group."""
     visit, visits = pair(r.trajectory, segment)
     group_of_visit = np.empty(visits, np.int64)
     group_of_visit[visit] = segment

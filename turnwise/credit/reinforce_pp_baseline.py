@@ -2,8 +2,8 @@
 
     A(τ) = (R(τ) − group mean) / (batch std of R − group mean + 1e-6)
 
-An easy task, where all returns are nearly equal, then stays small instead of being blown up by its own small deviation. The batch mean
-of what is divided is 0 by construction, so it is not subtracted again: a constant group keeps exactly 0.
+The credit of an easy task, with nearly equal returns, then stays small instead of being inflated by its own small deviation. The batch mean
+of the differences is 0 by construction, so it is not subtracted again: a constant group keeps exactly 0.
 """
 
 from __future__ import annotations

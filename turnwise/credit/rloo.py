@@ -22,7 +22,7 @@ def rloo(r: Rollouts, *, norm: Norm = "none", weighting: Weighting = "trajectory
 
 
 def leave_one_out(r: Rollouts, *, norm: str, weighting: str, invalid_penalty: float) -> Floats:
-    """Episode credit × N/(N−1). The penalty of an invalid turn is scaled only where it is part of the statistics."""
+    """Episode credit × N/(N−1). The penalty of an invalid turn is scaled only if it is part of the statistics."""
     counted = trajectory_groups(r) if weighting == "trajectory" else r.group
     count = segment_count(counted, len(r.group_labels)).astype(np.float64)
     factor = (count / np.maximum(count - 1, 1))[r.group]

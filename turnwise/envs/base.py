@@ -76,13 +76,13 @@ class Env(Protocol):
 
 @runtime_checkable
 class Restorable(Protocol):
-    """The two optional methods that spare a branch the replay of its past.
+    """The two optional methods that save a branch the replay of its past.
 
-    `snapshot` keeps where the running attempt stands: a few kilobytes of JSON or another safe encoding, never a pickle; None where this
-    state cannot be kept. It changes nothing. Before `reset` and after the end it raises `EpisodeOver`. `restore` puts any instance of
-    the same environment there, also one that was never reset, and returns the observation where the agent stands: the same text, actions
-    and anchor. `step` then goes on exactly as it would have gone on there, chance included. What is not a snapshot of this environment
-    with these options is refused with a `TurnwiseError`. `snapshots.py` has the usual encoding.
+    `snapshot` returns the state of the running attempt: a few kilobytes of JSON or another safe encoding, never a pickle; None if this
+    state cannot be saved. It changes nothing. Before `reset` and after the end it raises `EpisodeOver`. `restore` brings any instance of
+    the same environment to that state, even one that was never reset, and returns the observation there: the same text, actions and
+    anchor. Afterwards `step` continues exactly as it would have continued there, randomness included. Bytes that are not a snapshot of
+    this environment with these options raise a `TurnwiseError`. `snapshots.py` has an encoding for this.
     """
 
     def snapshot(self) -> bytes | None: ...

@@ -1,8 +1,8 @@
-"""How an attempt comes to the middle of an earlier one: from a snapshot where there is one, else by playing the recorded actions again.
+"""Bring an environment to a turn of an earlier attempt: from a snapshot if there is one, otherwise by replaying the recorded actions.
 
-A branch that starts from another state than its parent had there would be compared with turns that it has nothing to do with. So the
-anchors are compared: where the branch begins, and on the way there turn by turn. What does not arrive says where it went astray, and
-whoever asked drops the branch and counts it.
+A branch must start from the state that its parent had at that turn; otherwise it would be compared with unrelated turns. The anchors show
+whether it does: they are compared where the branch begins and, during a replay, before every turn. A failed branch reports the turn and
+both anchors. The caller drops and counts it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ SHOWN = 40  # characters of a text anchor in a message
 
 
 class Arrived(NamedTuple):
-    """How far it came. `ok`: the environment stands where the branch begins, and `result` has the observation there. Otherwise `message`
-    says in one line at which turn it went astray, and `result` is the last one."""
+    """The outcome. `ok`: the environment is in the state where the branch begins, and `result` has the observation there. Otherwise
+    `message` says in one line at which turn the states differ, and `result` is the last one."""
 
     result: Result
     ok: bool
@@ -32,8 +32,8 @@ class Arrived(NamedTuple):
 def arrive(task: Task, seed: int, actions: Sequence[str], anchors: Sequence[Any], snapshot: bytes | None = None) -> Play[Arrived]:
     """Bring an environment to the turn after `actions` of an earlier attempt at the task with this seed.
 
-    `anchors` are the keys of that attempt's observations: one before each action, and the one where the branch begins. With a `snapshot`
-    of that place it is restored and `actions` are not played."""
+    `anchors` are the keys of that attempt's observations: one before each action, and the one where the branch begins. A `snapshot` taken
+    there is restored instead of playing `actions`."""
     if len(anchors) != len(actions) + 1:
         raise TurnwiseError(
             f"task {task.id!r}: a branch after {len(actions)} actions needs {len(actions) + 1} anchors (one before each action, and "
@@ -52,7 +52,7 @@ def arrive(task: Task, seed: int, actions: Sequence[str], anchors: Sequence[Any]
 
 
 def short(anchor: Any) -> str:
-    """An anchor in a few words: the first digits of its hash, and of a text its beginning."""
+    """A short form of an anchor: the first digits of its hash, and for a text its beginning."""
     mark = digest(anchor).hex()[:8]
     if not isinstance(anchor, str):
         return mark
@@ -61,7 +61,7 @@ def short(anchor: Any) -> str:
 
 
 def _compare(result: Result, turn: int, anchor: Any) -> Arrived | None:
-    """What is wrong with where an attempt stands before a turn; nothing where that is as it was."""
+    """What is wrong with the state before a turn; None if it is the recorded one."""
     if result.fault is not None:
         return Arrived(result, False, f"turn {turn}: {result.stop_reason}")
     found = result.observation.key

@@ -1,7 +1,7 @@
-"""The checker's rules for branches: a snapshot leads back to where it was taken, in any instance; without one, the actions do.
+"""The checker's rules for branches: a snapshot restores its state in any instance; without snapshots, a replay of the actions does.
 
-What is played again must go on as it did: `restore` that forgets a dealer's hidden card or the state of a generator shows only in later
-answers, so every snapshot is followed to the end of its episode.
+A `restore` that forgets a hidden card or the state of a generator is only noticed in later answers. So every restored episode is played
+to its end.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _observation_before(script: Script, turn: int) -> Observation:
 
 
 def _replays(make: Callable[[], Any], report: Report, scripts: list[Script]) -> None:
-    """Without snapshots a branch plays the actions again. Where that does not arrive, it is worth knowing and breaks nothing."""
+    """Without snapshots a branch replays the actions. If that does not reach the same state, it is a note, not a broken rule."""
     pool = Pool(make, 1)  # never closed: the checker closes what it made
     for found in play_all(pool, (_way(script) for script in scripts if script.actions)):
         if not found.ok:

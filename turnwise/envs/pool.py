@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.registry import portable
-from turnwise.envs.seats import Answer, Failure, Kept, Seats
+from turnwise.envs.seats import Answer, Kept, Seats
 from turnwise.envs.worker import Request, perform
 from turnwise.envs.workers import WorkerSeats
 from turnwise.util.errors import TurnwiseError
@@ -55,7 +55,7 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The request to keep where the running attempt stands."""
+    """The request for a snapshot of the running attempt."""
 
 
 Ask = Reset | Restore | Snapshot | str  # a text is an action
@@ -153,11 +153,11 @@ class Pool:
         self._admit(slot, starts=False)
         if self._here is not None:
             return self._settle(slot, self._here.step(slot, action))
-        self._send(Request(slot, action=action))
+        self._send(Request(slot, None, 0, action))
         return self._await(slot)
 
     def snapshot(self, slot: int) -> Result:
-        """Keep where a slot's attempt stands, and wait for it: `state` of the result."""
+        """Take a snapshot of a slot's attempt and wait for it: `state` of the result."""
         self.submit(slot, Snapshot())
         return self._await(slot)
 
@@ -185,7 +185,7 @@ class Pool:
     def submit_step(self, slot: int, action: str) -> None:
         """Play one action in a slot; `results` hands out what it leads to."""
         self._admit(slot, starts=False)
-        self._send(Request(slot, action=action))
+        self._send(Request(slot, None, 0, action))
 
     def results(self, timeout: float | None = None) -> list[Result]:
         """All results that are there, in the order in which they came. Waits for the first one, at most `timeout` seconds (0: does not
@@ -232,13 +232,13 @@ class Pool:
             self._done.append(self._settle(request.slot, perform(self._here, request)))
 
     def _settle(self, slot: int, answer: Answer, timed_out: bool = False) -> Result:
-        if isinstance(answer, Failure):
-            self._playing[slot] = False
-            return Result(slot, None, Fault.TIMEOUT if timed_out else Fault.ERROR, answer.message, answer.traceback, answer.own_lines)
+        if isinstance(answer, Transition):
+            self._playing[slot] = not answer.done
+            return Result(slot, answer)
         if isinstance(answer, Kept):
             return Result(slot, None, state=answer.state)
-        self._playing[slot] = not answer.done
-        return Result(slot, answer)
+        self._playing[slot] = False
+        return Result(slot, None, Fault.TIMEOUT if timed_out else Fault.ERROR, answer.message, answer.traceback, answer.own_lines)
 
     def _take(self, until: float) -> None:
         if self._away is not None:

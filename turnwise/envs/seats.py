@@ -69,7 +69,7 @@ class Seats:
             return self._drop(slot, error)
 
     def snapshot(self, slot: int) -> Answer:
-        """Keep where a slot stands."""
+        """The state of a slot's attempt."""
         try:
             env = self._envs[slot]
             method = getattr(env, "snapshot", None)

@@ -1,10 +1,10 @@
-"""Snapshots: where an attempt stands, as a few kilobytes of text, so that another attempt can start from there.
+"""Snapshots: the state of an attempt as a few kilobytes of text, so that another attempt can start from it.
 
     turnwise.snapshot 1 household 5d0c1f2e9a7b3c44        what it is, version, environment, checksum
     {"options": {…}, "state": {…}}                        one line of JSON
 
-Nothing in it is executed on reading. Bytes that are something else, a damaged snapshot, and one of another version, of another environment
-or of other options are refused: a silent guess would be a wrong state. An environment of your own may use `pack` and `unpack` too.
+Reading one executes nothing. Damaged snapshots, and those of another version, another environment or other options are refused: a silent
+guess would be a wrong state. Your own environment can use `pack` and `unpack` as well.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def read_task(fields: Mapping[str, Any]) -> Task:
 
 @contextmanager
 def restoring(environment: str) -> Iterator[None]:
-    """A state that does not have the expected form is refused in words, not with whatever stumbled over it."""
+    """Turns the error of a state that does not have the expected form into one that says what to do."""
     try:
         yield
     except TurnwiseError:
