@@ -12,7 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.config.kinds import KINDS
+from turnwise.config.kinds import KINDS, Kind
 from turnwise.config.loading import load_reference
 from turnwise.config.options import Entry, Option, read_options
 from turnwise.config.references import is_reference
@@ -116,14 +116,21 @@ def _family_of(reference: str) -> str:
             continue
         if family in REGISTRIES and any(entry.function is target for entry in registry(family)):
             return family
-        first = tuple(inspect.signature(target).parameters)[: len(kind.takes)] if not isinstance(target, type) else ()
-        fits.append((bool(kind.methods) + (bool(first) and first == kind.takes), family))
+        fits.append((_likeness(target, kind), family))
     best = [family for rank, family in fits if rank == max(fits)[0]]
     if len(best) == 1:
         return best[0]
     if not fits:
         load_reference(reference, KINDS["credit"])  # says what is wrong with it
     raise TurnwiseError(f"{reference} could be {' or '.join(best)}: say which, as in {command('algos', best[0], reference)}")
+
+
+def _likeness(target: Any, kind: Kind) -> int:
+    """How much something looks like a kind that it may be: its class has the methods, or its parameters have the names."""
+    if isinstance(target, type):
+        return 2 if kind.methods else 1
+    named = tuple(inspect.signature(target).parameters)[: len(kind.takes)] == kind.takes
+    return 0 if kind.methods or not kind.takes else 2 if named else 1
 
 
 def _nothing() -> None:
