@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from learn_cases import rollouts_of, tiny, trajectories
+from learn_cases import credited, rollouts_of, tiny, trajectories
 from test_learn_gradient import GradientOf, assert_same
 
 from turnwise import credit
@@ -17,6 +17,7 @@ from turnwise.learn.forward import PackedModel
 from turnwise.learn.memory import CPU_TOKENS, Memory
 from turnwise.learn.optimiser import Weights
 from turnwise.learn.prepare import may_skip, vanishes
+from turnwise.learn.update import Update
 from turnwise.objectives import Loss, algorithms
 from turnwise.objectives.registry import TokenLoss, register
 from turnwise.util.errors import TurnwiseError
@@ -65,15 +66,15 @@ def test_the_size_of_a_batch_follows_the_memory() -> None:
 class OutOfMemory:
     """Fails like a GPU for batches of more than `most` tokens, after some of the backward pass has been done."""
 
-    def __init__(self, learner: Learner, most: int):
+    def __init__(self, learner: Learner, most: int, monkeypatch: pytest.MonkeyPatch):
         self.learner, self.most, self.sizes = learner, most, list[int]()
-        self.backward, self.hidden = learner._backward, learner.policy.hidden
-        learner._backward = self.limited_backward  # type: ignore[method-assign]
+        self.backward, self.hidden = Update._backward, learner.policy.hidden
+        monkeypatch.setattr(Update, "_backward", lambda update, part, *more: self.limited_backward(update, part, *more))
         learner.policy.hidden = self.limited_hidden  # type: ignore[method-assign]
 
-    def limited_backward(self, part: Any, *more: Any) -> Any:
+    def limited_backward(self, update: Update, part: Any, *more: Any) -> Any:
         self.sizes.append(len(part.ids))
-        done = self.backward(part, *more)
+        done = self.backward(update, part, *more)
         if len(part.ids) > self.most:
             raise torch.OutOfMemoryError("a fault that a test made")
         return done
@@ -84,29 +85,29 @@ class OutOfMemory:
         return self.hidden(part, places)
 
 
-def test_out_of_memory_halves_the_batch_once_and_goes_on_with_the_same_gradient() -> None:
+def test_out_of_memory_halves_the_batch_once_and_goes_on_with_the_same_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     found = trajectories(8, context="full")
     rollouts = rollouts_of(found)
     values = credit.compute("gigpo", rollouts)
     settings = LearnerSettings(loss=Loss(kl_coef=0.1), tokens_per_batch=120, optimiser=STILL, epochs=2)
-    wanted = GradientOf(Learner(tiny(), settings, reference=tiny(1)))(found, rollouts, values)
+    wanted = GradientOf(Learner(tiny(), settings, reference=tiny(1)))(credited(found, values))
     learner = Learner(tiny(), settings, reference=tiny(1))
-    fault, run = OutOfMemory(learner, 70), GradientOf(learner)
+    fault, run = OutOfMemory(learner, 70, monkeypatch), GradientOf(learner)
     with pytest.warns(UserWarning, match="out of memory with 120 tokens at once: going on with 60"):
-        assert_same(run(found, rollouts, values), wanted)
+        assert_same(run(credited(found, values)), wanted)
     assert max(fault.sizes[-2:]) <= 70 and learner.settings.tokens_per_batch == 60
     before = len(fault.sizes)
-    assert_same(run(found, rollouts, values), wanted)
+    assert_same(run(credited(found, values)), wanted)
     assert max(fault.sizes[before:]) <= 70  # it stays at half, and warns no more
 
 
-def test_out_of_memory_at_half_the_batch_as_well_is_an_error_that_says_what_to_do() -> None:
+def test_out_of_memory_at_half_the_batch_as_well_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     found = trajectories(8, context="full")
     rollouts = rollouts_of(found)
     learner = Learner(tiny(), LearnerSettings(tokens_per_batch=120))
-    OutOfMemory(learner, 1)
+    OutOfMemory(learner, 1, monkeypatch)
     with pytest.warns(UserWarning, match="out of memory"), pytest.raises(TurnwiseError, match="gradient_checkpointing"):
-        learner.update(found, rollouts, credit.compute("gigpo", rollouts))
+        learner.update(credited(found, credit.compute("gigpo", rollouts)))
     assert all(parameter.grad is None for parameter in learner.model.parameters())
 
 
@@ -135,7 +136,7 @@ def test_skipping_what_has_no_credit_leaves_the_gradient_as_it_is(name: str, con
     settings = LearnerSettings(loss=LOSSES[name], aggregation=aggregation, optimiser=STILL, epochs=2, minibatches=2, tokens_per_batch=60)
     runs = [GradientOf(Learner(tiny(), replace(settings, skip_zero_credit=skip))) for skip in (False, True)]
     for run in runs:
-        run(found, rollouts, values, seed=3)
+        run(credited(found, values), seed=3)
     assert len(runs[0].found) == len(runs[1].found) == 4
     for plain, skipping in zip(runs[0].found, runs[1].found, strict=True):
         if max(gradient.abs().max() for gradient in plain.values()) > 1e-3:
@@ -182,7 +183,7 @@ def test_the_engines_logprobs_are_trusted_where_they_are_near(gap: float, truste
     learner = Learner(tiny(), settings)
     engine_off_by(learner, found, gap)
     rollouts = rollouts_of(found)
-    metrics = learner.update(found, rollouts, credit.compute("gigpo", rollouts))
+    metrics = learner.update(credited(found, credit.compute("gigpo", rollouts)))
     assert metrics["old_from_engine"] == trusted
     assert metrics["ratio"] == pytest.approx(np.exp(-gap) if trusted else 1, abs=1e-4)
     assert metrics["engine_gap"] == pytest.approx(gap, rel=1e-3) and metrics["engine_gap_max"] == pytest.approx(gap, rel=1e-3)
@@ -194,5 +195,5 @@ def test_where_one_step_is_taken_or_the_engine_reports_nothing_auto_needs_no_eng
     values = credit.compute("gigpo", rollouts)
     for steps in (1, 2):
         settings = LearnerSettings(optimiser=STILL, minibatches=steps, old_logprobs="auto")
-        metrics = Learner(tiny(), settings).update(found, rollouts, values)
+        metrics = Learner(tiny(), settings).update(credited(found, values))
         assert "old_from_engine" not in metrics and metrics["ratio"] == pytest.approx(1, abs=1e-5)

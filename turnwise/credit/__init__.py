@@ -1,6 +1,6 @@
 """Credit: pure functions from rollouts to advantages, one file per algorithm; `registry.py` runs them by name."""
 
-from turnwise.credit.diagnose import diagnose, explain, explaining, observe, sizes
+from turnwise.credit.diagnose import diagnose, explain, explained_options, explaining, observe, sizes
 from turnwise.credit.registry import Credit, PerToken, PerTurn, algorithms, assign, compute, parts, register, split
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "compute",
     "diagnose",
     "explain",
+    "explained_options",
     "explaining",
     "observe",
     "parts",

@@ -1,19 +1,19 @@
 """Turns, trajectories, and rollouts: a batch of groups as columns.
 
-`Rollouts` holds one entry a turn in each column. Rows are identified by their columns (`group`, `trajectory`, `t`), never by their
-order: `in_order()` gives the same rows sorted by group, trajectory and t, which is what credit functions see, so that a permutation
+`Rollouts` holds one entry per turn in each column. Rows are identified by their columns (`group`, `trajectory`, `t`), never by their
+order: `in_order()` returns the same rows sorted by group, trajectory and t. Credit functions see this order, so that a permutation
 of the input permutes the output and changes nothing else. Columns are numpy arrays; ids and anchors become dense integers, and their
-labels, hashes and texts are kept beside them. Per-token columns are flat: the tokens of row i lie at `token_offsets[i]:token_offsets[i+1]`.
+labels, hashes and texts are kept with them. Per-token columns are flat: the tokens of row i are at `token_offsets[i]:token_offsets[i+1]`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +22,24 @@ from turnwise.data import columns
 from turnwise.data.anchors import AnchorTable, Ints, dense, encode
 from turnwise.data.columns import LARGEST_REWARD
 from turnwise.data.images import Picture
-from turnwise.util.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 NOISE = 1e-12  # relative difference below which two 64-bit sums count as equal
+
+
+Level = Literal["group", "trajectory", "turn", "token"]
+ADVANTAGE, TARGET = "advantage", "target"  # own names of the columns that credit gives
+LEVELS: tuple[Level, ...] = ("group", "trajectory", "turn", "token")  # from coarse to fine
+EXTRA: dict[Level, str] = {"group": "group_extra", "trajectory": "trajectory_extra", "turn": "extra", "token": "token_extra"}
+BUILT_IN = {
+    f"turn.{name}": name for name in ("group", "trajectory", "t", "reward", "anchor", "valid", "next_anchor", "value", "tokens")
+} | {
+    "token.value": "token_value",
+    "token.logprob": "token_logprob",
+}
 
 
 class Stop(StrEnum):
@@ -68,8 +80,9 @@ class Turn:
 @dataclass(slots=True)
 class Trajectory:
     """The turns of one attempt at one task. `id` is unique in the batch; `final_anchor` names the state after the last turn;
-    `goal` is what was to be done, in words, where the task or its first observation states it. A branch starts in the middle of another
-    attempt: `parent` is the id of that one, and `branch_t` is the branch's first turn of its own; the turns before it are shared."""
+    `goal` is the goal as text, if the task or its first observation states it. A branch starts in the middle of another
+    attempt: `parent` is the id of that one, and `branch_t` is the first turn that the branch does not share; the turns before it are
+    shared."""
 
     group: int | str
     id: int | str
@@ -92,7 +105,7 @@ class Trajectory:
 
 @dataclass(frozen=True, eq=False)
 class Rollouts:
-    """A batch of groups as columns, one entry a turn. Make it with `from_columns` or `from_trajectories`; both check everything."""
+    """A batch of groups as columns, one entry per turn. Create it with `from_columns` or `from_trajectories`; both check everything."""
 
     group: Ints
     trajectory: Ints
@@ -111,6 +124,8 @@ class Rollouts:
     token_logprob: Floats | None = None
     extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     token_extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    trajectory_extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    group_extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     @classmethod
     def from_columns(
@@ -131,12 +146,12 @@ class Rollouts:
         extra: Mapping[str, Any] | None = None,
         token_extra: Mapping[str, Any] | None = None,
     ) -> Rollouts:
-        """Rollouts from sequences of equal length, one entry a turn.
+        """Rollouts from sequences of equal length, one entry per turn.
 
-        group, trajectory: ids (integers or text); a trajectory lies in one group. t: the turn's number in its trajectory, from 0.
+        group, trajectory: ids (integers or text); a trajectory belongs to one group. t: the turn's index in its trajectory, from 0.
         reward: of this turn. anchor: the state the turn started from (text, bytes, integer or image). valid: whether the response could
-        be parsed (default: all). next_anchor: the state the turn led to, None where unknown. success: of the trajectory, on each of its
-        turns. value: a critic's value of the state. tokens: response tokens of the turn; token_value, token_logprob: flat, one entry a
+        be parsed (default: all). next_anchor: the state the turn led to, None if unknown. success: of the trajectory, on each of its
+        turns. value: a critic's value of the state. tokens: response tokens of the turn; token_value, token_logprob: flat, one entry per
         token, in row order. extra: further columns by name, one entry per turn. token_extra: the same, one entry per token.
         """
         return columns.read_columns(cls, locals())
@@ -180,7 +195,7 @@ class Rollouts:
 
     @cached_property
     def positions(self) -> Ints:
-        """For each row its place when rows are sorted by group, trajectory and t."""
+        """The position of each row when rows are sorted by group, trajectory and t."""
         lengths = np.bincount(self.trajectory)
         group_of = np.empty(len(lengths), np.int64)
         group_of[self.trajectory] = self.group
@@ -195,7 +210,7 @@ class Rollouts:
         return bool((self.positions == np.arange(len(self))).all())
 
     def in_order(self) -> Rollouts:
-        """The same rows sorted by group, trajectory and t. What a credit function sees."""
+        """The same rows sorted by group, trajectory and t, as a credit function sees them."""
         return self if self.is_in_order else self._sorted
 
     @cached_property
@@ -208,7 +223,7 @@ class Rollouts:
         """The same turns with row i taken from row `order[i]`; per-token columns move with their rows."""
         order = np.asarray(order, np.int64)
         if not np.array_equal(np.sort(order), np.arange(len(self))):
-            raise TurnwiseError(f"'order' must hold each row number from 0 to {len(self) - 1} once")
+            raise TurnwiseError(f"'order' must contain each row number from 0 to {len(self) - 1} once")
         return self._reordered(order)
 
     def _reordered(self, order: Ints) -> Rollouts:
@@ -228,10 +243,85 @@ class Rollouts:
         changes["token_extra"] = {name: flat_tokens(column) for name, column in self.token_extra.items()}
         return replace(self, **changes)
 
+    def size(self, level: Level) -> int:
+        """How many entries a column of this level has."""
+        if level == "token":
+            return int(self.token_offsets[-1])
+        return {"turn": len(self), "trajectory": len(self.trajectory_labels), "group": len(self.group_labels)}[level]
+
+    def has(self, name: str) -> bool:
+        """Whether there is a column of this name, such as `token.entropy`."""
+        return self._find(name) is not None
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column by level and name: `turn.reward`, `token.logprob`, `trajectory.success`, or one that was added. Entries of level
+        `trajectory` and `group` are in the order of `trajectory_labels` and `group_labels`."""
+        found = self._find(name)
+        if found is None:
+            raise unknown_name("column", name, self.names())
+        return found
+
+    def names(self) -> list[str]:
+        """Every column there is, by level and name."""
+        own = [name for name in BUILT_IN if self._find(name) is not None]
+        return own + [f"{level}.{name}" for level, kept in EXTRA.items() for name in getattr(self, kept)]
+
+    def _find(self, name: str) -> NDArray[Any] | None:
+        level, own = split_name(name)
+        if name in BUILT_IN:
+            found: NDArray[Any] | None = getattr(self, BUILT_IN[name])
+            return found
+        if name in DERIVED:
+            return None if self.success is None and own == "success" else DERIVED[name](self)
+        further: Mapping[str, NDArray[Any]] = getattr(self, EXTRA[level])
+        return further.get(own)
+
+    def with_columns(self, given: Mapping[str, Any]) -> Rollouts:
+        """The same rollouts with further columns, each named by its level: `{"token.entropy": …}`. A built-in column is replaced. The
+        number of entries is checked against the level."""
+        changes: dict[str, Any] = {}
+        for name, values in given.items():
+            level, own = split_name(name)
+            array = columns.checked_column(name, values, self.size(level), level)
+            if name in DERIVED:
+                raise TurnwiseError(f"column {name!r} follows from other columns and cannot be given")
+            if name in BUILT_IN:
+                changes[BUILT_IN[name]] = array.astype(getattr(self, BUILT_IN[name]).dtype) if self.has(name) else array
+            else:
+                changes.setdefault(EXTRA[level], dict(getattr(self, EXTRA[level])))[own] = array
+        return replace(self, **changes)
+
+    @property
+    def advantage_level(self) -> Literal["turn", "token"] | None:
+        """The level of the advantages; None before credit was given."""
+        if ADVANTAGE in self.token_extra:
+            return "token"
+        return "turn" if ADVANTAGE in self.extra else None
+
+    def per_trajectory(self, values: NDArray[Any]) -> NDArray[Any]:
+        """One entry per trajectory of a turn column that is the same on all of its turns."""
+        found = np.empty(len(self.trajectory_labels), values.dtype)
+        found[self.trajectory] = values
+        return found
+
+    def spread(self, name: str, level: Level) -> NDArray[Any]:
+        """A column brought down to a finer level: each turn gets its trajectory's or group's entry, each token its turn's."""
+        own, found = split_name(name)[0], self.column(name)
+        if LEVELS.index(level) < LEVELS.index(own):
+            raise TurnwiseError(f"column {name!r} has one entry per {own}; it cannot be brought to level {level}, which is coarser")
+        if own == level:
+            return found
+        if level == "trajectory":
+            of_group: NDArray[Any] = found[self.per_trajectory(self.group)]
+            return of_group
+        by_turn: NDArray[Any] = found if own == "turn" else found[self.group if own == "group" else self.trajectory]
+        return by_turn if level == "turn" else np.repeat(by_turn, np.diff(self.token_offsets), axis=0)
+
     def need(self, column: str, why: str) -> NDArray[Any]:
-        """The named column; an error that says who needs it where it is absent."""
-        further = {**self.extra, **self.token_extra}
-        found: NDArray[Any] | None = further[column] if column in further else getattr(self, column, None)
+        """The named column; if it is missing, an error that says what needs it."""
+        further = {**self.group_extra, **self.trajectory_extra, **self.extra, **self.token_extra}
+        plain = further[column] if column in further else getattr(self, column, None)
+        found = self._find(column) if "." in column else plain
         if found is None:
             raise TurnwiseError(f"{why} needs the column {column!r}, which these rollouts do not have")
         return found
@@ -246,8 +336,26 @@ class Rollouts:
         return columns.read(cls, Path(path))
 
 
+def split_name(name: str) -> tuple[Level, str]:
+    """Level and own name of a column's full name."""
+    level, _, own = name.partition(".")
+    if level not in LEVELS or not own.isidentifier():
+        raise TurnwiseError(
+            f"column {name!r}: a column is named by its level and its own name, such as token.entropy ({', '.join(LEVELS)})"
+        )
+    return level, own
+
+
+DERIVED: dict[str, Callable[[Rollouts], NDArray[Any]]] = {
+    "trajectory.success": lambda rollouts: rollouts.per_trajectory(np.asarray(rollouts.success)),
+    "trajectory.return": lambda rollouts: np.bincount(rollouts.trajectory, rollouts.reward, len(rollouts.trajectory_labels)),
+    "trajectory.turns": lambda rollouts: np.bincount(rollouts.trajectory, minlength=len(rollouts.trajectory_labels)),
+    "trajectory.group": lambda rollouts: rollouts.per_trajectory(rollouts.group),
+}
+
+
 def alike(values: Any) -> bool:
-    """Whether all numbers are equal but for rounding: 0.1 + 0.1 + 0.1 is 0.3. What credit calls a constant group."""
+    """Whether all numbers are equal up to rounding (0.1 + 0.1 + 0.1 is 0.3): a constant group, in terms of credit."""
     numbers = np.asarray(values, np.float64)
     if not len(numbers):
         return True
@@ -255,7 +363,7 @@ def alike(values: Any) -> bool:
 
 
 def ragged(offsets: Ints, order: Ints) -> Ints:
-    """The flat indices of the pieces `offsets[i]:offsets[i+1]` for i in `order`, one after another."""
+    """The flat indices of the slices `offsets[i]:offsets[i+1]` for i in `order`, concatenated."""
     lengths = (offsets[1:] - offsets[:-1])[order]
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0

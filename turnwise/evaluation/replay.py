@@ -24,7 +24,7 @@ from turnwise.data.rollouts import Rollouts
 from turnwise.evaluation.agreement import agreement, biggest_differences
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.stored import stored_rollouts, stored_trajectories
-from turnwise.setup.build import know_credit
+from turnwise.setup.names import STAGES, know
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
@@ -64,7 +64,7 @@ def replay(
     if update or is_reference(trusted.credit.name):
         trusted.trusted(trust, run.folder)
     for variant in variants:
-        know_credit(variant.config)
+        know(variant.config, STAGES if update else ("credit",))
     credits = [credit.assign(variant.config.credit.name, rollouts, **variant.config.credit.options) for variant in variants]
     by_turn = [given.by_turn(rollouts) for given in credits]
     records = run.trajectories(iteration)

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from turnwise import credit
+from turnwise.config.references import is_reference
+from turnwise.config.trust import unknown_code
 from turnwise.credit.gigpo import visit_weights
 from turnwise.credit.segments import episode_returns, segment_count, segment_sum, trajectory_groups
 from turnwise.data.anchors import Ints
@@ -26,8 +28,6 @@ from turnwise.runs.folder import Run
 from turnwise.util.errors import TurnwiseError
 
 PARTS = ("rollouts", "evals")
-EXPLAINED = "gigpo"  # whose options `credit.explain` takes: what a return and a state are
-UNKNOWN = ("gamma", "anchors", "threshold", "linkage")  # options that an algorithm which is not known here probably shares with it
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,7 @@ class Batch:
         self.texts = PackedLines(texts_of(run, part, iteration))
         self._place = {readable(head.get("id")): number for number, head in enumerate(self.texts.heads)}
         self._algorithm, self._options = algorithm, dict(options)
+        self._foreign = is_reference(algorithm) and bool(unknown_code(run.folder, {"name": algorithm}))
         self.problem = ""
         self.columns = self._load(run) if part == "rollouts" else None
         self.outcomes = self._outcomes(run) if part == "evals" else None
@@ -157,22 +158,17 @@ class Batch:
         """Credit by the run's own algorithm; where that cannot be had here, why."""
         if self.columns is None:
             return Credit(self._algorithm, self._options, None, self.problem)
+        if self._foreign:
+            return Credit(self._algorithm, self._options, None, f"{self._algorithm} is code from elsewhere, which this page does not run")
         try:
             total = credit.assign(self._algorithm, self.columns, **self._options).by_turn(self.columns)
             options = credit.algorithms[self._algorithm].bind(self._options, credit.algorithms.kind)
             parts = credit.split(self._algorithm, self.columns, **self._options)
         except TurnwiseError as error:
             return Credit(self._algorithm, self._options, None, str(error))
+        except Exception as error:  # code of the user's own may fail in any way
+            return Credit(self._algorithm, self._options, None, f"{self._algorithm} failed: {type(error).__name__}: {error}")
         return Credit(self._algorithm, options, total, self.problem, parts)
-
-    def _shared(self) -> dict[str, Any]:
-        """Those of the run's options that mean the same where returns and states are explained."""
-        known = credit.algorithms[EXPLAINED].options
-        if self._algorithm not in credit.algorithms:
-            return {name: value for name, value in self._options.items() if name in UNKNOWN}
-        own = credit.algorithms[self._algorithm].options
-        alike = {name for name in known if name in own and replace(own[name], default=None) == replace(known[name], default=None)}
-        return {name: value for name, value in self._options.items() if name in alike}
 
     @cached_property
     def states(self) -> States | None:
@@ -180,12 +176,8 @@ class Batch:
         r = self.columns
         if r is None:
             return None
-        shared, entry = self._shared(), credit.algorithms[EXPLAINED]
-        try:
-            options = entry.bind(shared, credit.algorithms.kind)
-        except TurnwiseError:  # another algorithm may mean something else by the same name
-            shared, options = {}, entry.bind({}, credit.algorithms.kind)
-        why = credit.explain(r, **shared)
+        options = credit.explained_options(self._algorithm, self._options)
+        why = credit.explain(r, **options)
         state, size = why["anchor_group"], int(why["anchor_group"].max()) + 1
         score = why["step_return"] - options["invalid_penalty"] * ~r.valid
         once = visit_weights(r, state)

@@ -234,7 +234,13 @@ def _read_parquet(path: Path) -> Iterable[Row]:
 
 
 def export_trajectories(
-    run_folder: str | Path, out: str | Path, iteration: int | None = None, *, evals: bool = False, tokens: bool = False
+    run_folder: str | Path,
+    out: str | Path,
+    iteration: int | None = None,
+    *,
+    evals: bool = False,
+    tokens: bool = False,
+    trust: bool = False,
 ) -> tuple[Path, int]:
     """Write what a run keeps of one iteration (none: the last): the trajectories it trained on, with their credit, or those of its
     evaluation. Returns the path and how many trajectories it holds."""
@@ -249,18 +255,21 @@ def export_trajectories(
     number = known[-1] if iteration is None else iteration
     trajectories = stored_trajectories(run, number, part, tokens=tokens)
     turns = sum(len(trajectory.turns) for trajectory in trajectories)
-    columns: dict[str, Any] = {"iteration": [number] * turns} | ({} if evals else credit_columns(run, number))
+    columns: dict[str, Any] = {"iteration": [number] * turns} | ({} if evals else credit_columns(run, number, trust))
     return write_trajectories(out, trajectories, tokens=tokens, columns=columns), len(trajectories)
 
 
-def credit_columns(run: Run, iteration: int) -> dict[str, Any]:
+def credit_columns(run: Run, iteration: int, trust: bool = False) -> dict[str, Any]:
     """What the run's algorithm gave every turn, and why (`turnwise.credit.explain`)."""
     from turnwise import credit
+    from turnwise.config.references import is_reference
     from turnwise.config.schema import Config
     from turnwise.runs.folder import CONFIG
     from turnwise.runs.stored import stored_rollouts
 
-    rollouts, own = stored_rollouts(run, iteration), Config.load(run.folder / CONFIG).credit
-    why = credit.explain(rollouts, **(own.options if own.name == "gigpo" else {}))
+    config = Config.load(run.folder / CONFIG)
+    rollouts, own = stored_rollouts(run, iteration), config.credit
+    if is_reference(own.name):  # the user's own code, or somebody's: it is asked before it runs
+        config.trusted(trust, run.folder)
     given = credit.assign(own.name, rollouts, **own.options).by_turn(rollouts)
-    return {"credit": given, **why}
+    return {"credit": given, **credit.explain(rollouts, **credit.explaining(own.name, own.options))}

@@ -23,6 +23,7 @@ from turnwise.collect.rewards import Rewards, find_term
 from turnwise.collect.warmstart import chance_trajectories, demonstrated, expert_trajectories, has_expert, lists_actions
 from turnwise.config.schema import Config
 from turnwise.config.sections import Sft
+from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory
 from turnwise.data.tasks import TaskSet
 from turnwise.engines.base import Engine, Sampling
@@ -35,8 +36,9 @@ from turnwise.learn import models
 from turnwise.learn.learner import Learner
 from turnwise.learn.values import targets_of
 from turnwise.runs.exchange import read_trajectories
-from turnwise.setup.build import agent_settings, build_engine, build_learner, build_server, engine_options, know_credit
+from turnwise.setup.build import agent_settings, build_engine, build_learner, build_server, engine_options
 from turnwise.setup.imitation import imitate
+from turnwise.setup.names import know
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.notice import told_after
 from turnwise.util.seeds import derive
@@ -66,7 +68,7 @@ class System:
     def check(self) -> None:
         """Look at all that a recipe can get wrong before any time is spent on it: tasks and panel, environment, reward terms, prompts,
         model, device, the engine's options."""
-        know_credit(self.config)
+        know(self.config)
         for part in ("panel", "max_turns", "rewards"):
             getattr(self, part)
         engine_options(self.config)
@@ -254,7 +256,7 @@ class System:
         needed = self.config.learner.value is not None or self.config.objective.kl == "reward"
         if needed:
             self._rest_engine()
-        return self.learner.annotate(trajectories, rollouts) if needed else rollouts
+        return self.learner.annotate(Batch(tuple(trajectories), rollouts)).rollouts if needed else rollouts
 
     def _rest_engine(self) -> None:
         """Free the engine's cache on a GPU, where the recipe says so; the next generation takes the memory again."""
@@ -275,8 +277,10 @@ class System:
         self, trajectories: Sequence[Trajectory], rollouts: Rollouts, advantages: credit.Credit, seed: int, progress: float
     ) -> dict[str, float]:
         """The learner's part of an update, which needs no engine."""
-        targets = self._value_targets(rollouts, advantages)
-        return self.learner.update(trajectories, rollouts, advantages, seed, targets=targets, progress=progress)
+        columns: dict[str, Any] = {f"{advantages.level}.advantage": advantages.values}
+        if (value := self.config.learner.value) is not None:
+            columns[f"{value.level}.target"] = self._value_targets(rollouts, advantages)
+        return self.learner.update(Batch(tuple(trajectories), rollouts).with_columns(columns), seed, progress=progress)
 
     def _value_targets(self, rollouts: Rollouts, given: credit.Credit) -> Any:
         """What the critic should learn: the targets of the credit function itself."""
