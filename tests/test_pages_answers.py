@@ -20,9 +20,9 @@ from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 from turnwise.pages.answers import Answers, as_json
 from turnwise.pages.packed import CHUNK, PackedLines
 from turnwise.pages.png import png
+from turnwise.pages.reasons import signed
 from turnwise.pages.shelf import Shelf
 from turnwise.pages.tail import news
-from turnwise.pages.words import signed
 from turnwise.runs.folder import Run, write_texts
 
 
@@ -218,7 +218,7 @@ def test_step_credit_on_something_else_than_returns_is_not_explained_by_returns(
     assert "what graph_gpo scores here, compared over 3 visits of this state" in why and "against 0." not in why.split("Episode")[0]
 
 
-@pytest.mark.parametrize("algorithm", ["grpo", "dr_grpo", "rloo", "of_my_own"])
+@pytest.mark.parametrize("algorithm", [*(e.name for e in tw.credit.algorithms if "step" not in e.parts), "of_my_own"])
 def test_nothing_speaks_of_step_credit_where_there_is_none(tmp_path: Path, algorithm: str) -> None:
     make_run(tmp_path, algorithm=algorithm)
     answers = Answers(Shelf(tmp_path))
