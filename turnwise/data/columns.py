@@ -26,6 +26,7 @@ VERSION = 1
 LARGEST_REWARD = 1e150  # squares of sums of these still fit a 64-bit float
 BY_TURN = ("group", "trajectory", "t", "reward", "anchor", "valid", "next_anchor", "success", "value", "tokens")
 BY_TOKEN = ("token_value", "token_logprob")
+FURTHER = ("extra", "token_extra", "trajectory_extra", "group_extra")
 LEARNERS = ("old_logprob", "ref_logprob")  # per token, added by `Learner.annotate`
 
 
@@ -183,6 +184,16 @@ def _extra(name: str, values: Any, size: int | None, level: str, other: int | No
     return array
 
 
+def checked_column(name: str, values: Any, size: int, level: str) -> NDArray[Any]:
+    """A column of numbers, flags or text with one entry per `level`."""
+    array = np.asarray(values)
+    if array.ndim == 0 or len(array) != size or array.dtype.kind not in "biufSU":
+        raise TurnwiseError(
+            f"column {name!r}: an array of numbers or text with {size} entries (one per {level}) is needed, got {array.dtype} {array.shape}"
+        )
+    return array
+
+
 def _check_trajectories(columns: dict[str, Any]) -> None:
     """Each trajectory lies in one group and counts its turns 0, 1, 2 …; success is the same on all of them."""
     trajectory, t, group = columns["trajectory"], columns["t"], columns["group"]
@@ -240,7 +251,8 @@ def write(rollouts: Rollouts, path: Path) -> Path:
     arrays["anchor_is_text"] = np.array([text is not None for text in texts], np.bool_)
     arrays["anchor_text_ends"] = np.cumsum([len(blob) for blob in blobs], dtype=np.int64)
     arrays["anchor_text"] = np.frombuffer(b"".join(blobs), np.uint8)
-    arrays |= {f"extra.{name}": column for name, column in {**rollouts.extra, **rollouts.token_extra}.items()}
+    for kept in FURTHER:
+        arrays |= {f"{kept}.{name}": column for name, column in getattr(rollouts, kept).items()}
     header = json.dumps({"schema": SCHEMA, "version": VERSION, "token_extra": sorted(rollouts.token_extra)})
     return write_atomically(path, lambda file: np.savez_compressed(file, header=np.array(header), **arrays))
 
@@ -295,9 +307,11 @@ def _assemble(cls: type[Rollouts], arrays: dict[str, Any], by_token: list[str] |
         blob[start:end].decode("utf-8", "surrogatepass") if known else None for start, end, known in zip(starts, ends, is_text, strict=True)
     )
     table = AnchorTable(arrays.pop("anchor_hashes"), texts)
-    extra = {name.removeprefix("extra."): arrays.pop(name) for name in list(arrays) if name.startswith("extra.")}
+    further = {kept: {name.removeprefix(f"{kept}."): arrays[name] for name in arrays if name.startswith(f"{kept}.")} for kept in FURTHER}
+    extra = further["extra"]
     columns = {name: arrays[name] for name in (*BY_TURN, *BY_TOKEN, "group_labels", "trajectory_labels") if name in arrays}
     if by_token is None:  # written before levels were declared: what is not one entry per turn, and what only a learner adds, is per token
         by_token = [name for name, column in extra.items() if name in LEARNERS or len(column) != len(columns["t"])]
-    token_extra = {name: extra.pop(name) for name in by_token if name in extra}
-    return cls(anchor_table=table, extra=extra, token_extra=token_extra, **columns)
+    if not further["token_extra"]:  # older files hold columns of turns and of tokens together
+        further["token_extra"] = {name: extra.pop(name) for name in by_token if name in extra}
+    return cls(anchor_table=table, **further, **columns)

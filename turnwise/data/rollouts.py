@@ -8,12 +8,12 @@ labels, hashes and texts are kept beside them. Per-token columns are flat: the t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +22,21 @@ from turnwise.data import columns
 from turnwise.data.anchors import AnchorTable, Ints, dense, encode
 from turnwise.data.columns import LARGEST_REWARD
 from turnwise.data.images import Picture
-from turnwise.util.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 NOISE = 1e-12  # relative difference below which two 64-bit sums count as equal
+
+
+Level = Literal["group", "trajectory", "turn", "token"]
+LEVELS: tuple[Level, ...] = ("group", "trajectory", "turn", "token")  # from coarse to fine
+EXTRA: dict[Level, str] = {"group": "group_extra", "trajectory": "trajectory_extra", "turn": "extra", "token": "token_extra"}
+BUILT_IN = {f"turn.{name}": name for name in ("group", "trajectory", "t", "reward", "anchor", "valid", "next_anchor", "value", "tokens")} | {
+    "token.value": "token_value",
+    "token.logprob": "token_logprob",
+}
 
 
 class Stop(StrEnum):
@@ -105,6 +114,8 @@ class Rollouts:
     token_logprob: Floats | None = None
     extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     token_extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    trajectory_extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    group_extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     @classmethod
     def from_columns(
@@ -222,10 +233,79 @@ class Rollouts:
         changes["token_extra"] = {name: flat_tokens(column) for name, column in self.token_extra.items()}
         return replace(self, **changes)
 
+    def size(self, level: Level) -> int:
+        """How many entries a column of this level has."""
+        if level == "token":
+            return int(self.token_offsets[-1])
+        return {"turn": len(self), "trajectory": len(self.trajectory_labels), "group": len(self.group_labels)}[level]
+
+    def has(self, name: str) -> bool:
+        """Whether there is a column of this name, such as `token.entropy`."""
+        return self._find(name) is not None
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column by level and name: `turn.reward`, `token.logprob`, `trajectory.success`, or one that was added. Entries of level
+        `trajectory` and `group` are in the order of `trajectory_labels` and `group_labels`."""
+        found = self._find(name)
+        if found is None:
+            raise unknown_name("column", name, self.names())
+        return found
+
+    def names(self) -> list[str]:
+        """Every column there is, by level and name."""
+        own = [name for name in BUILT_IN if self._find(name) is not None]
+        return own + [f"{level}.{name}" for level, kept in EXTRA.items() for name in getattr(self, kept)]
+
+    def _find(self, name: str) -> NDArray[Any] | None:
+        level, own = split_name(name)
+        if name in BUILT_IN:
+            found: NDArray[Any] | None = getattr(self, BUILT_IN[name])
+            return found
+        if name in DERIVED:
+            return None if self.success is None and own == "success" else DERIVED[name](self)
+        further: Mapping[str, NDArray[Any]] = getattr(self, EXTRA[level])
+        return further.get(own)
+
+    def with_columns(self, given: Mapping[str, Any]) -> Rollouts:
+        """The same rollouts with further columns, each named by its level: `{"token.entropy": …}`. A built-in column is replaced. The
+        number of entries is checked against the level."""
+        changes: dict[str, Any] = {}
+        for name, values in given.items():
+            level, own = split_name(name)
+            array = columns.checked_column(name, values, self.size(level), level)
+            if name in DERIVED:
+                raise TurnwiseError(f"column {name!r} follows from other columns and cannot be given")
+            if name in BUILT_IN:
+                changes[BUILT_IN[name]] = array.astype(getattr(self, BUILT_IN[name]).dtype) if self.has(name) else array
+            else:
+                changes.setdefault(EXTRA[level], dict(getattr(self, EXTRA[level])))[own] = array
+        return replace(self, **changes)
+
+    def per_trajectory(self, values: NDArray[Any]) -> NDArray[Any]:
+        """One entry per trajectory of a turn column that is the same on all of its turns."""
+        found = np.empty(len(self.trajectory_labels), values.dtype)
+        found[self.trajectory] = values
+        return found
+
+    def spread(self, name: str, level: Level) -> NDArray[Any]:
+        """A column brought down to a finer level: each turn gets its trajectory's or group's entry, each token its turn's."""
+        own, found = split_name(name)[0], self.column(name)
+        if LEVELS.index(level) < LEVELS.index(own):
+            raise TurnwiseError(f"column {name!r} has one entry per {own}; it cannot be brought to level {level}, which is coarser")
+        if own == level:
+            return found
+        if level == "trajectory":
+            return found[self.per_trajectory(self.group)]
+        by_turn = {"group": lambda: found[self.group], "trajectory": lambda: found[self.trajectory], "turn": lambda: found}[own]()
+        return by_turn if level == "turn" else np.repeat(by_turn, np.diff(self.token_offsets), axis=0)
+
     def need(self, column: str, why: str) -> NDArray[Any]:
         """The named column; an error that says who needs it where it is absent."""
-        further = {**self.extra, **self.token_extra}
-        found: NDArray[Any] | None = further[column] if column in further else getattr(self, column, None)
+        further = {**self.group_extra, **self.trajectory_extra, **self.extra, **self.token_extra}
+        if "." in column:
+            found = self._find(column)
+        else:
+            found = further[column] if column in further else getattr(self, column, None)
         if found is None:
             raise TurnwiseError(f"{why} needs the column {column!r}, which these rollouts do not have")
         return found
@@ -238,6 +318,22 @@ class Rollouts:
     def load(cls, path: str | Path) -> Rollouts:
         """Read what `save` wrote. A file that is damaged, foreign or of another schema version gives a clear error."""
         return columns.read(cls, Path(path))
+
+
+def split_name(name: str) -> tuple[Level, str]:
+    """Level and own name of a column's full name."""
+    level, dot, own = name.partition(".")
+    if level not in LEVELS or not own.isidentifier():
+        raise TurnwiseError(f"column {name!r}: a column is named by its level and its own name, such as token.entropy ({', '.join(LEVELS)})")
+    return level, own
+
+
+DERIVED: dict[str, Callable[[Rollouts], NDArray[Any]]] = {
+    "trajectory.success": lambda rollouts: rollouts.per_trajectory(np.asarray(rollouts.success)),
+    "trajectory.return": lambda rollouts: np.bincount(rollouts.trajectory, rollouts.reward, len(rollouts.trajectory_labels)),
+    "trajectory.turns": lambda rollouts: np.bincount(rollouts.trajectory, minlength=len(rollouts.trajectory_labels)),
+    "trajectory.group": lambda rollouts: rollouts.per_trajectory(rollouts.group),
+}
 
 
 def alike(values: Any) -> bool:
