@@ -55,7 +55,8 @@ class Stop(StrEnum):
 @dataclass(slots=True)
 class Turn:
     """One prompt, one response, one action, one reward. Token ids are those that the engine sampled, never re-tokenised. `images` are the
-    pictures of the prompt, in the order of their tokens."""
+    pictures of the prompt, in the order of their tokens. `version` is the version of the weights that sampled the response, -1 if unknown.
+    `reports` holds what the engine reported about the response: by name, one number per token."""
 
     anchor: Any
     reward: float = 0.0
@@ -69,12 +70,15 @@ class Turn:
     logprobs: Sequence[float] = ()
     info: Mapping[str, Any] = field(default_factory=dict)
     images: Sequence[Picture] = ()
+    version: int = -1
+    reports: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Trajectory:
     """The turns of one attempt at one task. `id` is unique in the batch; `final_anchor` names the state after the last turn;
-    `goal` is what was to be done, in words, where the task or its first observation states it."""
+    `goal` is what was to be done, in words, where the task or its first observation states it. A branch starts in the middle of another
+    attempt: `parent` is the id of that one, and `branch_t` is the branch's first turn of its own; the turns before it are shared."""
 
     group: int | str
     id: int | str
@@ -86,6 +90,8 @@ class Trajectory:
     seed: int = 0
     final_anchor: Any = None
     goal: str = ""
+    parent: int | str | None = None
+    branch_t: int = 0
 
     @property
     def reward(self) -> float:
