@@ -148,7 +148,7 @@ def _reports(batch: Batch) -> dict[str, Any]:
         for turn in turns:
             if len(turn.reports[name]) != len(turn.response_ids):
                 raise TurnwiseError(
-                    f"report {name!r}: {len(turn.reports[name])} values for {len(turn.response_ids)} response tokens; one per token is needed"
+                    f"report {name!r}: {len(turn.reports[name])} values for {len(turn.response_ids)} response tokens; give one per token"
                 )
         found[f"token.{name.partition(':')[0]}"] = np.concatenate([np.asarray(turn.reports[name]) for turn in turns])
     return found

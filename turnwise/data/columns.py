@@ -307,7 +307,9 @@ def _assemble(cls: type[Rollouts], arrays: dict[str, Any], by_token: list[str] |
         blob[start:end].decode("utf-8", "surrogatepass") if known else None for start, end, known in zip(starts, ends, is_text, strict=True)
     )
     table = AnchorTable(arrays.pop("anchor_hashes"), texts)
-    further = {kept: {name.removeprefix(f"{kept}."): arrays[name] for name in arrays if name.startswith(f"{kept}.")} for kept in FURTHER}
+    further: dict[str, Any] = {
+        kept: {name.removeprefix(f"{kept}."): arrays[name] for name in arrays if name.startswith(f"{kept}.")} for kept in FURTHER
+    }
     extra = further["extra"]
     columns = {name: arrays[name] for name in (*BY_TURN, *BY_TOKEN, "group_labels", "trajectory_labels") if name in arrays}
     if by_token is None:  # written before levels were declared: what is not one entry per turn, and what only a learner adds, is per token

@@ -33,7 +33,9 @@ NOISE = 1e-12  # relative difference below which two 64-bit sums count as equal
 Level = Literal["group", "trajectory", "turn", "token"]
 LEVELS: tuple[Level, ...] = ("group", "trajectory", "turn", "token")  # from coarse to fine
 EXTRA: dict[Level, str] = {"group": "group_extra", "trajectory": "trajectory_extra", "turn": "extra", "token": "token_extra"}
-BUILT_IN = {f"turn.{name}": name for name in ("group", "trajectory", "t", "reward", "anchor", "valid", "next_anchor", "value", "tokens")} | {
+BUILT_IN = {
+    f"turn.{name}": name for name in ("group", "trajectory", "t", "reward", "anchor", "valid", "next_anchor", "value", "tokens")
+} | {
     "token.value": "token_value",
     "token.logprob": "token_logprob",
 }
@@ -302,16 +304,14 @@ class Rollouts:
             return found
         if level == "trajectory":
             return found[self.per_trajectory(self.group)]
-        by_turn = {"group": lambda: found[self.group], "trajectory": lambda: found[self.trajectory], "turn": lambda: found}[own]()
+        by_turn: NDArray[Any] = found if own == "turn" else found[self.group if own == "group" else self.trajectory]
         return by_turn if level == "turn" else np.repeat(by_turn, np.diff(self.token_offsets), axis=0)
 
     def need(self, column: str, why: str) -> NDArray[Any]:
         """The named column; an error that says who needs it where it is absent."""
         further = {**self.group_extra, **self.trajectory_extra, **self.extra, **self.token_extra}
-        if "." in column:
-            found = self._find(column)
-        else:
-            found = further[column] if column in further else getattr(self, column, None)
+        plain = further[column] if column in further else getattr(self, column, None)
+        found = self._find(column) if "." in column else plain
         if found is None:
             raise TurnwiseError(f"{why} needs the column {column!r}, which these rollouts do not have")
         return found
@@ -328,9 +328,11 @@ class Rollouts:
 
 def split_name(name: str) -> tuple[Level, str]:
     """Level and own name of a column's full name."""
-    level, dot, own = name.partition(".")
+    level, _, own = name.partition(".")
     if level not in LEVELS or not own.isidentifier():
-        raise TurnwiseError(f"column {name!r}: a column is named by its level and its own name, such as token.entropy ({', '.join(LEVELS)})")
+        raise TurnwiseError(
+            f"column {name!r}: a column is named by its level and its own name, such as token.entropy ({', '.join(LEVELS)})"
+        )
     return level, own
 
 
