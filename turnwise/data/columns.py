@@ -307,7 +307,9 @@ def _assemble(cls: type[Rollouts], arrays: dict[str, Any], by_token: list[str] |
         blob[start:end].decode("utf-8", "surrogatepass") if known else None for start, end, known in zip(starts, ends, is_text, strict=True)
     )
     table = AnchorTable(arrays.pop("anchor_hashes"), texts)
-    further: dict[str, Any] = {
+    further: dict[str, Any] = {}
+    for kept in FURTHER:
+        further[kept] = {name.removeprefix(f"{kept}."): column for name, column in arrays.items() if name.startswith(f"{kept}.")}
         kept: {name.removeprefix(f"{kept}."): arrays[name] for name in arrays if name.startswith(f"{kept}.")} for kept in FURTHER
     }
     extra = further["extra"]

@@ -303,7 +303,8 @@ class Rollouts:
         if own == level:
             return found
         if level == "trajectory":
-            return found[self.per_trajectory(self.group)]
+            of_group: NDArray[Any] = found[self.per_trajectory(self.group)]
+            return of_group
         by_turn: NDArray[Any] = found if own == "turn" else found[self.group if own == "group" else self.trajectory]
         return by_turn if level == "turn" else np.repeat(by_turn, np.diff(self.token_offsets), axis=0)
 
