@@ -310,8 +310,6 @@ def _assemble(cls: type[Rollouts], arrays: dict[str, Any], by_token: list[str] |
     further: dict[str, Any] = {}
     for kept in FURTHER:
         further[kept] = {name.removeprefix(f"{kept}."): column for name, column in arrays.items() if name.startswith(f"{kept}.")}
-        kept: {name.removeprefix(f"{kept}."): arrays[name] for name in arrays if name.startswith(f"{kept}.")} for kept in FURTHER
-    }
     extra = further["extra"]
     columns = {name: arrays[name] for name in (*BY_TURN, *BY_TOKEN, "group_labels", "trajectory_labels") if name in arrays}
     if by_token is None:  # written before levels were declared: what is not one entry per turn, and what only a learner adds, is per token
