@@ -176,7 +176,7 @@ MISTAKES = {
     "sweep seed=0..2 credit.name=gigpo,grop": "Did you mean 'grpo'?",
     "eval nowhere": "nowhere: there is no such folder",
     "eval --agent exprt": "unknown agent 'exprt'. Did you mean 'expert'?",
-    "eval nowhere --n few": "--n takes a number of tasks, or all, not 'few'",
+    "eval nowhere --n few": "--n must be a number of tasks, or all, not 'few'",
     "play household --agent nowhere": "nowhere: there is no such folder",
     "export nowhere model": "nowhere is not a folder",
     "rescore nowhere": "nowhere is not a folder",
@@ -200,7 +200,7 @@ def test_several_mistakes_are_several_lines(tmp_path: Path) -> None:
 
 def test_nothing_at_all_shows_what_there_is() -> None:
     done = turnwise()
-    assert done.returncode == 0 and done.stderr == "" and "Train an agent by a recipe" in done.stdout
+    assert done.returncode == 0 and done.stderr == "" and "Train an agent with a recipe" in done.stdout
 
 
 # panels

@@ -76,7 +76,7 @@ def same_default(shown: str, option: Option) -> bool:
 @pytest.mark.parametrize("registry", [CREDIT, OBJECTIVES], ids=lambda registry: registry.kind)
 def test_no_section_is_about_an_algorithm_that_does_not_exist(registry: Registry[Any]) -> None:
     page, start, end = {
-        "credit algorithm": (ALGORITHMS, "The algorithms", "One of your own"),
+        "credit algorithm": (ALGORITHMS, "The algorithms", "Write your own algorithm"),
         "objective": (OBJECTIVES_PAGE, "Objectives", "Aggregation"),
     }[registry.kind]
     part = page.read_text().split(f"\n## {start}")[1].split(f"\n## {end}")[0]
@@ -84,7 +84,7 @@ def test_no_section_is_about_an_algorithm_that_does_not_exist(registry: Registry
 
 
 def test_the_overview_names_every_credit_algorithm_and_links_its_section() -> None:
-    rows = tables(section(ALGORITHMS, "All at a glance"))[0]
+    rows = tables(section(ALGORITHMS, "Overview"))[0]
     assert sorted(row["name"] for row in rows) == sorted(f"[`{entry.name}`](#{entry.name})" for entry in built_in(CREDIT))
 
 
@@ -127,7 +127,7 @@ def test_the_edges_are_right() -> None:
     fail = tw.Rollouts.from_columns(
         group=[0] * 8, trajectory=np.repeat(range(4), 2), t=[0, 1] * 4, reward=[0] * 8, anchor=list("sasbscsd"), valid=[False] + [True] * 7
     )
-    rows = tables(section(ALGORITHMS, "What the edges give"))[0]
+    rows = tables(section(ALGORITHMS, "Edge cases"))[0]
     assert [row["name"].strip("`") for row in rows] == [name for name in OVERVIEW if "weighting" in CREDIT[name].options]
     for row in rows:
         for case, r, invalid in (("one", one, 1), ("all fail", fail, 0)):
@@ -136,7 +136,7 @@ def test_the_edges_are_right() -> None:
                 check_close([row[f"{case}, {weighting}"]], found[[invalid]])
 
 
-OVERVIEW = [row["name"].split("`")[1] for row in tables(section(ALGORITHMS, "All at a glance"))[0]]
+OVERVIEW = [row["name"].split("`")[1] for row in tables(section(ALGORITHMS, "Overview"))[0]]
 
 
 def test_the_cost_table_shows_the_committed_figures() -> None:
@@ -187,7 +187,7 @@ def test_every_later_error_reads_as_the_page_says(tmp_path: Path) -> None:
     for row, ask in zip(ERRORS[1], asked, strict=True):
         with pytest.raises(tw.TurnwiseError) as caught:
             ask()
-        assert row["message"].strip("`") in str(caught.value), row["asked for"]
+        assert row["message"].strip("`") in str(caught.value), row["request"]
 
 
 def test_the_column_table_names_every_column() -> None:
@@ -254,6 +254,51 @@ def test_no_page_names_a_file_that_does_not_exist(page: Path) -> None:
     named = re.findall(rf"(?<![\w./-])((?:{top}|recipes|tests|docs)/[\w./*-]*[\w*/])", page.read_text())
     wrong = [name for name in named if not any(ROOT.glob(name.rstrip("/")))]
     assert not wrong, f"{name_of(page)} names {wrong}"
+
+
+# Turns of phrase that read as if translated, and what to write instead. Code blocks and code in backticks are not prose.
+PHRASES = {
+    r"\b(number|value|entr(y|ies)|weight|loss|file|score|steps?|tokens?|seconds?|minutes?|quer(y|ies)|bytes|ms|times) "
+    r"an? (turn|token|second|step|task|run|iteration|group|request|query|product|algorithm)\b": "per turn",
+    r"\bonce an? (turn|token|second|step|task|run|iteration|group)\b": "once per turn",
+    r"\bin (its|their|his|her) stead\b|\bin place of\b": "instead of",
+    r"\bwhole numbers?\b": "integer",
+    r"\banew\b|\bonce more\b": "again",
+    r"\b(goes|go|went) on\b(?! (the|a|an|our|its|this|top)\b)": "continue",
+    r"\b(at (most|least)|about) so many\b": "at most N",
+    r"\bbeside\b": "next to",
+    r"\bwhat is no\b|\bthat is no (action|formula|move|text|number)\b": "is not",
+    r"\b(what|as) chance\b|\bchance (plays|draws|never)\b": "random play",
+    r"\bof (its|our|one's|their) own\b": "a separate, a custom",
+    r"\bother people's\b": "third-party",
+    r"\bas far as (they|it) came\b": "partial",
+}
+PROSE = [page for page in PAGES if page.name not in ("CHANGELOG.md", "design.md", "quickstart.md")]
+
+
+def prose_of(page: Path) -> Iterator[tuple[int, str]]:
+    """Lines that are neither code, table nor image, with the number of each."""
+    text = FENCE.sub(lambda found: "\n" * found[0].count("\n"), page.read_text())
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.startswith(("|", "    ", "![")):
+            yield number, line
+
+
+@pytest.mark.parametrize("page", PROSE, ids=name_of)
+def test_prose_is_plain_english(page: Path) -> None:
+    found = [
+        f"{name_of(page)}:{number}: {hit[0]!r}: say {better!r}"
+        for number, line in prose_of(page)
+        for phrase, better in PHRASES.items()
+        for hit in re.finditer(phrase, re.sub(r"`[^`]*`", "", line), re.IGNORECASE)
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("page", PROSE, ids=name_of)
+def test_lines_of_prose_are_at_most_120_characters_long(page: Path) -> None:
+    found = [f"{name_of(page)}:{number}" for number, line in prose_of(page) if len(re.sub(r"\]\([^)]*\)", "]", line)) > 120]
+    assert not found, f"wrap these lines: {', '.join(found)}"
 
 
 def test_the_numbers_that_follow_from_a_formula() -> None:

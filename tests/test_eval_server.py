@@ -159,5 +159,5 @@ def test_wrong_settings_of_a_server_are_named(changes: dict[str, Any], words: st
 def test_a_server_needs_to_be_told_what_to_play() -> None:
     with pytest.raises(TurnwiseError, match="which environment"):
         tw.evaluate(**served("http://127.0.0.1:9/v1"))
-    with pytest.raises(TurnwiseError, match="say what to evaluate"):
+    with pytest.raises(TurnwiseError, match="nothing to evaluate"):
         tw.evaluate(env=COUNTER)

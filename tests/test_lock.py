@@ -88,7 +88,7 @@ def test_a_run_is_locked_from_before_it_can_be_seen_until_it_has_ended(tmp_path:
 
     class Second(Reporter):
         def begin(self, *rest: Any, **more: Any) -> None:
-            with pytest.raises(TurnwiseError, match="in use by this very process"):
+            with pytest.raises(TurnwiseError, match="in use by this process"):
                 tw.train(resume=tmp_path / "try")
 
     monkeypatch.setattr(runs, "write_text_atomically", watched)
@@ -127,7 +127,7 @@ def test_a_file_system_without_locks_is_told_of_and_does_not_stop_a_run(folder: 
     monkeypatch.setattr(lock, "_lock", refuse)
     said: list[str] = []
     Lock(folder, "train", say=said.append).release()
-    assert "knows no locks" in said[0]
+    assert "does not support locks" in said[0]
 
 
 def test_windows_has_a_lock_of_its_own_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -556,7 +556,7 @@ def test_a_dry_run_shows_the_recipe_and_what_would_happen(tmp_path: Path) -> Non
         (["train", "--resume", "."], "is not a run"),
         (["train", "."], "is a folder, not a recipe"),
         (["sft", "recipe.toml"], "no [sft] section"),
-        (["eval"], "say what to evaluate"),
+        (["eval"], "nothing to evaluate"),
         (["eval", "--agent", "exprt", "--env", "household"], "Did you mean 'expert'"),
         (["eval", "--agent", "expert", "--env", BANDIT], "no expert"),
         (["eval", "."], "neither a run"),

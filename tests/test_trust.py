@@ -147,7 +147,7 @@ def test_looking_at_a_run_or_a_recipe_runs_nothing_of_it(strange: Path, tmp_path
     export_trajectories(strange, tmp_path / "t.jsonl")
     replay(strange)
     assert commands.train(str(strange / "config.toml"), [], None, None, dry_run=True) == 0
-    assert "not run, only looked at" in capsys.readouterr().out
+    assert "not executed, only checked" in capsys.readouterr().out
     assert not ran(strange)
     one, other = (sorted((tmp_path / name).iterdir()) for name in ("model", "again"))
     assert [path.read_bytes() for path in one] == [path.read_bytes() for path in other]
@@ -265,12 +265,12 @@ def test_a_link_out_of_a_run_folder_is_not_followed(strange: Path, tmp_path: Pat
         outside.write_text(link.read_text() if link.exists() else "{}")
     link.unlink(missing_ok=True)
     link.symlink_to(outside)
-    with pytest.raises(TurnwiseError, match="leads out of"):
+    with pytest.raises(TurnwiseError, match="is a link to a file outside"):
         Run.open(strange)
-    with pytest.raises(TurnwiseError, match="leads out of"):
+    with pytest.raises(TurnwiseError, match="is a link to a file outside"):
         write_report(strange, tmp_path / "report.html")
     if name == "config.toml":
-        with pytest.raises(TurnwiseError, match="leads out of"):
+        with pytest.raises(TurnwiseError, match="is a link to a file outside"):
             Config.load(strange / "config.toml")
 
 
@@ -278,7 +278,7 @@ def test_links_to_single_iterations_and_folders_inside_are_told_apart(strange: P
     kept = sorted((strange / "evals").glob("*.json"))[0]
     shutil.move(kept, tmp_path / "outside.json")
     kept.symlink_to(tmp_path / "outside.json")
-    with pytest.raises(TurnwiseError, match="leads out of"):
+    with pytest.raises(TurnwiseError, match="is a link to a file outside"):
         Run.open(strange).evaluation(int(kept.stem))
     (strange / "latest").symlink_to(strange / "checkpoints")
     assert inside(strange, strange / "latest") == strange / "latest"

@@ -104,8 +104,8 @@ def test_the_command_line_watches_in_plain_lines(run: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["play"], "say what to play"),
-        (["play", "--agent", "expert"], "say what the expert agent should play"),
+        (["play"], "nothing to play"),
+        (["play", "--agent", "expert"], "the expert agent needs an environment"),
         (["play", COUNTER, "--agent", "nobody"], "no such folder. What can play"),
         (["play", COUNTER, "--agent", "expert"], "no expert"),
         (["play", "household", "--agent", "random", "--split", "vald"], "vald"),

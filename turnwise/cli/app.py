@@ -1,5 +1,5 @@
-"""The command line: one thin function a command. What a command does lives in the package; the imports are inside the functions, so
-that `turnwise --help` loads neither torch nor an environment."""
+"""The command line: one thin function per command. The package implements the commands. Imports are inside the functions, so that
+`turnwise --help` loads neither torch nor an environment."""
 
 from __future__ import annotations
 
@@ -18,16 +18,14 @@ from turnwise.util.terminal import command, guard, say
 
 HELP = """Train language-model agents on multi-turn tasks, with credit for every turn.
 
-Look at the environments first (envs), play one yourself (play), let a model learn (train) and measure it (eval)."""
+List the environments (envs), play one yourself (play), train a model (train) and evaluate it (eval)."""
 
 app = typer.Typer(
     name="turnwise", help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
 )
 
-EnvName = Annotated[str, typer.Argument(help="A name that `turnwise envs` lists, or a file of your own: path/to/my_env.py:MyEnv")]
-Options = Annotated[
-    list[str] | None, typer.Option("--option", "-o", metavar="KEY=VALUE", help="An option of the environment; may be repeated.")
-]
+EnvName = Annotated[str, typer.Argument(help="A name from `turnwise envs`, or your own class: path/to/my_env.py:MyEnv")]
+Options = Annotated[list[str] | None, typer.Option("--option", "-o", metavar="KEY=VALUE", help="An option of the environment; repeatable.")]
 
 
 def _show_version(asked: bool) -> None:
@@ -39,13 +37,13 @@ def _show_version(asked: bool) -> None:
 
 
 def _ask_about(folder: Any, code: Any) -> bool:
-    """Ask the person at the terminal whether code of a run folder from elsewhere may run; without one the answer is no."""
+    """Ask the user whether code of a run folder from elsewhere may run. Without a terminal the answer is no."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    say(f"{folder} was not made here by you (or was moved or changed since). Its recipe names code that would be run:", err=True)
+    say(f"{folder} is not one of your own runs (or was moved or changed since). Its recipe names code that would be run:", err=True)
     for text in code:
         say(f"  {text}", err=True)
-    return typer.confirm("Do you trust whoever wrote it?", default=False, err=True)
+    return typer.confirm("Do you trust its author?", default=False, err=True)
 
 
 def _trust(said: bool) -> bool:
@@ -55,14 +53,14 @@ def _trust(said: bool) -> bool:
     return said
 
 
-Trust = Annotated[bool, typer.Option("--trust", callback=_trust, help="Run the code that a run folder from elsewhere names.")]
+Trust = Annotated[bool, typer.Option("--trust", callback=_trust, help="Run the code named by a run folder from elsewhere.")]
 
 
 @app.callback()
 def _turnwise(
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)] = False,
 ) -> None:
-    """Options that stand before a command."""
+    """Options before a command."""
 
 
 @app.command()
@@ -71,15 +69,15 @@ def envs(
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Play NAME and report broken rules; without NAME all of them, with random, scripted and expert scores."
+            "--check", help="Check the rules of NAME; without NAME check all environments and report random, scripted and expert scores."
         ),
     ] = False,
     option: Options = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the environments, or check them.
 
-    For one of your own: `turnwise envs --check my_env.py:MyEnv`."""
+    To check your own class: `turnwise envs --check my_env.py:MyEnv`."""
     from rich.text import Text
 
     from turnwise.envs import agents, registry, table
@@ -111,21 +109,21 @@ def envs(
 @app.command()
 def play(
     env: Annotated[
-        str | None, typer.Argument(help="A name that `turnwise envs` lists, or path/to/my_env.py:MyEnv. A run brings its own.")
+        str | None, typer.Argument(help="A name from `turnwise envs`, or path/to/my_env.py:MyEnv. Not needed for a run.")
     ] = None,
     agent: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Who plays: a run, a model folder, random, expert. Default: you.")
+        str | None, typer.Option(metavar="RUN", help="The player: a run, a model folder, random or expert. Default: you.")
     ] = None,
-    task: Annotated[str | None, typer.Option(help="A task's id, or its number in the split.")] = None,
+    task: Annotated[str | None, typer.Option(help="A task's id, or its index in the split.")] = None,
     split: Annotated[
-        str | None, typer.Option(help="The split to take the task from. Default: train, or the split that a run is evaluated on.")
+        str | None, typer.Option(help="The split of the task. Default: train, or the split that a run is evaluated on.")
     ] = None,
-    n: Annotated[int, typer.Option(min=1, help="With --agent: so many tasks in a row, or attempts at the one --task.")] = 1,
-    seed: Annotated[int, typer.Option(min=0, help="Drives chance; without --task it also says which task is played.")] = 0,
+    n: Annotated[int, typer.Option(min=1, help="With --agent: number of tasks, or of attempts at the one --task.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed; without --task it also selects the task.")] = 0,
     temperature: Annotated[
         float | None, typer.Option(min=0, help="With a run or a model: sampling temperature; 0 is greedy. Default: the recipe's.")
     ] = None,
-    max_turns: Annotated[int | None, typer.Option(min=1, help="Turns before the game ends, if not the environment's own limit.")] = None,
+    max_turns: Annotated[int | None, typer.Option(min=1, help="Turn limit. Default: the environment's.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Let the expert play.")] = False,
     option: Options = None,
     trust: Trust = False,
@@ -143,16 +141,18 @@ def play(
         watch_agent(agent, env, task=task, split=split, n=n, seed=seed, temperature=temperature, max_turns=max_turns, options=options)
         return
     if env is None:
-        raise TurnwiseError("say what to play: turnwise play ENV (`turnwise envs` lists them), or turnwise play --agent RUN")
+        raise TurnwiseError(
+            "nothing to play: give an environment, turnwise play ENV (`turnwise envs` lists them), or a run, turnwise play --agent RUN"
+        )
     play_game(env, task=task, split=split or "train", seed=seed, max_turns=max_turns, watch=watch, **parse_options(option))
 
 
 @app.command()
 def algos(
-    name: Annotated[str | None, typer.Argument(help="Only this algorithm, in full.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    name: Annotated[str | None, typer.Argument(help="Show only this algorithm, in full.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the algorithms: their meaning, options and papers."""
+    """List the algorithms with their meaning, options and papers."""
     from turnwise.report import algorithms
     from turnwise.util.console import Console
 
@@ -164,20 +164,22 @@ def algos(
 
 @app.command()
 def lab(
-    algos: Annotated[str | None, typer.Option(help="Credit algorithms, as in gigpo,grpo,gigpo:once=true,oracle. Default: all.")] = None,
-    problems: Annotated[str | None, typer.Option(help="Problems, as in grid,corridor:length=8. Default: all.")] = None,
-    group_sizes: Annotated[str | None, typer.Option(help="Group sizes to measure, as in 2,8,32.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Batches for each measurement; a quarter of them for learning curves.")] = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same results file.")] = None,
-    skill: Annotated[float | None, typer.Option(help="How good the measured policy is: 0 random, 1 the best. Default: 0.2.")] = None,
-    load: Annotated[
-        list[str] | None, typer.Option(metavar="FILE", help="A Python file that registers a credit or a problem of your own.")
+    algos: Annotated[
+        str | None, typer.Option(help="Credit algorithms, for example gigpo,grpo,gigpo:once=true,oracle. Default: all.")
     ] = None,
-    out: Annotated[str, typer.Option(metavar="FOLDER", help="Where the results and the pictures go.")] = "lab-results",
+    problems: Annotated[str | None, typer.Option(help="Problems, for example grid,corridor:length=8. Default: all.")] = None,
+    group_sizes: Annotated[str | None, typer.Option(help="Group sizes to measure, for example 2,8,32.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Batches per measurement; learning curves use a quarter of them.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same results file.")] = None,
+    skill: Annotated[float | None, typer.Option(help="Skill of the measured policy: 0 is random, 1 is optimal. Default: 0.2.")] = None,
+    load: Annotated[
+        list[str] | None, typer.Option(metavar="FILE", help="A Python file that registers your own credit algorithm or problem.")
+    ] = None,
+    out: Annotated[str, typer.Option(metavar="FOLDER", help="The folder for results and figures.")] = "lab-results",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer seeds, group sizes and iterations.")] = False,
-    train: Annotated[bool, typer.Option("--train/--no-train", help="Also train with each credit.")] = True,
+    train: Annotated[bool, typer.Option("--train/--no-train", help="Also train with each credit algorithm.")] = True,
 ) -> None:
-    """See how good each algorithm's credit is, on problems whose true advantages are known."""
+    """Measure the accuracy of each credit algorithm on problems whose true advantages are known."""
     from turnwise.lab.command import lab as run_lab
 
     run_lab(algos, problems, group_sizes, load or [], out, quick=quick, train=train, seeds=seeds, seed=seed, skill=skill)
@@ -187,33 +189,32 @@ Prompts = Annotated[str | None, typer.Option(metavar="FILE.jsonl", help="Your ow
 RewardName = Annotated[
     str | None,
     typer.Option(
-        metavar="FILE:FUNCTION", help="With --prompts: score(task, response). Else a term to add: f(turn, transition, trajectory)."
+        metavar="FILE:FUNCTION", help="With --prompts: score(task, response). Otherwise a reward term: f(turn, transition, trajectory)."
     ),
 ]
 Reply = Annotated[
-    str | None, typer.Option(metavar="FILE:FUNCTION", help="With --prompts: reply(task, history), the next message; None when it is over.")
+    str | None,
+    typer.Option(metavar="FILE:FUNCTION", help="With --prompts: reply(task, history) returns the next message, or None at the end."),
 ]
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Overrides of the recipe, as in credit.name=grpo.")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Overrides of the recipe, for example credit.name=grpo.")]
 
 
 @app.command()
 def train(
     recipe: Annotated[
-        str | None, typer.Argument(help="A recipe (TOML). Without one: the quickstart, a tiny model on generated households.")
+        str | None, typer.Argument(help="A recipe (TOML). Default: the quickstart, a tiny model on generated households.")
     ] = None,
     overrides: Overrides = None,
-    env: Annotated[str | None, typer.Option(help="Train on this environment; a file of your own: path/to/my_env.py:MyEnv.")] = None,
+    env: Annotated[str | None, typer.Option(help="Train on this environment; your own class: path/to/my_env.py:MyEnv.")] = None,
     prompts: Prompts = None,
     reward: RewardName = None,
     reply: Reply = None,
-    resume: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Go on with a run that was stopped, or lengthen it: iterations=80.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the whole recipe and what would happen, and stop.")] = False,
-    help_config: Annotated[bool, typer.Option("--help-config", help="Explain every key of a recipe, and stop.")] = False,
+    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Resume a stopped run, or extend it: iterations=80.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the whole recipe and what would happen, then exit.")] = False,
+    help_config: Annotated[bool, typer.Option("--help-config", help="Explain every key of a recipe, then exit.")] = False,
     trust: Trust = False,
 ) -> None:
-    """Train an agent by a recipe."""
+    """Train an agent with a recipe."""
     from turnwise.cli import commands
 
     if help_config:
@@ -227,28 +228,33 @@ def evaluate(
     source: Annotated[str | None, typer.Argument(help="A run, a model folder or a recipe. Not needed with --agent and --url.")] = None,
     overrides: Overrides = None,
     agent: Annotated[
-        str | None, typer.Option(help="random, expert: without a model. plain, react, reflexion: the model by prompting alone.")
+        str | None, typer.Option(help="random or expert: no model. plain, react or reflexion: a model with prompting only.")
     ] = None,
-    env: Annotated[str | None, typer.Option(help="The environment, if not the run's own.")] = None,
+    env: Annotated[str | None, typer.Option(help="The environment. Default: the run's.")] = None,
     prompts: Prompts = None,
     reward: RewardName = None,
     reply: Reply = None,
-    split: Annotated[str | None, typer.Option(help="The whole of another split, if not the run's own panel.")] = None,
+    split: Annotated[str | None, typer.Option(help="Evaluate on all of another split instead of the run's panel.")] = None,
     n: Annotated[
-        str | None, typer.Option(metavar="N", help="Tasks of the panel, or all. Default: a run's or recipe's own panel, else all.")
+        str | None,
+        typer.Option(metavar="N", help="Number of tasks in the panel, or all. Default: the panel of the run or recipe, otherwise all."),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Which tasks make the panel, and the chance they meet. Default: the recipe's (eval.seed).")
+        int | None, typer.Option(help="Selects the tasks of the panel and seeds the environments. Default: the recipe's (eval.seed).")
     ] = None,
     temperature: Annotated[float | None, typer.Option(min=0, help="Sampling temperature; 0 is greedy. Default: the recipe's.")] = None,
-    repeats: Annotated[int | None, typer.Option(min=1, help="Attempts at each task. Default: the recipe's (eval.repeats).")] = None,
-    engine: Annotated[str | None, typer.Option(help="native, transformers, or openai: a server. Default: the recipe's.")] = None,
-    url: Annotated[str | None, typer.Option(help="The server's address, as http://127.0.0.1:8000/v1; its key: OPENAI_API_KEY.")] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Attempts per task. Default: the recipe's (eval.repeats).")] = None,
+    engine: Annotated[str | None, typer.Option(help="native, transformers, or openai for a server. Default: the recipe's.")] = None,
+    url: Annotated[
+        str | None, typer.Option(help="The server's address, for example http://127.0.0.1:8000/v1; set its key in OPENAI_API_KEY.")
+    ] = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="The model's name on the server.")] = None,
-    save: Annotated[str | None, typer.Option(metavar="FILE.json", help="Write every outcome with its settings, for `compare`.")] = None,
-    trials: Annotated[int, typer.Option(min=1, help="With --agent reflexion: attempts at each task.")] = 3,
-    examples: Annotated[int, typer.Option(min=0, help="With plain, react, reflexion: solved training tasks shown in the prompt.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    save: Annotated[str | None, typer.Option(metavar="FILE.json", help="Save every outcome with its settings, for `compare`.")] = None,
+    trials: Annotated[int, typer.Option(min=1, help="With --agent reflexion: attempts per task.")] = 3,
+    examples: Annotated[
+        int, typer.Option(min=0, help="With plain, react, reflexion: number of solved training tasks to show in the prompt.")
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     trust: Trust = False,
 ) -> None:
     """Measure success on a fixed panel of tasks."""
@@ -262,18 +268,22 @@ def evaluate(
 
 @app.command()
 def sweep(
-    recipe: Annotated[str | None, typer.Argument(help="A recipe (TOML). Without one: the quickstart.")] = None,
+    recipe: Annotated[str | None, typer.Argument(help="A recipe (TOML). Default: the quickstart.")] = None,
     values: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY=VALUES", help="What varies, as in credit.name=gigpo,grpo seed=0..4. One value: the same in all."),
+        typer.Argument(
+            metavar="KEY=VALUES", help="What varies, for example credit.name=gigpo,grpo seed=0..4. A single value applies to all runs."
+        ),
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs at a time; the cores are divided among them.")] = 1,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads of each run, if not the cores divided by the jobs.")] = None,
-    out: Annotated[str | None, typer.Option(metavar="FOLDER", help="Where the runs go. Default: NAME-sweep in the recipe's out.")] = None,
-    target: Annotated[float | None, typer.Option(help="Also say what it cost to reach this success (0.6 is 60 %).")] = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of concurrent runs; the cores are divided among them.")] = 1,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads per run. Default: the cores divided by the jobs.")] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="The folder for the runs. Default: NAME-sweep in the recipe's out.")
+    ] = None,
+    target: Annotated[float | None, typer.Option(help="Also report the cost of reaching this success (0.6 is 60 %).")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the runs and stop.")] = False,
 ) -> None:
-    """Train every combination of values and compare them. Start it again to go on: what is finished is skipped."""
+    """Train every combination of values and compare them. Run the same command again to continue; finished runs are skipped."""
     from turnwise.report.sweeping import sweep_command
 
     raise typer.Exit(sweep_command(recipe, values or [], out, jobs, threads, dry_run, target))
@@ -281,15 +291,15 @@ def sweep(
 
 @app.command()
 def compare(
-    sources: Annotated[list[str], typer.Argument(metavar="RUN", help="Runs, folders of runs (a sweep), files of `eval --save`.")],
-    at: Annotated[str, typer.Option(help="Which evaluation: last, best, or an iteration.")] = "last",
-    target: Annotated[float | None, typer.Option(help="Also say what it cost to reach this success (0.6 is 60 %).")] = None,
+    sources: Annotated[list[str], typer.Argument(metavar="RUN", help="Runs, folders of runs (a sweep), or files of `eval --save`.")],
+    at: Annotated[str, typer.Option(help="The evaluation to use: last, best, or an iteration.")] = "last",
+    target: Annotated[float | None, typer.Option(help="Also report the cost of reaching this success (0.6 is 60 %).")] = None,
     form: Annotated[str, typer.Option("--format", help="table, markdown, latex or json.")] = "table",
-    out: Annotated[str | None, typer.Option(metavar="FOLDER", help="Write comparison.md, .tex, .json and .png there.")] = None,
-    picture: Annotated[str | None, typer.Option(metavar="FILE", help="Draw the learning curves: .png, .svg or .pdf.")] = None,
+    out: Annotated[str | None, typer.Option(metavar="FOLDER", help="Write comparison.md, .tex, .json and .png to this folder.")] = None,
+    picture: Annotated[str | None, typer.Option(metavar="FILE", help="Plot the learning curves: .png, .svg or .pdf.")] = None,
     baseline: Annotated[str | None, typer.Option(metavar="TEXT", help="Test only against the groups whose label contains this.")] = None,
-    metric: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Also this metric over training; may be repeated.")] = None,
-    by_type: Annotated[bool, typer.Option("--by-type", help="Also success by type of task.")] = False,
+    metric: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Also show this metric over training; repeatable.")] = None,
+    by_type: Annotated[bool, typer.Option("--by-type", help="Also show success by type of task.")] = False,
     anyway: Annotated[bool, typer.Option("--anyway", help="Also show results that were measured differently, without tests.")] = False,
 ) -> None:
     """Compare runs: groups over seeds with intervals, paired tests, sample efficiency, curves."""
@@ -300,11 +310,11 @@ def compare(
 
 @app.command()
 def sft(
-    recipe: Annotated[str | None, typer.Argument(help="A recipe with an [sft] section. Without one: the quickstart.")] = None,
+    recipe: Annotated[str | None, typer.Argument(help="A recipe with an [sft] section. Default: the quickstart.")] = None,
     overrides: Overrides = None,
     trust: Trust = False,
 ) -> None:
-    """Only the supervised warm start of a recipe: learn from the environment's expert."""
+    """Run only the supervised warm start of a recipe: learn from the environment's expert."""
     from turnwise.cli import commands
 
     raise typer.Exit(commands.sft(recipe, overrides or []))
@@ -313,12 +323,14 @@ def sft(
 @app.command()
 def replay(
     run: Annotated[str, typer.Argument(help="A run.")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Other settings, as in credit.name=hgpo.")] = None,
-    iteration: Annotated[int | None, typer.Option(min=1, help="The iteration. Default: the last whose rollouts are kept.")] = None,
-    also: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A further credit algorithm to compare; may be repeated.")] = None,
-    update: Annotated[bool, typer.Option("--update", help="Run the update again too, from the checkpoint before it.")] = False,
-    top: Annotated[int, typer.Option(min=0, help="How many turns that differ most are shown.")] = 10,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Other settings, for example credit.name=hgpo.")
+    ] = None,
+    iteration: Annotated[int | None, typer.Option(min=1, help="The iteration. Default: the last one with stored rollouts.")] = None,
+    also: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A further credit algorithm to compare; repeatable.")] = None,
+    update: Annotated[bool, typer.Option("--update", help="Also run the update again, from the checkpoint before it.")] = False,
+    top: Annotated[int, typer.Option(min=0, help="Number of turns to show, those that differ most first.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     trust: Trust = False,
 ) -> None:
     """Compute an iteration's credit again with other settings, and compare.
@@ -338,10 +350,10 @@ def replay(
 @app.command()
 def trajectories(
     run: Annotated[str, typer.Argument(help="A run.")],
-    out: Annotated[str, typer.Option(metavar="FILE", help="The file to write: .jsonl, or .parquet (the extra parquet).")],
-    iteration: Annotated[int | None, typer.Option(min=0, help="The iteration. Default: the last that is kept.")] = None,
-    evals: Annotated[bool, typer.Option("--evals", help="What the evaluation played, instead of what was trained on.")] = False,
-    tokens: Annotated[bool, typer.Option("--tokens", help="With token ids and log-probs.")] = False,
+    out: Annotated[str, typer.Option(metavar="FILE", help="The file to write: .jsonl, or .parquet (needs the extra parquet).")],
+    iteration: Annotated[int | None, typer.Option(min=0, help="The iteration. Default: the last stored one.")] = None,
+    evals: Annotated[bool, typer.Option("--evals", help="Write the attempts of the evaluation instead of those of training.")] = False,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Include token ids and log-probs.")] = False,
 ) -> None:
     """Write an iteration's trajectories as a table, one row per turn, for other tools.
 
@@ -355,14 +367,14 @@ def trajectories(
 @app.command()
 def rescore(
     run: Annotated[str, typer.Argument(help="A run.")],
-    iteration: Annotated[int | None, typer.Option(min=0, help="Whose evaluation. Default: the last one.")] = None,
+    iteration: Annotated[int | None, typer.Option(min=0, help="The iteration of the evaluation. Default: the last one.")] = None,
     reward: Annotated[
-        str | None, typer.Option(metavar="FILE:FUNCTION", help="Reward by this function of (turn, transition, trajectory) instead.")
+        str | None, typer.Option(metavar="FILE:FUNCTION", help="A function of (turn, transition, trajectory) that replaces the reward.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     trust: Trust = False,
 ) -> None:
-    """Play an evaluation's stored actions again in the environment as it is now, and write the new scores beside the old."""
+    """Play an evaluation's stored actions again in the current environment, and write the new scores next to the old ones."""
     from turnwise.runs.folder import Run
 
     Run.open(run)  # before torch is imported
@@ -377,11 +389,11 @@ def rescore(
 def export(
     run: Annotated[str, typer.Argument(help="A run.")],
     out: Annotated[str, typer.Argument(help="The folder to write: a Hugging Face model.")],
-    adapters: Annotated[bool, typer.Option("--adapters", help="Write LoRA adapters alone instead of merging them.")] = False,
-    best: Annotated[bool, typer.Option("--best", help="The best checkpoint by evaluation instead of the last one.")] = False,
+    adapters: Annotated[bool, typer.Option("--adapters", help="Write only the LoRA adapters instead of merging them.")] = False,
+    best: Annotated[bool, typer.Option("--best", help="Use the best checkpoint by evaluation instead of the last one.")] = False,
     trust: Trust = False,
 ) -> None:
-    """Write a run's weights as a model folder that transformers loads."""
+    """Write a run's weights as a model folder that transformers can load."""
     from turnwise.runs.folder import Run
 
     Run.open(run)  # before torch is imported
@@ -392,11 +404,13 @@ def export(
 
 @app.command()
 def view(
-    folder: Annotated[str, typer.Argument(help="A run, or a folder that holds runs.")] = "runs",
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="The port; 0 takes a free one. Default: 7878, or a free one.")] = None,
+    folder: Annotated[str, typer.Argument(help="A run, or a folder that contains runs.")] = "runs",
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="The port; 0 selects a free one. Default: 7878, or a free one.")
+    ] = None,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser.")] = True,
 ) -> None:
-    """Look at runs in a browser: curves, every attempt turn by turn, and why each turn was rewarded."""
+    """View runs in a browser: curves, every attempt turn by turn, and why each turn was rewarded."""
     from turnwise.pages.command import view as serve
 
     serve(folder, port, browser)
@@ -405,23 +419,23 @@ def view(
 @app.command()
 def report(
     run: Annotated[str, typer.Argument(help="A run.")],
-    out: Annotated[str | None, typer.Option(metavar="FILE", help="The file to write. Default: report.html in the run's folder.")] = None,
-    compare: Annotated[list[str] | None, typer.Option(metavar="RUN", help="Another run to compare with; may be repeated.")] = None,
-    attempts: Annotated[int, typer.Option(min=0, help="How many attempts the file holds, whole groups at a time.")] = 200,
+    out: Annotated[str | None, typer.Option(metavar="FILE", help="The file to write. Default: report.html in the run folder.")] = None,
+    compare: Annotated[list[str] | None, typer.Option(metavar="RUN", help="Another run to compare with; repeatable.")] = None,
+    attempts: Annotated[int, typer.Option(min=0, help="Number of attempts to include, in whole groups.")] = 200,
 ) -> None:
-    """Write the same pages about a run, or several, as one HTML file that needs no network."""
+    """Write the pages of one or more runs as one HTML file that needs no network."""
     from turnwise.pages.command import report as write
 
     write(run, out, compare or (), attempts)
 
 
 def parse_options(pairs: list[str] | None) -> dict[str, Any]:
-    """`key=value` pairs; a value that reads as JSON (3, true, ["a"]) is that, any other is text."""
+    """Parse `key=value` pairs. A value that is valid JSON (3, true, ["a"]) is parsed as JSON; any other value is text."""
     options: dict[str, Any] = {}
     for pair in pairs or []:
         key, equals, value = pair.partition("=")
         if not equals or not key.isidentifier():
-            raise TurnwiseError(f"an option is written KEY=VALUE, got {pair!r}")
+            raise TurnwiseError(f"options have the form KEY=VALUE, got {pair!r}")
         try:
             options[key] = json.loads(value)
         except json.JSONDecodeError:
@@ -429,12 +443,12 @@ def parse_options(pairs: list[str] | None) -> dict[str, Any]:
     return options
 
 
-USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # typer brings its own click since 0.26, with classes of its own
-INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
+USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # typer vendors click since 0.26, with separate classes
+INTERRUPTED = 130  # the exit code that a shell reports after Ctrl-C
 
 
 def main() -> None:
-    """The entry point: an error that Turnwise understands is said in red and ends with code 2, never with a traceback."""
+    """The entry point. A TurnwiseError is printed in red and exits with code 2, without a traceback."""
     guard()
     try:
         code = typer.main.get_command(app).main(prog_name="turnwise", standalone_mode=False)
@@ -444,7 +458,7 @@ def main() -> None:
         fail(str(error))
     except USAGE_ERROR as error:
         wrong: Any = error
-        if type(error).__name__ == "NoArgsIsHelpError":  # nothing was asked for: that is no mistake
+        if type(error).__name__ == "NoArgsIsHelpError":  # no command was given: not an error
             say(wrong.format_message())
             sys.exit(0)
         path = wrong.ctx.command_path.split()[1:] if getattr(wrong, "ctx", None) else []
@@ -452,26 +466,26 @@ def main() -> None:
     except (typer.Abort, KeyboardInterrupt):
         say("\nstopped", err=True)
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:  # who read our output has seen enough
+    except BrokenPipeError:  # the reader of our output has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     sys.exit(code or 0)
 
 
 def fail(text: str) -> NoReturn:
-    """Say what is wrong, one line each, and leave."""
+    """Print the error, one line per problem, and exit."""
     lines = [re.sub(r"(?<=\S)\s+", " ", line).rstrip() for line in plain(redact(text)).strip().splitlines()]
     say("error: " + "\n".join(line for line in lines if line), err=True, style="red")
     sys.exit(2)
 
 
 def first_sentence(text: str) -> str:
-    """The first sentence of a docstring, which lists show."""
+    """The first sentence of a docstring, shown in lists of commands."""
     return re.split(r"(?<=[.?!])\s", " ".join(text.split()), maxsplit=1)[0].rstrip(".")
 
 
 for _command in app.registered_commands:
-    _command.short_help = first_sentence(getattr(_command.callback, "__doc__", None) or "")  # click would cut a longer text short
+    _command.short_help = first_sentence(getattr(_command.callback, "__doc__", None) or "")  # click would truncate a longer text
 
 if __name__ == "__main__":
     main()

@@ -1,4 +1,4 @@
-"""What the longer commands do: reading what was typed, calling the API, and words for the person."""
+"""Implementation of the longer commands: parse the arguments, call the API, print the results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from turnwise.util.terminal import command, say
 __all__ = ["evaluate", "help_config", "sft", "train"]
 
 PROMPTED = ("plain", "react", "reflexion")  # agents of turnwise.evaluation.baselines
-INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
+INTERRUPTED = 130  # the exit code that a shell reports after Ctrl-C
 
 
 def train(
@@ -38,18 +38,18 @@ def train(
     reward: str | None = None,
     reply: str | None = None,
 ) -> int:
-    """`turnwise train`. The exit code: 0, or 130 where it was interrupted."""
+    """`turnwise train`. Returns the exit code: 0, or 130 if it was interrupted."""
     from turnwise.setup.arguments import Given, as_recipe
 
-    if recipe is not None and is_override(recipe):  # the first override stands where a recipe may stand
+    if recipe is not None and is_override(recipe):  # the first override is in the position of a recipe
         overrides, recipe = [recipe, *overrides], None
     given, typed = Given(env, reward, None, prompts, reply), dict(parse_override(text) for text in overrides)
     if resume is not None and recipe:
-        raise TurnwiseError(f"a resumed run keeps its recipe: give either --resume RUN, or {recipe}")
+        raise TurnwiseError(f"a resumed run keeps its recipe: give either --resume RUN or {recipe}, not both")
     source = None if resume else recipe or given.default_recipe or shipped_recipe("quickstart")
     values, changes, name = as_recipe(Run.open(resume).folder / CONFIG if resume else source, given, typed)
-    config = overridden(values, changes, name)  # a mistake is told before torch is imported
-    if not resume:  # a run brings what it names
+    config = overridden(values, changes, name)  # report mistakes before torch is imported
+    if not resume:  # a run has its own environment
         look(config, hub=not dry_run)
     from turnwise import api
     from turnwise.report.summary import closing_words, in_words, measured_words
@@ -73,7 +73,7 @@ def train(
         words = f"Success on {result.summary['panel_size']} held-out tasks: {measured_words(result.summary)}."
         console.print(Text(words), soft_wrap=True)
         console.print(
-            Text(f"Stopped after iteration {result.summary['iterations']}. Go on with: {command('train', '--resume', str(run.folder))}"),
+            Text(f"Stopped after iteration {result.summary['iterations']}. Resume with: {command('train', '--resume', str(run.folder))}"),
             soft_wrap=True,
         )
         return INTERRUPTED
@@ -82,17 +82,17 @@ def train(
 
 
 def sft(recipe: str | None, overrides: list[str]) -> int:
-    """`turnwise sft`: a recipe's warm start and nothing after it."""
+    """`turnwise sft`: only the warm start of a recipe."""
     if recipe is not None and is_override(recipe):
         overrides, recipe = [recipe, *overrides], None
     source = recipe or str(shipped_recipe("quickstart"))
     if Config.load(source, overrides).sft is None:
-        raise TurnwiseError(f"recipe {source} has no [sft] section, so there is no warm start to make. Say how large it is: sft.tasks=256")
+        raise TurnwiseError(f"recipe {source} has no [sft] section, so there is no warm start to run. Set its size: sft.tasks=256")
     return train(source, [*overrides, "iterations=0"], None, None, False)
 
 
 def finish(console: Console, run: Run, result: Any, words: list[str], in_words: Any) -> None:
-    """The end of a run: the curve, three trajectories in words, the summary, what to try next."""
+    """The end of a run: the curve, three trajectories as text, the summary, and what to try next."""
     from turnwise.report.curve import draw_curve
     from turnwise.util.errors import MissingExtra
 
@@ -106,7 +106,7 @@ def finish(console: Console, run: Run, result: Any, words: list[str], in_words: 
         console.print(Text("\nThree attempts of the last iteration:"))
         played = run.trajectories(last)
         groups = [trajectory["group"] for trajectory in played]
-        firsts = [groups.index(group) for group in dict.fromkeys(groups)]  # of different tasks, where there are three
+        firsts = [groups.index(group) for group in dict.fromkeys(groups)]  # from different tasks, if there are three
         for number in [*firsts, *(other for other in range(len(played)) if other not in firsts)][:3]:
             for line in in_words(played[number]):
                 console.print(Text(line), soft_wrap=True)
@@ -117,24 +117,24 @@ def finish(console: Console, run: Run, result: Any, words: list[str], in_words: 
         console.print(Text(f"The curve: {picture}"), soft_wrap=True)
     other = "gigpo" if result.summary["algorithm"] == "grpo" else "grpo"
     folder, again = str(run.folder), ["train", str(run.folder / CONFIG), f"credit.name={other}"]
-    for words, why in ((["view", folder], "look at it"), (["eval", folder], "measure it again"), (again, f"the same with {other}")):
+    for words, why in ((["view", folder], "view it"), (["eval", folder], "evaluate it again"), (again, f"the same with {other}")):
         console.print(Text(f"Next: {command(*words)}   ({why})"), soft_wrap=True)
 
 
 def forecast(config: Config) -> list[str]:
-    """What a run would do, in numbers: tasks, attempts, turns, tokens, memory."""
+    """The size of a run: tasks, attempts, turns, tokens, memory."""
     from turnwise.setup.unread import unread
 
     per_turn = config.agent.max_prompt_tokens + config.engine.max_tokens
-    lines = [f"not run, only looked at: {', '.join(code)}"] if (code := unread(config)) else []
+    lines = [f"not executed, only checked: {', '.join(code)}"] if (code := unread(config)) else []
     lines += what_is_played(config, known=not code)
     if config.sft is not None:
         much = f"{config.sft.steps} steps" if config.sft.steps is not None else f"{config.sft.epochs} passes"
         lines.insert(1, f"a warm start: {config.sft.tasks} attempts of {config.sft.file or 'the expert'}, learned in {much}")
     parameters = parameter_count(config)
     if parameters is None:
-        return [*lines, "memory: not known (the model's folder is not here)"]
-    known = "about " if config.model.path is None else ""  # how many words the tiny model will have is not known yet
+        return [*lines, "memory: unknown (the model folder does not exist here)"]
+    known = "about " if config.model.path is None else ""  # the vocabulary size of the tiny model is not known yet
     trained = parameters if config.model.lora is None else parameters // 50
     width = 2 if config.model.dtype == "bfloat16" else 4
     weights = parameters * width + trained * (12 + (4 if width == 2 else 0)) + (parameters * width if config.objective.kl != "off" else 0)
@@ -146,18 +146,18 @@ def forecast(config: Config) -> list[str]:
 
 
 def what_is_played(config: Config, known: bool) -> list[str]:
-    """Tasks, attempts and turns; as far as the recipe says, where the environment is code of somebody's own that is not run for this."""
+    """Tasks, attempts and turns. If the environment is user code, which is not executed for this, only what the recipe says."""
     from turnwise.setup.system import System
 
     own, env, system = config.collect, config.env, System(config, plays=known)
     held_out = f"{config.eval.n} held out ({config.eval.split})"
-    tasks = f"tasks: {env.tasks or 'those'} for training ({env.name}, {env.split}), {held_out}; how many there are is seen when it is run"
+    tasks = f"tasks: {env.tasks or 'those'} for training ({env.name}, {env.split}), {held_out}; the exact number is known when it runs"
     if known:
         panel = f"{len(system.panel)} held out ({config.eval.split}; panel {system.panel.hash})"
         tasks = f"tasks: {len(system.tasks)} for training ({env.name}, {env.split}), {panel}"
     limit = system.max_turns if known else env.max_turns
     if limit is None:
-        return [tasks, f"an iteration: {own.groups} tasks × {own.group_size} attempts × the environment's own limit of turns"]
+        return [tasks, f"an iteration: {own.groups} tasks × {own.group_size} attempts × the environment's turn limit"]
     turns = own.groups * own.group_size * limit
     return [
         tasks,
@@ -168,7 +168,7 @@ def what_is_played(config: Config, known: bool) -> list[str]:
 
 
 def parameter_count(config: Config) -> int | None:
-    """How many parameters the model has, without loading its weights; none where that cannot be told."""
+    """The number of parameters of the model, without loading its weights; None if unknown."""
     import torch
 
     if config.model.path is None:
@@ -208,10 +208,10 @@ def evaluate(
     changes = dict(parse_override(text) for text in overrides) | changes
     size = panel_size(n)
     common: dict[str, Any] = {"env": env, "split": split, "n": size, "seed": seed, "temperature": temperature, "repeats": repeats}
-    common["reporter"] = reporter(Console(stderr=True))  # standard output is the result alone
+    common["reporter"] = reporter(Console(stderr=True))  # standard output contains only the result
     if prompts is None and (agent in PROMPTED or (agent is None and (source is not None or changes.get("engine.name") == "openai"))):
         named = read_source(source, env, changes)
-        if named.run is None:  # a run brings what it names
+        if named.run is None:  # a run has its own environment
             look(named.config)
     if agent in PROMPTED:
         from turnwise.evaluation import baselines
@@ -222,7 +222,7 @@ def evaluate(
         result = evaluate_player(agent, source, env, split, whole, seed or 0, repeats or 1, changes)
     elif source is None and changes.get("engine.name") != "openai":
         raise TurnwiseError(
-            "say what to evaluate: a run, a model folder or a recipe (with --agent plain|react|reflexion: by prompting alone); "
+            "nothing to evaluate: give a run, a model folder or a recipe (with --agent plain|react|reflexion for prompting only); "
             "--agent random|expert with --env NAME; "
             "or a server with --engine openai --url URL --model NAME --env NAME"
         )
@@ -243,11 +243,11 @@ def evaluate(
 
 
 def panel_size(text: str | None) -> int | Literal["all"] | None:
-    """What --n says: a number of tasks, or all of them."""
+    """The value of --n: a number of tasks, or all of them."""
     if text is None or text == "all":
         return text  # type: ignore[return-value]
     if not text.isdecimal() or int(text) < 1:
-        raise TurnwiseError(f"--n takes a number of tasks, or all, not {text!r}")
+        raise TurnwiseError(f"--n must be a number of tasks, or all, not {text!r}")
     return int(text)
 
 
@@ -258,7 +258,7 @@ def evaluate_player(
     if agent not in PLAYERS:
         raise unknown_name("agent", agent, [*PLAYERS, *PROMPTED])
     if source is not None:
-        raise TurnwiseError(f"--agent {agent} plays without a model: leave the run or model out, and name an environment with --env")
+        raise TurnwiseError(f"--agent {agent} plays without a model: omit the run or model, and name an environment with --env")
     config = look(Config.load(None, {"agent.max_prompt_tokens": 500, **changes, **({"env.name": env} if env else {})}))
     from turnwise.collect.collector import Collector
     from turnwise.collect.player_policy import PlayerPolicy, player
@@ -290,7 +290,7 @@ def show_evaluation(console: Console, result: Evaluation) -> None:
     if trials := result.settings.get("trials"):
         for each in trials:
             table.add_row(f"success within {each['trial']}", str(Share(round(each["success"] * each["n"]), each["n"])))
-        table.add_row("", "only the first row is one attempt at each task; later ones follow the environment's verdict on the ones before")
+        table.add_row("", "only the first row is one attempt per task; later rows use the environment's verdict on earlier attempts")
     else:
         table.add_row("success", str(result.success))
     for kind, share in result.by_type.items():

@@ -1,7 +1,7 @@
-"""Watch an agent play: task, observation, thought, action and reward in words, as it happens.
+"""Watch an agent play: task, observation, thought, action and reward as text, as it happens.
 
-The agent goes through the same collector, context, engine and parser as in training and evaluation; a `Watched` policy stands between and
-tells what it sees. Whatever a model or an environment writes is shown as plain text: neither markup nor terminal sequences act.
+The agent uses the same collector, context, engine and parser as in training and evaluation. A `Watched` policy wraps the agent's policy
+and reports what it sees. Text from a model or an environment is shown as plain text: neither markup nor terminal sequences take effect.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def watch(
     console: Console | None = None,
     trust: bool = False,
 ) -> list[Trajectory]:
-    """Let `agent` (a run, a model folder, `random` or `expert`) play, and tell it on the console. A run brings its environment with its
-    options, and the split that it is evaluated on. Without a task, `n` tasks of the split from the seed's place on; with one, `n`
-    attempts at it."""
+    """Let `agent` (a run, a model folder, `random` or `expert`) play, and show it on the console. A run provides its environment with its
+    options, and the split that it is evaluated on. Without a task, play `n` tasks of the split, starting at index `seed`; with one, make
+    `n` attempts at it."""
     changes: dict[str, Any] = {f"env.options.{key}": value for key, value in (options or {}).items()}
     changes |= {"env.max_turns": max_turns} if max_turns is not None else {}
     system = _system(agent, env, changes, trust)
@@ -86,7 +86,7 @@ def _system(agent: str, env: str | None, changes: dict[str, Any], trust: bool = 
         config, folder = source_config(agent, Given(env), changes, trust)
         return System(config, model_folder=folder)
     if env is None:
-        raise TurnwiseError(f"say what the {agent} agent should play: turnwise play ENV --agent {agent}")
+        raise TurnwiseError(f"the {agent} agent needs an environment: turnwise play ENV --agent {agent}")
     config = Config.load(None, {"agent.max_prompt_tokens": 500, **changes, "env.name": env})
     if agent == "expert" and not has_expert(env, dict(config.env.options)):
         raise TurnwiseError(f"environment {env!r} has no expert to watch: it needs expert(task) or expert_action()")
@@ -105,7 +105,7 @@ def _tasks(env: str, task: str | None, split: str, n: int, seed: int, options: d
 
 @dataclass
 class Teller:
-    """Says what happens, in lines that read the same with and without colours."""
+    """Prints what happens, in lines that read the same with and without colours."""
 
     console: Console
 
@@ -148,7 +148,7 @@ def _because(detail: str) -> str:
 
 @dataclass
 class Watched:
-    """A policy that is watched: it decides as it would alone, and the teller hears of it."""
+    """Wraps a policy without changing its decisions, and passes everything to the teller."""
 
     policy: Policy
     teller: Teller
@@ -168,7 +168,7 @@ class Watched:
         return self.policy.answers()
 
     def observe(self, slot: int, turn: Turn, transition: Transition) -> None:
-        self.policy.observe(slot, turn, transition)  # first: only then the expert's action has its name
+        self.policy.observe(slot, turn, transition)  # first: the expert's action is known only afterwards
         self.teller.played(turn, transition)
 
     def end(self, slot: int) -> None:

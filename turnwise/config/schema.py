@@ -1,8 +1,8 @@
-"""A recipe says all of a run: typed sections, each field explained where it stands and nowhere else.
+"""A recipe describes a whole run: typed sections, with each field documented where it is defined and nowhere else.
 
-A recipe is a TOML file; `extends = "other.toml"` takes another one as its base, and dotted overrides (`credit.name=grpo seed=3`) come last.
-An unknown key is an error that names the nearest one. `[credit]` and `[objective]` take the options of the algorithm they name, checked
-by its own registry. What is set here is saved with the run, whole.
+A recipe is a TOML file. `extends = "other.toml"` names a base recipe, and dotted overrides (`credit.name=grpo seed=3`) are applied last.
+An unknown key is an error that suggests the closest match. `[credit]` and `[objective]` take the options of the algorithm they name; its
+registry checks them. The whole resolved recipe is saved with the run.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ class Config(Section):
     """A whole run."""
 
     name: str = Field(NAME, pattern=r"^[A-Za-z0-9._=-]*[A-Za-z0-9_=-][A-Za-z0-9._=-]*$")
-    """The run's name, and its folder's."""
+    """The name of the run and of its folder."""
     out: str = "runs"
-    """The folder that runs are made in."""
+    """The folder in which runs are created."""
     seed: int = Field(0, ge=0)
-    """Everything random comes from it."""
+    """The seed of all randomness."""
     iterations: int = Field(150, ge=0)
-    """Collect-and-update rounds."""
+    """Number of iterations: collect, then update."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the model lives; auto: a GPU if there is one."""
+    """The device of the model; auto: a GPU if there is one."""
     threads: int | None = Field(None, ge=1)
-    """CPU threads; none: what OMP_NUM_THREADS says, else by the model's size (a tiny model is fastest with one)."""
+    """CPU threads; none: OMP_NUM_THREADS if it is set, otherwise by the model's size (a tiny model is fastest with one)."""
     env: Env = Env()
     agent: Agent = Agent()
     model: Model = Model()

@@ -1,1 +1,1 @@
-"""What knows nothing of this field: files, seeds, the terminal, locks, errors."""
+"""General-purpose code: files, seeds, the terminal, locks, errors."""

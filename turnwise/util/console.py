@@ -1,6 +1,6 @@
-"""Rich's console for texts that somebody else wrote: every piece of text is made plain on its way out, wherever it stands (a cell, a title,
-a line of a live display), and nothing is read as markup, as an emoji's name or as something to colour. Who wants a style says so with
-rich's `Text`. The only place where Turnwise makes a console."""
+"""A rich console for untrusted text. All output is sanitised, wherever it appears (a cell, a title, a line of a live display), and nothing
+is interpreted as markup, as an emoji name or for highlighting. Callers that want a style use rich's `Text`. Turnwise creates consoles only
+here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from turnwise.util.printable import plain
 
 
 class Console(rich.console.Console):
-    """As rich's, but no text acts. `wide` is the width of a log or a pipe, which has none of its own."""
+    """Like rich's console, but text cannot control the terminal. `wide` is the width for a log or a pipe, which has no width."""
 
     def __init__(self, *, wide: int | None = None, **options: Any):
         super().__init__(**{"markup": False, "emoji": False, "highlight": False} | options)
@@ -24,6 +24,6 @@ class Console(rich.console.Console):
             self.width = wide
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Rich's segments; those that steer the terminal are rich's own, and text becomes plain."""
+        """Rich's segments: control segments come from rich itself, and text is sanitised."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(plain(segment.text), segment.style)

@@ -1,4 +1,4 @@
-"""Errors that say what was wrong, where, and what to do."""
+"""Errors that state what was wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from difflib import get_close_matches
 
 
 class TurnwiseError(ValueError):
-    """Input that Turnwise cannot work with. The message names the place and the remedy; the CLI prints it without a traceback."""
+    """Invalid input. The message names the location and the remedy; the CLI prints it without a traceback."""
 
 
 class Stopped(TurnwiseError):
-    """Ctrl-C, or another signal to end, came before there was anything to keep."""
+    """Ctrl-C, or another termination signal, arrived before there was anything to save."""
 
 
 class MissingExtra(TurnwiseError, ImportError):
@@ -22,7 +22,7 @@ class MissingExtra(TurnwiseError, ImportError):
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> TurnwiseError:
-    """The error for a name that is not known: it names the nearest one and lists all."""
+    """The error for an unknown name: it suggests the closest match and lists all names."""
     names = sorted(known)
     near = get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""

@@ -1,8 +1,8 @@
-"""Python's search for garbage, kept away from what is no garbage.
+"""Fewer, cheaper garbage collections while attempts are played.
 
-Python counts the containers that were made and not freed, and after every 700 of them looks through the young ones for cycles that nobody
-holds any more; now and then it looks through all there are. Attempts being played leave few cycles and many long lists of tokens that stay,
-so the search reads every prompt several times, and all of torch and transformers every few iterations, to find nothing.
+Python counts containers that were created and not freed. After every 700 of them it scans the young ones for unreachable cycles, and
+occasionally it scans all of them. Playing attempts leaves few cycles and many long-lived lists of tokens. By default, the collector
+therefore scans every prompt several times, and all of torch and transformers every few iterations, without finding anything.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-CONTAINERS = 50_000  # rarely enough to cost little, and often enough for an environment that leaves cycles behind
+CONTAINERS = 50_000  # rare enough to be cheap, frequent enough for an environment that leaves cycles behind
 
 
 @contextmanager
 def rare_searches(containers: int = CONTAINERS) -> Iterator[None]:
-    """Inside, search only after so many containers. Somebody's larger number, or a search that is off (0), stays as it is."""
+    """Inside the block, collect only after this many containers. A larger number set by the user, or a disabled collector (0), is kept."""
     before = gc.get_threshold()
     if 0 < before[0] < containers:
         gc.set_threshold(containers, *before[1:])
@@ -28,8 +28,8 @@ def rare_searches(containers: int = CONTAINERS) -> Iterator[None]:
 
 @contextmanager
 def loaded_set_apart() -> Iterator[None]:
-    """Inside, leave out of every search what is there at the beginning: modules, models, settings. Nothing changes where somebody else
-    has set things apart already."""
+    """Inside the block, exclude existing objects from every collection: modules, models, settings. This has no effect if other code has
+    already frozen objects."""
     if gc.get_freeze_count():
         yield
         return

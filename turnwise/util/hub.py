@@ -1,5 +1,5 @@
-"""Where a model lies: a folder here, or a name on a hub. Whether the hub answers is asked once and briefly; where it does not, what was
-downloaded before is used, or one line says what to do, at once."""
+"""Where a model is: a local folder, or a name on a hub. The hub is probed once, with a short timeout. If it does not respond, the
+downloaded copy is used, or an error says what to do, without delay."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from pathlib import Path
 from turnwise.util.errors import TurnwiseError
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-PATIENCE = 5.0  # seconds in which a hub that can be reached has answered
+PATIENCE = 5.0  # timeout in seconds; a reachable hub responds faster
 
 
 def place(path: str | Path) -> str:
-    """What transformers should load: the folder itself, a hub's name where the hub answers, the downloaded copy where it does not."""
+    """What transformers should load: the folder itself, the hub name if the hub responds, otherwise the downloaded copy."""
     folder = Path(path).expanduser()
     if folder.exists():
         return str(folder)
     if not HUB_NAME.fullmatch(str(path)):
-        raise TurnwiseError(f"model {path}: there is no such folder here (looked in {Path.cwd()})")
+        raise TurnwiseError(f"model {path}: no such folder (looked in {Path.cwd()})")
     silence = why_silent()
     if silence is None:
         return str(path)
     copy = downloaded(str(path))
     if copy is None:
         raise TurnwiseError(
-            f"model {path}: there is no such folder here, nothing of that name was downloaded before, and {silence}. "
+            f"model {path}: no such folder, no downloaded copy, and {silence}. "
             "Give the path of a model folder"
         )
     return copy
@@ -34,12 +34,12 @@ def place(path: str | Path) -> str:
 
 @cache
 def why_silent() -> str | None:
-    """Why the hub cannot be asked; none where it answers."""
+    """Why the hub cannot be used; none if it responds."""
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
 
     if constants.HF_HUB_OFFLINE:
-        return "HF_HUB_OFFLINE says not to ask the hub"
+        return "HF_HUB_OFFLINE forbids using the hub"
     try:
         get_session().head(constants.ENDPOINT, timeout=PATIENCE)
     except Exception as error:  # of whichever library sends the request
@@ -49,11 +49,11 @@ def why_silent() -> str | None:
 
 
 def downloaded(name: str) -> str | None:
-    """The folder of a model that was downloaded before."""
+    """The folder of a downloaded model."""
     from huggingface_hub import snapshot_download
 
     try:
         found = snapshot_download(name, local_files_only=True)
-    except Exception:  # not there, or not whole
+    except Exception:  # missing or incomplete
         return None
     return str(found) if (Path(found) / "config.json").is_file() else None

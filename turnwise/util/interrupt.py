@@ -1,4 +1,4 @@
-"""Ctrl-C: the first finishes the turn, saves and exits; a second one exits at once."""
+"""Ctrl-C: the first one finishes the turn, saves and exits; a second one exits immediately."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Interrupt:
-    """Inside the `with` block SIGINT and SIGTERM set a flag that the loop asks for. A second signal acts as usual: it stops everything."""
+    """Inside the `with` block, SIGINT and SIGTERM set a flag that the loop checks. A second signal acts as usual: it stops the process."""
 
     def __init__(self, say: Callable[[str], None] = lambda text: None):
         self.asked = False
@@ -29,7 +29,7 @@ class Interrupt:
     def _first(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
         self._restore()
-        self._say("Stopping: finishing the turn and saving. Once more to stop at once.")
+        self._say("Stopping: finishing the turn and saving. Press Ctrl-C again to stop immediately.")
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

@@ -1,8 +1,8 @@
-"""One process per run: whoever writes in a run's folder holds a lock there, and the operating system releases it when that process ends,
-however it ends. So a lock never has to be removed by hand.
+"""One process per run. A process that writes to a run folder holds a lock there, and the operating system releases the lock when the
+process ends, however it ends. A lock therefore never has to be removed by hand.
 
-The lock is on a hidden file in the folder, which says who holds it. It goes with the lock; after a crash it stays, held by nobody, and the
-next holder takes it over. Readers need no lock.
+The lock is on a hidden file in the folder, which records its holder. The file is removed with the lock; after a crash it remains, unlocked,
+and the next holder takes it over. Readers need no lock.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ except ImportError:  # Windows
 POSIX: bool = fcntl is not None
 
 LOCK = ".lock"
-FAR = 1 << 30  # Windows locks bytes: these are none that anybody reads
+FAR = 1 << 30  # Windows locks bytes: lock bytes that are never read
 NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 POLL = 0.1
 
 
 class Lock:
-    """The lock of a folder, held from here on until `release` or the end of this process. `doing` is what the holder does, in a word;
-    `patience` is how many seconds another holder is waited for. On a file system without locks, `say` is told so."""
+    """The lock of a folder, held until `release` or the end of this process. `doing` describes the holder's activity in one word;
+    `patience` is how many seconds to wait for another holder. On a file system without locks, `say` gets a warning."""
 
     def __init__(self, folder: Path, doing: str, patience: float = 0.0, say: Callable[[str], None] = lambda text: None):
         self._path = folder / LOCK
@@ -49,21 +49,21 @@ class Lock:
         os.write(handle, json.dumps(owner).encode())
 
     def release(self) -> None:
-        """Give it up. A second call does nothing."""
+        """Release the lock. A second call does nothing."""
         handle, self._handle = self._handle, None
         if handle is None:
             return
-        if POSIX:  # Windows removes no file that is open
+        if POSIX:  # Windows cannot remove an open file
             self._path.unlink(missing_ok=True)
         os.close(handle)
 
 
 def in_use(folder: Path) -> str:
-    """Who holds a folder's lock, and what to do, in words."""
+    """A message about the holder of a folder's lock, and what to do."""
     owner = _owner(folder / LOCK)
     pid, host = owner.get("pid"), owner.get("host", "an unknown machine")
     if pid == os.getpid() and host == socket.gethostname():
-        return f"{folder} is in use by this very process ({owner.get('doing')}, since {owner.get('since')}): let that end first"
+        return f"{folder} is in use by this process ({owner.get('doing')}, since {owner.get('since')}): wait until that ends"
     who = f"process {pid} on {host} ({owner.get('doing')}, since {owner.get('since')})" if pid else "another process"
     stop = f"`kill {pid}` there" if pid else "Ctrl-C there"
     return (
@@ -73,7 +73,7 @@ def in_use(folder: Path) -> str:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether some process holds the folder's lock just now."""
+    """Whether a process currently holds the folder's lock."""
     if not (folder / LOCK).exists():
         return False
     handle = _take(folder / LOCK)
@@ -83,7 +83,7 @@ def is_held(folder: Path) -> bool:
 
 
 def _take(path: Path, say: Callable[[str], None] = lambda text: None) -> int | None:
-    """A handle that holds the lock; none where another one does."""
+    """A handle that holds the lock; none if another process holds it."""
     while True:
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -95,11 +95,11 @@ def _take(path: Path, say: Callable[[str], None] = lambda text: None) -> int | N
             if error.errno not in NO_LOCKS_HERE:
                 os.close(handle)
                 return None
-            say(f"warning: the file system of {path.parent} knows no locks: take care that no second process writes there")
+            say(f"warning: the file system of {path.parent} does not support locks: make sure that no second process writes there")
             return handle
         if _is_at(handle, path):
             return handle
-        os.close(handle)  # its last holder has removed it meanwhile
+        os.close(handle)  # its last holder has removed it in the meantime
 
 
 def _lock(handle: int) -> None:
@@ -124,6 +124,6 @@ def _is_at(handle: int, path: Path) -> bool:
 def _owner(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # it has just gone, or is just being written
+    except (OSError, ValueError):  # it was just removed, or is being written
         return {}
     return found if isinstance(found, dict) else {}

@@ -1,4 +1,4 @@
-"""A word to whoever waits."""
+"""A message for a user who is waiting."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def told_after(seconds: float, say: Callable[[str], None], text: str) -> Iterator[None]:
-    """Says the text once if what is inside takes longer than that."""
+    """Print the text once if the block takes longer than this."""
     timer = threading.Timer(seconds, say, [text])
     timer.daemon = True
     timer.start()

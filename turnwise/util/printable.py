@@ -1,17 +1,17 @@
-"""Text that somebody else wrote, made safe to show: it is read and never acts."""
+"""Sanitises untrusted text, so that it is safe to print."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 
-# Whole sequences: colours and cursor, then titles, links and clipboard (only where they end: an open one would hide what follows it).
+# Whole sequences: colours and cursor, then titles, links and clipboard (only if terminated: an open one would hide what follows it).
 TERMINAL_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[@-Z\\^_])|\x9b[0-?]*[ -/]*[@-~]")
-UNSEEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")  # control, invisible and direction-changing characters, halves of pairs, private ones
+UNSEEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")  # control, invisible and bidirectional characters, lone surrogates, private-use characters
 
 
 def plain(text: str) -> str:
-    """Text that is safe to show: no terminal sequences, control, invisible or direction-changing characters but newline and tab."""
+    """Text that is safe to print: no terminal sequences, and no control, invisible or bidirectional characters except newline and tab."""
     if text.isascii() and text.isprintable():
         return text
     text = TERMINAL_SEQUENCE.sub("", text)

@@ -1,9 +1,10 @@
-"""Rotary embeddings whose frequencies depend on how long a sequence is: dynamic NTK, and longrope as in Phi-3.
+"""Rotary embeddings whose frequencies depend on the sequence length: dynamic NTK, and longrope as in Phi-3.
 
-transformers takes the length from the largest position in a forward. So whatever shares a forward, in one row or as rows of a batch, gets
-the frequencies of the longest; dynamic NTK even keeps those of the longest sequence it has met, until a short one comes; and keys in a
-cache stay turned as they once were. All of that is silent. Whoever runs such a model asks for the `key` of a length: only sequences with
-equal keys may share a forward, and a cache goes on only while its key stays. Before each forward comes `reset`.
+transformers takes the length from the largest position in a forward pass. All sequences of a forward pass, in one row or as rows of a
+batch, therefore get the frequencies of the longest. Dynamic NTK even keeps those of the longest sequence it has seen, until a short one
+arrives, and cached keys keep their old rotation. All of this happens silently. Code that runs such a model asks for the `key` of a length:
+only sequences with equal keys may share a forward pass, and a cache is valid only while its key stays the same. Call `reset` before each
+forward pass.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 LONG = "longrope"  # one set of frequencies up to the limit, another beyond it
-DYNAMIC = "dynamic"  # beyond the limit every length has frequencies of its own
+DYNAMIC = "dynamic"  # beyond the limit every length has its own frequencies
 
 
 @dataclass(frozen=True, slots=True)
 class Stretched:
-    """One set of frequencies of a rotary module. `prefix` is that of its layer type's buffers, where the module has several sets."""
+    """One set of frequencies of a rotary module. `prefix` is that of its layer type's buffers, if the module has several sets."""
 
     module: Any
     prefix: str
@@ -31,7 +32,7 @@ class Stretched:
         return max(length, self.limit)
 
     def reset(self) -> None:
-        """As the module was made: what it met before no longer counts."""
+        """Restore the module's initial state."""
         if self.kind == DYNAMIC:
             now, original = getattr(self.module, f"{self.prefix}inv_freq"), getattr(self.module, f"{self.prefix}original_inv_freq")
             setattr(self.module, f"{self.prefix}inv_freq", original.to(now.device))
@@ -52,12 +53,12 @@ class Stretching:
         return tuple(part.key(length) for part in self.parts)
 
     def reset(self) -> None:
-        """Forget the lengths of earlier forwards."""
+        """Forget the lengths of earlier forward passes."""
         for part in self.parts:
             part.reset()
 
     def words(self) -> str:
-        """What the model has, for a message."""
+        """A description for messages."""
         return ", ".join(dict.fromkeys(f"{part.kind} beyond {part.limit} tokens" for part in self.parts))
 
 

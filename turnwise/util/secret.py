@@ -1,7 +1,7 @@
-"""Keys and passwords stay out of what is written: recipes, logs, errors, pages.
+"""Keeps keys and passwords out of recipes, logs, errors and pages.
 
-A recipe is kept whole with its run, sent to trackers and shown on pages, so a secret in it would go everywhere. Servers' keys are read from
-an environment variable that the recipe names; a recipe that holds one itself, by its plain name or in an address, is refused.
+A recipe is stored with its run, sent to trackers and shown on pages, so a secret in it would spread everywhere. Servers' keys are read from
+an environment variable that the recipe names. A recipe that contains a secret itself, as a setting or in an address, is rejected.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def redact(text: str) -> str:
 
 
 def redacted(values: Any, name: str = "") -> Any:
-    """Plain values, with secrets hidden wherever they stand."""
+    """Plain values with all secrets hidden."""
     if isinstance(values, Mapping):
         return {key: redacted(value, str(key)) for key, value in values.items()}
     if isinstance(values, list | tuple):
@@ -40,7 +40,7 @@ def redacted(values: Any, name: str = "") -> Any:
 
 
 def secrets_in(values: Any, place: str = "") -> Iterator[str]:
-    """The dotted keys of a recipe under which a secret stands in clear: settings with such a name, addresses with a password."""
+    """The dotted keys of a recipe that contain a secret in clear text: settings with such a name, addresses with a password."""
     if isinstance(values, Mapping):
         for key, value in values.items():
             yield from secrets_in(value, f"{place}.{key}" if place else str(key))

@@ -1,7 +1,7 @@
-"""Randomness that depends on names alone: the same on every machine, in any order, with any number of workers.
+"""Randomness that depends only on names: the same on every machine, in any order, with any number of workers.
 
-Everything random in a run is a function of the recipe's seed and of what it is for (`derive(seed, "sample", iteration, group, turn)`), so
-there is no generator whose state would have to be saved, and a run that was killed and resumed draws what it would have drawn.
+All randomness in a run is a function of the recipe's seed and of its purpose (`derive(seed, "sample", iteration, group, turn)`). There is
+no generator whose state would have to be saved, and a killed and resumed run draws the same numbers as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from hashlib import blake2b
 
 
 def derive(seed: int, *names: int | str) -> int:
-    """A number in [0, 2^63) from a seed and the names of what it is for."""
+    """A number in [0, 2^63) from a seed and the names of its purpose."""
     text = "\x00".join([str(seed), *map(str, names)])
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big") >> 1
 
 
 class Order:
-    """A shuffled walk over 0 … size−1, again and again, each round in another order, without a list: place i is computed from i.
+    """An endless shuffled sequence over 0 … size−1, in a different order each round, without a list: item i is computed from i.
 
-    A four-round Feistel network permutes the next power of four; places beyond `size` are walked over.
+    A four-round Feistel network permutes the next power of four; positions beyond `size` are skipped.
     """
 
     def __init__(self, size: int, seed: int, shuffle: bool = True):
@@ -28,7 +28,7 @@ class Order:
         self._half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
 
     def __getitem__(self, place: int) -> int:
-        """The item at a place of the endless walk."""
+        """The item at a position of the endless sequence."""
         round_, index = divmod(place, self.size)
         if not self.shuffle:
             return index

@@ -1,11 +1,11 @@
-"""The statistics that results need: intervals, paired tests, effect sizes. Pure functions on numpy; chance comes from a seed.
+"""Statistics for results: intervals, paired tests, effect sizes. Pure functions on numpy; randomness comes from a seed.
 
-Two questions are kept apart everywhere. *Over seeds*: would other training seeds give the same? The sample is a handful of runs, so
-intervals are Student's t (a percentile bootstrap of five values is too narrow), and the test that assumes nothing flips the signs of the
-differences. *Over tasks*: would other tasks give the same, with these trained models? The sample is the panel, and resampling it is honest.
+Two questions are always separated. *Over seeds*: would other training seeds give the same? The sample is a handful of runs, so intervals
+are Student's t (a percentile bootstrap of five values is too narrow), and the assumption-free test flips the signs of the differences.
+*Over tasks*: would other tasks give the same, with these trained models? The sample is the panel, which can be resampled.
 
 Flipping or resampling a thousand tasks twenty thousand times would be slow task by task. Differences of success take few distinct values,
-so what is drawn is how often each value comes up: one binomial or multinomial number a value, whatever the panel's size.
+so the code draws how often each value occurs: one binomial or multinomial number per value, whatever the panel's size.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from turnwise.util.student import t_quantile, t_tail
 
 Z95 = 1.959963984540054
 DRAWS = 20_000
-EXACT_UP_TO = 16  # differences: 2^15 sign patterns are counted, more are drawn
+EXACT_UP_TO = 16  # differences: up to 2^15 sign patterns are enumerated, more are sampled
 EXACT_SHUFFLES = 50_000
 
 Interval = tuple[float, float]
 
 
 def wilson(successes: float, n: float, z: float = Z95) -> Interval:
-    """The Wilson interval of a share, 95 % unless told: honest for few attempts and for shares near 0 or 1."""
+    """The Wilson interval of a share, 95 % by default: accurate for few attempts and for shares near 0 or 1."""
     if n <= 0:
         return 0.0, 1.0
     share = successes / n
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    # At 0 and 1 the interval ends there; in floats it would end 1e-17 beside it.
+    # At 0 and 1 the interval ends there; in floats it would be off by 1e-17.
     return (0.0 if successes <= 0 else max(0.0, centre - half)), (1.0 if successes >= n else min(1.0, centre + half))
 
 
 def task_interval(successes: ArrayLike, attempts: ArrayLike) -> Interval:
     """The 95 % interval of the success rate over tasks, from the successes and attempts at each: would other tasks give the same?
 
-    Attempts at one task are alike, so they count together: Wilson's interval with `effective_attempts` in place of the attempts. One
-    attempt at each task gives Wilson's interval itself, and so do ten equal ones."""
+    Attempts at one task are alike, so they count together: Wilson's interval with `effective_attempts` instead of the attempts. One
+    attempt per task gives Wilson's interval itself, and so do ten equal ones."""
     won, tried = _array(successes), _array(attempts)
     n = effective_attempts(won, tried)
     if n <= 0:
@@ -51,12 +51,12 @@ def task_interval(successes: ArrayLike, attempts: ArrayLike) -> Interval:
 
 
 def effective_attempts(successes: ArrayLike, attempts: ArrayLike) -> float:
-    """How many independent attempts tell as much as these: between the number of tasks (attempts at a task all end alike) and the number of
-    attempts (tasks do not differ).
+    """The number of independent attempts with the same information: between the number of tasks (attempts at a task all end alike) and the
+    number of attempts (tasks do not differ).
 
-    p(1 − p) over the variance of the rate, which is estimated from the tasks as clusters, times a correction for so few of them
-    (t at the effective number over t at the number of tasks, squared: Korn and Graubard). Where all succeed, or none, nothing varies, and
-    only the tasks count."""
+    p(1 − p) over the variance of the rate, which is estimated from the tasks as clusters, times a correction for few clusters
+    (t at the effective number over t at the number of tasks, squared: Korn and Graubard). If all succeed, or none, nothing varies, and only
+    the tasks count."""
     won, tried = _array(successes), _array(attempts)
     won, tried = won[tried > 0], tried[tried > 0]
     tasks, total = len(tried), float(tried.sum())
@@ -82,8 +82,8 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
 
 
 def t_interval(values: ArrayLike, level: float = 0.95) -> Interval | None:
-    """Student's interval of the mean; none for fewer than two values, of which nobody knows the spread, and for values that are all equal,
-    as a few seeds on a small panel can be: an interval without width would feign certainty."""
+    """Student's interval of the mean. None for fewer than two values, whose spread is unknown, and for values that are all equal, as a few
+    seeds on a small panel can be: an interval without width would suggest false certainty."""
     array = _array(values)
     if len(array) < 2:
         return None
@@ -95,7 +95,7 @@ def t_interval(values: ArrayLike, level: float = 0.95) -> Interval | None:
 
 
 def paired_t(differences: ArrayLike) -> float | None:
-    """Two-sided p of Student's test that the mean difference is 0. None where there is no spread to compare it with: fewer than two
+    """Two-sided p of Student's test that the mean difference is 0. None if there is no spread to compare it with: fewer than two
     differences, or all of them equal and not 0."""
     array = _array(differences)
     if len(array) < 2:
@@ -121,7 +121,7 @@ def welch(one: ArrayLike, other: ArrayLike, level: float = 0.95) -> tuple[Interv
 
 
 def bootstrap_interval(values: ArrayLike, level: float = 0.95, draws: int = DRAWS, seed: int = 0) -> Interval:
-    """The percentile interval of the mean when the values are drawn anew with replacement. For paired values, give their differences."""
+    """The percentile bootstrap interval of the mean. For paired values, pass their differences."""
     array = _array(values)
     distinct, counts = np.unique(array, return_counts=True)
     drawn = np.random.default_rng(seed).multinomial(len(array), counts / len(array), size=draws)
@@ -130,8 +130,8 @@ def bootstrap_interval(values: ArrayLike, level: float = 0.95, draws: int = DRAW
 
 
 def sign_flip(differences: ArrayLike, draws: int = DRAWS, seed: int = 0) -> float:
-    """Two-sided p of the mean difference when every difference could as well have had the other sign. Exact up to 16 differences that
-    are not 0; beyond that drawn, with the observed pattern counted in, so that p is never 0 and never too small."""
+    """Two-sided p of the mean difference under random signs of the differences. Exact up to 16 nonzero differences; beyond that sampled,
+    with the observed pattern included, so that p is never 0 and never too small."""
     array = _array(differences)
     moving = np.abs(array[array != 0])
     observed = abs(float(array.sum())) - 1e-9 * max(1.0, float(moving.sum()))
@@ -151,8 +151,8 @@ def smallest_sign_flip(n: int) -> float:
 
 
 def shuffle(one: ArrayLike, other: ArrayLike, draws: int = DRAWS, seed: int = 0) -> float:
-    """Two-sided p of the difference of means when labels could as well be exchanged: for groups without pairs. Exact where few enough
-    ways exist to split the values."""
+    """Two-sided p of the difference of means under random labels, for groups without pairs. Exact if there are few enough ways to split
+    the values."""
     a, b = _array(one), _array(other)
     pool, size = np.concatenate([a, b]), len(a)
     observed = abs(float(a.mean() - b.mean())) - 1e-9 * max(1.0, float(np.abs(pool).max(initial=0.0)))
@@ -177,7 +177,7 @@ def smallest_shuffle(n: int, m: int) -> float:
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Holm's correction: the chance of even one false finding among all of these tests stays below the level. In the given order."""
+    """Holm's correction: the probability of even one false finding among all of these tests stays below the level. In the given order."""
     order = sorted(range(len(ps)), key=lambda i: ps[i])
     corrected, reached = [0.0] * len(ps), 0.0
     for rank, i in enumerate(order):
@@ -187,7 +187,7 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def cohen_d(differences: ArrayLike) -> float | None:
-    """The mean difference in units of the differences' spread; none where there is no spread."""
+    """The mean difference in units of the differences' spread; none if there is no spread."""
     array = _array(differences)
     spread = float(array.std(ddof=1)) if len(array) > 1 else 0.0
     return float(array.mean()) / spread if spread > 1e-12 else None
@@ -204,7 +204,8 @@ def cohen_d_unpaired(one: ArrayLike, other: ArrayLike) -> float | None:
 
 
 def cohen_h(one: float, other: float) -> float:
-    """The distance of two shares on the scale where equal steps are equally hard to see: 0.2 is small, 0.5 medium, 0.8 large."""
+    """The distance of two shares on the arcsine scale, on which equal steps are equally hard to detect: 0.2 is small, 0.5 medium, 0.8
+    large."""
     return 2 * math.asin(math.sqrt(min(max(one, 0.0), 1.0))) - 2 * math.asin(math.sqrt(min(max(other, 0.0), 1.0)))
 
 

@@ -1,4 +1,4 @@
-"""Student's t distribution without scipy: its tail by the incomplete beta function, its quantile by halving."""
+"""Student's t distribution without scipy: the tail by the incomplete beta function, the quantile by bisection."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ def t_tail(t: float, freedom: float) -> float:
 
 @lru_cache(maxsize=4096)
 def t_quantile(share: float, freedom: float) -> float:
-    """The t that a share ≥ 0.5 of the distribution lies below."""
+    """The quantile t of a share ≥ 0.5 of the distribution."""
     if not 0.5 <= share < 1:
-        raise ValueError(f"the share must lie in [0.5, 1), not {share}")
+        raise ValueError(f"the share must be in [0.5, 1), not {share}")
     low, high = 0.0, 1.0
     while t_tail(high, freedom) > 1 - share:
         high *= 2
     for _ in range(100):
         middle = (low + high) / 2
-        if middle in (low, high):  # neighbours: there is nothing between them
+        if middle in (low, high):  # adjacent floats: there is nothing between them
             break
         low, high = (middle, high) if t_tail(middle, freedom) > 1 - share else (low, middle)
     return (low + high) / 2
@@ -40,7 +40,7 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
 
 
 def _fraction(a: float, b: float, x: float) -> float:
-    """Lentz's way to evaluate the continued fraction."""
+    """Lentz's method for the continued fraction."""
     c, d = 1.0, 1.0 / _away_from_zero(1 - (a + b) * x / (a + 1))
     value = d
     for m in range(1, 500):

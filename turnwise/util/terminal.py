@@ -1,4 +1,4 @@
-"""Where text meets a terminal: as text, which never acts, whoever wrote it. Also what a person can type there to call Turnwise again."""
+"""Terminal output: sanitised text that cannot control the terminal. Also the command line that a user can type to call Turnwise again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from turnwise.util.printable import plain
 
 
 def say(text: str, *, err: bool = False, style: str = "", end: str = "\n") -> None:
-    """Print a text as it is, neither coloured nor wrapped, but safe; `style` (red, bold …) counts on a terminal alone."""
+    """Print sanitised text without colouring or wrapping it. `style` (red, bold …) applies only on a terminal."""
     stream = sys.stderr if err else sys.stdout
     if style:
         from turnwise.util.console import Console
@@ -30,12 +30,12 @@ def say(text: str, *, err: bool = False, style: str = "", end: str = "\n") -> No
 
 
 def command(*words: str) -> str:
-    """A command line that a person can type here: `turnwise` where the shell finds this one, else where it lies, else as a module."""
+    """A command line that the user can type here: `turnwise` if the shell finds this one, else its path, else as a module."""
     return " ".join([program(), *map(quote, words)])
 
 
 def program() -> str:
-    """What calls Turnwise from a shell here."""
+    """The shell command that calls Turnwise here."""
     beside = Path(sys.executable).with_name("turnwise")
     if beside.is_file():
         found = shutil.which("turnwise")
@@ -46,16 +46,16 @@ def program() -> str:
 
 
 def _near(path: Path) -> str:
-    """A path as short as it can be typed from here."""
+    """The shortest form of a path from here."""
     path = path.absolute()
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def guard() -> None:
-    """For a program of its own: whatever Python itself prints (uncaught errors, warnings, log lines) is made plain too."""
+    """For a standalone program: also sanitise what Python itself prints (uncaught errors, warnings, log lines)."""
     for stream in (sys.stdout, sys.stderr):
         if callable(change := getattr(stream, "reconfigure", None)):
-            change(errors="replace")  # a terminal without umlauts shows question marks instead of failing
+            change(errors="replace")  # a terminal with a limited encoding shows question marks instead of failing
     sys.excepthook = _uncaught
     threading.excepthook = lambda told: _uncaught(told.exc_type, told.exc_value or told.exc_type(), told.exc_traceback)
     warnings.showwarning = _warned
@@ -63,7 +63,7 @@ def guard() -> None:
 
 
 class PlainRecord(logging.LogRecord):
-    """A line of a log whose words cannot act."""
+    """A sanitised log line."""
 
     def getMessage(self) -> str:
         return plain(super().getMessage())

@@ -1,8 +1,8 @@
-"""How many threads torch computes with, and how they wait.
+"""The number of threads that torch uses, and how they wait.
 
-More threads than a model can use make it slower, and threads that spin while they wait take the cores from everybody else: two runs of a
-tiny model on two cores once took several times as long as one after the other. So waiting threads sleep, and a small model gets one
-thread. Whoever sets OMP_NUM_THREADS, OMP_WAIT_POLICY or the recipe's `threads` is obeyed.
+Too many threads slow a model down, and threads that spin while they wait take cores from other processes: two runs of a tiny model on two
+cores once took several times as long as one after the other. Waiting threads therefore sleep, and a small model gets one thread.
+OMP_NUM_THREADS, OMP_WAIT_POLICY and the recipe's `threads` take precedence.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import os
 import sys
 from pathlib import Path
 
-PER_THREAD = 1_000_000  # parameters that give one more thread enough to do; measured by benchmarks/threads.py
-CORES = "TURNWISE_CORES"  # how many of the machine's cores a process may count on, where it shares them with others
+PER_THREAD = 1_000_000  # parameters per thread; measured by benchmarks/threads.py
+CORES = "TURNWISE_CORES"  # how many of the machine's cores a process may use if it shares them with others
 QUIET = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}  # GNU's and LLVM's OpenMP
 
 
 def wait_quietly() -> None:
-    """Let idle threads sleep instead of spin. OpenMP reads this when torch is first imported; later it has no effect."""
+    """Let idle threads sleep instead of spinning. OpenMP reads this when torch is first imported; later it has no effect."""
     if "torch" not in sys.modules and not any(name in os.environ for name in QUIET):
         os.environ.update(QUIET)
 
 
 def cores() -> int:
-    """The cores that this process may use: by TURNWISE_CORES, by its affinity, and by the limit of its container."""
+    """The cores that this process may use, according to TURNWISE_CORES, its affinity, and the limit of its container."""
     if (share := os.environ.get(CORES, "")).isdigit() and int(share) > 0:
         return int(share)
     mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -35,12 +35,12 @@ def cores() -> int:
 
 
 def told() -> int | None:
-    """The number of threads that OMP_NUM_THREADS asks for; None where it asks for nothing."""
+    """The number of threads in OMP_NUM_THREADS; None if it is not set."""
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     return int(first) if first.isdigit() and int(first) > 0 else None
 
 
 def threads_for(parameters: int, asked: int | None = None) -> int:
-    """Threads for a model of that size: as asked (by the recipe, then by OMP_NUM_THREADS), else one per `PER_THREAD` parameters and at
+    """Threads for a model of this size: as requested (by the recipe, then by OMP_NUM_THREADS), else one per `PER_THREAD` parameters and at
     most one per core."""
     return asked or told() or min(cores(), 1 + parameters // PER_THREAD)

@@ -1,7 +1,7 @@
-"""One JSON exchange over HTTP, with a limit on its whole time. Redirects are never followed: a key is meant for the server that was named.
+"""One JSON request over HTTP, with a limit on its total time. Redirects are never followed: a key is meant for the named server.
 
-A socket's own time limit is for one operation: a server that sends a byte now and then would never reach it. So each exchange has a
-watchman that closes its connection when the time is over. Every exchange has a connection of its own; proxies are not used.
+A socket timeout applies to one operation, so a server that sends a byte now and then would never reach it. Each request therefore has a
+watchdog that closes its connection when the time is over. Every request has a separate connection; proxies are not used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WORDS_LIMIT = 500
 
 
 class Failure(Exception):
-    """An exchange that brought no answer. `passing`: it may succeed later. `retry_after`: the seconds that the server asks to wait."""
+    """A request without a valid response. `passing`: it may succeed later. `retry_after`: the seconds that the server asks to wait."""
 
     def __init__(self, message: str, *, passing: bool = False, status: int = 0, retry_after: float | None = None):
         super().__init__(message)
@@ -34,7 +34,7 @@ class Failure(Exception):
 
 
 class Transport:
-    """Sends JSON to paths under one address, and gets some. Any number of threads may use it."""
+    """Sends and receives JSON at paths under one address. Thread-safe."""
 
     def __init__(self, url: str, key: str, timeout: float):
         parts = urlsplit(url)
@@ -42,7 +42,7 @@ class Transport:
             raise TurnwiseError(f"server {redact(url)!r}: an address looks like http://127.0.0.1:8000/v1")
         if parts.username or parts.password:
             raise TurnwiseError(
-                f"server {redact(url)!r}: leave user:password@ out of the address; a key is read from an environment variable"
+                f"server {redact(url)!r}: remove user:password@ from the address; a key is read from an environment variable"
             )
         if any(character in key for character in "\r\n\0"):
             raise TurnwiseError(f"server {redact(url)!r}: its key has a line break in it")
@@ -74,13 +74,13 @@ class Transport:
         try:
             connection.connect()
             with self._lock:
-                if connection not in self._live:  # the watchman came before there was anything to cut
+                if connection not in self._live:  # the watchdog fired before there was a socket to close
                     raise TimeoutError
-                self._live[connection] = connection.sock  # its own reference: the connection gives the socket away with the answer
+                self._live[connection] = connection.sock  # a separate reference: the connection hands the socket over with the response
             connection.request(method, f"{self._root}/{path}", body, self._headers())
             answer = connection.getresponse()
             raw = answer.read(LARGEST_ANSWER + 1)
-            missing = answer.length or 0  # of the announced bytes, when the connection ended early
+            missing = answer.length or 0  # of the announced bytes, if the connection ended early
         except (OSError, http.client.HTTPException) as error:
             raise self._lost(error, late=connection not in self._live) from None
         finally:
@@ -96,7 +96,7 @@ class Transport:
         return self._read(answer, raw)
 
     def close(self) -> None:
-        """End every exchange that is under way."""
+        """Abort every pending request."""
         with self._lock:
             live = list(self._live)
         for connection in live:
@@ -107,7 +107,7 @@ class Transport:
             sock = self._live.pop(connection, None)
         if sock is not None:
             with contextlib.suppress(OSError):
-                socket.socket.shutdown(sock, socket.SHUT_RDWR)  # under TLS too: the reader is in the middle of its own state
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)  # also under TLS: the reader is in the middle of its own state
 
     def _connection(self) -> http.client.HTTPConnection:
         if self._tls is not None:
@@ -137,18 +137,18 @@ class Transport:
             return content
         words = self._words(content, raw)
         if fine:
-            raise Failure(f"an answer that is no JSON object: {words}", passing=True)
+            raise Failure(f"an answer that is not a JSON object: {words}", passing=True)
         if 300 <= answer.status < 400:
             where = redact(" ".join(str(answer.getheader("Location", "nowhere")).split()))[:WORDS_LIMIT]
             raise Failure(
-                f"HTTP {answer.status}: it points to {where}, which is not followed. Give that address itself", status=answer.status
+                f"HTTP {answer.status}: it points to {where}, which is not followed. Use that address instead", status=answer.status
             )
         passing = answer.status in (408, 409, 425, 429) or answer.status >= 500
         after = _seconds(answer.getheader("Retry-After")) if passing else None
         raise Failure(f"HTTP {answer.status}: {words}", passing=passing, status=answer.status, retry_after=after)
 
     def _words(self, content: Any, raw: bytes) -> str:
-        """What the server said, in one line, without the key that some servers repeat."""
+        """The server's message in one line, without the key that some servers repeat."""
         said: Any = None
         if isinstance(content, dict):
             said = content.get("error") or content.get("message") or content.get("detail")

@@ -1,7 +1,7 @@
-"""Reading packed files of which nobody knows who packed them: a few megabytes may stand for terabytes of zeros.
+"""Reads compressed files from untrusted sources: a few megabytes may expand to terabytes of zeros.
 
-What a file may unpack to is bounded by its own size: texts and columns of runs pack to a tenth or a fiftieth, and 200 times (at least
-512 MB) leaves room. `TURNWISE_UNPACK_MB` raises the bound for a file of one's own that is more repetitive than that.
+The unpacked size is bounded relative to the file size: texts and columns of runs compress to a tenth or a fiftieth, so 200 times (at least
+512 MB) leaves room. `TURNWISE_UNPACK_MB` raises the bound for your own files that are more repetitive than that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LONGEST_LINE = 256 * 2**20
 
 
 def limit_of(path: Path) -> int:
-    """How many bytes a file may unpack to."""
+    """The maximum unpacked size of a file in bytes."""
     own = os.environ.get("TURNWISE_UNPACK_MB", "")
     return max(int(own) * 2**20 if own.isdecimal() else AT_LEAST, TIMES * path.stat().st_size)
 
@@ -40,7 +40,7 @@ def too_much(path: Path, limit: int) -> TurnwiseError:
 
 
 class _Bounded(io.RawIOBase):
-    """A stream that ends with an error where more comes than is allowed."""
+    """A stream that raises an error if more data arrives than is allowed."""
 
     def __init__(self, inner: BinaryIO, path: Path):
         self._inner, self._path, self._limit, self._count = inner, path, limit_of(path), 0
@@ -62,14 +62,14 @@ class _Bounded(io.RawIOBase):
 
 
 def open_packed(path: Path) -> BinaryIO:
-    """The bytes of a file, unpacked by its ending (.gz, .xz, .bz2; any other as it is), within its bound."""
+    """The bytes of a file, unpacked by its suffix (.gz, .xz, .bz2; any other unchanged), within its bound."""
     if path.suffix not in PACKED:
         return path.open("rb")
     return io.BufferedReader(_Bounded(PACKED[path.suffix](path, "rb"), path), 2**20)
 
 
 def packed_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file, packed or not, none of them without end."""
+    """The lines of a file, compressed or not, each of bounded length."""
     with open_packed(path) as file:
         while line := file.readline(LONGEST_LINE + 1):
             if len(line) > LONGEST_LINE:
@@ -79,8 +79,8 @@ def packed_lines(path: Path) -> Iterator[bytes]:
 
 @contextmanager
 def open_archive(path: Path, only: str | None = None) -> Iterator[Any]:
-    """A numpy archive (without pickles), once it is clear that its arrays are as large as the file says and within its bound. `only`: the
-    array that will be read, where it is one of many."""
+    """A numpy archive (without pickles), after checking that its arrays have the declared size and are within the bound. `only`: the array
+    that will be read, if it is one of many."""
     with zipfile.ZipFile(path) as members:
         if sum(member.file_size for member in members.infolist()) > limit_of(path):
             raise too_much(path, limit_of(path))
@@ -95,7 +95,7 @@ def open_archive(path: Path, only: str | None = None) -> Iterator[Any]:
 
 
 def _claimed(file: Any) -> int:
-    """The bytes of an array by its header."""
+    """The size of an array in bytes, according to its header."""
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read(file)
