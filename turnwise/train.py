@@ -47,15 +47,12 @@ def loop(run: Run, system: System, state: State, reporter: Reporter, interrupted
         if trajectories:
             reporter.phase("learning")
             with clock("credit"):
-                rollouts = system.annotate(trajectories, Rollouts.from_trajectories(trajectories))
-                advantages = credit.assign(config.credit.name, rollouts, **config.credit.options)
-                metrics |= numbers("credit", credit.diagnose(rollouts) | credit.sizes(advantages.values))
+                batch = system.credit(system.annotate(Batch.of(trajectories, gathered.tasks)))
+                metrics |= numbers("credit", diagnose(batch, config))
             with clock("update"):
                 progress = state.iteration / config.iterations
-                metrics |= numbers(
-                    "learner", system.update(trajectories, rollouts, advantages, derive(config.seed, "update", iteration), progress)
-                )
-            run.save_rollouts(iteration, rollouts, trajectories, config.run.keep_rollouts, config.run.keep_tokens)
+                metrics |= numbers("learner", system.update(batch, derive(config.seed, "update", iteration), progress))
+            run.save_batch(iteration, batch, config.run.keep_rollouts, config.run.keep_tokens)
         state.advance(gathered, metrics | clock.metrics(metrics), clock.total)
     save(run, system, state)
     return state

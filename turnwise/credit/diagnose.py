@@ -6,6 +6,8 @@ options, which mean the same here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -23,10 +25,24 @@ from turnwise.data.rollouts import Rollouts
 BINS = (1, 2, 4, 8, 16, 32, 64)  # lower edges of the histogram of anchor-group sizes
 
 
+EXPLAINED = "gigpo"  # whose options `explain` and `diagnose` take: what a return and a state are
+PROBABLE = ("gamma", "anchors", "threshold", "linkage")  # options that an algorithm which is not known here probably shares with it
+
+
+def shared_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of an algorithm's options that mean the same to `explain` and `diagnose`."""
+    known = algorithms[EXPLAINED].options
+    if name not in algorithms:
+        return {option: value for option, value in options.items() if option in PROBABLE}
+    own = algorithms[name].options
+    alike = {option for option in known if option in own and replace(own[option], default=None) == replace(known[option], default=None)}
+    return {option: value for option, value in options.items() if option in alike}
+
+
 def explain(rollouts: Rollouts, **options: Any) -> dict[str, NDArray[Any]]:
     """For each turn, in the rows' own order: `step_return` (discounted, without penalty), `episode` and `step` credit before weighting,
     `anchor_group` (a dense id) and `anchor_size` (turns in that group)."""
-    chosen = algorithms["gigpo"].bind(options, algorithms.kind)
+    chosen = algorithms[EXPLAINED].bind(options, algorithms.kind)
     r = rollouts.in_order()
     segment, size = anchor_groups(r, chosen["anchors"], chosen["threshold"], chosen["linkage"])
     returns = discounted_returns(r, chosen["gamma"])

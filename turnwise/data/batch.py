@@ -25,8 +25,6 @@ from turnwise.data.rollouts import Rollouts, Trajectory
 from turnwise.data.tasks import Task
 from turnwise.util.errors import TurnwiseError
 
-ADVANTAGE, TARGET = "advantage", "target"
-
 
 @dataclass(frozen=True, eq=False)
 class Batch:
@@ -101,9 +99,7 @@ class Batch:
     @property
     def advantage_level(self) -> Literal["turn", "token"] | None:
         """The level of the advantages; None before credit was given."""
-        if self.has(f"token.{ADVANTAGE}"):
-            return "token"
-        return "turn" if self.has(f"turn.{ADVANTAGE}") else None
+        return self.rollouts.advantage_level
 
     def part(self, indices: Iterable[int]) -> Batch:
         """These trajectories alone, with the columns of their turns and tokens."""

@@ -289,6 +289,13 @@ class Rollouts:
                 changes.setdefault(EXTRA[level], dict(getattr(self, EXTRA[level])))[own] = array
         return replace(self, **changes)
 
+    @property
+    def advantage_level(self) -> Literal["turn", "token"] | None:
+        """The level of the advantages; None before credit was given."""
+        if ADVANTAGE in self.token_extra:
+            return "token"
+        return "turn" if ADVANTAGE in self.extra else None
+
     def per_trajectory(self, values: NDArray[Any]) -> NDArray[Any]:
         """One entry per trajectory of a turn column that is the same on all of its turns."""
         found = np.empty(len(self.trajectory_labels), values.dtype)

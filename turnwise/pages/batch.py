@@ -1,7 +1,6 @@
 """One iteration's attempts, ready to be looked at: who tried what and how it ended, and where every turn's credit comes from.
 
-`rollouts` are what was trained on; their columns are saved, so credit is computed from them again, with the run's own algorithm and
-options: what is shown is what was trained with. `evals` are what an evaluation played; they have texts and outcomes, and no credit.
+`rollouts` are what was trained on, with the advantages that were trained with. `evals` are what an evaluation played; they have texts and outcomes, and no credit.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from turnwise import credit
+from turnwise.credit.diagnose import EXPLAINED
 from turnwise.credit.gigpo import visit_weights
 from turnwise.credit.segments import episode_returns, segment_count, segment_sum, trajectory_groups
 from turnwise.data.anchors import Ints
@@ -26,8 +26,6 @@ from turnwise.runs.folder import Run
 from turnwise.util.errors import TurnwiseError
 
 PARTS = ("rollouts", "evals")
-EXPLAINED = "gigpo"  # whose options `credit.explain` takes: what a return and a state are
-UNKNOWN = ("gamma", "anchors", "threshold", "linkage")  # options that an algorithm which is not known here probably shares with it
 
 
 @dataclass(frozen=True)
@@ -157,22 +155,18 @@ class Batch:
         """Credit by the run's own algorithm; where that cannot be had here, why."""
         if self.columns is None:
             return Credit(self._algorithm, self._options, None, self.problem)
+        given, parts = credit.credit_of(self.columns), credit.parts_of(self.columns, self._algorithm, self._options)
+        options = self._options
         try:
-            total = credit.assign(self._algorithm, self.columns, **self._options).by_turn(self.columns)
-            options = credit.algorithms[self._algorithm].bind(self._options, credit.algorithms.kind)
-            parts = credit.split(self._algorithm, self.columns, **self._options)
+            if self._algorithm in credit.algorithms:
+                options = credit.algorithms[self._algorithm].bind(self._options, credit.algorithms.kind)
+            if given is None:  # an earlier Turnwise kept no advantages
+                given = credit.assign(self._algorithm, self.columns, **self._options)
+                parts = credit.split(self._algorithm, self.columns, **self._options)
         except TurnwiseError as error:
-            return Credit(self._algorithm, self._options, None, str(error))
-        return Credit(self._algorithm, options, total, self.problem, parts)
-
-    def _shared(self) -> dict[str, Any]:
-        """Those of the run's options that mean the same where returns and states are explained."""
-        known = credit.algorithms[EXPLAINED].options
-        if self._algorithm not in credit.algorithms:
-            return {name: value for name, value in self._options.items() if name in UNKNOWN}
-        own = credit.algorithms[self._algorithm].options
-        alike = {name for name in known if name in own and replace(own[name], default=None) == replace(known[name], default=None)}
-        return {name: value for name, value in self._options.items() if name in alike}
+            if given is None:
+                return Credit(self._algorithm, self._options, None, str(error))
+        return Credit(self._algorithm, options, given.by_turn(self.columns), self.problem, parts)
 
     @cached_property
     def states(self) -> States | None:
@@ -180,7 +174,7 @@ class Batch:
         r = self.columns
         if r is None:
             return None
-        shared, entry = self._shared(), credit.algorithms[EXPLAINED]
+        shared, entry = credit.shared_options(self._algorithm, self._options), credit.algorithms[EXPLAINED]
         try:
             options = entry.bind(shared, credit.algorithms.kind)
         except TurnwiseError:  # another algorithm may mean something else by the same name

@@ -254,13 +254,13 @@ def export_trajectories(
 
 
 def credit_columns(run: Run, iteration: int) -> dict[str, Any]:
-    """What the run's algorithm gave every turn, and why (`turnwise.credit.explain`)."""
+    """What every turn was given and why: the advantage and its parts as they were trained with, and the returns and states behind them
+    (`turnwise.credit.explain`)."""
     from turnwise import credit
     from turnwise.config.schema import Config
     from turnwise.runs.folder import CONFIG
-    from turnwise.runs.stored import stored_rollouts
+    from turnwise.runs.stored import stored_batch
 
-    rollouts, own = stored_rollouts(run, iteration), Config.load(run.folder / CONFIG).credit
-    why = credit.explain(rollouts, **(own.options if own.name == "gigpo" else {}))
-    given = credit.assign(own.name, rollouts, **own.options).by_turn(rollouts)
-    return {"credit": given, **why}
+    batch, own = stored_batch(run, iteration), Config.load(run.folder / CONFIG).credit
+    given = credit.credit_of(batch.rollouts) or credit.assign(own.name, batch.rollouts, **own.options)  # earlier runs kept no advantages
+    return {"credit": given.by_turn(batch.rollouts), **credit.explain(batch.rollouts, **credit.shared_options(own.name, own.options))}

@@ -6,7 +6,7 @@ This is the only place that knows both the recipe's words and the parts' constru
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from turnwise.collect.rewards import Rewards, Term
 from turnwise.collect.warmstart import chance_trajectories, demonstrated, expert_trajectories, has_expert, lists_actions
 from turnwise.config.schema import Config
 from turnwise.config.sections import Sft
+from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory
 from turnwise.data.tasks import TaskSet
 from turnwise.engines.base import Engine, Sampling
@@ -250,12 +251,18 @@ class System:
             self.broken = fault
         return trajectories
 
-    def annotate(self, trajectories: Sequence[Trajectory], rollouts: Rollouts) -> Rollouts:
-        """The rollouts with what only the learner knows, where the recipe needs it: values, a KL penalty in the reward."""
+    def annotate(self, batch: Batch) -> Batch:
+        """The batch with what only the learner knows, where the recipe needs it: values, a KL penalty in the reward."""
         needed = self.config.learner.value is not None or self.config.objective.kl == "reward"
-        if needed:
-            self._rest_engine()
-        return self.learner.annotate(trajectories, rollouts) if needed else rollouts
+        if not needed:
+            return batch
+        self._rest_engine()
+        return replace(batch, rollouts=self.learner.annotate(batch.trajectories, batch.rollouts))
+
+    def credit(self, batch: Batch) -> Batch:
+        """The batch with its advantages by the recipe's credit function."""
+        own = self.config.credit
+        return credit.give(batch, own.name, **own.options)
 
     def _rest_engine(self) -> None:
         """Free the engine's cache on a GPU, where the recipe says so; the next generation takes the memory again."""
@@ -263,21 +270,20 @@ class System:
         if self.config.engine.sleep and sleep is not None and self.learner.device.type == "cuda":
             sleep()
 
-    def update(
-        self, trajectories: Sequence[Trajectory], rollouts: Rollouts, advantages: credit.Credit, seed: int, progress: float
-    ) -> dict[str, float]:
+    def update(self, batch: Batch, seed: int, progress: float) -> dict[str, float]:
         """One update of the weights; the engine then forgets what it computed with the old ones."""
         self._rest_engine()
-        metrics = self.learn(trajectories, rollouts, advantages, seed, progress)
+        metrics = self.learn(batch, seed, progress)
         self.engine.refresh()
         return metrics
 
-    def learn(
-        self, trajectories: Sequence[Trajectory], rollouts: Rollouts, advantages: credit.Credit, seed: int, progress: float
-    ) -> dict[str, float]:
+    def learn(self, batch: Batch, seed: int, progress: float) -> dict[str, float]:
         """The learner's part of an update, which needs no engine."""
-        targets = self._value_targets(rollouts, advantages)
-        return self.learner.update(trajectories, rollouts, advantages, seed, targets=targets, progress=progress)
+        given = credit.credit_of(batch.rollouts)
+        if given is None:
+            raise TurnwiseError("a batch without advantages cannot be learned from")
+        targets = self._value_targets(batch.rollouts, given)
+        return self.learner.update(batch.trajectories, batch.rollouts, given, seed, targets=targets, progress=progress)
 
     def _value_targets(self, rollouts: Rollouts, given: credit.Credit) -> Any:
         """What the critic should learn: the targets of the credit function itself."""
