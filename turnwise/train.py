@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from turnwise import credit
 from turnwise.collect.collector import summarise
 from turnwise.collect.panel import Evaluation
-from turnwise.data.rollouts import Rollouts
+from turnwise.data.batch import Batch
 from turnwise.report.metrics import Clock, evaluation_metrics, numbers
 from turnwise.report.warnings import Watch
 from turnwise.runs.folder import Run
@@ -47,8 +46,8 @@ def loop(run: Run, system: System, state: State, reporter: Reporter, interrupted
         if trajectories:
             reporter.phase("learning")
             with clock("credit"):
-                batch = system.credit(system.annotate(Batch.of(trajectories, gathered.tasks)))
-                metrics |= numbers("credit", diagnose(batch, config))
+                batch = system.give_credit(system.annotate(Batch.of(trajectories, gathered.tasks)))
+                metrics |= numbers("credit", system.diagnose(batch))
             with clock("update"):
                 progress = state.iteration / config.iterations
                 metrics |= numbers("learner", system.update(batch, derive(config.seed, "update", iteration), progress))

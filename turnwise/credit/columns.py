@@ -48,11 +48,11 @@ def credit_of(rollouts: Rollouts) -> Credit | None:
 
 def parts_of(rollouts: Rollouts, name: str, options: Mapping[str, Any]) -> dict[str, tuple[Floats, float]]:
     """The parts of the advantages that were given, each alone, and its weight in the sum."""
-    entry = algorithms[name] if name in algorithms else None
+    known = name in algorithms
     found: dict[str, tuple[Floats, float]] = {}
     for column, values in rollouts.extra.items():
         if column.startswith(PART):
             part = column.removeprefix(PART)
-            weigher = entry.parts.get(part) if entry is not None else None
-            found[part] = values, float(entry.bind(options, algorithms.kind)[weigher]) if entry is not None and weigher else 1.0
+            weigher = algorithms[name].parts.get(part) if known else None
+            found[part] = values, float(algorithms[name].bind(options, algorithms.kind)[weigher]) if weigher else 1.0
     return found

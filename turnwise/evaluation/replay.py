@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ def replay(
     for variant in variants:
         know_credit(variant.config)
     batches = [credit.give(batch, variant.config.credit.name, **variant.config.credit.options) for variant in variants]
-    credits = [found for each in batches if (found := credit.credit_of(each.rollouts)) is not None]
+    credits = [given for each in batches if (given := credit.credit_of(each.rollouts)) is not None]
     by_turn = [given.by_turn(rollouts) for given in credits]
     records = run.trajectories(iteration)
     found: dict[str, Any] = {

@@ -1,6 +1,7 @@
 """One iteration's attempts, ready to be looked at: who tried what and how it ended, and where every turn's credit comes from.
 
-`rollouts` are what was trained on, with the advantages that were trained with. `evals` are what an evaluation played; they have texts and outcomes, and no credit.
+`rollouts` are what was trained on, with the advantages that were trained with. `evals` are what an evaluation played; they have texts and
+outcomes, and no credit.
 """
 
 from __future__ import annotations

@@ -29,7 +29,9 @@ def stored_rollouts(run: Run, iteration: int) -> Rollouts:
 def stored_batch(run: Run, iteration: int, tokens: bool = False) -> Batch:
     """What one iteration was learned from, with every column that was known: advantages, targets, what signals added."""
     trajectories = stored_trajectories(run, iteration, tokens=tokens)
-    return Batch(tuple(trajectory for trajectory in trajectories if trajectory.turns), stored_rollouts(run, iteration), run.tasks(iteration))
+    return Batch(
+        tuple(trajectory for trajectory in trajectories if trajectory.turns), stored_rollouts(run, iteration), run.tasks(iteration)
+    )
 
 
 def stored_trajectories(run: Run, iteration: int, part: str = "rollouts", tokens: bool = False) -> list[Trajectory]:

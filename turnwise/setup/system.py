@@ -25,7 +25,7 @@ from turnwise.config.schema import Config
 from turnwise.config.sections import Sft
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory
-from turnwise.data.tasks import TaskSet
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.engines.base import Engine, Sampling
 from turnwise.envs import registry
 from turnwise.envs.blame import EnvironmentFault
@@ -231,8 +231,10 @@ class System:
     def collect(self, place: int) -> Gathered:
         """The groups from a place on, by the recipe's strategy; the counts include what the policy counted."""
         own, collector = self.config.collect, self.collector()
+        tasks: dict[str, Task] = {}
 
         def run(starts: Sequence[Start]) -> list[Trajectory]:
+            tasks.update((start.task.id, start.task) for start in starts)
             return self._heard(collector.run(starts))
 
         if own.strategy == "dynamic":
@@ -241,6 +243,7 @@ class System:
             gathered = plain(run, self.plan, place, own.groups)
         if isinstance(collector.policy, ModelPolicy):
             gathered.counts |= dict(collector.policy.counts)
+        gathered.tasks = tasks
         return gathered
 
     def _heard(self, trajectories: list[Trajectory]) -> list[Trajectory]:
@@ -259,10 +262,16 @@ class System:
         self._rest_engine()
         return replace(batch, rollouts=self.learner.annotate(batch.trajectories, batch.rollouts))
 
-    def credit(self, batch: Batch) -> Batch:
+    def give_credit(self, batch: Batch) -> Batch:
         """The batch with its advantages by the recipe's credit function."""
         own = self.config.credit
         return credit.give(batch, own.name, **own.options)
+
+    def diagnose(self, batch: Batch) -> dict[str, Any]:
+        """What the log says of a batch's credit, and of what it offers to step credit, with the recipe's own options."""
+        own, given = self.config.credit, credit.credit_of(batch.rollouts)
+        found = credit.diagnose(batch.rollouts, **credit.shared_options(own.name, own.options))
+        return found | (credit.sizes(given.values) if given is not None else {})
 
     def _rest_engine(self) -> None:
         """Free the engine's cache on a GPU, where the recipe says so; the next generation takes the memory again."""

@@ -54,9 +54,7 @@ def inside(folder: str | Path, path: str | Path) -> Path:
     except (OSError, RuntimeError):  # circular links
         away = True
     if away:
-        raise TurnwiseError(
-            f"{path} is a link to a file outside {folder}. Replace the link with the file itself"
-        )
+        raise TurnwiseError(f"{path} is a link to a file outside {folder}. Replace the link with the file itself")
     return path
 
 

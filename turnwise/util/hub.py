@@ -25,10 +25,7 @@ def place(path: str | Path) -> str:
         return str(path)
     copy = downloaded(str(path))
     if copy is None:
-        raise TurnwiseError(
-            f"model {path}: no such folder, no downloaded copy, and {silence}. "
-            "Give the path of a model folder"
-        )
+        raise TurnwiseError(f"model {path}: no such folder, no downloaded copy, and {silence}. Give the path of a model folder")
     return copy
 
 
