@@ -31,6 +31,7 @@ NOISE = 1e-12  # relative difference below which two 64-bit sums count as equal
 
 
 Level = Literal["group", "trajectory", "turn", "token"]
+ADVANTAGE, TARGET = "advantage", "target"  # own names of the columns that credit gives
 LEVELS: tuple[Level, ...] = ("group", "trajectory", "turn", "token")  # from coarse to fine
 EXTRA: dict[Level, str] = {"group": "group_extra", "trajectory": "trajectory_extra", "turn": "extra", "token": "token_extra"}
 BUILT_IN = {
