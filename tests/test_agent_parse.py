@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 
 from turnwise.agent import Parsed, Parser
 from turnwise.agent.parse import PROBLEMS, REMEMBERED_ACTIONS, _candidates, fit_action
-from turnwise.agent.settings import STYLES, VALID_RULES
+from turnwise.agent.registry import parsers as known
+from turnwise.agent.settings import VALID_RULES
 from turnwise.util.errors import TurnwiseError
+
+STYLES = known.names()
 
 ACTIONS = ("go to desk 1", "open drawer 3", "look")
 TAGS = [

@@ -12,12 +12,12 @@ from conftest import ROOT
 
 from turnwise import TurnwiseError
 from turnwise.agent import AgentSettings
+from turnwise.config.loading import load_reference
 from turnwise.config.schema import Config
 from turnwise.config.sections import Agent as AgentSection
 from turnwise.config.writing import to_toml
 from turnwise.envs import registry
 from turnwise.envs.base import Observation
-from turnwise.envs.locate import load_reference
 from turnwise.setup.system import System
 
 COUNTER = f"{ROOT / 'tests' / 'counter_env.py'}:Counter"

@@ -153,7 +153,7 @@ def test_prompts_that_never_fit_are_an_error_and_no_failure_of_the_model(tmp_pat
 
 
 def test_the_page_names_every_agent() -> None:
-    from turnwise.cli.commands import PROMPTED
+    from turnwise.cli.evaluate import PROMPTED
     from turnwise.evaluation.baselines import AGENTS
 
     assert tuple(AGENTS) == PROMPTED

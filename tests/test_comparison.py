@@ -488,7 +488,7 @@ def test_the_command_prints_what_a_pipe_can_read(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
-        "turnwise.cli.app",
+        "turnwise",
         "compare",
         str(tmp_path / "runs"),
         "--format",

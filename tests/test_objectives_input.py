@@ -128,7 +128,7 @@ def test_wrong_names_and_columns_are_explained() -> None:
         Loss(importance="truncated")
     with pytest.raises(TurnwiseError, match='importance is "none"'):
         Loss(importance_options={"high": 2.0})
-    with pytest.raises(TurnwiseError, match="kl_coef is a number"):
+    with pytest.raises(TurnwiseError, match="kl_coef must be a number"):
         Loss(kl_coef=-1.0)
     with pytest.raises(TurnwiseError, match="Did you mean 'k3"):
         Loss(kl="k4")
@@ -140,7 +140,7 @@ def test_wrong_names_and_columns_are_explained() -> None:
         token_weights([0, 1, 0], [0, 0, 1], "turn")
     with pytest.raises(TurnwiseError, match="column advantage has shape"):
         Tokens(**{**tokens.columns(), "advantage": tokens.advantage[:-1]})
-    with pytest.raises(TurnwiseError, match="'advantage' has the name of a column"):
+    with pytest.raises(TurnwiseError, match="'advantage' has the name of a built-in column"):
         Tokens(**tokens.columns(), extra={"advantage": tokens.advantage})
     with pytest.raises(TurnwiseError, match="int64 or int32"):
         Tokens(**{**tokens.columns(), "turn": tokens.turn.double()})
@@ -177,7 +177,7 @@ def test_an_objective_of_ones_own_is_one_function(own_names: None) -> None:
         """A sum where one loss a token belongs."""
         return TokenLoss(-tokens.logprob.sum(), {})
 
-    with pytest.raises(TurnwiseError, match="return one loss a token"):
+    with pytest.raises(TurnwiseError, match="return one loss per token"):
         objectives.compute("test_summed", tokens)
     halves = [wide.take(tokens.turn % 2 == k) for k in (0, 1)]
     assert sum(float(objectives.compute("test_scaled", half)[0]) for half in halves) == pytest.approx(float(loss))

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from turnwise.config.kinds import CONTEXT, CREDIT, ENVIRONMENT, REWARD, SCORE, TRACKER, Kind
+from turnwise.config.loading import check_reference, load_reference
 from turnwise.config.references import code_in
 from turnwise.envs import registry
-from turnwise.envs.locate import CONTEXT, CREDIT, ENVIRONMENT, REWARD, SCORE, TRACKER, Kind, check_reference, load_reference
 from turnwise.util.errors import TurnwiseError
 
 OWN = """

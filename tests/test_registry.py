@@ -132,7 +132,7 @@ def test_a_file_of_ones_own_is_a_name(tmp_path: Path) -> None:
 def test_a_class_of_an_installed_package_is_a_name() -> None:
     with pytest.raises(TurnwiseError, match="there is no module 'no_such_package'"):
         make("no_such_package.envs:Thing")
-    with pytest.raises(TurnwiseError, match=r"unknown name in turnwise\.tasks"):
+    with pytest.raises(TurnwiseError, match=r"unknown name in turnwise\.data\.tasks"):
         make("turnwise.data.tasks:Nothing")
 
 

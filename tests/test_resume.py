@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 import turnwise as tw
 from turnwise import TurnwiseError
-from turnwise.cli import commands
 from turnwise.cli.app import app
+from turnwise.cli.train import start as start_training
 from turnwise.config.schema import Config
 from turnwise.runs.reporter import Reporter
 
@@ -88,4 +88,4 @@ def test_the_shell_lengthens_a_run_and_shows_it_beforehand(tmp_path: Path) -> No
 
 def test_resume_takes_no_recipe() -> None:
     with pytest.raises(TurnwiseError, match="either --resume RUN"):
-        commands.train("recipes/quickstart.toml", [], None, "runs/x", False)
+        start_training("recipes/quickstart.toml", [], None, "runs/x", False)

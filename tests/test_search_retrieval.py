@@ -275,7 +275,7 @@ def test_modules_that_are_not_known_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TurnwiseError, match="whitening"):
         Encoder(str(model))
     shutil.rmtree(model / "1_Pooling")
-    with pytest.raises(TurnwiseError, match="neither a folder"):
+    with pytest.raises(TurnwiseError, match="neither a local folder"):
         Encoder("no/such-model-anywhere-0")
 
 

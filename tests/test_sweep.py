@@ -203,7 +203,7 @@ def test_ctrl_c_is_handed_on_and_every_run_saves(recipe: Path, tmp_path: Path) -
     command = [
         sys.executable,
         "-m",
-        "turnwise.cli.app",
+        "turnwise",
         "sweep",
         str(recipe),
         "seed=0..2",

@@ -20,7 +20,7 @@ from turnwise import TurnwiseError
 from turnwise.config.schema import Config
 from turnwise.runs.folder import Run
 from turnwise.runs.reporter import Reporter
-from turnwise.runs.trackers import Trackers, make_trackers
+from turnwise.runs.trackers import Trackers, known, make_trackers
 from turnwise.util.errors import MissingExtra
 
 OWN = """
@@ -127,7 +127,7 @@ def test_steps_that_a_tracker_lacks_are_sent_when_it_is_opened_again(tmp_path: P
     assert found == [(0, 0.0), (1, 2.0), (2, 4.0), (3, 6.0)]
 
 
-@pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
+@pytest.mark.parametrize("name", known.names())
 def test_a_missing_package_is_named_with_its_pip_line_before_anything_is_made(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,7 +142,7 @@ def test_wrong_trackers_and_options_are_named(tmp_path: Path, notebook: str) -> 
         start(tmp_path, **{"run.trackers": ["tensorbord"]})
     with pytest.raises(TurnwiseError, match=r"'wandbb'.*'wandb'"):
         Config.load(None, {"agent.max_prompt_tokens": 500, "run.tracker_options.wandbb": {"project": "x"}})
-    with pytest.raises(TurnwiseError, match=r"cannot be made.*titel"):
+    with pytest.raises(TurnwiseError, match=r"option of tracker .*'titel'. Did you mean 'title'"):
         start(tmp_path, **{"run.trackers": [notebook], "run.tracker_options": {notebook: {"titel": "x"}}})
     with pytest.raises(TurnwiseError, match=r"is no tracker: it is the class pathlib\.Path"):
         make_trackers([notebook.replace("Notebook", "Path")])

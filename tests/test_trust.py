@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 import turnwise as tw
-from turnwise.cli import commands
 from turnwise.cli.app import app
+from turnwise.cli.train import start as start_training
 from turnwise.cli.watch import watch
 from turnwise.config import trust
 from turnwise.config.schema import Config
@@ -146,7 +146,7 @@ def test_looking_at_a_run_or_a_recipe_runs_nothing_of_it(strange: Path, tmp_path
     compare([strange])
     export_trajectories(strange, tmp_path / "t.jsonl")
     replay(strange)
-    assert commands.train(str(strange / "config.toml"), [], None, None, dry_run=True) == 0
+    assert start_training(str(strange / "config.toml"), [], None, None, dry_run=True) == 0
     assert "not executed, only checked" in capsys.readouterr().out
     assert not ran(strange)
     one, other = (sorted((tmp_path / name).iterdir()) for name in ("model", "again"))
@@ -175,7 +175,7 @@ def test_a_dry_run_names_what_is_wrong_without_running_it(tmp_path: Path) -> Non
         ([f'reward=[{{name="x", function="{tmp_path}/none.py:f"}}]'], "there is no file"),
     ):
         with pytest.raises(TurnwiseError, match=message):
-            commands.train(None, changes, None, None, dry_run=True)
+            start_training(None, changes, None, None, dry_run=True)
     assert not (tmp_path / "mark").exists()
 
 
@@ -185,7 +185,7 @@ def test_a_program_that_an_environment_would_start_counts_as_code(tmp_path: Path
     program.write_text(f"#!/bin/sh\ntouch {tmp_path}/mark\n")
     program.chmod(0o755)
     changes = ["env.name=appworld", f"env.options.python={program}", f"env.options.root={tmp_path}"]
-    assert commands.train(None, changes, None, None, dry_run=True) == 0
+    assert start_training(None, changes, None, None, dry_run=True) == 0
     assert str(program) in capsys.readouterr().out and not (tmp_path / "mark").exists()
 
 
@@ -244,13 +244,13 @@ def test_a_question_names_the_code_and_a_no_is_a_no(strange: Path, monkeypatch: 
         shown.append(text)
         return False
 
-    monkeypatch.setattr("turnwise.cli.app.typer.confirm", say_no)
-    monkeypatch.setattr("turnwise.cli.app.say", lambda text, **how: shown.append(text))
+    monkeypatch.setattr("turnwise.cli.shared.typer.confirm", say_no)
+    monkeypatch.setattr("turnwise.cli.shared.say", lambda text, **how: shown.append(text))
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    from turnwise.cli.app import _ask_about
+    from turnwise.cli.shared import ask_about
 
-    trust.ask_with(_ask_about)
+    trust.ask_with(ask_about)
     with pytest.raises(Untrusted):
         source_config(strange, None, {})
     assert any("evil.py:Game" in line for line in shown) and "trust" in shown[-1]

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from turnwise import credit
+from turnwise import credit, methods
 from turnwise.data.rollouts import Rollouts, Stop, Trajectory, Turn
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import Env, EpisodeOver, Observation, Transition
@@ -17,6 +17,7 @@ check_when_read()
 look_in("turnwise.adapters")
 
 if TYPE_CHECKING:
+    from turnwise import objectives
     from turnwise.api import evaluate, export, train
     from turnwise.collect.panel import Evaluation
     from turnwise.config.schema import Config as Recipe
@@ -47,13 +48,15 @@ __all__ = [
     "evaluate",
     "export",
     "make",
+    "methods",
+    "objectives",
     "read_trajectories",
     "tasks",
     "train",
     "write_trajectories",
 ]
 
-# What loads torch or pydantic is imported when it is first asked for: where it lives, and under which name.
+# What loads torch or pydantic is imported when it is first asked for: where it lives, and under which name (none: the module itself).
 _LATER = {
     "Evaluation": ("turnwise.collect.panel", "Evaluation"),
     "Recipe": ("turnwise.config.schema", "Config"),
@@ -61,6 +64,7 @@ _LATER = {
     "compare": ("turnwise.report.comparison", "compare"),
     "evaluate": ("turnwise.api", "evaluate"),
     "export": ("turnwise.api", "export"),
+    "objectives": ("turnwise.objectives", ""),
     "read_trajectories": ("turnwise.runs.exchange", "read_trajectories"),
     "train": ("turnwise.api", "train"),
     "write_trajectories": ("turnwise.runs.exchange", "write_trajectories"),
@@ -73,7 +77,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     module, own = _LATER[name]
-    return getattr(import_module(module), own)
+    return getattr(import_module(module), own) if own else import_module(module)
 
 
 def __dir__() -> list[str]:

@@ -73,14 +73,15 @@ class Agent:
         return self.chat.answer_ids(self._answer(well_formed(action), well_formed(thought)))
 
     def _answer(self, action: str, thought: str) -> Marked:
+        style = self.settings.written_style
         mark, said = self.chat.control.mark, f"<think>{self.chat.control.mark(thought)}</think>" if thought else ""
-        if self.settings.style == "whole":
+        if style == "whole":
             return mark(action)
-        if self.settings.style == "text":
+        if style == "text":
             return Marked(f"{said}{mark(action)}")
-        if self.settings.style == "tags":
+        if style == "tags":
             return Marked(f"{said}<action>{mark(action)}</action>")
-        if self.settings.style == "verbs":
+        if style == "verbs":
             verb, _, words = action.removesuffix("]").partition("[")
             opening, closing = (tag if tag in self.maker.template.source else mark(tag) for tag in (f"<{verb}>", f"</{verb}>"))
             return Marked(f"{said}{opening}{mark(words)}{closing}")

@@ -13,43 +13,27 @@ that overrides `past` is the shortest form.
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from turnwise.agent.base import Context, Parsed, Prompt
 from turnwise.agent.chat import FAR, Chat, Message, log
 from turnwise.agent.control import Marked, neutral
 from turnwise.agent.prompts import Past, PromptTemplate, View, load_template
+from turnwise.agent.registry import contexts, register_context
 from turnwise.agent.settings import AgentSettings
 from turnwise.agent.text import goal_of, well_formed
 from turnwise.data.images import Picture, picture, without_marks
 from turnwise.data.tasks import Task
 from turnwise.envs.base import Observation, without
-from turnwise.envs.locate import CONTEXT, is_reference, load_reference
-from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise.util.errors import TurnwiseError
 
 if TYPE_CHECKING:
     from turnwise.agent.vision import Vision
 
 FREE_AFTER_CUT = 0.25
-C = TypeVar("C", bound=Callable[..., Any])
-_contexts: dict[str, Callable[..., Context]] = {}
-
-
-def register_context(name: str) -> Callable[[C], C]:
-    """Decorator: makes a context class known under `name`."""
-
-    def add(made_by: C) -> C:
-        known = _contexts.get(name)
-        if known is not None and known.__qualname__ != made_by.__qualname__:
-            raise TurnwiseError(f"two contexts are called {name!r}: {known.__module__} and {made_by.__module__}. Rename one")
-        _contexts[name] = made_by
-        return made_by
-
-    return add
 
 
 class PromptMaker:
@@ -293,31 +277,14 @@ class Full:
         return self.maker.chat.opening_ids(self._opening_text(first))
 
 
-def find_context(name: str) -> Callable[..., Context]:
-    """The class of a context, by its name or by `path/to/file.py:Class`."""
-    if name in _contexts:
-        return _contexts[name]
-    if not is_reference(name):
-        raise unknown_name("context", name, _contexts)
-    if name.endswith(".py"):
-        raise TurnwiseError(f"context {name!r}: say which class of the file is the context, as {name}:Class")
-    made_by: Callable[..., Context] = load_reference(name, CONTEXT)
-    return made_by
-
-
 def make_context(name: str, tokenizer: Any, settings: AgentSettings, maker: PromptMaker | None = None) -> Context:
-    """A fresh context for one trajectory: `window`, `full`, a registered name, or `path/to/file.py:Class`.
+    """A fresh context for one trajectory: a registered name, `package.module:Class` or `path/to/file.py:Class`.
 
     The class is called with a `PromptMaker` and, where the settings have `options`, with those as keyword arguments. Whoever makes many
     contexts makes one `PromptMaker` for all of them (`turnwise.agent.Agent` does).
     """
-    made_by = find_context(name)
-    known = list(inspect.signature(made_by).parameters.values())[1:]
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known)
-    for option in settings.options:
-        if not takes_any and option not in (parameter.name for parameter in known):
-            raise unknown_name(f"option of context {name!r}:", option, [parameter.name for parameter in known])
-    context = made_by(maker or PromptMaker(tokenizer, settings), **settings.options)
+    entry = contexts[name]
+    context: Context = entry.function(maker or PromptMaker(tokenizer, settings), **entry.bind(settings.options, contexts.kind))
     for method in ("start", "prompt", "record"):
         if not callable(getattr(context, method, None)):
             raise TurnwiseError(f"context {name!r}: {type(context).__name__} has no method {method}(). See docs/agent.md")

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 from turnwise.agent.base import Parsed
-from turnwise.agent.settings import ACT_TOOL, STYLES, VALID_RULES
+from turnwise.agent.registry import parsers, register_parser
+from turnwise.agent.settings import ACT_TOOL, VALID_RULES
 from turnwise.agent.text import well_formed
-from turnwise.util.errors import unknown_name
+from turnwise.config.options import Help
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 NO_ACTION = "no action tag"
 UNCLOSED_ACTION = "unclosed action tag"
@@ -45,44 +48,89 @@ _CALL, _CALL_END = re.compile("<tool_call>", _FLAGS), re.compile("</tool_call>",
 
 
 class Parser:
-    """Reads responses in one style (`tags`, `whole`, `text`, `tool` or `verbs`) under one rule of validity."""
+    """Reads responses in one way (a registered name such as `tags`, or code of the user's own) under one rule of validity."""
 
     def __init__(self, style: str = "tags", valid: str = "parsed", tools: Sequence[Mapping[str, Any]] = ()):
-        if style not in STYLES:
-            raise unknown_name("way to parse", style, STYLES)
         if valid not in VALID_RULES:
             raise unknown_name("rule for valid responses", valid, VALID_RULES)
         self.style, self.rule = style, valid
-        self.own_tools = bool(tools)
-        self.tool_names = {str(schema.get("function", schema).get("name", "")) for schema in (tools or (ACT_TOOL,))}
+        entry = parsers[style]
+        self._read = entry.make({"tools": list(tools)} if "tools" in entry.options else {}, parsers.kind)
 
     def __call__(self, text: str, actions: Sequence[str] | None = None) -> Parsed:
         """The response as thought and action. `actions` are the admissible ones, where they are known: an action that differs from
         one of them in case or spacing alone becomes that one."""
         text = well_formed(text)
-        thought, closed, answer = split_thought(text)
-        if self.style == "whole":
-            lines = answer.strip().splitlines()
-            action, problem = (lines[0].strip(), "") if lines else ("", EMPTY)
-        elif self.style == "text":
-            action, problem = (answer.strip(), "") if answer.strip() else ("", EMPTY)
-        elif self.style == "tool":
-            action, problem = self._tool_call(answer)
-        elif self.style == "verbs":
-            action, problem = _verb(answer, actions or ())
-        else:
-            action, problem = _tagged(answer)
-        if problem in (EMPTY, NO_ACTION, NO_CALL) and len(answer) < len(text):
-            problem = _why_in_thought(problem, text, closed)
-        if not action:
-            return Parsed("", thought, False, problem)
-        fitting = None if actions is None else fit_action(action, actions)
-        action = fitting or action
+        found = self._read(text, actions)
+        if not isinstance(found, Parsed):
+            found = self._own(found, text)
+        if not (found.action and found.valid):
+            return found if not found.valid else replace(found, valid=False, problem=found.problem or EMPTY)
+        fitting = None if actions is None else fit_action(found.action, actions)
+        if fitting is not None and fitting != found.action:
+            found = replace(found, action=fitting)
         if self.rule == "admissible" and actions is not None and fitting is None:
-            return Parsed(action, thought, False, NOT_ADMISSIBLE)
-        if self.rule == "thought" and not (closed and thought):
-            return Parsed(action, thought, False, NO_THOUGHT)
-        return Parsed(action, thought, True, problem)
+            return replace(found, valid=False, problem=NOT_ADMISSIBLE)
+        if self.rule == "thought" and not (found.thought and split_thought(text)[1]):
+            return replace(found, valid=False, problem=NO_THOUGHT)
+        return found
+
+    def _own(self, found: Any, text: str) -> Parsed:
+        """What a parser that returns the action as text has read."""
+        if not isinstance(found, str):
+            raise TurnwiseError(f"parser {self.style!r} gave {type(found).__name__}; a Parsed or the action as text is needed")
+        action = well_formed(found.strip())
+        return Parsed(action, split_thought(text)[0], bool(action), "" if action else EMPTY)
+
+
+def _outside(text: str, read: Callable[[str], tuple[str, str]]) -> Parsed:
+    """What is read from a response without its thought."""
+    thought, closed, answer = split_thought(text)
+    action, problem = read(answer)
+    if problem in (EMPTY, NO_ACTION, NO_CALL) and len(answer) < len(text):
+        problem = _why_in_thought(problem, text, closed)
+    return Parsed(action, thought, True, problem) if action else Parsed("", thought, False, problem)
+
+
+@register_parser("tags")
+def tags(response: str, actions: Sequence[str] | None) -> Parsed:
+    """The action stands between <action> tags."""
+    return _outside(response, _tagged)
+
+
+@register_parser("whole")
+def whole(response: str, actions: Sequence[str] | None) -> Parsed:
+    """The first line of the response is the action."""
+
+    def read(answer: str) -> tuple[str, str]:
+        lines = answer.strip().splitlines()
+        return (lines[0].strip(), "") if lines else ("", EMPTY)
+
+    return _outside(response, read)
+
+
+@register_parser("text")
+def all_text(response: str, actions: Sequence[str] | None) -> Parsed:
+    """All of the response is the action."""
+    return _outside(response, lambda answer: (answer.strip(), "") if answer.strip() else ("", EMPTY))
+
+
+@register_parser("verbs")
+def verbs(response: str, actions: Sequence[str] | None) -> Parsed:
+    """The action stands between tags named after its verb, as in <search>words</search>."""
+    return _outside(response, lambda answer: _verb(answer, actions or ()))
+
+
+@register_parser("tool")
+class ToolCall:
+    """The action is a call of a tool in the model's native form."""
+
+    def __init__(self, *, tools: Annotated[list[Any], Help("JSON schemas of the tools; none: one tool `act`")] = []):  # noqa: B006
+        self.own_tools = bool(tools)
+        self.tool_names = {str(schema.get("function", schema).get("name", "")) for schema in (tools or (ACT_TOOL,))}
+
+    def __call__(self, response: str, actions: Sequence[str] | None) -> Parsed:
+        return _outside(response, self._tool_call)
 
     def _tool_call(self, answer: str) -> tuple[str, str]:
         body, problem = _block(answer, _CALL, _CALL_END, NO_CALL, UNCLOSED_CALL)

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from turnwise.agent.registry import parsers
+from turnwise.config.references import is_reference
 from turnwise.util.errors import TurnwiseError, unknown_name
 
-STYLES = ("tags", "whole", "text", "tool", "verbs")
 VALID_RULES = ("parsed", "thought", "admissible")
 STYLE_OF_PROMPT = {
     "think": "tags",
@@ -37,9 +38,9 @@ ACT_TOOL: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class AgentSettings:
-    """context: `window`, `full`, a registered name, or `path/to/file.py:Class`. history: how many past turns a window shows.
-    prompt: `think`, `react`, `plain`, `action`, `remind`, `tool`, `search`, `text`, or the path of a template.
-    parse: `tags`, `whole`, `text`, `tool`, `verbs`, or `auto` (what the prompt asks for).
+    """context: `window`, `full`, or another name or file. history: how many past turns a window shows.
+    prompt: `think`, `react`, `plain`, `action`, `remind`, `tool`, `search`, `text`, the path of a template, or
+    `file.py:NAME` of a text. parse: `tags`, `whole`, `text`, `tool`, `verbs`, another name or file, or `auto` (what the prompt asks for).
     valid: what a valid response needs: `parsed`, `thought` (also a closed <think> before the action), or `admissible`.
     show_actions: list the admissible actions in the prompt, less `hide_actions`. system: a system message, none where empty.
     max_prompt_tokens: the longest prompt. template_options: for the model's chat template, e.g. {"enable_thinking": False}.
@@ -63,8 +64,8 @@ class AgentSettings:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.parse not in (*STYLES, "auto"):
-            raise unknown_name("way to parse", self.parse, (*STYLES, "auto"))
+        if self.parse != "auto" and not is_reference(self.parse) and self.parse not in parsers:
+            raise unknown_name("way to parse", self.parse, (*parsers.names(), "auto"))
         if self.valid not in VALID_RULES:
             raise unknown_name("rule for valid responses", self.valid, VALID_RULES)
         if self.history < 0:
@@ -77,7 +78,17 @@ class AgentSettings:
     @property
     def style(self) -> str:
         """How responses are parsed."""
-        return STYLE_OF_PROMPT.get(self.prompt, "tags") if self.parse == "auto" else self.parse
+        return self.asked_style if self.parse == "auto" else self.parse
+
+    @property
+    def asked_style(self) -> str:
+        """How the prompt asks for the action."""
+        return STYLE_OF_PROMPT.get(self.prompt, "tags")
+
+    @property
+    def written_style(self) -> str:
+        """How an example answer is written: what is parsed, or, for a parser of the user's own, what the prompt asks for."""
+        return self.asked_style if is_reference(self.style) else self.style
 
     @property
     def offered_tools(self) -> tuple[Mapping[str, Any], ...]:

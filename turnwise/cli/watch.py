@@ -164,12 +164,15 @@ class Watched:
     def ask(self, slot: int) -> None:
         self.policy.ask(slot)
 
-    def answers(self) -> list[Answer]:
-        return self.policy.answers()
+    def answers(self, wait: bool = True) -> list[Answer]:
+        return self.policy.answers(wait)
 
     def observe(self, slot: int, turn: Turn, transition: Transition) -> None:
         self.policy.observe(slot, turn, transition)  # first: the expert's action is known only afterwards
         self.teller.played(turn, transition)
+
+    def retrace(self, slot: int, turn: Turn, transition: Transition) -> str:
+        return self.policy.retrace(slot, turn, transition)
 
     def end(self, slot: int) -> None:
         self.policy.end(slot)

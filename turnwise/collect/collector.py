@@ -2,43 +2,40 @@
 
 Attempts at tasks run side by side: one waits for its environment while others wait for the policy. Whatever is ready goes on; a finished
 attempt leaves at once and its slot starts the next one, so no generation is ever made for an attempt that is over. The collector knows
-no model and no environment: a `Pool` plays the environments, a `Policy` finds the actions.
+no model and no environment: a `Pool` plays the environments, a `Policy` finds the actions. An attempt may start in the middle of another
+one (`branching.py`).
+
+While the policy thinks, the answers of worker processes are taken between its steps. Without `ordered` they are passed on at once, so the
+next prompt of an attempt joins the policy's next step. With `ordered` the moment is fixed by counts (`order.py`).
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any, Protocol
 
 from turnwise.agent.text import stated_goal
+from turnwise.collect.branching import Arriving, Trails, begun
 from turnwise.collect.order import Answers
 from turnwise.collect.rewards import BadReward, Rewards
+from turnwise.data.attempts import Branch, Start
 from turnwise.data.rollouts import Stop, Trajectory, Turn
-from turnwise.data.tasks import Task
 from turnwise.envs.base import Observation, Transition
-from turnwise.envs.pool import Fault, Pool, Result
+from turnwise.envs.pool import Fault, Pool, Result, Snapshot
 from turnwise.util.garbage import rare_searches
 
 LONGEST_GOAL = 2000  # characters of a goal that are kept with an attempt
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """One attempt to be made: the task, the group it is compared in, its number in the batch, the environment's seed, and the seed of
-    everything the policy draws."""
-
-    task: Task
-    group: int
-    number: int
-    env_seed: int = 0
-    policy_seed: int = 0
+__all__ = ["Answer", "Attempt", "Branch", "Collector", "Policy", "Start", "summarise"]
 
 
 @dataclass(slots=True)
 class Attempt:
-    """A running attempt."""
+    """A running attempt. `arriving`: a branch that is not at its place yet; `keeping`: its environment was asked for a snapshot."""
 
     start: Start
     slot: int
@@ -46,6 +43,9 @@ class Attempt:
     observation: Observation | None = None
     turn: Turn | None = None  # chosen, waiting for the environment's answer
     over: bool = False
+    lost: bool = False  # a branch that did not arrive
+    arriving: Arriving | None = None
+    keeping: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,9 @@ class Answer:
 
 class Policy(Protocol):
     """Finds actions for the attempts, which it knows by their slots. `ask`: the slot's observation is new, an action is wanted; `answers`
-    waits for at least one decision where any is pending; `observe`: what a turn led to; `end`: the slot's attempt is over."""
+    waits for at least one decision where any is pending, and with `wait=False` takes at most one step; `observe`: what a turn led to;
+    `end`: the slot's attempt is over. `retrace`: a turn that another attempt has made, and this one takes over before it branches; returns
+    why it does not fit, or an empty text."""
 
     @property
     def pending(self) -> int: ...
@@ -69,9 +71,11 @@ class Policy(Protocol):
 
     def ask(self, slot: int) -> None: ...
 
-    def answers(self) -> list[Answer]: ...
+    def answers(self, wait: bool = True) -> list[Answer]: ...
 
     def observe(self, slot: int, turn: Turn, transition: Transition) -> None: ...
+
+    def retrace(self, slot: int, turn: Turn, transition: Transition) -> str: ...
 
     def end(self, slot: int) -> None: ...
 
@@ -79,7 +83,9 @@ class Policy(Protocol):
 @dataclass
 class Collector:
     """Plays attempts to their ends. `max_turns` is the step limit; `cancelled` is asked between turns and ends everything when true.
-    `ordered`: what comes out does not depend on how quick worker processes are (order.py)."""
+    `ordered`: what comes out does not depend on how quick worker processes are (order.py). `snapshots`: ask environments for a snapshot
+    before every turn, so that later attempts can branch there without replaying actions; kept as long as the collector. `counts` has
+    `lost_branches`, and `lost` says why the first of them was lost."""
 
     pool: Pool
     policy: Policy
@@ -92,6 +98,13 @@ class Collector:
     on_end: Callable[[Trajectory], None] = lambda trajectory: None  # one of them is over
     ordered: bool = True
     on_fault: Callable[[Trajectory, Result], None] = lambda trajectory, result: None
+    snapshots: bool = False
+    counts: Counter[str] = field(default_factory=Counter)
+    lost: str = ""
+
+    def __post_init__(self) -> None:
+        self._trails = Trails()
+        self._steps = bool(self.pool.pids) and "wait" in signature(self.policy.answers).parameters  # in this process nothing ever waits
 
     def run(self, starts: Iterable[Start]) -> list[Trajectory]:
         """The trajectories of all starts, in their order. Where cancelled, those that had begun, as far as they came."""
@@ -111,18 +124,37 @@ class Collector:
             while waiting and free:
                 slot = free.popleft()
                 active[slot] = self._launch(waiting.popleft(), slot)
-            for result in self._answers.next(bool(self.policy.pending), len(active)):
-                self._observed(active[result.slot], result)
-            for answer in self.policy.answers() if self.policy.pending else ():
+            self._hear(active)
+            while self.pool.pending and not self.pool.pids:  # a branch on its way, a snapshot: in this process they are there at once
+                self._hear(active)
+            for answer in self._decided():
                 self._answered(active[answer.slot], answer)
             if self.cancelled():
                 self._cancel(active.values())
                 waiting.clear()
             for slot in [slot for slot, attempt in active.items() if attempt.over]:
                 attempt = active.pop(slot)
-                done[attempt.start.number] = attempt.trajectory
+                if not attempt.lost:
+                    done[attempt.start.number] = attempt.trajectory
                 free.append(slot)
         return done
+
+    def _hear(self, active: dict[int, Attempt]) -> None:
+        for result in self._answers.next(bool(self.policy.pending), len(active)):
+            self._observed(active[result.slot], result)
+
+    def _decided(self) -> list[Answer]:
+        """What the policy has decided. While it thinks, answers of the environments are taken: passed on after each of its steps, or, in
+        order, only received, so that no worker waits for a reader."""
+        if not self.policy.pending:
+            return []
+        if not self._steps:
+            return self.policy.answers()
+        found = self.policy.answers(wait=False)
+        while self.ordered and not found and self.policy.pending:
+            self._answers.receive()
+            found = self.policy.answers(wait=False)
+        return found
 
     def _cancel(self, attempts: Iterable[Attempt]) -> None:
         self._answers.drop()
@@ -131,12 +163,20 @@ class Collector:
                 self._stop(attempt, Stop.CANCELLED)
 
     def _launch(self, start: Start, slot: int) -> Attempt:
-        trajectory = Trajectory(start.group, start.number, task=start.task.id, seed=start.env_seed)
-        self._answers.reset(slot, start.task, start.env_seed)
-        return Attempt(start, slot, trajectory)
+        attempt = Attempt(start, slot, begun(start))
+        if start.branch is not None:
+            attempt.arriving = Arriving(start, start.branch, self._trails)
+            self._answers.submit(slot, attempt.arriving.request)
+        else:
+            self._answers.reset(slot, start.task, start.env_seed)
+        return attempt
 
     def _observed(self, attempt: Attempt, result: Result) -> None:
         """The environment has answered: record the turn that led here, then ask for the next one or stop."""
+        if attempt.arriving is not None:
+            return self._arrived(attempt, attempt.arriving, result)
+        if attempt.keeping and result.fault is None:
+            return self._kept(attempt, result)
         if result.transition is None:
             return self._fault(attempt, result)
         transition, trajectory = result.transition, attempt.trajectory
@@ -152,11 +192,51 @@ class Collector:
         if transition.done:
             trajectory.success = bool(transition.success)
             return self._stop(attempt, Stop.DONE)
+        return self._next(attempt)
+
+    def _next(self, attempt: Attempt) -> None:
+        """Ask for the next turn, or stop at a limit."""
+        trajectory = attempt.trajectory
         if len(trajectory.turns) >= self.max_turns:
             return self._stop(attempt, Stop.STEP_LIMIT)
         if self._cannot_be_parsed(trajectory):
             return self._stop(attempt, Stop.PARSE_FAILURES, f"{self.max_invalid} responses in a row could not be parsed")
+        if self.snapshots and attempt.observation is not None:
+            self._trails.of(trajectory).observations.append(attempt.observation)
+            attempt.keeping = True
+            return self._answers.submit(attempt.slot, Snapshot())
         return self.policy.ask(attempt.slot)
+
+    def _kept(self, attempt: Attempt, result: Result) -> None:
+        attempt.keeping = False
+        if result.state is not None:
+            self._trails.of(attempt.trajectory).snapshots[len(attempt.trajectory.turns)] = result.state
+        self.policy.ask(attempt.slot)
+
+    def _arrived(self, attempt: Attempt, arriving: Arriving, result: Result) -> None:
+        """A branch is one request further, or at its place: then it goes on as its own attempt."""
+        found = arriving.take(result)
+        if found is None:
+            return self._answers.submit(attempt.slot, arriving.request)
+        if not found.ok:
+            return self._lose(attempt, found.message)
+        attempt.arriving, trajectory = None, attempt.trajectory
+        self.policy.begin(attempt.slot, attempt.start, arriving.seen[0])
+        for turn, transition in arriving.shared():
+            if wrong := self.policy.retrace(attempt.slot, turn, transition):
+                return self._lose(attempt, f"turn {len(trajectory.turns)}: {wrong}")
+            trajectory.turns.append(turn)
+        if self.snapshots:
+            self._trails.of(trajectory).observations += arriving.seen[:-1]
+        attempt.observation, trajectory.final_anchor = arriving.seen[-1], arriving.seen[-1].key
+        return self._next(attempt)
+
+    def _lose(self, attempt: Attempt, why: str) -> None:
+        """A branch that is not where its parent was teaches nothing: it is dropped and counted."""
+        attempt.lost = True
+        self.counts["lost_branches"] += 1
+        self.lost = self.lost or f"task {attempt.trajectory.task}, branch of {attempt.trajectory.parent!r}, {why}"
+        self._stop(attempt, Stop.ENVIRONMENT_FAULT, why)
 
     def _cannot_be_parsed(self, trajectory: Trajectory) -> bool:
         limit = self.max_invalid or len(trajectory.turns) + 1

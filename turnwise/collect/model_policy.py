@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
 from itertools import count
 
 from turnwise.agent.base import Context, Parsed
@@ -46,6 +47,7 @@ class ModelPolicy:
         self._seats: dict[int, Seat] = {}
         self._ready: list[Answer] = []
         self._sequences = count()
+        self._steps = "wait" in signature(self.engine.poll).parameters  # an engine may know nothing of steps
 
     @property
     def pending(self) -> int:
@@ -70,11 +72,12 @@ class ModelPolicy:
         self.counts["generations"] += 1
         self.engine.submit([request])
 
-    def answers(self) -> list[Answer]:
+    def answers(self, wait: bool = True) -> list[Answer]:
         ready, self._ready = self._ready, []
         if ready:
             return ready
-        return [self._answer(response) for response in self.engine.poll() if response.key in self._seats]
+        responses = self.engine.poll() if wait or not self._steps else self.engine.poll(wait=False)
+        return [self._answer(response) for response in responses if response.key in self._seats]
 
     def _answer(self, response: Response) -> Answer:
         if response.finish is Finish.REFUSED:
@@ -101,6 +104,8 @@ class ModelPolicy:
             logprobs=response.logprobs,
             info={"problem": parsed.problem} if parsed.problem else {},
             images=seat.images,
+            version=response.version,
+            reports=response.reports,
         )
         return Answer(response.key, turn)
 
@@ -109,6 +114,15 @@ class ModelPolicy:
         if seat.parsed is not None and not transition.done:
             seat.context.record(turn.response_ids, seat.parsed, transition.observation)
         seat.observation, seat.turn = transition.observation, seat.turn + 1
+
+    def retrace(self, slot: int, turn: Turn, transition: Transition) -> str:
+        """The context comes to the same prompt as the turn had, and goes on as it did."""
+        seat = self._seats[slot]
+        if turn.prompt_ids and list(seat.context.prompt().ids) != list(turn.prompt_ids):
+            return "the context makes another prompt than the attempt had that is branched from"
+        seat.parsed = Parsed(turn.action, turn.thought, turn.valid, turn.info.get("problem", ""))
+        self.observe(slot, turn, transition)
+        return ""
 
     def end(self, slot: int) -> None:
         if (seat := self._seats.pop(slot, None)) is not None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 
 from turnwise.data.tasks import Task
-from turnwise.envs.pool import Pool, Result
+from turnwise.envs.pool import Ask, Pool, Result
 
 AWAY = 3  # one in so many attempts may be with its environment while the model thinks
 
@@ -35,6 +35,11 @@ class Answers:
         self._pool.submit_step(slot, action)
         self._asked.append(slot)
 
+    def submit(self, slot: int, request: Ask) -> None:
+        """Any request: to keep a state, or to start from one."""
+        self._pool.submit(slot, request)
+        self._asked.append(slot)
+
     def next(self, thinking: bool, attempts: int) -> list[Result]:
         """Results to go on with, at least one unless the model is `thinking` for somebody; `attempts` are under way."""
         if not self._ordered:
@@ -48,6 +53,11 @@ class Answers:
             found.append(self._here.pop(slot))
         self._receive(0)  # a worker whose answer nobody reads cannot play on
         return found
+
+    def receive(self) -> None:
+        """Take what is there, to pass it on in its turn."""
+        if self._ordered:
+            self._receive(0)
 
     def _receive(self, timeout: float | None) -> None:
         self._here.update((result.slot, result) for result in self._pool.results(timeout))

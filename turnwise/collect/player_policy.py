@@ -47,7 +47,7 @@ class PlayerPolicy:
         else:
             self._ready.append(Answer(slot, Turn(None, action=action, response=action)))
 
-    def answers(self) -> list[Answer]:
+    def answers(self, wait: bool = True) -> list[Answer]:
         ready, self._ready = self._ready, []
         return ready
 
@@ -55,6 +55,10 @@ class PlayerPolicy:
         if turn.action == ASK_EXPERT:
             turn.action = turn.response = str(transition.info.get("action", ""))
         self._seen[slot], self._turns[slot] = transition.observation, self._turns[slot] + 1
+
+    def retrace(self, slot: int, turn: Turn, transition: Transition) -> str:
+        self.observe(slot, turn, transition)
+        return ""
 
     def end(self, slot: int) -> None:
         for kept in (self._starts, self._seen, self._turns):

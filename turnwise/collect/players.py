@@ -11,13 +11,15 @@ channel: the action `ASK_EXPERT` is replaced, where the environment is, by what 
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from turnwise.data.tasks import Task
-from turnwise.envs.answers import read_observation, read_transition
-from turnwise.envs.base import Observation, Transition, without
+from turnwise.envs.answers import read_observation, read_snapshot, read_transition
+from turnwise.envs.base import Observation, Restorable, Transition, without
+from turnwise.envs.snapshots import pack, restoring, unpack
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
@@ -110,6 +112,8 @@ class AdvisedEnv:
         self._follows_plan = plans and (plan_first or not self._advises)
         if required and not (self._advises or plans):
             raise TurnwiseError(f"{type(env).__name__} has no expert: it needs expert(task) or expert_action()")
+        if isinstance(env, Restorable):
+            self.snapshot, self.restore = self._snapshot, self._restore
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)
@@ -126,6 +130,21 @@ class AdvisedEnv:
         transition = read_transition(self._env.step(action), self._env)
         self._played.append(action)
         return replace(transition, info={**transition.info, "action": action})
+
+    def _snapshot(self) -> bytes | None:
+        """The environment's own snapshot, and how far its expert's plan was followed."""
+        if (inner := read_snapshot(self._env.snapshot(), self._env)) is None:
+            return None
+        return pack("advised", {"played": self._played, "planned": self._planned, "state": b64encode(inner).decode()})
+
+    def _restore(self, state: bytes) -> Observation:
+        kept = unpack(state, "advised")
+        with restoring("advised"):
+            inner, played, plan = b64decode(kept["state"]), list(map(str, kept["played"])), kept["planned"]
+            planned = None if plan is None else ((str(plan[0][0]), str(plan[0][1])), list(map(str, plan[1])))
+        seen = read_observation(self._env.restore(inner), self._env, "restore")
+        self._played, self._planned = played, planned
+        return seen
 
     def _advice(self) -> str:
         if self._planned is not None:

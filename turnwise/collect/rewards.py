@@ -2,21 +2,29 @@
 
 A term is a function of one turn: `term(turn, transition, trajectory) -> float`. It sees the turn as it will be recorded (observation,
 thought, action, response, validity), what the environment answered, and the trajectory so far. The recipe names it as
-`path/to/file.py:function` with a weight. Whatever a term raises or returns that is not a finite number costs the attempt, with its name.
+`path/to/file.py:function`, `package.module:function` or by a registered name, with a weight; keyword-only parameters are its options.
+Whatever a term raises or returns that is not a finite number costs the attempt, with its name.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+from turnwise.config.kinds import REWARD
+from turnwise.config.options import Registry
 from turnwise.data.rollouts import LARGEST_REWARD, Trajectory, Turn
 from turnwise.envs.base import Transition
 from turnwise.envs.blame import one_line, own_lines, place_of
 from turnwise.util.errors import TurnwiseError
 
 TermFunction = Callable[[Turn, Transition, Trajectory], float]
+
+terms: Registry[Callable[..., float]] = Registry("reward term", code=REWARD)
+register = terms.register
 
 
 class BadReward(TurnwiseError):
@@ -46,6 +54,13 @@ class Term:
         if not math.isfinite(value):
             raise BadReward(f"reward term {self.name!r} gave {value} {where}; a finite number is needed", place_of(self.function))
         return self.weight * value
+
+
+def find_term(name: str, function: str, weight: float = 1.0, options: Mapping[str, Any] | None = None) -> Term:
+    """A term by the name of its function, with its options checked."""
+    entry = terms.load(function)
+    bound = entry.bind(options or {}, terms.kind)
+    return Term(name, partial(entry.function, **bound) if bound else entry.function, weight)
 
 
 @dataclass(frozen=True)

@@ -1,25 +1,36 @@
-"""Named functions with typed options: what `credit` and `objectives` are registered in.
+"""Named functions and classes with typed options: what credit, objectives, plans, signals, schedules … are registered in.
 
-An algorithm is a function whose keyword-only parameters are its options. Annotations carry everything a user needs to see and the
-registry needs to check, so that the help text, the error messages and the signature can never disagree:
+A piece is a function whose keyword-only parameters are its options, or a class whose `__init__` has them. Annotations carry everything a
+user needs to see and the registry needs to check, so that the help text, the error messages and the signature can never disagree:
 
     gamma: Annotated[float, Help("discount per turn", low=0, high=1)] = 0.95
     norm: Annotated[Literal["std", "none"], Help("divide by the group's standard deviation, or not")] = "std"
+
+A registry finds a piece by its registered name and, where the registry knows its kind of code, by `package.module:name` or
+`path/to/file.py:name`. Asking for such a name (`registry[name]`) imports the code; `registry.known(name)` never does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from types import UnionType
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import NoneType, UnionType
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from turnwise.config import plugins
+from turnwise.config.kinds import Kind
+from turnwise.config.loading import load_reference
+from turnwise.config.references import is_reference
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 F = TypeVar("F", bound=Callable[..., Any])
+WORDS = {float: "number", int: "whole number", bool: "true|false", str: "text", list: "list", tuple: "list", dict: "table", object: "value"}
+REQUIRED = inspect.Parameter.empty
 
 
 @dataclass(frozen=True)
@@ -33,7 +44,7 @@ class Help:
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a registered function, read from its signature."""
+    """One option of a registered piece, read from its signature. `default` is REQUIRED where there is none."""
 
     name: str
     type: type
@@ -43,11 +54,23 @@ class Option:
     optional: bool = False
 
     @property
+    def required(self) -> bool:
+        """Whether it has to be given."""
+        return self.default is REQUIRED
+
+    @property
+    def usual(self) -> Any:
+        """The default as its type: 1 becomes 1.0 where a number is meant. A default that does not fit stays as it is."""
+        with contextlib.suppress(TurnwiseError):
+            return self.check(self.default, "")
+        return self.default
+
+    @property
     def kind(self) -> str:
         """The type in words: `std|none`, `number ≥ 0`, `true|false` …"""
         if self.choices:
-            return "|".join(map(str, self.choices))
-        word = {float: "number", int: "whole number", bool: "true|false", str: "text"}[self.type]
+            return "|".join(map(str, self.choices)) + (" or none" if self.optional else "")
+        word = WORDS[self.type]
         low, high = self.help.low, self.help.high
         if low is not None and high is not None:
             word += f" in [{low:g}, {high:g}]"
@@ -65,15 +88,20 @@ class Option:
             if isinstance(value, str) and value not in self.choices:
                 raise unknown_name(f"{owner} option {self.name}", value, map(str, self.choices))
             good = value in self.choices
-        elif self.type is bool:
-            good = isinstance(value, bool) or type(value).__name__ == "bool"
-        elif self.type is str:
-            good = isinstance(value, str)
-        else:
+        elif self.type in (float, int):
             good = self._is_number(value)
+        else:
+            good = self._fits(value)
         if not good:
             raise TurnwiseError(f"{owner}: option {self.name} takes {self.kind}, not {value!r}")
-        return value if self.choices else self.type(value)
+        return value if self.choices or self.type is object else self.type(value)
+
+    def _fits(self, value: Any) -> bool:
+        if self.type is bool:
+            return isinstance(value, bool) or type(value).__name__ == "bool"
+        if self.type in (list, tuple):
+            return isinstance(value, list | tuple)
+        return isinstance(value, Mapping if self.type is dict else self.type)
 
     def _is_number(self, value: Any) -> bool:
         if isinstance(value, (bool, str)) or type(value).__name__ == "bool":
@@ -89,8 +117,18 @@ class Option:
 
 @dataclass(frozen=True)
 class Entry(Generic[F]):
-    """A registered function with its one-line meaning, its options and where it comes from. `parts`: what a credit function is the sum of,
-    each with the option that weighs it, or none where it is the whole credit (see `turnwise/credit/registry.py`)."""
+    """A registered function or class.
+
+    summary   its meaning in one line; paper: where it comes from
+    options   by name
+    parts     what a credit function is the sum of, each with the option that weighs it, or none where it is the whole credit (see
+              `turnwise/credit/registry.py`)
+    needs     what must be there before it can run: columns (`token.entropy`), models (`model.teacher`), data of tasks (`task.answer`),
+              abilities of the environment (`env.snapshot`), several attempts at each task (`group.peers`). An option's name in braces
+              stands for its value: `{level}.value`
+    gives     the columns that it adds
+    open      it takes any further options (`**options`) and checks them itself
+    """
 
     name: str
     function: F
@@ -98,91 +136,182 @@ class Entry(Generic[F]):
     paper: str
     options: Mapping[str, Option]
     parts: Mapping[str, str | None] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    gives: tuple[str, ...] = ()
+    open: bool = False
 
     def bind(self, given: Mapping[str, Any], kind: str) -> dict[str, Any]:
         """Checked options, defaults filled in."""
         owner = f"{kind} {self.name!r}"
         for name in given:
-            if name not in self.options:
+            if name not in self.options and not self.open:
                 raise unknown_name(f"option of {owner}:", name, self.options)
-        return {name: option.check(given.get(name, option.default), owner) for name, option in self.options.items()}
+        missing = [name for name, option in self.options.items() if option.required and name not in given]
+        if missing:
+            raise TurnwiseError(f"{owner} needs the option {missing[0]!r} ({self.options[missing[0]].kind})")
+        bound = {name: option.check(given[name], owner) if name in given else option.usual for name, option in self.options.items()}
+        return bound | {name: value for name, value in given.items() if name not in self.options}
+
+    def needed(self, given: Mapping[str, Any]) -> tuple[str, ...]:
+        """What it needs with these options."""
+        values = {name: option.default for name, option in self.options.items()} | dict(given)
+        return tuple(need.format_map(values) for need in self.needs)
+
+    def make(self, given: Mapping[str, Any], kind: str) -> Callable[..., Any]:
+        """What is used: the function with its options bound, or an object of the class, made with them."""
+        bound = self.bind(given, kind)
+        return self.function(**bound) if isinstance(self.function, type) else partial(self.function, **bound)
 
 
 class Registry(Generic[F]):
-    """Names to functions. `kind` is the word for them in messages; `load` imports the files that register the built-in ones."""
+    """Names to functions and classes. `kind` is the word for them in messages; `load` imports the files that register the built-in ones;
+    `code` says what is asked of a piece that is named as `package.module:name` or `path/to/file.py:name`, none where that cannot be.
+    `first`: options are all parameters after so many, and not the keyword-only ones alone."""
 
-    def __init__(self, kind: str, load: Callable[[], None] = lambda: None):
+    def __init__(self, kind: str, load: Callable[[], None] = lambda: None, code: Kind | None = None, first: int | None = None):
         self.kind = kind
+        self.code = code
+        self._first = first
         self._load: Callable[[], None] | None = load
         self._entries: dict[str, Entry[F]] = {}
+        self._own: dict[str, Entry[F]] = {}  # by the text that names their code
 
-    def register(self, name: str, *, paper: str = "", parts: Mapping[str, str | None] | None = None) -> Callable[[F], F]:
-        """Decorator: makes the function known under `name`. The first sentence of its docstring is its meaning in lists."""
+    def register(
+        self,
+        name: str,
+        *,
+        paper: str = "",
+        parts: Mapping[str, str | None] | None = None,
+        needs: Sequence[str] = (),
+        gives: Sequence[str] = (),
+    ) -> Callable[[F], F]:
+        """Decorator: makes a function or a class known under `name`. The first sentence of its docstring is its meaning in lists; `needs`
+        and `gives` name what it reads and what it adds."""
+        if is_reference(name) or not name.strip():
+            raise TurnwiseError(f"a {self.kind} cannot be called {name!r}: a name has letters and no ':' or '.py'")
 
         def add(function: F) -> F:
             known = self._entries.get(name)
             # the same definition again (a module that is reloaded, a notebook cell that is run twice) replaces; another one is a clash
             if known is not None and known.function.__qualname__ != function.__qualname__:
                 raise TurnwiseError(f"{self.kind} {name!r} is already registered, by {known.function.__module__}")
-            doc = inspect.getdoc(function) or ""
-            summary = " ".join(doc.split("\n\n")[0].split())
-            if not summary:
+            made = self._entry(name, function, paper, parts, needs, gives)
+            if not made.summary:
                 raise TurnwiseError(f"{self.kind} {name!r} needs a docstring: its first sentence is what users see in lists")
-            self._entries[name] = Entry(name, function, summary, paper, read_options(function), dict(parts or {}))
+            self._entries[name] = made
             return function
 
         return add
 
-    def adopt(self, name: str, function: F) -> None:
-        """Make a function of the user's own known under the name that a recipe has for it, in place of what that name meant before."""
-        doc = inspect.getdoc(function) or ""
-        summary = " ".join(doc.split("\n\n")[0].split()) or f"a function of your own ({name})"
-        self._ready()[name] = Entry(name, function, summary, "", read_options(function))
+    def load(self, name: str) -> Entry[F]:
+        """The entry of a name; code that is named is imported, again where its file has changed."""
+        if not is_reference(name) or self.code is None:
+            return self[name]
+        self._ready()
+        target = load_reference(name, self.code)
+        registered = next((entry for entry in self._entries.values() if entry.function is target), None)
+        if registered is not None:  # it says itself what it needs, gives and is the sum of
+            found = replace(registered, name=name)
+        else:
+            found = self._entry(name, target, needs=getattr(target, "needs", ()), gives=getattr(target, "gives", ()))
+            found = found if found.summary else replace(found, summary=f"a {self.kind} of your own ({name})")
+        self._own[name] = found
+        return found
+
+    def known(self, name: str) -> Entry[F] | None:
+        """The entry of a name where it is known already; nothing is imported for it."""
+        return self._ready().get(name) or self._own.get(name)
+
+    def _entry(
+        self,
+        name: str,
+        function: F,
+        paper: str = "",
+        parts: Mapping[str, str | None] | None = None,
+        needs: Sequence[str] = (),
+        gives: Sequence[str] = (),
+    ) -> Entry[F]:
+        doc = inspect.getdoc(function) or "" if not isinstance(function, type) or function.__doc__ else ""
+        summary = " ".join(doc.split("\n\n")[0].split())
+        for what, listed in (("needs", needs), ("gives", gives)):
+            if isinstance(listed, str) or not all(isinstance(one, str) for one in listed):
+                raise TurnwiseError(f'{self.kind} {name!r}: {what} is a list of texts, as in {what}=("token.entropy",)')
+        try:
+            options = read_options(function, self._first)
+        except TurnwiseError as error:
+            raise TurnwiseError(f"{self.kind} {name!r}: {error}") from None
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in _parameters(function).values())
+        return Entry(name, function, summary, paper, options, dict(parts or {}), tuple(needs), tuple(gives), takes_any)
 
     def _ready(self) -> dict[str, Entry[F]]:
         if self._load is not None:
             load, self._load = self._load, None
             load()
+        plugins.load()
         return self._entries
 
     def __getitem__(self, name: str) -> Entry[F]:
-        entries = self._ready()
-        if name not in entries:
-            raise unknown_name(self.kind, str(name), entries)
-        return entries[name]
+        found = self.known(name)
+        if found is not None:
+            return found
+        if self.code is not None and is_reference(name):
+            return self.load(name)
+        raise unknown_name(self.kind, str(name), self._entries)
 
     def __iter__(self) -> Iterator[Entry[F]]:
         entries = self._ready()
         return iter([entries[name] for name in sorted(entries)])
 
     def __contains__(self, name: object) -> bool:
-        return name in self._ready()
+        return name in self._ready() or name in self._own
 
     def names(self) -> list[str]:
         """All registered names, sorted."""
         return sorted(self._ready())
 
 
-def read_options(function: Callable[..., Any]) -> dict[str, Option]:
-    """The keyword-only parameters of a function as options."""
-    hints = get_type_hints(function, include_extras=True)
-    return {
-        name: _read_option(name, hints.get(name, type(parameter.default)), parameter.default)
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    }
+def read_options(function: Callable[..., Any], first: int | None = None) -> dict[str, Option]:
+    """The keyword-only parameters of a function, or of a class's `__init__`, as options; with `first`, all parameters after so many."""
+    inner = function
+    while isinstance(inner, partial):
+        inner = inner.func
+    try:
+        hints = get_type_hints(inspect.getattr_static(inner, "__init__") if isinstance(inner, type) else inner, include_extras=True)
+    except Exception:  # an annotation that cannot be read here, or a callable without any: defaults tell the type
+        hints = {}
+    kinds = (
+        (inspect.Parameter.KEYWORD_ONLY,) if first is None else (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    )
+    parameters = list(_parameters(function).items())[first or 0 :]
+    return {name: _read_option(name, hints.get(name), p.default) for name, p in parameters if p.kind in kinds}
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a callable without a signature
+        return {}
 
 
 def _read_option(name: str, hint: Any, default: Any) -> Option:
     help_ = Help("")
+    if hint is None:
+        hint = Any if default is None or default is REQUIRED else type(default)
     if get_origin(hint) is Annotated:
         hint, *notes = get_args(hint)
         help_ = next((note for note in notes if isinstance(note, Help)), help_)
+    optional = default is None
+    if get_origin(hint) in (Union, UnionType):
+        inner = [part for part in get_args(hint) if part is not NoneType]
+        optional = optional or len(inner) < len(get_args(hint))
+        hint = inner[0] if len(inner) == 1 else float if set(inner) == {int, float} else Any
     if get_origin(hint) is Literal:
-        return Option(name, str, default, help_, choices=get_args(hint))
-    parts = [part for part in get_args(hint) if part is not type(None)]
-    optional = bool(parts)
-    return Option(name, parts[0] if optional else hint, default, help_, optional=optional)
+        return Option(name, str, default, help_, choices=get_args(hint), optional=optional)
+    bare = get_origin(hint) or hint
+    return Option(name, _PLAIN.get(bare, object), default, help_, optional=optional)
+
+
+_PLAIN: Mapping[Any, type] = {kind: kind for kind in WORDS} | {Sequence: list, Mapping: dict}
 
 
 def mistaken(value: Any, annotation: Any) -> str:

@@ -380,6 +380,8 @@ class RewardTerm(Section):
     """path/to/file.py:function, a function of (turn, transition, trajectory)."""
     weight: float = 1.0
     """Its factor."""
+    options: dict[str, Any] = {}
+    """Options of the function: its keyword-only parameters."""
 
 
 class Run(Section):

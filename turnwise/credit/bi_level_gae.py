@@ -3,8 +3,8 @@
     turns:   δ_k = r_k + γ · V(e_{k+1}) − V(e_k),   A(e_k) = δ_k + γλ · A(e_{k+1})       e_k: the last token of turn k
     tokens:  GAE inside the turn with γ_token, λ_token, where the turn's only reward is A(e_k) + V(e_k), on its last token
 
-So credit crosses turns at the turn's discount and tokens at their own. The ends of turns come from the column `tokens`; finding them
-by non-zero rewards, as the public code does, would merge every turn without a reward into the next. What the critic learns is this
+Credit thus crosses turns at the turn discount, and tokens at the token discount. The ends of turns come from the column `tokens`; finding
+them by non-zero rewards, as the public code does, would merge every turn without a reward into the next. What the critic learns is this
 advantage, before normalisation, plus its value: the turn's discount never acts between tokens.
 """
 
@@ -22,7 +22,7 @@ from turnwise.data.rollouts import Rollouts
 from turnwise.util.errors import TurnwiseError
 
 
-@register("bi_level_gae", paper="Wang et al. 2025, RAGEN, arXiv 2504.20073")
+@register("bi_level_gae", paper="Wang et al. 2025, RAGEN, arXiv 2504.20073", needs=("token.value",))
 def bi_level_gae(
     r: Rollouts,
     *,

@@ -1,7 +1,7 @@
-"""What a batch of rollouts offers to step-level credit: the two levels turn by turn, and their statistics.
+"""Statistics of a batch for step-level credit: the two levels turn by turn, and summaries of them.
 
-`explain` says where each turn's credit comes from; `diagnose` sums it up in the numbers that every training run logs. Both take GiGPO's
-options, which mean the same here.
+`explain` shows where each turn's credit comes from; `diagnose` summarises it in the numbers that every training run logs. Both take
+GiGPO's options, with the same meaning.
 """
 
 from __future__ import annotations
@@ -17,30 +17,21 @@ from numpy.typing import NDArray
 from turnwise.credit.anchor_groups import anchor_groups
 from turnwise.credit.gigpo import step_credit
 from turnwise.credit.grpo import episode_credit
-from turnwise.credit.registry import algorithms
+from turnwise.credit.registry import algorithms, parts
 from turnwise.credit.segments import discounted_returns, episode_returns, is_constant, pair, segment_count, trajectory_groups
 from turnwise.data.anchors import Ints
 from turnwise.data.rollouts import Rollouts
+from turnwise.util.errors import TurnwiseError
 
+OF_STATES = ("gamma", "anchors", "threshold", "linkage")  # what a return and a state are
+OF_STEPS = ("step_credit_share", "step_to_episode")
 BINS = (1, 2, 4, 8, 16, 32, 64)  # lower edges of the histogram of anchor-group sizes
 
-
 EXPLAINED = "gigpo"  # whose options `explain` and `diagnose` take: what a return and a state are
-PROBABLE = ("gamma", "anchors", "threshold", "linkage")  # options that an algorithm which is not known here probably shares with it
-
-
-def shared_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of an algorithm's options that mean the same to `explain` and `diagnose`."""
-    known = algorithms[EXPLAINED].options
-    if name not in algorithms:
-        return {option: value for option, value in options.items() if option in PROBABLE}
-    own = algorithms[name].options
-    alike = {option for option in known if option in own and replace(own[option], default=None) == replace(known[option], default=None)}
-    return {option: value for option, value in options.items() if option in alike}
 
 
 def explain(rollouts: Rollouts, **options: Any) -> dict[str, NDArray[Any]]:
-    """For each turn, in the rows' own order: `step_return` (discounted, without penalty), `episode` and `step` credit before weighting,
+    """For each turn, in the order of the rows: `step_return` (discounted, without penalty), `episode` and `step` credit before weighting,
     `anchor_group` (a dense id) and `anchor_size` (turns in that group)."""
     chosen = algorithms[EXPLAINED].bind(options, algorithms.kind)
     r = rollouts.in_order()
@@ -62,8 +53,8 @@ def diagnose(rollouts: Rollouts, **options: Any) -> dict[str, Any]:
     """Statistics of the anchor groups and of the two levels of credit. Shares are of turns unless the name says groups.
 
     anchor_size_histogram: "1", "2-3", "4-7" … → share of turns in anchor groups of that size. singleton_share: turns whose state no other
-    turn of the group shares. one_trajectory_share: turns in anchor groups that a single looping trajectory fills.
-    step_credit_share: turns with non-zero step credit. step_to_episode: mean |step| / mean |episode| (0 where there is no episode
+    turn of the group shares. one_trajectory_share: turns in anchor groups that contain only one, looping trajectory.
+    step_credit_share: turns with non-zero step credit. step_to_episode: mean |step| / mean |episode| (0 if there is no episode
     credit). constant_group_share: task groups whose trajectories all have the same return.
     """
     r = rollouts.in_order()
@@ -87,9 +78,30 @@ def diagnose(rollouts: Rollouts, **options: Any) -> dict[str, Any]:
     }
 
 
+def explaining(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of an algorithm's options that `explain` and `diagnose` take and that mean the same there: what a return is, which turns start
+    from the same state, how credit is normalised. Of an algorithm that is not known here, those that it probably shares."""
+    explained, own = algorithms[EXPLAINED], algorithms.known(name)
+    try:
+        if own is None:
+            return {key: explained.options[key].check(value, name) for key, value in options.items() if key in OF_STATES}
+        bound = own.bind(options, algorithms.kind)
+    except TurnwiseError:  # another algorithm may mean something else by the same name
+        return {}
+    plain = {key: replace(option, default=None) for key, option in explained.options.items()}
+    return {key: bound[key] for key, option in own.options.items() if plain.get(key) == replace(option, default=None)}
+
+
+def observe(name: str, options: Mapping[str, Any], rollouts: Rollouts, values: Any) -> dict[str, Any]:
+    """What a run logs of its credit: `sizes` of its own, and what `diagnose` says with the algorithm's own options. Numbers about step
+    credit are left out where the algorithm has none."""
+    found = diagnose(rollouts, **explaining(name, options)) | sizes(values)
+    return found if "step" in parts(name) else {key: value for key, value in found.items() if key not in OF_STEPS}
+
+
 def sizes(credit: Any) -> dict[str, float]:
-    """What an algorithm's own credit looks like, over its turns (or tokens): `size`, the mean |credit|; `zero_share` and
-    `positive_share`, how many have none and how many have credit above 0."""
+    """Statistics of an algorithm's credit over its turns (or tokens): `size`, the mean |credit|; `zero_share` and `positive_share`, the
+    shares with credit 0 and above 0."""
     values = np.asarray(credit, np.float64)
     count = max(len(values), 1)
     return {
@@ -100,7 +112,7 @@ def sizes(credit: Any) -> dict[str, float]:
 
 
 def _visitors(r: Rollouts, segment: Ints, size: int) -> Ints:
-    """How many different trajectories are in each anchor group."""
+    """The number of different trajectories in each anchor group."""
     visit, visits = pair(r.trajectory, segment)
     group_of_visit = np.empty(visits, np.int64)
     group_of_visit[visit] = segment

@@ -14,7 +14,12 @@ from turnwise.credit.segments import Norm, Penalty, Weighting
 from turnwise.data.rollouts import Floats, Rollouts
 
 
-@register("dr_grpo", paper="Liu et al. 2025, Understanding R1-Zero-Like Training, arXiv 2503.20783", parts={"episode": None})
+@register(
+    "dr_grpo",
+    paper="Liu et al. 2025, Understanding R1-Zero-Like Training, arXiv 2503.20783",
+    parts={"episode": None},
+    needs=("group.peers",),
+)
 def dr_grpo(r: Rollouts, *, norm: Norm = "none", weighting: Weighting = "trajectory", invalid_penalty: Penalty = 0.0) -> Floats:
     """Episode credit without the division by the standard deviation: a trajectory's return minus its group's mean."""
     return episode_credit(r, norm=norm, weighting=weighting, invalid_penalty=invalid_penalty)

@@ -3,10 +3,10 @@
     δ_k = r_k + γ · V_{k+1} − V_k        A_k = δ_k + γλ · A_{k+1}
 
 level="turn": one step is one turn; V_k is the column `value` (the critic before the response), the next value is the next turn's: credit
-flows across turns. level="token": one step is one response token; V is the column `token_value`, a turn's reward lies on its last
-token, and the next value of a turn's last token is that of the next turn's first token, so that observations between them cost nothing.
-After a trajectory's end the value is 0. A turn without tokens passes its reward on to the trajectory's token before it, or, if there
-is none, to the one after it. The penalty of an invalid turn is part of its reward here: the critic learns to foresee it.
+flows across turns. level="token": one step is one response token; V is the column `token_value`, a turn's reward is on its last
+token, and the next value of a turn's last token is that of the next turn's first token, so that observations between them do not count as
+steps. After a trajectory's end the value is 0. A turn without tokens passes its reward on to the trajectory's token before it, or, if there
+is none, to the one after it. The penalty of an invalid turn is part of its reward here: the critic learns to predict it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from turnwise.data.rollouts import Floats, Rollouts
 from turnwise.util.errors import TurnwiseError
 
 
-@register("gae", paper="Schulman et al. 2016, arXiv 1506.02438; PPO: Schulman et al. 2017, arXiv 1707.06347")
+@register("gae", paper="Schulman et al. 2016, arXiv 1506.02438; PPO: Schulman et al. 2017, arXiv 1707.06347", needs=("{level}.value",))
 def gae(
     r: Rollouts,
     *,
@@ -63,12 +63,12 @@ def scan_advantages(reward: Floats, value: Floats, segment: Ints, gamma: float, 
 
 
 def token_rows(r: Rollouts) -> Ints:
-    """For each token the row it belongs to."""
+    """The row of each token."""
     return np.repeat(np.arange(len(r)), np.diff(r.token_offsets))
 
 
 def reward_on_tokens(r: Rollouts, reward: Floats, owner: Ints) -> Floats:
-    """Each turn's reward on its last token; that of a turn without tokens on the trajectory's nearest one."""
+    """Each turn's reward on its last token; for a turn without tokens, on the nearest token of the trajectory."""
     last = r.token_offsets[1:] - 1
     if (r.need("tokens", "gae with level=token") == 0).any():
         last = _nearest_token(r, last, owner)
@@ -76,7 +76,7 @@ def reward_on_tokens(r: Rollouts, reward: Floats, owner: Ints) -> Floats:
 
 
 def _nearest_token(r: Rollouts, last: Ints, owner: Ints) -> Ints:
-    """For turns without tokens: the token before, if it is of the same trajectory, else the one after."""
+    """For turns without tokens: the previous token if it belongs to the same trajectory, else the next one."""
     if len(owner) == 0:
         raise TurnwiseError("column 'tokens': no turn has a token, so there is nothing to give per-token credit to")
     before, after = np.clip(last, 0, len(owner) - 1), np.clip(last + 1, 0, len(owner) - 1)

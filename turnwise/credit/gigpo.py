@@ -6,8 +6,8 @@
     G_i        = Σ_k γ^k · reward k turns later    (minus `invalid_penalty` for an invalid turn)
 
 An anchor group of one turn gives 0, so with no repeated state this is GRPO. A looping trajectory visits one state many times and can
-fill an anchor group alone; with `once` each trajectory counts once in it (its visits share its weight), and a group that one trajectory
-fills gives 0. episode_weight=0 leaves the step credit alone, omega=0 the episode credit: the two ablations of the paper.
+fill an anchor group by itself. With `once`, each trajectory counts once in it (its visits share its weight), and a group with only one
+trajectory gives 0. episode_weight=0 keeps only the step credit, omega=0 only the episode credit: the two ablations of the paper.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from turnwise.data.rollouts import Floats, Rollouts
 
 Once = Annotated[bool, Help("let each trajectory count once in an anchor group, however often it returns to that state")]
 EpisodeWeight = Annotated[float, Help("weight of the episode credit", low=0)]
-StepWeight = Annotated[float, Help("weight ω of the step credit beside the episode credit", low=0)]
+StepWeight = Annotated[float, Help("weight ω of the step credit", low=0)]
 
 
 @register(
     "gigpo",
     paper="Feng et al. 2025, Group-in-Group Policy Optimization, arXiv 2505.10978",
     parts={"episode": "episode_weight", "step": "omega"},
+    needs=("group.peers",),
 )
 def gigpo(
     r: Rollouts,
@@ -48,7 +49,7 @@ def gigpo(
     once: Once = False,
     episode_weight: EpisodeWeight = 1.0,
 ) -> Floats:
-    """Episode credit plus ω × step credit: a turn's discounted return against those of other turns from the same state."""
+    """Episode credit plus ω × step credit: a turn's discounted return compared with those of other turns from the same state."""
     episode = episode_credit(r, norm=norm, weighting=weighting, invalid_penalty=invalid_penalty)
     segment, size = anchor_groups(r, anchors, threshold, linkage)
     score = step_scores(r, gamma, invalid_penalty)
@@ -56,17 +57,17 @@ def gigpo(
 
 
 def step_scores(r: Rollouts, gamma: float, invalid_penalty: float) -> Floats:
-    """The discounted return of each turn, charged where the turn is invalid."""
+    """The discounted return of each turn, minus the penalty if the turn is invalid."""
     return discounted_returns(r, gamma) - invalid_penalty * ~r.valid
 
 
 def step_credit(r: Rollouts, score: Floats, segment: Ints, size: int, *, norm: str, once: bool = False, ddof: int = 1) -> Floats:
-    """Each turn's score against the other turns of its anchor group."""
+    """Each turn's score compared with the other turns of its anchor group."""
     weight = visit_weights(r, segment) if once else None
     return standardise(score, segment, size, norm, weight, ddof)
 
 
 def visit_weights(r: Rollouts, segment: Ints) -> Floats:
-    """1 / how often the turn's trajectory is in the turn's anchor group: the visits of a trajectory share one vote."""
+    """1 / number of visits of the turn's trajectory to the turn's anchor group: the visits of a trajectory share one vote."""
     visit, visits = pair(r.trajectory, segment)
     return 1.0 / np.asarray(segment_count(visit, visits), np.float64)[visit]

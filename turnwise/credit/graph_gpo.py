@@ -1,15 +1,15 @@
 """GraphGPO: the states of a task group as a graph, and the distance to success as return.
 
 The turns of a group are edges from their state to the next. The last turn of every successful trajectory leads to a node "success".
-With d(s) the least number of turns from s to success along edges that any trajectory took (the largest such number of the group + 1
-where success cannot be reached), a turn that leads to s' scores
+With d(s) the minimum number of turns from s to success along edges that any trajectory took (the largest such number of the group + 1
+if success cannot be reached), a turn that leads to s' scores
 
     G = scale · γ^d(s')                        or, with relative=True, scale · γ^(d(s') − d(s) + 1)
 
 and is compared with the other turns from the same state, as in GiGPO: A = w · A_episode + ω · A_step. A failed attempt that passed
-through good states is thus credited for them. If all fail the scores are constant and only the episode credit is left.
-A trajectory succeeds by the column `success`, or where that is absent by a return above 0. What the last turn of a failed one led to is
-the column `next_anchor`; where unknown, a dead end of its own.
+through good states thus gets credit for them. If all fail, the scores are constant and only the episode credit remains.
+The column `success` marks successful trajectories; without it, a return above 0 does. The column `next_anchor` gives the state after the
+last turn of a failed trajectory; if unknown, it is a separate dead end.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from turnwise.data.rollouts import NOISE, Bools, Floats, Rollouts, ragged
     "graph_gpo",
     paper="Graph-based Group Policy Optimization, 2026, arXiv 2605.26684",
     parts={"episode": "episode_weight", "step": "omega"},
+    needs=("group.peers",),
 )
 def graph_gpo(
     r: Rollouts,
@@ -58,7 +59,7 @@ def graph_gpo(
 
 
 def distances(r: Rollouts, node: Ints, size: int) -> tuple[Floats, Floats]:
-    """For each turn the distance to success from the state it started in, and from the state it led to."""
+    """For each turn, the distance to success from its initial state and from its next state."""
     target, success, nodes = _targets(r, node, size)
     distance = _distance_to(success, node, target, nodes)
     group = np.zeros(nodes, np.int64)
@@ -85,12 +86,12 @@ def _targets(r: Rollouts, node: Ints, size: int) -> tuple[Ints, Ints, int]:
 
 
 def _above_zero(r: Rollouts) -> Bools:
-    """Which trajectories have a return above 0, by more than rounding: 0.1 + 0.2 − 0.3 is not."""
+    """Which trajectories have a return above 0 by more than rounding (0.1 + 0.2 − 0.3 is not)."""
     return np.asarray(episode_returns(r) > NOISE * segment_sum(np.abs(r.reward), r.trajectory, len(r.trajectory_labels)))
 
 
 def _final_nodes(r: Rollouts, node: Ints, dead_end: Ints) -> Ints:
-    """Where the last turn of a failed trajectory led: a node of its group if that state was visited, else a dead end."""
+    """The node after the last turn of a failed trajectory: a node of its group if that state was visited, else a dead end."""
     if r.next_anchor is None:
         return dead_end
     width = len(r.anchor_table)
@@ -104,7 +105,7 @@ def _final_nodes(r: Rollouts, node: Ints, dead_end: Ints) -> Ints:
 
 
 def _distance_to(goals: Ints, source: Ints, target: Ints, nodes: int) -> Floats:
-    """Breadth-first search against the edges, all groups at once: each edge is looked at once, one vectorised step per distance."""
+    """Breadth-first search against the edges, all groups at once: each edge is visited once, with one vectorised step per distance."""
     order = np.argsort(target, kind="stable")
     offsets = np.concatenate([[0], np.cumsum(np.bincount(target, minlength=nodes))])
     distance = np.full(nodes, np.inf)

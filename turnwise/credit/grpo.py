@@ -17,9 +17,9 @@ from turnwise.data.anchors import Ints
 from turnwise.data.rollouts import Floats, Rollouts
 
 
-@register("grpo", paper="Shao et al. 2024, DeepSeekMath, arXiv 2402.03300", parts={"episode": None})
+@register("grpo", paper="Shao et al. 2024, DeepSeekMath, arXiv 2402.03300", parts={"episode": None}, needs=("group.peers",))
 def grpo(r: Rollouts, *, norm: Norm = "std", weighting: Weighting = "trajectory", invalid_penalty: Penalty = 0.0) -> Floats:
-    """Episode credit: a trajectory's return against its group's mean, in standard deviations, the same for all its turns."""
+    """Episode credit: a trajectory's return relative to its group's mean, in standard deviations, the same for all its turns."""
     return episode_credit(r, norm=norm, weighting=weighting, invalid_penalty=invalid_penalty)
 
 

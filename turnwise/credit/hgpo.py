@@ -1,7 +1,7 @@
-"""HGPO: Hierarchy-of-Groups Policy Optimization. The same state with another recent past is another prompt.
+"""HGPO: Hierarchy-of-Groups Policy Optimization. The same state with a different recent past is a different prompt.
 
 Level k = 0..K groups the turns of a task whose last k+1 states are equal: level 0 is GiGPO's anchor group, deeper levels are its
-finer parts. With G the discounted return of a turn (minus `invalid_penalty` where invalid):
+finer parts. With G the discounted return of a turn (minus `invalid_penalty` if invalid):
 
     A_k = (G − mean G) / (population std G + 1e-6)   over the level's group
     A   = Σ w_k A_k / Σ w_k                          over the levels whose group has at least two turns
@@ -27,12 +27,14 @@ from turnwise.data.anchors import Ints
 from turnwise.data.rollouts import Bools, Floats, Rollouts
 
 
-@register("hgpo", paper="He et al. 2026, Hierarchy-of-Groups Policy Optimization, arXiv 2602.22817", parts={"step": None})
+@register(
+    "hgpo", paper="He et al. 2026, Hierarchy-of-Groups Policy Optimization, arXiv 2602.22817", parts={"step": None}, needs=("group.peers",)
+)
 def hgpo(
     r: Rollouts,
     *,
-    history: Annotated[int, Help("K: how many earlier states may have to agree as well", low=0)] = 2,
-    alpha: Annotated[float, Help("how fast the weight grows with the depth of the agreement", low=0)] = 1.0,
+    history: Annotated[int, Help("K: up to how many earlier states must also match", low=0)] = 2,
+    alpha: Annotated[float, Help("how fast the weight grows with the number of matching states", low=0)] = 1.0,
     weights: Annotated[Literal["paper", "code"], Help("level weights (k+1)^α, or the public code's (k+2)^α")] = "paper",
     episode: Annotated[bool, Help("add the episode credit as one more level, of weight 1")] = False,
     gamma: TurnDiscount = 0.95,
@@ -40,7 +42,7 @@ def hgpo(
     weighting: Weighting = "trajectory",
     invalid_penalty: Penalty = 0.0,
 ) -> Floats:
-    """Step credit averaged over groups that agree on ever more of the recent past, deeper agreement weighing more."""
+    """Step credit averaged over groups that share more and more of the recent past; longer shared pasts weigh more."""
     score = step_scores(r, gamma, invalid_penalty)
     total, weight = np.zeros(len(r)), np.zeros(len(r))
     for level, (segment, size) in enumerate(history_groups(r, history)):
@@ -62,7 +64,7 @@ def _add(total: Floats, weight: Floats, w: float, credit: Floats, used: Bools) -
 
 
 def history_groups(r: Rollouts, history: int) -> Iterator[tuple[Ints, int]]:
-    """For levels 0..history the group of each turn. A turn with fewer earlier states than the level asks for is a group of its own."""
+    """The group of each turn for levels 0..history. A turn with fewer earlier states than the level requires is a separate group."""
     state, size = pair(r.group, r.anchor)
     segment = state
     yield segment, size

@@ -1,4 +1,4 @@
-"""LOOP: leave-one-out PPO for long interactive tasks. RLOO's credit; trajectories with almost none are dropped from the update.
+"""LOOP: leave-one-out PPO for long interactive tasks. RLOO's credit; trajectories with almost no credit are dropped from the update.
 
     A(τ) = R(τ) − mean of the other trajectories' R;   |A| ≤ `drop_below` → 0
 
@@ -18,16 +18,20 @@ from turnwise.credit.segments import Norm, Penalty, Weighting
 from turnwise.data.rollouts import Floats, Rollouts
 
 
-@register("loop", paper="Chen et al. 2025, Reinforcement Learning for Long-Horizon Interactive LLM Agents, arXiv 2502.01600")
+@register(
+    "loop",
+    paper="Chen et al. 2025, Reinforcement Learning for Long-Horizon Interactive LLM Agents, arXiv 2502.01600",
+    needs=("group.peers",),
+)
 def loop(
     r: Rollouts,
     *,
     norm: Norm = "none",
     weighting: Weighting = "trajectory",
     invalid_penalty: Penalty = 0.0,
-    drop_below: Annotated[float, Help("leave-one-out credit of at most this size counts as none", low=0)] = 0.01,
+    drop_below: Annotated[float, Help("leave-one-out credit of at most this magnitude counts as 0", low=0)] = 0.01,
 ) -> Floats:
-    """Leave-one-out credit as RLOO, with trajectories that differ too little from the others dropped."""
+    """Leave-one-out credit as in RLOO; trajectories that differ too little from the others are dropped."""
     before, after = (invalid_penalty, 0.0) if weighting == "step" else (0.0, invalid_penalty)
     credit = leave_one_out(r, norm=norm, weighting=weighting, invalid_penalty=before)
     kept = np.abs(credit) > drop_below

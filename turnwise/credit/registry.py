@@ -1,16 +1,16 @@
 """Credit functions by name.
 
-A credit function takes rollouts whose rows are sorted by group, trajectory and t, and returns one number per turn. `PerToken` says that it
-is one per token instead (flat, in the order of `token_offsets`); it and `PerTurn` also carry what a critic should learn, because only the
-function that discounts knows how. To add one, put a file in this folder or register a function of your own:
+A credit function takes rollouts whose rows are sorted by group, trajectory and t, and returns one number per turn. `PerToken` declares
+one number per token instead (flat, in the order of `token_offsets`). It and `PerTurn` also carry the critic's targets, because only the
+function that discounts knows them. To add one, put a file in this folder or register your own function:
 
     @turnwise.credit.register("mine", paper="…")
     def mine(r: Rollouts, *, gamma: TurnDiscount = 0.95) -> Floats:
         '''One sentence that says what it does.'''
         return discounted_returns(r, gamma) - …
 
-What a function is the sum of can be said with `parts`: `episode`, an attempt's return compared with the mean of its group, and `step`,
-turns compared that started from the same state. Each names the option that weighs it, so that the others can be left out one by one:
+A function that is a sum can declare its `parts`: `episode`, an attempt's return compared with the mean of its group, and `step`, turns
+compared with turns from the same state. Each part names the option that weights it, so that the parts can be computed separately:
 
     @turnwise.credit.register("mine", parts={"episode": "episode_weight", "step": "omega"})   # a weighted sum of two
     @turnwise.credit.register("mine", parts={"step": None})                                    # step credit and nothing else
@@ -28,6 +28,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from turnwise.config.kinds import CREDIT
 from turnwise.config.options import Entry, Registry
 from turnwise.data.rollouts import Floats, Rollouts, ragged, split_name
 from turnwise.util.errors import TurnwiseError
@@ -37,34 +38,35 @@ Level = Literal["turn", "token"]
 
 
 def _load() -> None:
-    """Import every file of this folder: that is where the built-in algorithms register themselves."""
+    """Import every file of this folder: the built-in algorithms register themselves there."""
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
         importlib.import_module(f"{__package__}.{module.name}")
 
 
-algorithms: Registry[CreditFunction] = Registry("credit algorithm", _load)
+algorithms: Registry[CreditFunction] = Registry("credit algorithm", _load, CREDIT)
 register = algorithms.register
 
 
 def compute(name: str, rollouts: Rollouts, **options: Any) -> NDArray[np.float32]:
-    """The credit of every turn, float32[turns], in the rows' own order (per-token algorithms: float32[tokens], flat)."""
+    """The credit of every turn, float32[turns], in the order of the rows (per-token algorithms: float32[tokens], flat)."""
     return assign(name, rollouts, **options).values
 
 
 def assign(name: str, rollouts: Rollouts, **options: Any) -> Credit:
-    """As `compute`, with what belongs to the numbers: their level and, from algorithms that use a critic, its targets."""
+    """As `compute`, with the level of the values and, for algorithms that use a critic, its targets."""
     entry = algorithms[name]
     return apply(entry, rollouts, entry.bind(options, algorithms.kind))
 
 
 def parts(name: str) -> tuple[str, ...]:
-    """What an algorithm's credit is the sum of, as far as it says so; nothing for one that is not known here. Pages and warnings speak of
-    step credit only where this holds `step`."""
-    return tuple(algorithms[name].parts) if name in algorithms else ()
+    """The declared parts of an algorithm's credit; empty for an unknown algorithm, for which no code is imported. Pages and warnings
+    mention step credit only if this contains `step`."""
+    known = algorithms.known(name)
+    return tuple(known.parts) if known is not None else ()
 
 
 def split(name: str, rollouts: Rollouts, **options: Any) -> dict[str, tuple[Floats, float]]:
-    """The parts of a credit, per turn: each alone, as with a weight of 1 and the others left out, and its weight in the sum."""
+    """The parts of a credit, per turn: each by itself, with a weight of 1, and its weight in the sum."""
     entry = algorithms[name]
     bound = entry.bind(options, algorithms.kind)
     weighers = [option for option in entry.parts.values() if option is not None]
@@ -77,12 +79,12 @@ def split(name: str, rollouts: Rollouts, **options: Any) -> dict[str, tuple[Floa
 
 @dataclass(frozen=True, eq=False)
 class Credit:
-    """Credit in the rows' own order. The level is said and never told from a length: a batch whose turns have one token on average has as
-    many tokens as turns.
+    """Credit in the order of the rows. The level is declared and never guessed from a length: a batch whose turns have one token on average
+    has as many tokens as turns.
 
     values    float32, one per turn or one per response token
     level     which of the two
-    targets   what a critic of that level should learn: the advantage before it was normalised, plus the value; None without a critic
+    targets   the targets of a critic at that level: the advantage before normalisation, plus the value; None without a critic
     columns   further columns that the algorithm returned, by level and name
     """
 
@@ -92,7 +94,7 @@ class Credit:
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def by_turn(self, rollouts: Rollouts) -> Floats:
-        """One number per turn: as it is, or the mean over the turn's tokens (0 for a turn without tokens)."""
+        """One number per turn: unchanged, or the mean over the turn's tokens (0 for a turn without tokens)."""
         exact = np.asarray(self.values, np.float64)
         if self.level == "turn":
             return exact
@@ -103,7 +105,7 @@ class Credit:
 
 @dataclass(frozen=True)
 class PerTurn:
-    """What an algorithm with a critic of turns returns: one value per turn, and the critic's targets."""
+    """The result of an algorithm with a turn-level critic: one value per turn, and the critic's targets."""
 
     credit: NDArray[Any]
     targets: NDArray[Any] | None = None
@@ -111,14 +113,14 @@ class PerTurn:
 
 @dataclass(frozen=True)
 class PerToken:
-    """What a per-token algorithm returns: one value per token, flat, in the order of `token_offsets`, and the critic's targets."""
+    """The result of a per-token algorithm: one value per token, flat, in the order of `token_offsets`, and the critic's targets."""
 
     credit: NDArray[Any]
     targets: NDArray[Any] | None = None
 
 
 def apply(entry: Entry[CreditFunction], rollouts: Rollouts, options: dict[str, Any]) -> Credit:
-    """Run a credit function on rows in order and bring its result back to the rows' own order."""
+    """Run a credit function on sorted rows and restore the order of the rows in its result."""
     ordered = rollouts.in_order()
     result = entry.function(ordered, **options)
     further: Mapping[str, Any] = {}

@@ -2,7 +2,7 @@
 
     A = (score − batch mean) / (batch std + 1e-6)
 
-The score of a turn is its trajectory's return, or with returns="to_go" what is still to come from this turn on, discounted per turn.
+The score of a turn is its trajectory's return or, with returns="to_go", the return from this turn on, discounted per turn.
 With the usual single reward at the end and γ = 1 the two are the same.
 """
 
@@ -23,7 +23,7 @@ from turnwise.data.rollouts import Floats, Rollouts
 def reinforce_pp(
     r: Rollouts,
     *,
-    returns: Annotated[Literal["episode", "to_go"], Help("a turn's score: its trajectory's return, or what is still to come")] = "episode",
+    returns: Annotated[Literal["episode", "to_go"], Help("a turn's score: its trajectory's return, or the return to go")] = "episode",
     gamma: TurnDiscount = 1.0,
     norm: Norm = "std",
     weighting: Weighting = "trajectory",
@@ -37,7 +37,7 @@ def reinforce_pp(
 
 
 def batch_normalised(r: Rollouts, score: Floats, *, norm: str, weighting: str, invalid_penalty: float) -> Floats:
-    """Scores of turns against the whole batch; each trajectory counts once (its turns share its weight) or each turn does."""
+    """Scores of turns relative to the whole batch; each trajectory counts once (its turns share its weight), or each turn does."""
     charge = invalid_penalty * ~r.valid
     batch = np.zeros(len(r), np.int64)
     if weighting == "step":

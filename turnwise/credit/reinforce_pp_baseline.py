@@ -2,8 +2,8 @@
 
     A(τ) = (R(τ) − group mean) / (batch std of R − group mean + 1e-6)
 
-An easy task, where all returns are nearly equal, then stays small instead of being blown up by its own small deviation. The batch mean
-of what is divided is 0 by construction, so it is not subtracted again: a constant group keeps exactly 0.
+The credit of an easy task, with nearly equal returns, then stays small instead of being inflated by its own small deviation. The batch mean
+of the differences is 0 by construction, so it is not subtracted again: a constant group keeps exactly 0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from turnwise.credit.segments import EPSILON, Norm, Penalty, Weighting, episode_
 from turnwise.data.rollouts import Floats, Rollouts
 
 
-@register("reinforce_pp_baseline", paper="Hu et al. 2025, REINFORCE++, arXiv 2501.03262")
+@register("reinforce_pp_baseline", paper="Hu et al. 2025, REINFORCE++, arXiv 2501.03262", needs=("group.peers",))
 def reinforce_pp_baseline(
     r: Rollouts, *, norm: Norm = "std", weighting: Weighting = "trajectory", invalid_penalty: Penalty = 0.0
 ) -> Floats:

@@ -15,14 +15,14 @@ from turnwise.credit.segments import Norm, Penalty, Weighting, segment_count, tr
 from turnwise.data.rollouts import Floats, Rollouts
 
 
-@register("rloo", paper="Ahmadian et al. 2024, Back to Basics, arXiv 2402.14740")
+@register("rloo", paper="Ahmadian et al. 2024, Back to Basics, arXiv 2402.14740", needs=("group.peers",))
 def rloo(r: Rollouts, *, norm: Norm = "none", weighting: Weighting = "trajectory", invalid_penalty: Penalty = 0.0) -> Floats:
     """Episode credit with a leave-one-out baseline: a trajectory's return minus the mean of the others in its group."""
     return leave_one_out(r, norm=norm, weighting=weighting, invalid_penalty=invalid_penalty)
 
 
 def leave_one_out(r: Rollouts, *, norm: str, weighting: str, invalid_penalty: float) -> Floats:
-    """Episode credit × N/(N−1). The penalty of an invalid turn is scaled only where it is part of the statistics."""
+    """Episode credit × N/(N−1). The penalty of an invalid turn is scaled only if it is part of the statistics."""
     counted = trajectory_groups(r) if weighting == "trajectory" else r.group
     count = segment_count(counted, len(r.group_labels)).astype(np.float64)
     factor = (count / np.maximum(count - 1, 1))[r.group]

@@ -1,8 +1,8 @@
 """The group statistics that credit functions share. Pure numpy on float64, linear in the number of rows.
 
-A *segment* is a set of rows with the same dense integer (a task group, an anchor group, a trajectory). Values are first taken relative
-to their segment's first value: a segment whose values are all equal then gives exactly 0, whatever the value, instead of float
-noise divided by a small epsilon.
+A *segment* is a set of rows with the same dense integer (a task group, an anchor group, a trajectory). The first value of a segment is
+subtracted from all its values first: a segment of equal values then gives exactly 0, whatever the value, instead of float noise divided
+by a small epsilon.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def segment_count(segment: Ints, size: int) -> Ints:
 def segment_first(values: NDArray[np.generic], segment: Ints, size: int) -> NDArray[np.generic]:
     """The first value of each segment (0 for an empty one)."""
     first = np.zeros(size, values.dtype)
-    first[segment[::-1]] = values[::-1]  # where an index repeats numpy keeps the last assignment: the first row
+    first[segment[::-1]] = values[::-1]  # numpy keeps the last assignment of a repeated index: the first row
     return first
 
 
 def relative(values: Floats, segment: Ints, size: int) -> Floats:
-    """Values minus their segment's first value; differences that are only rounding become exactly 0."""
+    """Values minus their segment's first value; differences due to rounding become exactly 0."""
     reference = segment_first(values, segment, size)[segment].astype(np.float64)
     difference = values - reference
     difference[np.abs(difference) <= NOISE * np.maximum(np.abs(values), np.abs(reference))] = 0.0
@@ -57,7 +57,7 @@ def standardise(values: Floats, segment: Ints, size: int, norm: str, weight: Flo
     """Values minus their segment's mean and, with norm "std", divided by its standard deviation + 1e-6.
 
     `weight` lets rows count less in the statistics (for example 1/visits, so that a trajectory counts once); the weights of a segment
-    add up to how many samples it stands for. A segment that is constant, or stands for one sample, gives exactly 0.
+    add up to its number of samples. A segment that is constant, or has one sample, gives exactly 0.
     """
     difference = relative(values, segment, size)
     weighted = difference if weight is None else difference * weight
@@ -73,7 +73,7 @@ def standardise(values: Floats, segment: Ints, size: int, norm: str, weight: Flo
 
 
 def is_constant(values: Floats, segment: Ints, size: int) -> Bools:
-    """For each segment whether all its values are equal."""
+    """Whether all values are equal, for each segment."""
     differing = (relative(values, segment, size) != 0).astype(np.float64)
     return np.asarray(segment_sum(differing, segment, size) == 0)
 

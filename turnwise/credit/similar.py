@@ -1,16 +1,16 @@
-"""Texts that are nearly the same, put together: the similarity, and three ways to make groups of it.
+"""Groups of similar texts: the similarity, and three ways to form groups from it.
 
 Two texts are similar when 2·LCS(a, b) / (|a| + |b|) reaches the threshold (LCS: the length of their longest common subsequence). That is
-a comparison of integers, LCS ≥ ⌈threshold · (|a| + |b|) / 2⌉: a quotient in floats would lose pairs that lie exactly on a threshold such
+a comparison of integers, LCS ≥ ⌈threshold · (|a| + |b|) / 2⌉: a quotient in floats would lose pairs exactly at a threshold such
 as 0.8. From similar pairs to groups:
 
     complete     any two texts of a group are similar. The closest two groups are joined first (by their least similar pair), for as long as
                  that holds for two of them
-    greedy       texts are taken in the order of the turns; each joins the first group whose first text is similar to it
-    components   any two texts that a chain of similar ones joins
+    greedy       texts are processed in the order of the turns; each joins the first group whose first text is similar to it
+    components   any two texts connected by a chain of similar ones
 
 Templated texts ("You arrive at drawer 7. The drawer 7 is closed.") differ by a word that names another state. A chain of such words joins
-everything; a group around one text joins half; only where all have to be similar does the threshold say how much may differ.
+everything, and a group around one text joins half. Only if all texts of a group must be similar does the threshold bound their differences.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from turnwise.data.anchors import Ints
 from turnwise.util.errors import MissingExtra
 
-CHARACTER_BINS, TRIGRAM_BITS = 128, 16_384  # of the two bounds on the similarity; more of them, tighter bounds
+CHARACTER_BINS, TRIGRAM_BITS = 128, 16_384  # of the two bounds on the similarity; more bits give tighter bounds
 
 
 def linked(texts: Sequence[str], threshold: float, linkage: str) -> Ints:
-    """For each text the index of the first one of its group."""
+    """For each text, the index of the first text of its group."""
     return {"components": similar_components, "complete": complete_linkage, "greedy": greedy_linkage}[linkage](texts, threshold)
 
 
@@ -50,7 +50,7 @@ def similar_components(texts: Sequence[str], threshold: float) -> Ints:
 
 
 def greedy_linkage(texts: Sequence[str], threshold: float) -> Ints:
-    """For each text, in the given order, the first earlier text that started a group and is similar; else it starts one itself."""
+    """For each text, in the given order, the first earlier text that started a group and is similar; otherwise it starts a new group."""
     compare = _Compare(texts, threshold)
     earlier: dict[int, list[int]] = {}
     for i, j in _pairs(texts, threshold):
@@ -80,7 +80,7 @@ def complete_linkage(texts: Sequence[str], threshold: float) -> Ints:
 
 
 def _islands(size: int, left: Ints, right: Ints, score: NDArray[np.float64]) -> list[tuple[Ints, NDArray[np.float64]]]:
-    """Texts that similar pairs hang together, and their similarities as a table (−1: not similar): no group reaches across."""
+    """Components of texts connected by similar pairs, and their similarities as a table (−1: not similar). No group crosses components."""
     parent = np.arange(size)
     while True:  # the smallest index spreads along the pairs until nothing changes
         before = parent.copy()
@@ -118,7 +118,7 @@ def _agglomerate(near: NDArray[np.float64]) -> Ints:
 
 
 class _Compare:
-    """Pairs of these texts, by rapidfuzz, which gives up on a pair that cannot reach the threshold."""
+    """Similar pairs of these texts, by rapidfuzz, which stops early on a pair that cannot reach the threshold."""
 
     def __init__(self, texts: Sequence[str], threshold: float):
         try:
@@ -129,7 +129,7 @@ class _Compare:
         self._length = np.array([len(text) for text in texts], np.int64)
 
     def common(self, i: int, j: int) -> int:
-        """The length of the longest common subsequence; −1 where that is too short for the threshold."""
+        """The length of the longest common subsequence; −1 if it is too short for the threshold."""
         needed = int(least_common(self._length[i], self._length[j], self._threshold))
         found = int(self._similarity(self._texts[i], self._texts[j], score_cutoff=needed))
         return found if found >= needed else -1
@@ -146,8 +146,8 @@ def _pairs(texts: Sequence[str], threshold: float) -> list[tuple[int, int]]:
 def possible_pairs(texts: Sequence[str], threshold: float) -> tuple[Ints, Ints]:
     """Pairs i < j that may reach the threshold, the most promising first, so that components close early and other pairs are skipped.
 
-    Three bounds spare most comparisons, and none of them ever spares a similar pair: lengths, how many characters the texts share in any
-    order, and how many trigrams."""
+    Three bounds avoid most comparisons without ever skipping a similar pair: lengths, the number of characters that the texts share in any
+    order, and the number of shared trigrams."""
     points = [np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32).astype(np.int64) for text in texts]
     length = np.array([len(point) for point in points], np.int64)
     characters = np.array([np.bincount(point % CHARACTER_BINS, minlength=CHARACTER_BINS) for point in points], np.int32)
@@ -172,21 +172,21 @@ def possible_pairs(texts: Sequence[str], threshold: float) -> tuple[Ints, Ints]:
 
 
 def least_common(a: np.integer, b: Ints | np.integer, threshold: float) -> Ints:
-    """The length that the longest common subsequence must have. The threshold is a decimal fraction in somebody's mind and a float here:
-    what lies within 1e-9 of it counts as reached."""
+    """The length that the longest common subsequence must have. The threshold is meant as a decimal fraction and stored as a float,
+    so values within 1e-9 of it count as reached."""
     return np.asarray(np.ceil(threshold * (a + b) / 2 - 1e-9)).astype(np.int64)
 
 
 def _least_trigrams(a: np.integer, b: Ints, common: Ints) -> Ints:
-    """How many trigrams two texts of these lengths share at least if their longest common subsequence has `common` characters: a deleted
-    character takes at most three trigrams with it, an inserted one parts at most two."""
+    """The minimum number of trigrams that two texts of these lengths share if their longest common subsequence has `common` characters: a
+    deleted character removes at most three trigrams, an inserted one breaks at most two."""
     deleted, inserted = a - common, b - common
     return np.asarray(np.maximum(a - 2 - 3 * deleted - 2 * inserted, b - 2 - 3 * inserted - 2 * deleted))
 
 
 def _trigram_bits(points: Ints) -> NDArray[np.uint64]:
-    """A bit set of a text's trigrams. The k-th occurrence of a trigram is an element of its own, so that common elements of two sets
-    count common trigrams with their multiplicity; elements that fall on one bit are counted by the caller and only weaken the bound."""
+    """A bit set of a text's trigrams. The k-th occurrence of a trigram is a separate element, so that common elements of two sets count
+    common trigrams with their multiplicity. The caller counts elements that share a bit; they only weaken the bound."""
     grams = np.sort((points[:-2] << 42) ^ (points[1:-1] << 21) ^ points[2:])
     place = np.arange(len(grams))
     first = np.concatenate([[True], grams[1:] != grams[:-1]]) if len(grams) else np.zeros(0, np.bool_)

@@ -81,6 +81,13 @@ def _as_list(name: str, values: Any) -> Sequence[Any]:
     return values if isinstance(values, (list, tuple)) else list(values)
 
 
+def digest(anchor: Any) -> bytes:
+    """The 16-byte hash of one anchor: equal for equal states, on every machine."""
+    if isinstance(anchor, str):
+        return _digest(b"text", anchor.encode("utf-8", "surrogatepass"))
+    return _content("anchor", 0, anchor)
+
+
 def _keys(name: str, values: Sequence[Any], code_of: dict[Any, int], hashes: list[bytes], texts: list[str | None]) -> Sequence[Any]:
     """Make sure that every value has a code; return what to look each row up by."""
     if set(map(type, values)) <= {str}:  # the usual case, without a Python step per row

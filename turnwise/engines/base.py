@@ -9,13 +9,17 @@ request belongs to: an engine may keep what it computed for that trajectory's ea
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from turnwise.data.images import Picture
+from turnwise.engines.reports import check_names
 from turnwise.util.errors import TurnwiseError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 COLDEST = 0.001  # below this the scaled logits of a peaked model leave float32; whoever wants colder wants greedy
 
@@ -32,7 +36,8 @@ class Finish(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How to draw tokens. temperature 0 is greedy. Log-probs are of the drawn token at this temperature, before top-k, top-p and
-    min-p (1.0 where greedy: the model's own distribution), which is what a learner's ratio needs."""
+    min-p (1.0 where greedy: the model's own distribution), which is what a learner's ratio needs. `report` names what the engine reports
+    about each token, of the same distribution (`engines/reports.py`)."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -40,9 +45,11 @@ class Sampling:
     min_p: float = 0.0
     max_tokens: int = 128
     stop: tuple[str, ...] = ()
+    report: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """A wrong setting is the user's and concerns every request: an error here, not a fault in each."""
+        check_names(self.report)
         stop = self.stop
         for name, takes, good in (
             ("temperature", f"0 (greedy) or {COLDEST:g} and more", self.temperature == 0 or COLDEST <= self.temperature < math.inf),
@@ -73,8 +80,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What was sampled, stop token included, with one log-prob a token. `text` is set only by an engine that got text and not tokens
-    (a server): it is then what counts, and the token ids are a re-encoding for the records, not for training."""
+    """What was sampled, stop token included, with one log-prob per token. `text` is set only by an engine that got text and not tokens
+    (a server): it is then what counts, and the token ids are a re-encoding for the records, not for training. `reports` holds what
+    `Sampling.report` asked for: by column, one number per token. `version` is that of the weights that drew the first token, -1 if it is
+    unknown."""
 
     key: int
     token_ids: tuple[int, ...] = ()
@@ -82,22 +91,35 @@ class Response:
     finish: Finish = Finish.STOP
     message: str = ""
     text: str | None = None
+    reports: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    version: int = -1
 
 
 class Engine(Protocol):
-    """`submit` never blocks for long; `poll` waits until at least one response is ready (or returns none where nothing is pending)."""
+    """`submit` never blocks for long. `poll` waits until at least one response is ready, or returns none if nothing is pending; with
+    `wait=False` it takes at most one step and returns what is ready, perhaps nothing. `version` is that of the engine's weights, -1 if
+    it is unknown. `reports` are the kinds of reports that it can give (`engines/reports.py`)."""
+
+    version: int
+
+    @property
+    def reports(self) -> Collection[str]: ...
 
     @property
     def pending(self) -> int: ...
 
     def submit(self, requests: Sequence[Request]) -> None: ...
 
-    def poll(self) -> list[Response]: ...
+    def poll(self, wait: bool = True) -> list[Response]: ...
 
     def release(self, sequence: int) -> None:
         """The trajectory is over: what was kept for it may go."""
 
+    def publish(self, version: int, weights: Mapping[str, Tensor] | None = None) -> None:
+        """The weights have this version from now on, and nothing that was computed with the old ones is reused. An engine on the
+        learner's own model gets no `weights`; one with a separate copy gets them by name and loads them."""
+
     def refresh(self) -> None:
-        """The weights have changed: nothing that was computed with the old ones may be reused."""
+        """The weights have changed: nothing that was computed with the old ones may be reused. The version stays as it is."""
 
     def close(self) -> None: ...

@@ -25,11 +25,14 @@ from typing import Any, Literal
 
 from turnwise.agent.control import Control, each_text, unbordered
 from turnwise.engines.base import Finish, Request, Response
+from turnwise.engines.registry import register
+from turnwise.engines.reports import read_report, refuse, report_columns
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.secret import redact
 from turnwise.util.transport import Failure, Transport
 
 Form = Literal["auto", "chat", "text", "ids"]
+STEP_SECONDS = 0.02  # how long a poll that does not wait stays, so that nobody asks without a pause
 TOO_LONG = ("context_length_exceeded", "maximum context length", "context length", "max_model_len", "too long")
 
 
@@ -81,8 +84,11 @@ class Server:
         return key
 
 
+@register("openai")
 class OpenAIEngine:
-    """`tokenizer` decodes prompts (form `text`) and re-encodes responses for the records; chat needs none."""
+    """A server that speaks the OpenAI protocol, for evaluation alone.
+
+    `tokenizer` decodes prompts (form `text`) and re-encodes responses for the records; chat needs none."""
 
     def __init__(self, server: Server, tokenizer: Any = None):
         if server.form == "text" and tokenizer is None:
@@ -97,6 +103,7 @@ class OpenAIEngine:
         self._threads: list[threading.Thread] = []
         self._closed = threading.Event()
         self._pending = 0
+        self.version, self.reports = -1, ("top_logprobs",)  # nobody tells which weights a server has
         self._chance = random.Random()  # of its own: waiting must not disturb a generator that results depend on
 
     @property
@@ -107,6 +114,7 @@ class OpenAIEngine:
         if self._closed.is_set():
             raise TurnwiseError("this engine is closed")
         for request in requests:
+            refuse(request.sampling.report, self.reports, f"the server {redact(self.server.url)!r}")
             self._waiting.put(request)
             self._pending += 1
         while len(self._threads) < min(self.server.concurrency, self._pending):
@@ -115,10 +123,13 @@ class OpenAIEngine:
             self._threads.append(thread)
             thread.start()
 
-    def poll(self) -> list[Response]:
+    def poll(self, wait: bool = True) -> list[Response]:
         if not self._pending:
             return []
-        found = [self._answered.get()]
+        try:
+            found = [self._answered.get(timeout=None if wait else STEP_SECONDS)]
+        except Empty:
+            return []
         while True:
             try:
                 found.append(self._answered.get_nowait())
@@ -128,6 +139,12 @@ class OpenAIEngine:
 
     def release(self, sequence: int) -> None:
         """Nothing is kept here; the server has a cache of its own."""
+
+    def publish(self, version: int, weights: Mapping[str, Any] | None = None) -> None:
+        raise TurnwiseError(
+            f"the server {redact(self.server.url)!r} has its own weights, which cannot be replaced from here: train with an engine in "
+            "this process (engine.name native or transformers)"
+        )
 
     def refresh(self) -> None:
         """The weights are the server's."""
@@ -210,8 +227,11 @@ class OpenAIEngine:
             body["min_p"] = sampling.min_p
         if sampling.stop:
             body["stop"] = list(sampling.stop)
-        if self.server.logprobs:
-            body["logprobs"] = True if form == "chat" else 1
+        top = most_logprobs(sampling.report)
+        if self.server.logprobs or top:
+            body["logprobs"] = True if form == "chat" else max(top, 1)
+        if top and form == "chat":
+            body["top_logprobs"] = top
         body |= self.server.extra
         return form == "chat", {name: value for name, value in body.items() if name not in self.server.omit}
 
@@ -231,9 +251,9 @@ class OpenAIEngine:
         if not (isinstance(ids, list) and all(isinstance(token, int) for token in ids)):
             ids = self._control.encode_response(text) if self._control is not None else []
         finish = Finish.LENGTH if reason == "length" else Finish.STOP
-        return Response(
-            request.key, tuple(ids), _logprobs(choice, len(ids)), finish, "" if reason in ("stop", "length") else str(reason), text
-        )
+        logprobs, message = _logprobs(choice, len(ids)), "" if reason in ("stop", "length") else str(reason)
+        reports = _reports(choice, len(ids), request.sampling.report)
+        return Response(request.key, tuple(ids), logprobs, finish, message, text, reports)
 
 
 def _tool_calls(message: Mapping[str, Any]) -> str:
@@ -243,6 +263,37 @@ def _tool_calls(message: Mapping[str, Any]) -> str:
         body = {"name": call["function"]["name"], "arguments": call["function"]["arguments"]}
         text += f"\n<tool_call>\n{json.dumps(body, ensure_ascii=False)}\n</tool_call>"
     return text
+
+
+def most_logprobs(reports: Sequence[str]) -> int:
+    """How many of the most likely tokens must be asked for."""
+    return max((read_report(name).count for name in reports), default=0)
+
+
+def _reports(choice: Mapping[str, Any], n: int, reports: Sequence[str]) -> dict[str, tuple[float, ...]]:
+    """The log-probs of the most likely tokens; a failure if they were asked for and the server did not give them for every token."""
+    wanted = most_logprobs(reports)
+    if not wanted:
+        return {}
+    given = choice.get("logprobs")
+    rows = given.get("top_logprobs") or given.get("content") if isinstance(given, dict) else None
+    rows = rows if isinstance(rows, list) else []
+    found = [sorted(_row(row), reverse=True)[:wanted] for row in rows]
+    if len(found) != n or any(len(row) < wanted for row in found):
+        fewest = min(map(len, found), default=0)
+        raise Failure(
+            f"the {wanted} most likely tokens were asked for at {n} places (report {', '.join(reports)}), "
+            f"and the server gave {fewest} at {len(found)}"
+        )
+    columns = report_columns(reports)
+    return {column: tuple(row[place] for row in found) for place, column in enumerate(columns)}
+
+
+def _row(entry: Any) -> list[float]:
+    """The log-probs of one token's alternatives: {token: log-prob} of a completion, [{token, logprob}] of a chat."""
+    if isinstance(entry, dict) and isinstance(entry.get("top_logprobs"), list):
+        return [float(other["logprob"]) for other in entry["top_logprobs"]]
+    return [float(value) for value in entry.values() if isinstance(value, (int, float))] if isinstance(entry, dict) else []
 
 
 def _logprobs(choice: Mapping[str, Any], n: int) -> tuple[float, ...]:

@@ -16,11 +16,10 @@ Left out: CUDA graphs, paged memory and fused kernels, which the native engine h
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Hashable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,8 +28,11 @@ from torch import Tensor
 
 from turnwise.agent.vision import Vision
 from turnwise.engines.base import Finish, Request, Response
+from turnwise.engines.module import evaluating, forward_parameters, load_weights, longest
+from turnwise.engines.registry import register
+from turnwise.engines.reports import COLUMNS
 from turnwise.engines.rowcache import Prefix, RowCache, from_prefixes
-from turnwise.engines.sampling import Columns, draw
+from turnwise.engines.sampling import Columns, Noted, draw, frozen, measure, reports_of
 from turnwise.engines.stopping import StopStrings, stop_tokens
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.rotary import Stretching
@@ -52,10 +54,15 @@ class Row:
     logprobs: list[float] = field(default_factory=list)
     finished: bool = False
     shift: int = 0
+    reports: dict[str, list[float]] = field(default_factory=dict)
+    version: int = -1
 
 
+@register("transformers")
 class TransformersEngine:
-    """`max_length` bounds prompt and response together (default: what the model was made for). `prefill_tokens` bounds how many prompt
+    """Generation for any causal language model that transformers knows.
+
+    `max_length` bounds prompt and response together (default: what the model was made for). `prefill_tokens` bounds how many prompt
     tokens, padding included, one forward takes. `autocast` computes in another dtype than the weights have. The tokenizer is needed for
     stop strings, and names the end token; `stop_token_ids` replaces the end tokens that tokenizer and model name. `vision` is the
     processor of a model that sees. One thread alone."""
@@ -75,13 +82,13 @@ class TransformersEngine:
     ):
         self.model, self.tokenizer = model, tokenizer
         self.max_batch, self.prefill_tokens = max_batch, prefill_tokens
-        self.max_length = _longest(model, max_length)
+        self.max_length = longest(model, max_length)
         if max_batch < 1 or prefill_tokens < 1 or self.max_length < 2:
             raise TurnwiseError(f"engine: {max_batch=}, {prefill_tokens=} and max_length={self.max_length} must be positive")
         named = stop_tokens(tokenizer, getattr(model, "generation_config", None), model.config)
         self.stop_token_ids = named if stop_token_ids is None else frozenset(stop_token_ids)
         self.vision = vision
-        self._takes = _forward_parameters(model)
+        self._takes = forward_parameters(model)
         self._stretching = Stretching(model)
         self._reuse, self._autocast = reuse_prefixes, autocast
         self._queue: deque[Row] = deque()
@@ -93,6 +100,7 @@ class TransformersEngine:
         self._limit = self._ceiling = max_batch
         self._good_steps = 0
         self._closed = False
+        self.version, self.reports = 0, tuple(COLUMNS)
 
     @property
     def pending(self) -> int:
@@ -126,16 +134,23 @@ class TransformersEngine:
             return f"the prompt has token ids from {min(prompt)} to {max(prompt)}, and the model knows 0 to {words - 1}: another tokenizer?"
         return ""
 
-    def poll(self) -> list[Response]:
+    def poll(self, wait: bool = True) -> list[Response]:
         if not self._done and (self._queue or self._rows):
-            with _evaluating(self.model), torch.no_grad(), self._precision():
-                while not self._done:
+            with evaluating(self.model), torch.no_grad(), self._precision():
+                self._step()
+                while wait and not self._done:
                     self._step()
         done, self._done = self._done, []
         return done
 
     def release(self, sequence: int) -> None:
         self._kept.pop(sequence, None)
+
+    def publish(self, version: int, weights: Mapping[str, Tensor] | None = None) -> None:
+        if weights is not None:
+            load_weights(self.model, weights)
+        self.refresh()
+        self.version = version
 
     def refresh(self) -> None:
         """Drop all that was computed. Rows in the middle of a response go on with the new weights."""
@@ -175,7 +190,7 @@ class TransformersEngine:
         if self._rows and self._cache is not None and not self._cache.joins:
             return []
         joining: list[Row] = []
-        longest, continues = 0, False
+        most, continues = 0, False
         while self._queue and len(joining) + len(self._rows) < self._limit:
             row = self._queue[0]
             sight = self._sight(row)
@@ -184,8 +199,8 @@ class TransformersEngine:
             if joining and sight != self._sight(joining[0]):
                 break
             common = self._common(row)
-            longest = max(longest, len(row.ids) - common)
-            if joining and (continues != (common > 0) or longest * (len(joining) + 1) > self.prefill_tokens):
+            most = max(most, len(row.ids) - common)
+            if joining and (continues != (common > 0) or most * (len(joining) + 1) > self.prefill_tokens):
                 break
             continues = common > 0
             joining.append(self._queue.popleft())
@@ -341,13 +356,19 @@ class TransformersEngine:
         """One more token for every row; hands out those that are finished and says which stay, and which must be computed anew."""
         position = torch.tensor([len(row.logprobs) for row in rows], device=logits.device)
         drawn = draw(logits, columns, position)
-        for row, token, logprob in zip(rows, drawn.tokens.tolist(), drawn.logprobs.tolist(), strict=True):
+        reports = reports_of(row.request.sampling for row in rows)
+        noted = Noted(reports, measure(logits, columns.temperature, reports)) if reports else None
+        for place, (row, token, logprob) in enumerate(zip(rows, drawn.tokens.tolist(), drawn.logprobs.tolist(), strict=True)):
             if not math.isfinite(logprob):
                 message = f"the model's logits after {len(row.ids)} tokens are not numbers: have its weights diverged?"
                 self._hand_out(row, Finish.FAULT, message)
                 continue
+            if not row.logprobs:
+                row.version = self.version
             row.ids.append(token)
             row.logprobs.append(logprob)
+            if noted is not None:
+                noted.into(row.reports, place, row.request.sampling.report)
             if finish := self._finish(row, token):
                 self._hand_out(row, finish)
         if self._reuse and cache.plain:
@@ -367,7 +388,11 @@ class TransformersEngine:
     def _hand_out(self, row: Row, finish: Finish, message: str = "") -> None:
         row.finished = True
         sampled = row.ids[len(row.ids) - len(row.logprobs) :]
-        self._done.append(Response(row.request.key, tuple(sampled), tuple(row.logprobs), finish, message))
+        self._done.append(
+            Response(
+                row.request.key, tuple(sampled), tuple(row.logprobs), finish, message, reports=frozen(row.reports), version=row.version
+            )
+        )
 
     def _keep(self, row: Row, prefix: Prefix) -> None:
         """Keep what a row computed until its trajectory goes on or ends; of very many, the newest."""
@@ -375,36 +400,3 @@ class TransformersEngine:
         self._kept[row.request.sequence] = prefix
         if len(self._kept) > 4 * self.max_batch:
             del self._kept[next(iter(self._kept))]
-
-
-def _longest(model: Any, given: int | None) -> int:
-    if given is not None:
-        return given
-    made_for = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if made_for is None:
-        raise TurnwiseError(f"engine: {type(model).__name__} does not say how many tokens it was made for: give max_length")
-    return int(made_for)
-
-
-def _forward_parameters(model: Any) -> frozenset[str]:
-    """The names that the model's forward takes; of a model that is wrapped (LoRA), those of the inner one."""
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    names = frozenset(inspect.signature(inner.forward).parameters)
-    if "past_key_values" not in names:
-        raise TurnwiseError(
-            f"engine: {type(inner).__name__} takes no past_key_values: the transformers engine needs a model with such a cache"
-        )
-    return names
-
-
-@contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
-    """No dropout meanwhile; afterwards every module is in the mode it was in."""
-    training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

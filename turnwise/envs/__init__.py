@@ -1,6 +1,19 @@
 """Environments: the protocol, the registry, the pool, and one folder an environment."""
 
-from turnwise.envs.base import Env, EpisodeOver, Observation, Transition
+from turnwise.envs.base import Env, EpisodeOver, Observation, Restorable, Transition
 from turnwise.envs.registry import Need, describe, make, names, needs_package, register, tasks
 
-__all__ = ["Env", "EpisodeOver", "Observation", "Transition", "make", "tasks", "names", "describe", "register", "Need", "needs_package"]
+__all__ = [
+    "Env",
+    "EpisodeOver",
+    "Observation",
+    "Restorable",
+    "Transition",
+    "make",
+    "tasks",
+    "names",
+    "describe",
+    "register",
+    "Need",
+    "needs_package",
+]

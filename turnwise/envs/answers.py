@@ -33,13 +33,24 @@ class BadAnswer(TurnwiseError):
         self.rule, self.lines = rule, ""
 
 
-def read_observation(given: Any, env: Any) -> Observation:
-    """What `reset` returned, as an observation that keeps all rules."""
+def read_observation(given: Any, env: Any, method: str = "reset") -> Observation:
+    """What `reset` (or `restore`) returned, as an observation that keeps all rules."""
     try:
-        return _first(given, f"{type(env).__name__}.reset()")
+        return _first(given, f"{type(env).__name__}.{method}()")
     except BadAnswer as error:
-        error.lines = place_of(env.reset)
+        error.lines = place_of(getattr(env, method))
         raise
+
+
+def read_snapshot(given: Any, env: Any) -> bytes | None:
+    """What `snapshot` returned: bytes, or None where the state cannot be kept."""
+    if given is None or type(given) is bytes:
+        return given
+    if isinstance(given, bytearray | memoryview):
+        return bytes(given)
+    wrong = BadAnswer("snapshot() gives bytes", f"{type(env).__name__}.snapshot() returned {_what(given)}, not bytes (or None)")
+    wrong.lines = place_of(env.snapshot)
+    raise wrong
 
 
 def read_transition(given: Any, env: Any) -> Transition:

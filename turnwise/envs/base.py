@@ -3,7 +3,8 @@
 An environment plays one task at a time. The task fixes the initial state; `seed` drives all chance after it. Calling `step` before
 `reset` or after the end raises `EpisodeOver`. Optional members, used where present: `close()`, `tasks(split) -> TaskSet`,
 `max_turns`, and `expert(task) -> list of actions` or `expert_action() -> the best action now` (None where nothing can be won any more), and
-`scripted_action() -> what a simple rule would do that sees no more than an agent`.
+`scripted_action() -> what a simple rule would do that sees no more than an agent`. An environment with `snapshot` and `restore` is
+`Restorable`: an attempt can start from the middle of another one without playing its actions again.
 """
 
 from __future__ import annotations
@@ -71,3 +72,19 @@ class Env(Protocol):
     def reset(self, task: Task, seed: int = 0) -> Observation: ...
 
     def step(self, action: str) -> Transition: ...
+
+
+@runtime_checkable
+class Restorable(Protocol):
+    """The two optional methods that save a branch the replay of its past.
+
+    `snapshot` returns the state of the running attempt: a few kilobytes of JSON or another safe encoding, never a pickle; None if this
+    state cannot be saved. It changes nothing. Before `reset` and after the end it raises `EpisodeOver`. `restore` brings any instance of
+    the same environment to that state, even one that was never reset, and returns the observation there: the same text, actions and
+    anchor. Afterwards `step` continues exactly as it would have continued there, randomness included. Bytes that are not a snapshot of
+    this environment with these options raise a `TurnwiseError`. `snapshots.py` has an encoding for this.
+    """
+
+    def snapshot(self) -> bytes | None: ...
+
+    def restore(self, state: bytes) -> Observation: ...

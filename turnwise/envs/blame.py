@@ -11,7 +11,7 @@ import linecache
 import sysconfig
 import traceback
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,8 @@ def own_lines(error: BaseException) -> str:
 
 def place_of(method: Callable[..., Any]) -> str:
     """Where a method is written, in the form of a traceback's line; empty where that cannot be told."""
+    while isinstance(method, partial):
+        method = method.func
     code = getattr(inspect.unwrap(method), "__code__", None)
     if code is None:
         return ""

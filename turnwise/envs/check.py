@@ -11,7 +11,6 @@ import pickle
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from typing import Any
 
@@ -19,55 +18,13 @@ from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.answers import BadAnswer, read_observation, read_transition
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.blame import one_line, own_lines
+from turnwise.envs.check_branches import check_branches
+from turnwise.envs.findings import Report, Script, essence
 from turnwise.envs.pool import Pool
 from turnwise.envs.registry import NUMBERED_SPLITS, close, numbered, resolve, split_sizes, tasks, turn_limit
 from turnwise.util.errors import TurnwiseError
 
 ODD_ACTIONS = ("", " ", "xyzzy", "LOOK", "\x00", "\U0001f600", "a" * 10_000, "look\nlook", "\ud800", "{'json': [1, 2]}")
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One broken rule: its name, what was seen where, and the lines of the user's own file that led there."""
-
-    rule: str
-    seen: str
-    lines: str = ""
-
-
-@dataclass
-class Report:
-    """What the checker found. `ok` is true where there are no problems; notes are worth knowing but break nothing."""
-
-    name: str
-    problems: list[Problem] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    episodes: int = 0
-    turns: int = 0
-    won: int = 0
-
-    @property
-    def ok(self) -> bool:
-        return not self.problems
-
-    def add(self, rule: str, seen: str, lines: str = "") -> None:
-        """Keep the first sighting of a rule: ten more of the same help nobody."""
-        if all(problem.rule != rule for problem in self.problems):
-            self.problems.append(Problem(rule, " ".join(seen.split())[:400], lines))
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "ok": self.ok}
-
-
-@dataclass
-class Script:
-    """One episode: the actions and what came of them, to be compared with the same played again."""
-
-    task: Task
-    seed: int
-    first: Observation
-    actions: list[str] = field(default_factory=list)
-    transitions: list[Transition] = field(default_factory=list)
 
 
 def check(env: str | Callable[[], Any], *, episodes: int = 5, turns: int = 50, seed: int = 0, **options: Any) -> Report:
@@ -85,6 +42,7 @@ def check(env: str | Callable[[], Any], *, episodes: int = 5, turns: int = 50, s
         checks.end_of_episode(scripts, limit)
         checks.again(scripts)
         checks.side_by_side(scripts)
+        check_branches(checks.make, report, scripts)
         checks.odd_actions(task_list)
         checks.expert(task_list)
         if isinstance(env, str):
@@ -270,7 +228,7 @@ class _Checks:
             if isinstance(two, Exception):
                 self.report.add(rule, f"task {script.task.id!r}, seed {script.seed}, answer {turn}: {type(two).__name__}: {two}")
                 return
-            if _essence(one) != _essence(two):
+            if essence(one) != essence(two):
                 hint = "Take all chance from random.Random(seed), never from a global generator or the order of a set"
                 self.report.add(rule, f"task {script.task.id!r}, seed {script.seed}: answer {turn} differs. {hint}")
                 return
@@ -345,10 +303,3 @@ def _steps(env: Any, script: Script) -> Iterator[Any]:
             yield read_transition(env.step(action), env)
     except Exception as error:
         yield error
-
-
-def _essence(answer: Any) -> tuple[Any, ...]:
-    if isinstance(answer, Transition):
-        return (*_essence(answer.observation), answer.reward, answer.done, answer.success)
-    anchor = answer.anchor
-    return (answer.text, answer.actions, anchor.tobytes() if hasattr(anchor, "tobytes") else repr(anchor))

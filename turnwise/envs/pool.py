@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -22,8 +23,8 @@ from typing import Any, NamedTuple
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.registry import portable
-from turnwise.envs.seats import Answer, Failure, Seats
-from turnwise.envs.worker import Request
+from turnwise.envs.seats import Answer, Kept, Seats
+from turnwise.envs.worker import Request, perform
 from turnwise.envs.workers import WorkerSeats
 from turnwise.util.errors import TurnwiseError
 
@@ -35,9 +36,35 @@ class Fault(StrEnum):
     TIMEOUT = "environment timeout"
 
 
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """The request to start a task."""
+
+    task: Task
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """The request to start from a snapshot, which was taken in an attempt at this task with this seed."""
+
+    task: Task
+    seed: int
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The request for a snapshot of the running attempt."""
+
+
+Ask = Reset | Restore | Snapshot | str  # a text is an action
+
+
 class Result(NamedTuple):
-    """What came of one reset or step. After a reset, `transition` holds the first observation, reward 0, not done. With a `fault` there
-    is no transition: `message` is one line, `traceback` the rest, `own_lines` the lines of it that stand in the user's own files."""
+    """What came of one request. After a reset or a restore, `transition` holds the observation where the agent stands, reward 0, not done.
+    After a snapshot there is no transition: `state` is what was kept, None where the environment has no snapshots. With a `fault` there
+    is neither: `message` is one line, `traceback` the rest, `own_lines` the lines of it that stand in the user's own files."""
 
     slot: int
     transition: Transition | None
@@ -45,17 +72,18 @@ class Result(NamedTuple):
     message: str = ""
     traceback: str = ""
     own_lines: str = ""
+    state: bytes | None = None
 
     @property
     def observation(self) -> Observation:
         if self.transition is None:
-            raise TurnwiseError(f"slot {self.slot} has no observation: {self.stop_reason}")
+            raise TurnwiseError(f"slot {self.slot} has no observation: {self.stop_reason or 'this is the result of a snapshot'}")
         return self.transition.observation
 
     @property
     def over(self) -> bool:
         """Whether the episode ended here, by the environment's word or by a fault."""
-        return self.transition is None or self.transition.done
+        return self.fault is not None or (self.transition is not None and self.transition.done)
 
     @property
     def stop_reason(self) -> str:
@@ -117,7 +145,7 @@ class Pool:
         self._admit(slot)
         if self._here is not None:
             return self._settle(slot, self._here.reset(slot, task, seed))
-        self._send(Request(slot, task, seed, ""))
+        self._send(Request(slot, task, seed))
         return self._await(slot)
 
     def step(self, slot: int, action: str) -> Result:
@@ -128,10 +156,31 @@ class Pool:
         self._send(Request(slot, None, 0, action))
         return self._await(slot)
 
+    def snapshot(self, slot: int) -> Result:
+        """Take a snapshot of a slot's attempt and wait for it: `state` of the result."""
+        self.submit(slot, Snapshot())
+        return self._await(slot)
+
+    def restore(self, slot: int, task: Task, seed: int, state: bytes) -> Result:
+        """Start a slot from a snapshot, and wait for the observation where the agent stands."""
+        self.submit(slot, Restore(task, seed, state))
+        return self._await(slot)
+
+    def submit(self, slot: int, request: Ask) -> None:
+        """Send any request; `results` hands out what comes of it."""
+        if isinstance(request, str):
+            return self.submit_step(slot, request)
+        if isinstance(request, Reset):
+            return self.submit_reset(slot, request.task, request.seed)
+        self._admit(slot, starts=isinstance(request, Restore))
+        if isinstance(request, Restore):
+            return self._send(Request(slot, request.task, request.seed, state=request.state))
+        return self._send(Request(slot))
+
     def submit_reset(self, slot: int, task: Task, seed: int = 0) -> None:
         """Start a task in a slot; `results` hands out its first observation."""
         self._admit(slot)
-        self._send(Request(slot, task, seed, ""))
+        self._send(Request(slot, task, seed))
 
     def submit_step(self, slot: int, action: str) -> None:
         """Play one action in a slot; `results` hands out what it leads to."""
@@ -180,18 +229,16 @@ class Pool:
         if self._away is not None:
             self._away.submit(request)
         elif self._here is not None:
-            if request.task is not None:
-                answer = self._here.reset(request.slot, request.task, request.seed)
-            else:
-                answer = self._here.step(request.slot, request.action)
-            self._done.append(self._settle(request.slot, answer))
+            self._done.append(self._settle(request.slot, perform(self._here, request)))
 
     def _settle(self, slot: int, answer: Answer, timed_out: bool = False) -> Result:
-        if isinstance(answer, Failure):
-            self._playing[slot] = False
-            return Result(slot, None, Fault.TIMEOUT if timed_out else Fault.ERROR, answer.message, answer.traceback, answer.own_lines)
-        self._playing[slot] = not answer.done
-        return Result(slot, answer)
+        if isinstance(answer, Transition):
+            self._playing[slot] = not answer.done
+            return Result(slot, answer)
+        if isinstance(answer, Kept):
+            return Result(slot, None, state=answer.state)
+        self._playing[slot] = False
+        return Result(slot, None, Fault.TIMEOUT if timed_out else Fault.ERROR, answer.message, answer.traceback, answer.own_lines)
 
     def _take(self, until: float) -> None:
         if self._away is not None:

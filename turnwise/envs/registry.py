@@ -23,10 +23,11 @@ from pkgutil import iter_modules
 from typing import Any, TypeVar, cast
 
 from turnwise.config import objects
+from turnwise.config.loading import load_reference, load_registered
 from turnwise.config.options import mistaken
+from turnwise.config.references import is_reference
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import Env
-from turnwise.envs.locate import is_reference, load_reference, load_registered
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 ENTRY_POINTS = "turnwise.envs"

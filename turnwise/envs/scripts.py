@@ -1,9 +1,9 @@
 """Many small plays through one pool, each written as if it were alone.
 
-A play is a generator: it yields `Reset(task, seed)` or an action, gets the `Result`, and returns what it found. `play_all` lets as many of
-them run side by side as the pool has slots and hands their findings out in the order of the plays. So what is played before training (the
-words of the tiny model, a warm start's examples, a first look at the environment) obeys workers, time limits, memory limits and signals
-like the training itself, and is the same for any number of workers.
+A play is a generator: it yields a request (`Reset(task, seed)`, an action, `Snapshot()`, `Restore(task, seed, state)`), gets the `Result`,
+and returns what it found. `play_all` lets as many of them run side by side as the pool has slots and hands their findings out in the order
+of the plays. So what is played before training (the words of the tiny model, a warm start's examples, a first look at the environment)
+obeys workers, time limits, memory limits and signals like the training itself, and is the same for any number of workers.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from turnwise.data.tasks import Task
-from turnwise.envs.pool import Pool, Result
+from turnwise.envs.pool import Ask, Pool, Reset, Restore, Result, Snapshot
+
+__all__ = ["Limits", "Play", "Reset", "Restore", "Snapshot", "play_all"]
 
 ASK_SECONDS = 0.5  # how often it is asked whether to stop, while all wait for an environment
 SLOTS_PER_WORKER = 2
@@ -22,15 +23,7 @@ SLOTS_PER_WORKER = 2
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Reset:
-    """The request to start a task."""
-
-    task: Task
-    seed: int = 0
-
-
-Play = Generator[Reset | str, Result, T]
+Play = Generator[Ask, Result, T]
 
 
 @dataclass(frozen=True)
@@ -84,8 +77,5 @@ def _go_on(pool: Pool, slot: int, active: dict[int, tuple[int, Play[T]]], found:
         found[number] = end.value
         del active[slot]
         return False
-    if isinstance(request, Reset):
-        pool.submit_reset(slot, request.task, request.seed)
-    else:
-        pool.submit_step(slot, request)
+    pool.submit(slot, request)
     return True

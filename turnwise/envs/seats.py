@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from turnwise.data.tasks import Task
-from turnwise.envs.answers import BadAnswer, read_observation, read_transition
+from turnwise.envs.answers import BadAnswer, read_observation, read_snapshot, read_transition
 from turnwise.envs.base import Transition
 from turnwise.envs.blame import one_line, own_lines
+from turnwise.util.errors import TurnwiseError
 
 
 class Failure(NamedTuple):
@@ -24,7 +25,13 @@ class Failure(NamedTuple):
     own_lines: str = ""
 
 
-Answer = Transition | Failure  # to a reset too: its transition holds the first observation
+class Kept(NamedTuple):
+    """A snapshot; `state` is None where the environment has none to give."""
+
+    state: bytes | None
+
+
+Answer = Transition | Failure | Kept  # to a reset and a restore too: their transition holds the observation where the agent stands
 
 
 def failure(error: BaseException) -> Failure:
@@ -34,7 +41,7 @@ def failure(error: BaseException) -> Failure:
 
 
 class Seats:
-    """The environments of one process by slot, made on their first reset and made anew after a fault."""
+    """The environments of one process by slot, made when they are first started and made anew after a fault."""
 
     def __init__(self, factory: Callable[[], Any]):
         self._factory = factory
@@ -42,14 +49,40 @@ class Seats:
 
     def reset(self, slot: int, task: Task, seed: int) -> Answer:
         try:
-            env = self._envs.get(slot)
-            if env is None:
-                env = self._envs[slot] = self._factory()
+            env = self._env(slot)
             return Transition(read_observation(env.reset(task, seed), env))
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # an environment that calls sys.exit must not end the run
             return self._drop(slot, error)
+
+    def restore(self, slot: int, state: bytes) -> Answer:
+        """Start a slot from a snapshot."""
+        try:
+            env = self._env(slot)
+            if not callable(method := getattr(env, "restore", None)):
+                raise TurnwiseError(f"{type(env).__name__} has no restore(state): play the actions again instead")
+            return Transition(read_observation(method(state), env, "restore"))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            return self._drop(slot, error)
+
+    def snapshot(self, slot: int) -> Answer:
+        """The state of a slot's attempt."""
+        try:
+            env = self._envs[slot]
+            method = getattr(env, "snapshot", None)
+            return Kept(read_snapshot(method(), env) if callable(method) else None)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            return self._drop(slot, error)
+
+    def _env(self, slot: int) -> Any:
+        if slot not in self._envs:
+            self._envs[slot] = self._factory()
+        return self._envs[slot]
 
     def step(self, slot: int, action: str) -> Answer:
         try:

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from turnwise.envs.agents import AGENTS
-from turnwise.envs.check import Report
+from turnwise.envs.findings import Report
 from turnwise.util.console import Console
 from turnwise.util.printable import plain
 
@@ -84,4 +84,5 @@ def print_report(report: Report, console: Console) -> None:
     for note in report.notes:
         console.print(Text.assemble(("note: ", "yellow"), plain(note)))
     verdict = "keeps the contract" if report.ok else f"breaks {len(report.problems)} rules" if len(report.problems) > 1 else "breaks a rule"
-    console.print(Text.assemble((plain(report.name), "bold"), f" {verdict} ({played})"))
+    kept = "" if report.snapshot_bytes is None else f", snapshots of up to {report.snapshot_bytes:,} bytes"
+    console.print(Text.assemble((plain(report.name), "bold"), f" {verdict} ({played}{kept})"))

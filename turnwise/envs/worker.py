@@ -39,14 +39,15 @@ class Setup(NamedTuple):
 
 
 class Request(NamedTuple):
-    """Reset (`task` is set) or step one slot. `silent` marks the replay of a slot whose worker was lost: its answer is checked, not
-    handed out."""
+    """Start one slot (`task` is set, and `state` where it starts from a snapshot), step it (`action` is set), or keep where it stands
+    (neither is set). `silent` marks the replay of a slot whose worker was lost: its answer is checked, not handed out."""
 
     slot: int
-    task: Task | None
-    seed: int
-    action: str
+    task: Task | None = None
+    seed: int = 0
+    action: str | None = None
     silent: bool = False
+    state: bytes | None = None
 
 
 def serve(connection: Connection) -> None:
@@ -67,7 +68,7 @@ def play_requests(
     seats = Seats(load())
     connection.send_bytes(b"started")
     while (request := inbox.get()) is not None:
-        connection.send_bytes(_pack(_explained(_play(seats, request), memory_mb)))
+        connection.send_bytes(_pack(_explained(perform(seats, request), memory_mb)))
     seats.close()
     connection.close()
 
@@ -89,10 +90,15 @@ def _factory(setup: Setup) -> Callable[[], Any]:
         return cannot_make
 
 
-def _play(seats: Seats, request: Request) -> Answer:
-    if request.task is not None:
-        return seats.reset(request.slot, request.task, request.seed)
-    return seats.step(request.slot, request.action)
+def perform(seats: Seats, request: Request) -> Answer:
+    """What comes of one request."""
+    if request.action is not None:
+        return seats.step(request.slot, request.action)
+    if request.task is None:
+        return seats.snapshot(request.slot)
+    if request.state is not None:
+        return seats.restore(request.slot, request.state)
+    return seats.reset(request.slot, request.task, request.seed)
 
 
 def _explained(answer: Answer, memory_mb: int | None) -> Answer:

@@ -2,8 +2,8 @@
 
 Slot s lives in worker s mod k and a worker plays its requests in order, so what happens in a slot does not depend on the number of
 workers. When a worker dies or exceeds the time limit, the request it was playing gets the fault and a new worker takes over. The other
-slots of the lost worker go on: tasks and seeds fix an episode, so their actions are played again silently, and the last observation
-must come out the same.
+slots of the lost worker go on: tasks and seeds (or the snapshot that they started from) fix an episode, so their actions are played again
+silently, and the last observation must come out the same.
 
 Workers are fresh interpreters on a socket pair, not forks (no inherited locks, threads or CUDA state) and not children of a helper process.
 Only what a fresh interpreter cannot get, a class of the script or notebook itself, is played by copies of this process (fork.py).
@@ -34,7 +34,7 @@ from turnwise.envs import fork
 from turnwise.envs import worker as child
 from turnwise.envs.base import Transition
 from turnwise.envs.fork import Forked, Inherited
-from turnwise.envs.seats import Answer, Failure, failure
+from turnwise.envs.seats import Answer, Failure, Kept, failure
 from turnwise.envs.worker import Request, Setup
 from turnwise.util.errors import TurnwiseError
 
@@ -134,6 +134,7 @@ class Episode:
 
     task: Task
     seed: int
+    state: bytes | None = None  # the snapshot that it started from
     text: str = ""  # the last observation
     actions: list[str] = field(default_factory=list)
     moved: bool = False  # its worker was lost: play it again before the next step
@@ -167,12 +168,12 @@ class WorkerSeats:
         if worker.process.poll() is not None and not worker.pending:
             worker = self._replace(place)  # it died between requests: nobody's fault
         if request.task is not None:
-            self._episodes[request.slot] = Episode(request.task, request.seed)
+            self._episodes[request.slot] = Episode(request.task, request.seed, request.state)
         elif (episode := self._episodes[request.slot]).moved:
             episode.moved = False
-            worker.send(Request(request.slot, episode.task, episode.seed, "", silent=True))
+            worker.send(Request(request.slot, episode.task, episode.seed, silent=True, state=episode.state))
             for action in episode.actions:
-                worker.send(Request(request.slot, None, 0, action, silent=True))
+                worker.send(Request(request.slot, action=action, silent=True))
         worker.send(request)
 
     def gather(self, until: float) -> list[tuple[int, Answer, bool]]:
@@ -212,16 +213,16 @@ class WorkerSeats:
         if request.silent:
             if isinstance(answer, Failure):
                 episode.lost = episode.lost or answer
-            else:
+            elif isinstance(answer, Transition):
                 episode.replayed = answer.observation.text
             return
         if request.task is None and episode.replayed not in (None, episode.text):
             episode.lost = episode.lost or Failure(DIVERGED)
         episode.replayed = None
         answer = episode.lost or answer
-        if not isinstance(answer, Failure):
+        if isinstance(answer, Transition):
             episode.text = answer.observation.text
-            if request.task is None:
+            if request.action is not None:
                 episode.actions.append(request.action)
         self._answers.append((request.slot, answer, False))
 
@@ -288,7 +289,7 @@ def _setup(factory: Callable[[], Any], memory_mb: int | None) -> bytes | Inherit
 def _unpack(packed: bytes) -> Answer:
     try:
         answer = pickle.loads(packed)
-        if isinstance(answer, Transition | Failure):
+        if isinstance(answer, Transition | Failure | Kept):
             return answer
         raise TypeError(f"it is {type(answer).__name__}")
     except Exception as error:

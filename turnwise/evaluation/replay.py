@@ -18,9 +18,9 @@ import numpy as np
 
 from turnwise import credit
 from turnwise.config.recipes import parse_override
+from turnwise.config.references import is_reference
 from turnwise.config.schema import Config
 from turnwise.data.batch import Batch
-from turnwise.envs.locate import is_reference
 from turnwise.evaluation.agreement import agreement, biggest_differences
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.stored import stored_batch

@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from turnwise.collect.rewards import BadReward, Rewards, Term
+from turnwise.collect.rewards import BadReward, Rewards, find_term
 from turnwise.config.schema import Config
 from turnwise.data.images import without_marks
 from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.data.tasks import Task
-from turnwise.envs.locate import REWARD, load_reference
 from turnwise.envs.scripts import Play, Reset, play_all
 from turnwise.runs.folder import CONFIG, Run, write_texts
 from turnwise.runs.stored import stored_trajectories
@@ -58,7 +57,7 @@ def _rescore(run: Run, iteration: int | None, reward: str | None, trust: bool) -
 
 def only(reference: str) -> Rewards:
     """A reward that is one function of the user's own."""
-    return Rewards(0.0, [Term("reward", load_reference(reference, REWARD))])
+    return Rewards(0.0, [find_term("reward", reference)])
 
 
 def find_tasks(system: System, split: str, wanted: Sequence[str]) -> dict[str, Task]:

@@ -30,7 +30,7 @@ def lab(
 ) -> None:
     """Run the lab from the command line's texts; None means the default (of the quick run, with `quick`)."""
     for path in load:
-        from turnwise.envs.locate import load_file
+        from turnwise.config.loading import load_file
 
         load_file(Path(path))
     changes: dict[str, Any] = dict(QUICK) if quick else {}

@@ -13,7 +13,7 @@ from turnwise.objectives.tokens import Tokens
 def cispo(
     tokens: Tokens,
     *,
-    ratio_low: Annotated[float, Help("lower bound of the weight; 0 for none", low=0, high=1)] = 0.0,
+    ratio_low: Annotated[float, Help("lower bound of the weight; 0: no bound", low=0, high=1)] = 0.0,
     ratio_high: Annotated[float, Help("upper bound of the weight", low=1)] = 5.0,
 ) -> TokenLoss:
     """REINFORCE weighted by the clipped ratio as a constant: every token keeps its gradient."""

@@ -1,4 +1,4 @@
-"""PPO's clipped surrogate, a token: clip-higher, dual clip and a reciprocal lower bound are settings of the same three numbers.
+"""PPO's clipped surrogate, per token. Clip-higher, dual clip and a reciprocal lower bound are settings of the same three numbers.
 
 Left out: adaptive KL penalties and early stopping on KL; the first is a coefficient schedule, the second belongs to the loop.
 """
@@ -20,9 +20,9 @@ def clip(
     *,
     clip_low: Annotated[float, Help("the ratio is clipped below at 1 − this; LOOP's 1/(1+ε) is clip_low = ε/(1+ε)", low=0, high=1)] = 0.2,
     clip_high: Annotated[float, Help("the ratio is clipped above at 1 + this; DAPO: 0.28", low=0)] = 0.2,
-    dual_clip: Annotated[float | None, Help("bound on the ratio where the advantage is negative, 3 in most code bases", low=1)] = None,
+    dual_clip: Annotated[float | None, Help("bound on the ratio if the advantage is negative; 3 in most code bases", low=1)] = None,
 ) -> TokenLoss:
-    """PPO's clipped ratio, a token: no reward for moving further than the bounds in one batch."""
+    """PPO's clipped ratio, per token: no reward for moving beyond the bounds in one batch."""
     advantage, ratio = tokens.advantage, tokens.ratio
     bounded = ratio.clamp(1 - clip_low, 1 + clip_high)
     loss = torch.maximum(-advantage * ratio, -advantage * bounded)

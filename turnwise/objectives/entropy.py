@@ -1,6 +1,6 @@
-"""The entropy of the distribution that each token was drawn from: a bonus that keeps a policy from settling too early.
+"""The entropy of the distribution that each token was drawn from: a bonus that prevents a policy from converging too early.
 
-The learner gives the column, because it alone sees the logits; `from_logits` is the formula for learners that hold them at once.
+The learner provides the column, because only the learner sees the logits; `from_logits` is the formula for learners that have them all.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ def from_logits(logits: Tensor) -> Tensor:
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     logprob = logits.log_softmax(-1)
     possible = logprob > -torch.inf
-    # exp(masked) × masked would be 0 × inf backwards as well as forwards, so the log is replaced before it is used
+    # exp(masked) × masked would be 0 × inf, backward as well as forward, so the log is replaced before it is used
     finite = torch.where(possible, logprob, 0.0)
     return -torch.where(possible, finite.exp() * finite, 0.0).sum(-1)
 
 
 def bonus(tokens: Tokens) -> Tensor:
-    """The entropy, a token, with gradient; the loss subtracts its coefficient times this."""
+    """The entropy per token, with gradient; the loss subtracts its coefficient times this."""
     return tokens.need("entropy", "an entropy bonus")

@@ -17,7 +17,7 @@ def gmpo(
     *,
     clip_low: Annotated[float, Help("log-ratios of tokens with negative advantage are clipped below at − this", low=0)] = 0.4,
     clip_high: Annotated[float, Help("log-ratios of tokens with positive advantage are clipped above at this", low=0)] = 0.4,
-    level: Annotated[Literal["turn", "trajectory"], Help("the span of the mean; micro-batches must hold it whole")] = "turn",
+    level: Annotated[Literal["turn", "trajectory"], Help("the span of the mean; micro-batches must contain whole spans")] = "turn",
 ) -> TokenLoss:
     """The geometric mean of a span's token ratios, each clipped in log space before the mean."""
     advantage, log_ratio = tokens.advantage, tokens.log_ratio

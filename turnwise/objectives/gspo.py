@@ -1,7 +1,7 @@
-"""GSPO: one importance ratio a turn (or a trajectory), the geometric mean of its tokens' ratios, and clipping by it.
+"""GSPO: one importance ratio per turn (or trajectory), the geometric mean of its tokens' ratios, which decides the clipping.
 
 The span's ratio is a constant for autograd and each token carries the gradient of its own log-probability, so advantages may differ
-inside a span. With one advantage a span and "turn" weights this has the gradient of the sequence form.
+inside a span. With one advantage per span and "turn" weights this has the gradient of the sequence form.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def gspo(
     *,
     clip_low: Annotated[float, Help("the span's ratio is clipped below at 1 − this", low=0, high=1)] = 3e-4,
     clip_high: Annotated[float, Help("the span's ratio is clipped above at 1 + this", low=0)] = 4e-4,
-    level: Annotated[Literal["turn", "trajectory"], Help("the span that has one ratio; micro-batches must hold it whole")] = "turn",
+    level: Annotated[Literal["turn", "trajectory"], Help("the span that has one ratio; micro-batches must contain whole spans")] = "turn",
 ) -> TokenLoss:
     """One ratio and one clipping decision for a whole turn or trajectory, the geometric mean of its tokens' ratios."""
     advantage = tokens.advantage

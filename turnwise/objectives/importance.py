@@ -1,10 +1,10 @@
 """Importance corrections for data that the learner's policy did not sample.
 
-The engine that sampled a token and the learner that trains on it never agree exactly: other kernels, other precisions, sometimes older
-weights. w = exp(old_logprob − engine_logprob) corrects for it and multiplies the policy loss as a constant. "truncate" bounds w,
+The engine that sampled a token and the learner that trains on it never agree exactly: different kernels, different precision, sometimes
+older weights. w = exp(old_logprob − engine_logprob) corrects for it and multiplies the policy loss as a constant. "truncate" bounds w,
 "mask" drops tokens where it is out of bounds. KL and entropy terms are not corrected.
 
-A turn's ratio is the product of its tokens' ratios ("product", the true one, whose spread grows with length) or their geometric mean
+A turn's ratio is the product of its tokens' ratios ("product", the exact one, whose spread grows with length) or their geometric mean
 ("mean", which treats short and long responses alike).
 """
 
@@ -20,14 +20,16 @@ from turnwise.objectives.registry import Correction, register_correction
 from turnwise.objectives.tokens import Level, Tokens, ratio_of
 from turnwise.util.errors import TurnwiseError
 
-LevelOption = Annotated[Literal["token", "turn", "trajectory"], Help("the span that has one weight; micro-batches must hold it whole")]
+LevelOption = Annotated[
+    Literal["token", "turn", "trajectory"], Help("the span that has one weight; micro-batches must contain whole spans")
+]
 SpanOption = Annotated[Literal["product", "mean"], Help("a span's ratio: product of its tokens' ratios, or their geometric mean")]
 LowOption = Annotated[float, Help("lower bound of the weight", low=0, high=1)]
 HighOption = Annotated[float, Help("upper bound of the weight", low=1)]
 
 
 def engine_ratio(tokens: Tokens, level: Level = "token", span: str = "product") -> Tensor:
-    """How much likelier the learner finds the token (or its span) than the engine did. Detached."""
+    """The learner's probability of the token (or its span) relative to the engine's. Detached."""
     gap = tokens.old_logprob.detach() - tokens.need("engine_logprob", "an importance correction").detach()
     return ratio_of(tokens.sum_over(level, gap) if span == "product" else tokens.mean_over(level, gap))
 
@@ -36,7 +38,7 @@ def engine_ratio(tokens: Tokens, level: Level = "token", span: str = "product") 
 def truncate(
     tokens: Tokens, *, level: LevelOption = "token", span: SpanOption = "product", low: LowOption = 0.0, high: HighOption = 2.0
 ) -> Correction:
-    """The weight, bounded: a little bias for a bounded variance."""
+    """The bounded weight: a little bias for a bounded variance."""
     ratio = engine_ratio(tokens, level, span)
     return Correction(ratio.clamp(low, high), {"importance_truncated": (ratio < low) | (ratio > high)})
 
@@ -45,7 +47,7 @@ def truncate(
 def mask(
     tokens: Tokens, *, level: LevelOption = "token", span: SpanOption = "product", low: LowOption = 0.5, high: HighOption = 2.0
 ) -> Correction:
-    """The weight where it is in bounds, 0 where not: tokens that the two policies disagree on teach nothing."""
+    """The weight if it is in bounds, otherwise 0: tokens on which the two policies disagree are not learned from."""
     ratio = engine_ratio(tokens, level, span)
     outside = (ratio < low) | (ratio > high)
     return Correction(torch.where(outside, 0.0, ratio), {"importance_truncated": outside})
@@ -54,7 +56,7 @@ def mask(
 def agreeing(old_logprob: Any, engine_logprob: Any, ids: Any = None, low: float = 0.5, high: float = 2.0, span: str = "mean") -> Tensor:
     """True for tokens whose span (`ids`: turns or trajectories of the whole batch; None: each token alone) has a ratio in [low, high].
 
-    The mask for `token_weights(mask=…)`: unlike the correction "mask", what is rejected leaves the denominators too.
+    The mask for `token_weights(mask=…)`: unlike with the correction "mask", rejected tokens also leave the denominators.
     """
     if span not in ("product", "mean"):
         raise TurnwiseError(f"agreeing: span is 'product' or 'mean', not {span!r}")

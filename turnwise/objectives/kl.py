@@ -5,10 +5,10 @@ With d = log reference − log policy of a token that the policy sampled:
     k1   −d                 unbiased, noisy; as a loss its expected gradient is zero: use it in rewards only
     k2   d²/2               biased value, and exactly the gradient of the KL on policy
     k3   exp(d) − d − 1     unbiased, never negative; its gradient is that of the reverse direction
-    k3+                     the value of k3 with the gradient of k2: what one usually wants to log and to descend
+    k3+                     the value of k3 with the gradient of k2: usually the right choice for logging and for the loss
 
-All four assume that the policy itself sampled the tokens. k3 grows as exp(d): a token that the reference finds 10,000 times likelier counts
-as much as ten thousand others. So k3 is capped, in the loss and in the reward, at 10 unless told, as verl does it.
+All four assume that the policy itself sampled the tokens. k3 grows as exp(d): a token that is 10,000 times likelier under the reference
+counts as much as ten thousand others. k3 is therefore capped, in the loss and in the reward, at 10 by default, as in verl.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _k2(d: Tensor) -> Tensor:
 
 
 def _k3(d: Tensor) -> Tensor:
-    # expm1 keeps the estimate exact where policy and reference almost agree; exp(d) − 1 loses all digits there.
+    # expm1 keeps the estimate exact if policy and reference almost agree; exp(d) − 1 would lose all digits.
     d = d.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     return d.expm1() - d
 
@@ -44,7 +44,8 @@ CAP = 10.0  # the largest k3 of a token
 
 
 def estimate(logprob: Tensor, ref_logprob: Tensor, kind: str = "k3", cap: float | None = None) -> Tensor:
-    """The estimate, a token. `cap` bounds k3 and k3+, whose exponential can dwarf a batch; k3 has no gradient beyond it, k3+ has."""
+    """The estimate per token. `cap` bounds k3 and k3+, whose exponential can dominate a batch; beyond it, k3+ has a gradient and k3 has
+    none."""
     if kind not in KINDS:
         raise unknown_name("KL estimator", kind, KINDS)
     d = ref_logprob - logprob
@@ -53,7 +54,7 @@ def estimate(logprob: Tensor, ref_logprob: Tensor, kind: str = "k3", cap: float 
         value = value.clamp(max=cap)
     if kind != "k3+":
         return value
-    slope = _k2(d)  # of any d: what bounds the value must not take the way back from a policy that went too far
+    slope = _k2(d)  # for any d: the bound on the value must not remove the gradient that brings a distant policy back
     return value.detach() + (slope - slope.detach())
 
 
@@ -66,7 +67,8 @@ def reward_penalty(
     turns: int | None = None,
     cap: float | None = CAP,
 ) -> Any:
-    """What to add to rewards: −coef × estimate, per token; with `turn` ids (0, 1, 2 …), summed to one number per turn. `cap` bounds k3.
+    """The penalty to add to rewards: −coef × estimate, per token; with `turn` ids (0, 1, 2 …), summed to one number per turn. `cap` bounds
+    k3.
 
     numpy in, numpy out; torch in, torch out. Never carries a gradient.
     """

@@ -1,6 +1,6 @@
 """The whole loss of a micro-batch: objective + kl_coef × KL − entropy_coef × entropy, all summed with the same weights.
 
-This is the one function that a learner calls. Settings are checked when the `Loss` is made, so a wrong name fails before a model loads.
+A learner calls only this function. Settings are checked when the `Loss` is created, so an invalid name fails before a model loads.
 """
 
 from __future__ import annotations
@@ -48,25 +48,25 @@ class Loss:
             bound = corrections[self.importance].bind(self.importance_options, "importance correction")
             object.__setattr__(self, "importance_options", bound)
         elif self.importance_options:
-            raise TurnwiseError('loss: importance_options are given but importance is "none"; name a correction or drop them')
+            raise TurnwiseError('loss: importance_options are given but importance is "none"; name a correction or remove them')
         if self.kl not in kl.KINDS:
             raise unknown_name("KL estimator", self.kl, kl.KINDS)
         for name in ("kl_coef", "entropy_coef"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
-                raise TurnwiseError(f"loss: {name} is a number ≥ 0, not {value!r}")
+                raise TurnwiseError(f"loss: {name} must be a number ≥ 0, not {value!r}")
         if self.kl_cap is not None and not self.kl_cap > 0:
-            raise TurnwiseError(f"loss: kl_cap is a number > 0 or none, not {self.kl_cap!r}")
+            raise TurnwiseError(f"loss: kl_cap must be a number > 0 or none, not {self.kl_cap!r}")
 
     @property
     def level(self) -> Level:
-        """The span that every micro-batch must hold whole: "token" (cut anywhere), "turn" or "trajectory"."""
+        """The span that every micro-batch must contain completely: "token" (cut anywhere), "turn" or "trajectory"."""
         asked = {options.get("level", "token") for options in (self.options, self.importance_options)}
         return next(level for level in reversed(LEVELS) if level in asked)
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The optional columns of `Tokens` that this loss cannot do without."""
+        """The optional columns of `Tokens` that this loss needs."""
         wanted = {"engine_logprob": self.importance != "none", "ref_logprob": self.kl_coef > 0, "entropy": self.entropy_coef > 0}
         return tuple(name for name, needed in wanted.items() if needed)
 
@@ -78,7 +78,7 @@ class Loss:
         if policy.shape != tokens.logprob.shape:
             raise TurnwiseError(
                 f"objective {self.objective!r} returned a loss of shape {tuple(policy.shape)} for {len(tokens)} tokens: "
-                "return one loss a token, and leave the sum to the weights"
+                "return one loss per token, and leave the sum to the weights"
             )
         if self.importance != "none":
             factor, more = corrections[self.importance].function(tokens, **self.importance_options)
@@ -96,12 +96,12 @@ class Loss:
 
 
 def compute(name: str, tokens: Tokens, **options: Any) -> tuple[Tensor, Metrics]:
-    """The loss of a registered objective alone, and its metrics."""
+    """The loss of a registered objective by itself, and its metrics."""
     return Loss(name, options)(tokens)
 
 
 def combine(parts: Iterable[Mapping[str, Tensor]]) -> Metrics:
-    """The metrics of a batch from those of its parts: names that end in `_max` by the largest, all others by the sum."""
+    """The metrics of a batch from those of its parts: names that end in `_max` by the maximum, all others by the sum."""
     whole: Metrics = {}
     for part in parts:
         for name, value in part.items():
@@ -114,7 +114,7 @@ def combine(parts: Iterable[Mapping[str, Tensor]]) -> Metrics:
 
 
 def _observed(tokens: Tokens) -> Metrics:
-    """What is worth watching whatever the objective, a token."""
+    """Per-token columns to log for every objective."""
     with torch.no_grad():
         columns = {
             "ratio": tokens.ratio,

@@ -1,15 +1,15 @@
-"""Objectives by name. A new one is one new file in this folder, or a function of your own.
+"""Objectives by name. A new one is a new file in this folder, or your own function.
 
-An objective is a function from `Tokens` to one loss a token:
+An objective is a function from `Tokens` to one loss per token:
 
     @register("my_objective", paper="…")
     def my_objective(tokens: Tokens, *, bound: Annotated[float, Help("what it does", low=0)] = 0.2) -> TokenLoss:
         '''One sentence that users see in lists.'''
         return TokenLoss(-tokens.advantage * tokens.ratio.clamp(max=1 + bound), {"bounded": tokens.ratio > 1 + bound})
 
-It never sums, averages over the batch or looks at weights, which is why it cannot depend on how the batch was split. An option named
-`level` ("token", "turn", "trajectory") says over which span it averages, and so which span a micro-batch must hold whole. Statistics
-of the whole batch are data, like the weights: compute them before the split and pass them as a column of `Tokens.extra`.
+It never sums or averages over the batch and never uses weights, so it cannot depend on how the batch was split. An option named `level`
+("token", "turn", "trajectory") names the span over which it averages, and therefore the span that a micro-batch must contain completely.
+Statistics of the whole batch are data, like the weights: compute them before the split and pass them as a column of `Tokens.extra`.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from turnwise.config.kinds import IMPORTANCE, OBJECTIVE
 from turnwise.config.options import Registry
 
 
 class TokenLoss(NamedTuple):
-    """What an objective gives: a loss for every token, and columns (numbers or booleans) whose batch means are worth logging."""
+    """The result of an objective: one loss per token, and columns (numbers or booleans) whose batch means are logged."""
 
     loss: Tensor
     metrics: Mapping[str, Tensor]
 
 
 class Correction(NamedTuple):
-    """What an importance correction gives: a factor for every token's policy loss, and columns worth logging."""
+    """The result of an importance correction: a factor for every token's policy loss, and columns to log."""
 
     factor: Tensor
     metrics: Mapping[str, Tensor]
@@ -45,13 +46,13 @@ CorrectionFunction = Callable[..., Correction]
 
 
 def _load() -> None:
-    """Import every file of this folder: that is where the built-in ones register themselves."""
+    """Import every file of this folder: the built-in objectives register themselves there."""
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
         importlib.import_module(f"{__package__}.{module.name}")
 
 
-algorithms: Registry[Objective] = Registry("objective", _load)
-corrections: Registry[CorrectionFunction] = Registry("importance correction", _load)
+algorithms: Registry[Objective] = Registry("objective", _load, OBJECTIVE)
+corrections: Registry[CorrectionFunction] = Registry("importance correction", _load, IMPORTANCE)
 
 register = algorithms.register
 register_correction = corrections.register

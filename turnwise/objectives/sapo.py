@@ -1,4 +1,4 @@
-"""SAPO: a smooth gate in place of the hard clip. Gradients fade with the distance of the ratio from 1 instead of stopping."""
+"""SAPO: a smooth gate instead of the hard clip. Gradients fade with the distance of the ratio from 1 instead of stopping."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from turnwise.objectives.tokens import Tokens
 def sapo(
     tokens: Tokens,
     *,
-    tau_positive: Annotated[float, Help("sharpness of the gate where the advantage is positive", low=1e-3)] = 1.0,
-    tau_negative: Annotated[float, Help("sharpness where it is not; larger forgets faster", low=1e-3)] = 1.05,
+    tau_positive: Annotated[float, Help("sharpness of the gate if the advantage is positive", low=1e-3)] = 1.0,
+    tau_negative: Annotated[float, Help("sharpness otherwise; larger values fade faster", low=1e-3)] = 1.05,
 ) -> TokenLoss:
     """A sigmoid gate on the ratio instead of a clip: full gradient at ratio 1, fading smoothly on both sides."""
     tau = torch.full_like(tokens.advantage, tau_negative).masked_fill(tokens.advantage > 0, tau_positive)

@@ -1,10 +1,10 @@
-"""The tokens that a loss is made of: flat columns, one entry a sampled token, no padding and no [batch, time] grid.
+"""The tokens of a loss: flat columns with one entry per sampled token, without padding or a [batch, time] grid.
 
-A batch of turns has ragged lengths, and every way to normalise a loss over it is a choice of one weight a token. Those weights are
+A batch of turns has ragged lengths, and every way to normalise a loss over it is a choice of one weight per token. These weights are
 data here: `token_weights` computes them once from the whole batch of an optimiser step, and the loss of any part of the batch is the
 plain sum of weight × token loss. Parts add up, so neither the number of micro-batches nor the number of machines can change a gradient.
 
-A token whose weight is 0 is left out of everything: loss, means over a turn, metrics. What its other columns hold does not matter.
+A token with weight 0 is excluded from everything: loss, means over a turn, metrics. Its other columns do not matter.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class Tokens:
     """One micro-batch of sampled tokens as columns of equal length.
 
     logprob         log-probability under the policy that is being trained, with gradient
-    old_logprob     the same under the policy that the ratio is anchored on (the learner's weights before the first update)
+    old_logprob     the same under the old policy of the ratio (the learner's weights before the first update)
     advantage       credit of the token's turn
     turn            id of the token's turn, unique over the whole batch: 0, 1, 2 …
     trajectory      id of the token's trajectory: 0, 1, 2 …
-    weight          what `token_weights` gave for the whole batch; 0 leaves the token out
+    weight          from `token_weights` of the whole batch; 0 excludes the token
     engine_logprob  what the engine reported when it sampled the token
     ref_logprob     log-probability under the frozen reference
     entropy         entropy of the distribution that the token was drawn from, under the current policy, with gradient
-    extra           further columns for objectives of your own (a clip scale a turn, a teacher's log-probability, a span mask …)
+    extra           further columns for your own objectives (a clip scale per turn, a teacher's log-probability, a span mask …)
 
-    Three numbers describe the whole batch, and stay the same in each of its parts: `batch_tokens`, the tokens with a weight (metrics
-    are means over them), and `turns` and `trajectories`, the number of ids. Where not given they are taken from the columns.
+    Three numbers describe the whole batch, and are the same in each of its parts: `batch_tokens`, the tokens with a weight (metrics
+    are means over them), and `turns` and `trajectories`, the number of ids. By default they are computed from the columns.
     """
 
     logprob: Tensor
@@ -61,18 +61,18 @@ class Tokens:
 
     def __post_init__(self) -> None:
         if clash := set(self.extra) & {f.name for f in fields(self)}:
-            raise TurnwiseError(f"tokens: extra column {min(clash)!r} has the name of a column of its own; choose another name")
+            raise TurnwiseError(f"tokens: extra column {min(clash)!r} has the name of a built-in column; choose another name")
         for name, column in self.columns().items():
             if column.shape != self.logprob.shape or column.dim() != 1:
                 raise TurnwiseError(
                     f"tokens: column {name} has shape {tuple(column.shape)} where logprob has {tuple(self.logprob.shape)}; "
-                    "every column is flat, with one entry a token"
+                    "every column is flat, with one entry per token"
                 )
         for name, count in (("turn", "turns"), ("trajectory", "trajectories")):
             ids = getattr(self, name)
             if ids.dtype not in (torch.int64, torch.int32):
                 raise TurnwiseError(f"tokens: column {name} holds ids and must be int64 or int32, not {ids.dtype}")
-            if getattr(self, count) is None:  # reads the device once; a learner that knows its batch gives the numbers
+            if getattr(self, count) is None:  # reads the device once; a learner that knows its batch passes the numbers
                 object.__setattr__(self, count, int(ids.max()) + 1 if len(ids) else 0)
         if self.batch_tokens is None:
             object.__setattr__(self, "batch_tokens", (self.weight != 0).sum())
@@ -86,12 +86,12 @@ class Tokens:
         return {name: column for name, column in {**own, **self.extra}.items() if column is not None}
 
     def take(self, which: Any) -> Tokens:
-        """A part of the batch: positions, a slice or a boolean mask. What describes the whole batch goes along."""
+        """A part of the batch: positions, a slice or a boolean mask. The numbers that describe the whole batch are kept."""
         new = {name: column[which] for name, column in self.columns().items() if name not in self.extra}
         return replace(self, **new, extra={name: column[which] for name, column in self.extra.items()})
 
     def prepared(self) -> Tokens:
-        """The same tokens ready for arithmetic: at least float32, no gradient into data, left-out tokens replaced by zeros."""
+        """The same tokens ready for arithmetic: at least float32, no gradient into data, excluded tokens replaced by zeros."""
         real, kept = torch.promote_types(self.logprob.dtype, torch.float32), self.kept
 
         def clean(column: Tensor, learned: bool = False) -> Tensor:
@@ -114,7 +114,7 @@ class Tokens:
 
     @property
     def ratio(self) -> Tensor:
-        """New over old probability, a token."""
+        """New over old probability, per token."""
         return ratio_of(self.log_ratio)
 
     def sum_over(self, level: Level, values: Tensor) -> Tensor:
@@ -137,10 +137,10 @@ class Tokens:
         return total / (count.clamp(min=1) if isinstance(count, Tensor) else max(count or 0, 1))
 
     def need(self, name: str, why: str) -> Tensor:
-        """An optional column, or an error that says who needs it."""
+        """An optional column, or an error that says what needs it."""
         column = self.columns().get(name)
         if column is None:
-            raise TurnwiseError(f"tokens have no column {name}, and {why} needs it: give it, or switch that part of the loss off")
+            raise TurnwiseError(f"tokens have no column {name}, and {why} needs it: provide it, or turn that part of the loss off")
         return column
 
 
@@ -152,13 +152,13 @@ def ratio_of(log_ratio: Tensor, high: float = MAX_LOG_RATIO) -> Tensor:
 def token_weights(
     turn: Any, trajectory: Any, how: str = "token", constant: float | None = None, mask: Any = None, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """One weight a token, from the ids of the WHOLE batch of an optimiser step (numpy or torch; any whole numbers).
+    """One weight per token, from the ids of the WHOLE batch of an optimiser step (numpy or torch; any integers).
 
-    "token"            1 / tokens of the batch: every token counts the same
-    "turn"             1 / (turns × tokens of the turn): every turn counts the same
-    "trajectory"       1 / (trajectories × tokens of the trajectory): every trajectory counts the same
+    "token"            1 / tokens of the batch: every token has the same weight
+    "turn"             1 / (turns × tokens of the turn): every turn has the same weight
+    "trajectory"       1 / (trajectories × tokens of the trajectory): every trajectory has the same weight
     "trajectory_turn"  1 / (trajectories × turns of the trajectory × tokens of the turn): nested means
-    "turn_sum"         1 / (turns × constant): token losses are summed, so long responses weigh more; constant 1 unless given
+    "turn_sum"         1 / (turns × constant): token losses are summed, so long responses weigh more; constant 1 by default
     "trajectory_sum"   1 / (trajectories × constant)
 
     `mask` is true for tokens that count; the others get weight 0, and turns and trajectories that lose all tokens are not counted.
@@ -166,11 +166,11 @@ def token_weights(
     if how not in AGGREGATIONS:
         raise unknown_name("aggregation", how, AGGREGATIONS)
     if constant is not None and (not how.endswith("_sum") or not constant > 0):
-        raise TurnwiseError(f"aggregation {how!r}: constant must be a positive number and goes with turn_sum or trajectory_sum only")
+        raise TurnwiseError(f"aggregation {how!r}: constant must be a positive number and applies to turn_sum and trajectory_sum only")
     turn_ids, trajectory_ids = torch.as_tensor(turn), torch.as_tensor(trajectory)
     kept = torch.ones_like(turn_ids, dtype=torch.bool) if mask is None else torch.as_tensor(mask, device=turn_ids.device).bool()
     if not turn_ids.shape == trajectory_ids.shape == kept.shape or turn_ids.dim() != 1:
-        raise TurnwiseError("token weights: turn, trajectory and mask are flat and of equal length, one entry a token")
+        raise TurnwiseError("token weights: turn, trajectory and mask must be flat and of equal length, one entry per token")
     weights = torch.zeros(turn_ids.shape, dtype=dtype, device=turn_ids.device)
     if kept.any():
         weights[kept] = (1 / _tokens_that_share(turn_ids[kept], trajectory_ids[kept], how, constant or 1.0)).to(dtype)
@@ -201,10 +201,10 @@ def _tokens_that_share(turn: Tensor, trajectory: Tensor, how: str, constant: flo
 
 
 def check_split(parts: Sequence[Any], level: Level) -> None:
-    """Raises where an id occurs in two parts. `parts` are the turn (or trajectory) ids of each micro-batch.
+    """Raises an error if an id occurs in two parts. `parts` are the turn (or trajectory) ids of each micro-batch.
 
-    Losses that average over a turn or a trajectory need it whole: `Loss.level` says which. A learner calls this once a batch.
-    At level "token" every split is good.
+    Losses that average over a turn or a trajectory need all of it: `Loss.level` says which. A learner calls this once per batch.
+    At level "token" every split is valid.
     """
     if level == "token":
         return
@@ -214,5 +214,5 @@ def check_split(parts: Sequence[Any], level: Level) -> None:
             if owner.setdefault(item, number) != number:
                 raise TurnwiseError(
                     f"{level} {item} is split over micro-batches {owner[item]} and {number}, but this loss averages over whole {level} "
-                    f"spans: cut the batch at {level} borders, or choose a finer level"
+                    f"spans: cut the batch at {level} boundaries, or choose a finer level"
                 )

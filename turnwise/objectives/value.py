@@ -1,7 +1,7 @@
-"""The critic's loss: squared error of value and return, clipped around the old value as PPO does it.
+"""The critic's loss: squared error of value and return, clipped around the old value as in PPO.
 
-One entry a predicted value: a token's, or a turn's for critics that value turns. `weight` is made by `token_weights` from the whole
-batch, so parts add up here as well.
+There is one entry per predicted value: per token, or per turn for critics that value turns. `weight` comes from `token_weights` of the
+whole batch, so parts add up here as well.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def value_loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Half the weighted squared error, the larger of clipped and unclipped; `eps_v` None does not clip.
 
-    `batch_size` is the number of entries with a weight in the whole batch; needed where this is only a part of it.
+    `batch_size` is the number of entries with a weight in the whole batch; needed if this is only a part of it.
     """
     if not value.shape == old_value.shape == target.shape == weight.shape:
-        raise TurnwiseError("value loss: value, old_value, target and weight have equal shapes")
+        raise TurnwiseError("value loss: value, old_value, target and weight must have equal shapes")
     if eps_v is not None and not eps_v > 0:
-        raise TurnwiseError(f"value loss: eps_v is a positive number or none, not {eps_v!r}")
+        raise TurnwiseError(f"value loss: eps_v must be a positive number or none, not {eps_v!r}")
     real, kept = torch.promote_types(value.dtype, torch.float32), weight != 0
     new, old, goal = (torch.where(kept, x.to(real), 0.0) for x in (value, old_value.detach(), target.detach()))
     error = (new - goal).square()
@@ -41,7 +41,7 @@ def value_loss(
     loss = (weight.detach().to(real) * error).sum() / 2
     count = kept.sum() if batch_size is None else torch.as_tensor(batch_size, device=value.device)
 
-    def mean(x: Tensor) -> Tensor:  # in 64 bits: variances are made of these, as differences of large numbers
+    def mean(x: Tensor) -> Tensor:  # in 64 bits: variances are differences of these large numbers
         return torch.where(kept, x.detach().double(), 0.0).sum() / count.clamp(min=1)
 
     residual = goal - new
@@ -58,8 +58,8 @@ def value_loss(
 
 
 def explained_variance(metrics: Mapping[str, float]) -> float:
-    """1 − Var(target − value) / Var(target), from the added-up metrics of all parts; 0 where the targets do not vary by more than their
-    own rounding (they are 32-bit numbers: about 1e-7 of their size)."""
+    """1 − Var(target − value) / Var(target), from the summed metrics of all parts; 0 if the targets vary by no more than their own
+    rounding (they are 32-bit numbers: about 1e-7 of their magnitude)."""
     square = float(metrics["value_target_squared"])
     spread = square - float(metrics["value_target"]) ** 2
     rest = float(metrics["value_residual_squared"]) - float(metrics["value_residual"]) ** 2

@@ -175,7 +175,7 @@ class Batch:
         r = self.columns
         if r is None:
             return None
-        shared, entry = credit.shared_options(self._algorithm, self._options), credit.algorithms[EXPLAINED]
+        shared, entry = credit.explaining(self._algorithm, self._options), credit.algorithms[EXPLAINED]
         try:
             options = entry.bind(shared, credit.algorithms.kind)
         except TurnwiseError:  # another algorithm may mean something else by the same name

@@ -1,7 +1,7 @@
-"""Retrieval: passages for a query, behind one small interface, whatever finds them.
+"""Retrieval: passages for a query, behind one small interface.
 
-A room of its own because an environment must not wait for torch to load in a worker: the retriever that needs a model imports it
-where it is used, and the others (BM25, a server elsewhere) never do. `turnwise.envs.search` is built on it.
+It is a separate package because an environment must not wait for torch to load in a worker: the retriever that needs a model imports torch
+where it is used, and the others (BM25, a remote server) never do. `turnwise.envs.search` is built on it.
 """
 
 from turnwise.retrieval.base import Hit, Passage, Retriever

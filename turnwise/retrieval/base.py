@@ -1,4 +1,4 @@
-"""What crosses the border of a retriever: passages, hits, and the one method that every retriever has."""
+"""The interface of a retriever: passages, hits, and the one method that every retriever has."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A piece of text with the title of what it comes from. `id` is the corpus's own name for it."""
+    """A piece of text with the title of its source. `id` is its name in the corpus."""
 
     id: str
     title: str
@@ -17,7 +17,7 @@ class Passage:
 
     @property
     def contents(self) -> str:
-        """Title and text in the form that retrieval servers of this field exchange: the title in quotes on a line of its own."""
+        """Title and text in the form that retrieval servers of this field exchange: the title in quotes on a separate line."""
         return f'"{self.title}"\n{self.text}'
 
 
@@ -29,7 +29,7 @@ class Hit(NamedTuple):
 
 
 class Retriever(Protocol):
-    """Finds passages. The answer has one list a query, best first, at most `topk` long; equal scores stand in the corpus's order."""
+    """Finds passages. The answer has one list per query, best first, at most `topk` long; equal scores are in corpus order."""
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]: ...
 
@@ -37,7 +37,7 @@ class Retriever(Protocol):
 
 
 def passage_of_contents(name: str, contents: str) -> Passage:
-    """The inverse of `Passage.contents`; a title without quotes is taken as it stands."""
+    """The inverse of `Passage.contents`; a title without quotes is kept unchanged."""
     title, _, text = contents.partition("\n")
     if len(title) >= 2 and title[0] == title[-1] == '"':
         title = title[1:-1]

@@ -1,7 +1,7 @@
-"""BM25 in this process, with bm25s: the index is built once, kept on the disk, and memory-mapped by every process that uses it.
+"""In-process BM25 with bm25s: the index is built once, stored on disk, and memory-mapped by every process that uses it.
 
-Scores are Lucene's form of BM25 (the titles belong to the text). Ranking is ours: by score, then by place in the corpus, so that equal
-scores never depend on a library's way of sorting; a passage that shares no word with the query is no hit.
+Scores are Lucene's form of BM25 (titles are part of the text). Ranking is our own: by score, then by position in the corpus, so that equal
+scores never depend on a library's sorting; a passage that shares no word with the query is not a hit.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from turnwise.retrieval.corpus import Corpus
 from turnwise.retrieval.words import query_words, words_of
 from turnwise.util.errors import MissingExtra, TurnwiseError
 
-FORM = "1"  # of the index on the disk: changes with `words_of`
+FORM = "1"  # of the index on disk: changes with `words_of`
 
 
 class Bm25:
-    """Finds passages by their words. `k1` and `b` are BM25's own: how soon repeated words count no more, how much length matters."""
+    """Finds passages by their words. `k1` and `b` are BM25's parameters: how quickly repeated words saturate, and how much length
+    matters."""
 
     def __init__(self, corpus: Corpus, k1: float = 0.9, b: float = 0.4):
         try:
@@ -30,13 +31,13 @@ class Bm25:
         except ImportError:
             raise MissingExtra("the bm25 retriever", "search") from None
         if not (0 <= k1 < 1e6 and 0 <= b <= 1):
-            raise TurnwiseError(f"bm25: k1 is 0 or more and b between 0 and 1, not k1={k1}, b={b}")
+            raise TurnwiseError(f"bm25: k1 must be 0 or more and b between 0 and 1, not k1={k1}, b={b}")
         self.corpus = corpus
         self._bm25s, self._k1, self._b = bm25s, k1, b
         key = key_of(corpus.key, FORM, bm25s.__version__, f"{k1:.9g}", f"{b:.9g}")
         folder = build_once(cache_folder() / "bm25" / key, self._build)
         self._index: Any = bm25s.BM25.load(str(folder), mmap=True, load_corpus=False, show_progress=False)
-        self._index.backend = "numpy"  # one way of adding up, whatever else is installed
+        self._index.backend = "numpy"  # the same summation, whatever else is installed
         for name in ("data", "indices", "indptr"):  # still mapped, without the cost of the memmap class at every slice
             self._index.scores[name] = np.asarray(self._index.scores[name])
 
@@ -67,7 +68,7 @@ class Bm25:
 
 
 def best(scores: np.ndarray[Any, Any], topk: int) -> list[int]:
-    """The places of the highest scores, best first; equal ones in the order of their places."""
+    """The positions of the highest scores, best first; equal scores in the order of their positions."""
     if topk < len(scores):
         least = np.partition(scores, len(scores) - topk)[len(scores) - topk]
         above = np.flatnonzero(scores > least)

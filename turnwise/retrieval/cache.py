@@ -1,7 +1,7 @@
-"""What is computed once and kept on the disk: unpacked corpora, word indices, embeddings.
+"""The on-disk cache of unpacked corpora, word indices and embeddings.
 
-Everything lies below `$TURNWISE_CACHE` (default `~/.cache/turnwise`) and may be deleted at any time. Many processes may ask for the same
-thing at once: one builds it, under a lock, and the others wait; a folder appears whole or not at all.
+Everything is under `$TURNWISE_CACHE` (default `~/.cache/turnwise`) and may be deleted at any time. If many processes ask for the same entry
+at once, one builds it under a lock and the others wait. Folders are created atomically.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from turnwise.util.files import folder_beside
 
 try:
     import fcntl
-except ImportError:  # no such locks on this system: processes that start together may build the same thing twice
+except ImportError:  # no such locks on this system: concurrent processes may build the same entry twice
     fcntl = None  # type: ignore[assignment]
 
 
 def cache_folder() -> Path:
-    """Where retrieval keeps what it has built."""
+    """The folder of the retrieval cache."""
     base = os.environ.get("TURNWISE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "turnwise"
     return Path(base).expanduser() / "retrieval"
 
 
 def file_key(path: Path) -> str:
-    """A name for this version of a file: another size or time of change is another file."""
+    """A name for this version of a file: a different size or modification time is a different file."""
     found = path.stat()
     return key_of(str(path.resolve()), str(found.st_size), str(found.st_mtime_ns))
 
@@ -54,7 +54,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def build_once(folder: Path, build: Callable[[Path], None]) -> Path:
-    """The folder, made by `build` in a temporary place beside it where it does not exist yet."""
+    """The folder; if it does not exist, `build` creates it in a temporary folder next to it first."""
     if folder.is_dir():
         return folder
     with locked(folder):
@@ -65,7 +65,7 @@ def build_once(folder: Path, build: Callable[[Path], None]) -> Path:
             build(temporary)
             temporary.rename(folder)
         except OSError as error:
-            raise TurnwiseError(f"{folder}: cannot be written ({error.strerror}). Set TURNWISE_CACHE to a folder with more room") from None
+            raise TurnwiseError(f"{folder}: cannot be written ({error.strerror}). Set TURNWISE_CACHE to a folder with more space") from None
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     return folder

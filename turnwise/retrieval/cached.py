@@ -1,4 +1,4 @@
-"""A bounded memory of what was found: the attempts of a group ask much the same things."""
+"""A bounded cache of answers: the attempts of a group often send the same queries."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from turnwise.util.errors import TurnwiseError
 
 
 class Cached:
-    """A retriever that remembers the last `size` answers. Any number of threads may use it as far as the retriever allows that."""
+    """A retriever that caches the last `size` answers. It is thread-safe if the wrapped retriever is."""
 
     def __init__(self, retriever: Retriever, size: int = 10_000):
         if size < 0:
-            raise TurnwiseError(f"the number of answers to remember must not be negative, got {size}")
+            raise TurnwiseError(f"the number of cached answers must not be negative, got {size}")
         self.retriever, self.size = retriever, size
         self.hits, self.misses = 0, 0
         self._known: OrderedDict[tuple[str, int], list[Hit]] = OrderedDict()

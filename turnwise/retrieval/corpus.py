@@ -1,8 +1,8 @@
-"""A corpus of passages in a file of lines, of any size: read where it lies, one passage at a time.
+"""A corpus of passages in a file of lines, of any size, read in place, one passage at a time.
 
-Read are JSON lines with `title` and `text`, or with `contents` (the title on the first line), and tables with tabs whose columns are id,
-text and title; each also packed with xz, gzip or bzip2. A first look writes where every line begins (and the unpacked lines of a packed
-file) into the cache; after that a passage is a slice of a memory-mapped file, which processes share.
+Supported formats are JSON lines with `title` and `text`, or with `contents` (the title on the first line), and tab-separated tables with
+the columns id, text and title; each also compressed with xz, gzip or bzip2. The first use writes the offset of every line (and the
+unpacked lines of a compressed file) into the cache; after that a passage is a slice of a memory-mapped file, which processes share.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ OFFSETS, LINES = "offsets.npy", "lines"
 
 
 class Corpus:
-    """The passages of a file, by their place in it."""
+    """The passages of a file, by their position."""
 
     def __init__(self, path: str | Path):
         self.path = Path(path).expanduser()
         if not self.path.is_file():
-            raise TurnwiseError(f"{self.path}: there is no such corpus file. Expected JSON lines with title and text, or contents")
+            raise TurnwiseError(f"{self.path}: no such corpus file. Expected JSON lines with title and text, or contents")
         self.form = form_of(self.path)
         self.key = file_key(self.path)
         folder = build_once(cache_folder() / "corpora" / self.key, self._look)
@@ -43,7 +43,7 @@ class Corpus:
             self._lines = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def _look(self, folder: Path) -> None:
-        """Write where the lines begin; where the file is packed, the lines too."""
+        """Write the line offsets and, for a compressed file, the lines too."""
         offsets, place = array("q"), 0
         packed = self.path.suffix in PACKED
         with (folder / LINES if packed else Path(os.devnull)).open("wb") as copy:
@@ -78,15 +78,15 @@ class Corpus:
                 return passage_of_contents(name, record["contents"])
             return Passage(name, " ".join(str(record.get("title", "")).split()), str(record["text"]))
         except (ValueError, KeyError, TypeError, AttributeError, csv.Error) as error:
-            wanted = "id, text and title between tabs" if self.form == ".tsv" else 'a JSON object with "text" or "contents"'
+            wanted = "id, text and title separated by tabs" if self.form == ".tsv" else 'a JSON object with "text" or "contents"'
             raise TurnwiseError(f"{self.path}, passage {place}: expected {wanted} ({type(error).__name__}: {error})") from None
 
 
 def form_of(path: Path) -> str:
-    """`.jsonl` or `.tsv`, whatever the file is packed with."""
+    """`.jsonl` or `.tsv`, whatever the compression."""
     plain = path.with_suffix("") if path.suffix in PACKED else path
     if plain.suffix not in FORMS:
-        raise TurnwiseError(f"{path}: a corpus is a .jsonl or .tsv file, also packed ({', '.join(PACKED)})")
+        raise TurnwiseError(f"{path}: a corpus is a .jsonl or .tsv file, optionally compressed ({', '.join(PACKED)})")
     return plain.suffix
 
 

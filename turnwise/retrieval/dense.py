@@ -1,8 +1,8 @@
-"""Dense retrieval: passages and queries as vectors of one model, compared exactly by their inner products.
+"""Dense retrieval: passages and queries as vectors of one model, compared exactly by inner product.
 
-The passages are encoded once, a shard at a time, into memory-mapped files; a build that was interrupted goes on where it stopped. A
-search reads the shards in blocks, so memory stays small whatever the corpus. Where FAISS is installed it can hold the vectors instead, or
-bring an index that somebody else has built.
+The passages are encoded once, one shard at a time, into memory-mapped files; an interrupted build continues where it stopped. A search
+reads the shards in blocks, so memory stays small for any corpus. If FAISS is installed, it can hold the vectors instead, or load an
+existing index.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from turnwise.retrieval.corpus import Corpus
 from turnwise.util.errors import MissingExtra, TurnwiseError
 from turnwise.util.files import write_atomically
 
-SHARD = 50_000  # passages a file
-BLOCK = 16_384  # vectors that a search holds at once
+SHARD = 50_000  # passages per file
+BLOCK = 16_384  # vectors in memory during a search
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class Dense:
-    """Finds passages by meaning. `model`: a sentence-transformers folder or name. `query_prefix`, `passage_prefix`: what the model wants
-    before its texts ("query: " and "passage: " for E5). `index`: "numpy", "faiss", or the path of a FAISS index of this corpus.
+    """Finds passages by meaning. `model`: a sentence-transformers folder or name. `query_prefix`, `passage_prefix`: the prefixes that
+    the model expects ("query: " and "passage: " for E5). `index`: "numpy", "faiss", or the path of a FAISS index of this corpus.
     `batch`: passages encoded at once. `max_length`: in tokens, none: the model's own. `device`: auto takes a GPU if there is one."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Dense:
                     self._faiss.add(np.ascontiguousarray(shard[start : start + BLOCK]))
 
     def _shard(self, number: int) -> Floats:
-        """One file of vectors, encoded where it is not there yet."""
+        """One file of vectors, encoded if it does not exist yet."""
         path = self.folder / f"{number:05d}.npy"
         start, end = number * SHARD, min((number + 1) * SHARD, len(self.corpus))
         if not path.is_file():
@@ -87,7 +87,7 @@ class Dense:
 
     def _with_faiss(self, vectors: Floats, topk: int) -> tuple[Any, Any]:
         scores, places = self._faiss.search(vectors, topk)
-        order = np.lexsort((places, -scores), axis=1)  # FAISS leaves the order of equal scores open
+        order = np.lexsort((places, -scores), axis=1)  # FAISS does not define the order of equal scores
         return np.take_along_axis(scores, order, 1), np.take_along_axis(places, order, 1)
 
     def _with_numpy(self, vectors: Floats, topk: int) -> tuple[Any, Any]:
@@ -105,13 +105,13 @@ class Dense:
 
 
 def _merge(scores: Floats, places: Any, topk: int) -> tuple[Floats, Any]:
-    """The best of what was found so far. Columns stand in the order of the places within each part, which settles equal scores."""
+    """The best hits so far. Columns are in the order of the positions within each part, which decides equal scores."""
     kept = np.array([best(row, topk) for row in scores])
     return np.take_along_axis(scores, kept, 1), np.take_along_axis(places, kept, 1)
 
 
 def _model_key(folder: Path) -> str:
-    """A name for this version of a model: its files that bear on the vectors."""
+    """A name for this version of a model: the files that affect the vectors."""
     files = sorted(path for path in folder.rglob("*") if path.suffix in (".json", ".safetensors", ".bin", ".txt", ".model"))
     return key_of(*(f"{path.relative_to(folder)} {file_key(path)}" for path in files))
 
@@ -126,7 +126,7 @@ def _faiss() -> Any:
 
 def _read_faiss(path: str, passages: int, width: int) -> Any:
     if not Path(path).expanduser().is_file():
-        raise TurnwiseError(f"dense retriever: index is 'numpy', 'faiss' or the path of a FAISS index, and {path!r} is no file")
+        raise TurnwiseError(f"dense retriever: index must be 'numpy', 'faiss' or the path of a FAISS index, and {path!r} is not a file")
     library = _faiss()
     index = library.read_index(str(Path(path).expanduser()), library.IO_FLAG_MMAP)
     if (index.ntotal, index.d) != (passages, width):

@@ -1,8 +1,8 @@
-"""Texts as vectors: any sentence-transformers model, with transformers and torch alone.
+"""Texts as vectors: any sentence-transformers model, using only transformers and torch.
 
-Such a model is a folder: a transformer, and in `modules.json` what follows it (pooling, perhaps a dense layer, perhaps normalisation). A
-folder without `modules.json` is a plain transformer, pooled by the mean. Other kinds of modules are refused by name: vectors that are
-slightly wrong would never be noticed.
+Such a model is a folder with a transformer, and `modules.json` lists what follows it (pooling, optionally a dense layer and normalisation).
+A folder without `modules.json` is a plain transformer with mean pooling. Other kinds of modules are rejected by name, because slightly
+wrong vectors would go unnoticed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Encoder:
         return dense_layer(folder, self.device)
 
     def encode(self, texts: Sequence[str], batch: int = 64) -> Floats:
-        """One row a text. Long texts are cut at `max_length` tokens. Texts of about equal length share a batch."""
+        """One row per text. Long texts are truncated to `max_length` tokens. Texts of similar length share a batch."""
         order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
         rows: Floats | None = None
         for start in range(0, len(order), batch):
@@ -73,7 +73,7 @@ class Encoder:
 
     def _vectors(self, texts: list[str]) -> Floats:
         lengths: dict[str, Any] = {"padding": True, "truncation": True, "max_length": self.max_length, "return_tensors": "pt"}
-        tokens = self._tokenizer(texts, split_special_tokens=True, **lengths).to(self.device)  # "[SEP]" in a passage is a word
+        tokens = self._tokenizer(texts, split_special_tokens=True, **lengths).to(self.device)  # "[SEP]" in a passage is plain text
         vectors = self._pooled(dict(tokens))
         for step in self._steps:
             vectors = step(vectors)
@@ -81,7 +81,7 @@ class Encoder:
         return found
 
     def _pooled(self, tokens: dict[str, torch.Tensor]) -> torch.Tensor:
-        """One vector a row. Rows whose length gives them other rotary frequencies than their neighbours have run apart from these."""
+        """One vector per row. Rows with different rotary frequencies, because of their length, run separately."""
         mask = tokens["attention_mask"]
         if not self._stretching:
             return self._pool(self._model(**tokens).last_hidden_state, mask)
@@ -104,8 +104,10 @@ def _folder(model: str) -> Path:
 
     try:
         return Path(snapshot_download(model, ignore_patterns=["*.onnx", "*.h5", "*.ot", "*.msgpack", "onnx/*", "openvino/*"]))
-    except Exception as error:  # no network, no such name, no access: all the same to the caller
-        raise TurnwiseError(f"encoder {model!r}: neither a folder here nor a model that can be fetched ({type(error).__name__})") from None
+    except Exception as error:  # no network, no such name, no access: the same for the caller
+        raise TurnwiseError(
+            f"encoder {model!r}: neither a local folder nor a model that can be downloaded ({type(error).__name__})"
+        ) from None
 
 
 def _modules(folder: Path) -> list[tuple[str, str]]:
@@ -115,7 +117,7 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
     kinds = [kind for kind, _ in found]
     fitting = kinds[:2] in (["transformer", "pooling"], ["transformer"]) and set(kinds[2:]) <= {"dense", "normalize"}
     if not fitting:
-        raise TurnwiseError(f"{folder / 'modules.json'}: modules {kinds} are not known; read are transformer, pooling, dense and normalize")
+        raise TurnwiseError(f"{folder / 'modules.json'}: unknown modules {kinds}; supported are transformer, pooling, dense and normalize")
     return found
 
 
@@ -137,7 +139,7 @@ def _mean(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def _cls(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    first = mask.argmax(1)  # not 0 where the padding stands on the left
+    first = mask.argmax(1)  # not 0 with padding on the left
     return hidden[torch.arange(len(hidden), device=hidden.device), first]
 
 
@@ -156,7 +158,7 @@ def _mean_sqrt(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return (hidden * weight).sum(1) / weight.sum(1).clamp(min=1e-9).sqrt()
 
 
-POOLINGS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {  # in the order in which several are put together
+POOLINGS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {  # in the order in which they are concatenated
     "cls": _cls,
     "max": lambda hidden, mask: hidden.masked_fill(mask[..., None] == 0, -1e9).max(1).values,
     "mean": lambda hidden, mask: _mean(hidden, mask[..., None].float()),
@@ -175,7 +177,7 @@ FLAGS = {
 
 
 def pooling(config: dict[str, Any]) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """How one vector is made of a text's tokens, as the model's pooling config says it: by one name, or by a flag for each way."""
+    """The pooling modes in the model's pooling config: one name, or one flag per mode."""
     named = config.get("pooling_mode")
     modes = [named] if isinstance(named, str) else list(named or [mode for flag, mode in FLAGS.items() if config.get(flag)])
     for mode in modes:
@@ -195,7 +197,7 @@ def dense_layer(folder: Path, device: str) -> Step:
     if name not in activations:
         raise unknown_name(f"activation of {folder}:", name, activations)
     if not (folder / "model.safetensors").is_file():
-        raise TurnwiseError(f"{folder}: the layer's weights are expected in model.safetensors")
+        raise TurnwiseError(f"{folder}: the layer's weights must be in model.safetensors")
     weights = {key: value.to(device, torch.float32) for key, value in load_file(folder / "model.safetensors").items()}
     act = activations[name]
     return lambda vectors: act(torch.nn.functional.linear(vectors, weights["linear.weight"], weights.get("linear.bias")))

@@ -1,6 +1,6 @@
 """Retrievers by name: `"bm25"`, `"dense"`, `"http"`, the address of a server, or a table with a name and that retriever's options.
 
-A retriever is made once a process for the same corpus and options, and shared: a thousand environments hold one index and one memory
+A retriever is created once per process for the same corpus and options, and shared: a thousand environments use one index and one cache
 of answers.
 """
 
@@ -27,7 +27,7 @@ _corpora: dict[Path, Corpus] = {}
 
 
 def make_retriever(kind: str | Mapping[str, Any], corpus: str | Path | None = None, cache: int = 10_000) -> Cached:
-    """A retriever that remembers its last `cache` answers. `corpus` is the file of passages, which a server does not need."""
+    """A retriever that caches its last `cache` answers. `corpus` is the file of passages, which a server does not need."""
     name, options = _read(kind)
     identity = json.dumps([name, options, str(corpus and Path(corpus).resolve()), cache], sort_keys=True, default=str)
     if identity not in _made:
@@ -45,12 +45,12 @@ def make_retriever(kind: str | Mapping[str, Any], corpus: str | Path | None = No
 
 
 def check_kind(kind: str | Mapping[str, Any]) -> None:
-    """An error for a retriever that there is not, without making one: what a recipe misspells is said before anything is played."""
+    """Raise an error for an unknown retriever without creating one, so that a misspelt recipe fails before anything is played."""
     _read(kind)
 
 
 def open_corpus(path: str | Path) -> Corpus:
-    """The corpus in a file, opened once a process."""
+    """The corpus in a file, opened once per process."""
     place = Path(path).expanduser().resolve()
     if place not in _corpora:
         _corpora[place] = Corpus(place)
@@ -63,7 +63,7 @@ def _read(kind: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     elif isinstance(kind, Mapping):
         options = dict(kind)
     else:
-        raise TurnwiseError(f"a retriever is a name or a table with a name and options, not {type(kind).__name__}")
+        raise TurnwiseError(f"a retriever must be a name or a table with a name and options, not {type(kind).__name__}")
     name = options.pop("name", None)
     if name not in KINDS:
         raise unknown_name("retriever", str(name), KINDS)
@@ -74,8 +74,8 @@ def _check(name: str, made_by: Any, options: Mapping[str, Any]) -> None:
     known = {key: p for key, p in inspect.signature(made_by).parameters.items() if key != "corpus"}
     if name == "http" and "key" in options:
         raise TurnwiseError(
-            "the http retriever takes no key, because options are kept and shown with a run: put it into an environment variable and name "
-            'that, as in retriever = { name = "http", url = "…", key_variable = "RETRIEVER_KEY" }'
+            "the http retriever takes no key, because options are stored and shown with a run. Put it in an environment variable and name "
+            'the variable: retriever = { name = "http", url = "…", key_variable = "RETRIEVER_KEY" }'
         )
     for option in options:
         if option not in known:

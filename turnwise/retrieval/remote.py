@@ -1,11 +1,11 @@
-"""A retriever on a running server, by the form that this field uses:
+"""A retriever on a running server, with the protocol that is common in this field:
 
     POST /retrieve  {"queries": ["…"], "topk": 3, "return_scores": true}
     answer          {"result": [[{"document": {"id": "7", "contents": "\"Title\"\\ntext"}, "score": 12.3}, …], …]}
 
-Servers differ in small things, and all of these are read: hits without scores (the bare document), documents with `title` and `text`
-in place of `contents`, documents without an id. What passes (a time-out, a busy or restarting server) is tried again; what does not is
-an error that names the server. An answer is never replaced by an empty one: an agent must not be trained on a server's bad day.
+Servers differ in details, and all of these are accepted: hits without scores (the bare document), documents with `title` and `text`
+instead of `contents`, documents without an id. Transient failures (a timeout, a busy or restarting server) are retried; other failures are
+errors that name the server. A failure is never replaced by an empty answer, because an agent must not be trained on server failures.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ QUERIES_A_REQUEST = 256
 
 
 class Remote:
-    """Asks a retrieval server. `timeout`: seconds for one exchange. `retries`: further tries after one that may pass; `first_wait`: seconds
-    before the first of them, then twice as long each time. `key_variable` names the environment variable whose value is sent as a bearer
-    token; the key itself is no option, because options are kept with a run."""
+    """A client of a retrieval server. `timeout`: seconds per request. `retries`: retries after a transient failure; `first_wait`: seconds
+    before the first retry, doubled each time. `key_variable` names the environment variable whose value is sent as a bearer token; the key
+    itself is not an option, because options are stored with a run."""
 
     def __init__(self, url: str, timeout: float = 60.0, retries: int = 10, first_wait: float = 0.5, key_variable: str = ""):
         if timeout <= 0 or retries < 0 or first_wait < 0:
             raise TurnwiseError(
-                f"retrieval server {redact(url)!r}: timeout is above 0, retries and first_wait are not negative; "
+                f"retrieval server {redact(url)!r}: timeout must be above 0, retries and first_wait must not be negative; "
                 f"got timeout={timeout}, retries={retries}, first_wait={first_wait}"
             )
         key = os.environ.get(key_variable, "").strip() if key_variable else ""
@@ -45,7 +45,7 @@ class Remote:
         self.url = url.rstrip("/").removesuffix(f"/{PATH}")
         self.retries, self.first_wait = retries, first_wait
         self._transport = Transport(self.url, key, timeout)
-        self._chance = random.Random(0)  # waits are spread, so that many clients do not come back at once; nothing else depends on it
+        self._chance = random.Random(0)  # jitter, so that many clients do not retry at once; nothing else depends on it
         self._sleep: Callable[[float], None] = time.sleep
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
@@ -77,10 +77,10 @@ class Remote:
 
 
 def read_answer(answer: Mapping[str, Any], count: int, topk: int) -> list[list[Hit]]:
-    """The hits of a server's answer; a `Failure` that does not pass where it has another form."""
+    """The hits of a server's answer; a permanent `Failure` if it has another form."""
     result = answer.get("result")
     if not isinstance(result, list) or len(result) != count or not all(isinstance(row, list) for row in result):
-        raise Failure(f'an answer whose "result" is not a list of {count} lists, one a query')
+        raise Failure(f'an answer whose "result" is not a list of {count} lists, one per query')
     return [[_hit(entry, rank) for rank, entry in enumerate(row[:topk])] for row in result]
 
 

@@ -1,7 +1,7 @@
-"""Texts as words, for BM25: folded to lower case without accents, whole words, no stemming.
+"""Tokenisation for BM25: lower case without accents, whole words, no stemming.
 
-Stop words stay in the index and are dropped from queries alone, unless a query has nothing else: "The Who" can be found, and "who wrote
-the" costs nothing.
+Stop words stay in the index and are dropped only from queries, unless a query contains nothing else: "The Who" can be found, and "who
+wrote the" is cheap.
 """
 
 from __future__ import annotations
@@ -26,6 +26,6 @@ def words_of(text: str) -> list[str]:
 
 
 def query_words(text: str) -> list[str]:
-    """The words of a query that say something."""
+    """The words of a query without stop words."""
     words = words_of(text)
     return [word for word in words if word not in STOP_WORDS] or words

@@ -263,4 +263,4 @@ def credit_columns(run: Run, iteration: int) -> dict[str, Any]:
 
     batch, own = stored_batch(run, iteration), Config.load(run.folder / CONFIG).credit
     given = credit.credit_of(batch.rollouts) or credit.assign(own.name, batch.rollouts, **own.options)  # earlier runs kept no advantages
-    return {"credit": given.by_turn(batch.rollouts), **credit.explain(batch.rollouts, **credit.shared_options(own.name, own.options))}
+    return {"credit": given.by_turn(batch.rollouts), **credit.explain(batch.rollouts, **credit.explaining(own.name, own.options))}

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,10 @@ from turnwise import credit
 from turnwise.agent import Agent, AgentSettings
 from turnwise.agent.control import neutral_deep
 from turnwise.agent.vision import Vision
-from turnwise.config.options import mistaken
 from turnwise.config.schema import Config
 from turnwise.engines.base import Engine
-from turnwise.envs.locate import CREDIT, is_reference, load_reference
+from turnwise.engines.registry import GIVEN, engines
+from turnwise.engines.registry import make as make_engine
 from turnwise.learn.learner import Learner
 from turnwise.learn.models import choose_device, warn_of_slow_dtype
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
@@ -75,10 +74,7 @@ def read_tools(tools: str | Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, A
 
 def know_credit(config: Config) -> None:
     """Check the recipe's credit and its options; a function of the user's own becomes known under the name that the recipe has for it."""
-    name = config.credit.name
-    if is_reference(name):
-        credit.algorithms.adopt(name, load_reference(name, CREDIT))
-    credit.algorithms[name].bind(config.credit.options, credit.algorithms.kind)
+    credit.algorithms.load(config.credit.name).bind(config.credit.options, credit.algorithms.kind)
 
 
 def build_learner(config: Config, model: Any, vision: Vision | None = None) -> Learner:
@@ -149,19 +145,14 @@ def build_server(config: Config, tokenizer: Any, agent: Agent) -> Engine:
 
 def engine_options(config: Config) -> dict[str, Any]:
     """The recipe's further options of an engine in this process, checked by its signature; precisions become torch's own."""
-    from turnwise.engines.native import NativeEngine
-    from turnwise.engines.transformers import TransformersEngine
-
-    factory: Any = NativeEngine if config.engine.name == "native" else TransformersEngine
-    parameters = signature(factory).parameters
-    known = [name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
-    known = [name for name in known if name not in ("stop_token_ids", "vision")]  # these the run gives
+    entry = engines[config.engine.name]
+    known = {name: option for name, option in entry.options.items() if name not in GIVEN}
     options = dict(config.engine.options)
     for name, value in options.items():
-        if name not in known:
+        if name not in known and not entry.open:
             raise unknown_name(f"option of the {config.engine.name} engine (engine.options):", name, known)
-        if wrong := mistaken(value, parameters[name].annotation):
-            raise TurnwiseError(f"engine.options.{name}: {wrong}")
+        if name in known:
+            options[name] = known[name].check(value, f"engine.options of {config.engine.name}")
         if name in ("dtype", "autocast"):
             if value not in PRECISIONS:
                 raise unknown_name(f"precision (engine.options.{name}):", str(value), PRECISIONS)
@@ -173,16 +164,16 @@ def build_engine(
     config: Config, model: Any, tokenizer: Any, stop_ids: Sequence[int], say: Callable[[str], None], vision: Vision | None = None
 ) -> Engine:
     """The engine that the recipe names; a model that the native engine does not know is served by transformers, with a notice."""
-    own = config.engine
-    longest = config.agent.max_prompt_tokens + own.max_tokens
-    if own.name == "native":
-        from turnwise.engines.native import NativeEngine, supports
+    own, name = config.engine, config.engine.name
+    options = engine_options(config)
+    if name == "native":
+        from turnwise.engines.native import supports
 
         reason = supports(model)
-        if reason is None:
-            return NativeEngine(model, tokenizer, own.max_batch, longest, stop_token_ids=stop_ids, **engine_options(config))
-        say(f"the native engine does not take this model ({reason}): the transformers engine serves it")
-    from turnwise.engines.transformers import TransformersEngine
-
-    options = engine_options(config) if own.name == "transformers" else {}  # options of the native engine mean nothing to another
-    return TransformersEngine(model, tokenizer, own.max_batch, longest, stop_token_ids=stop_ids, vision=vision, **options)
+        if reason is not None:
+            say(f"the native engine does not take this model ({reason}): the transformers engine serves it")
+            name, options = "transformers", {}  # options of the native engine mean nothing to another
+    longest = config.agent.max_prompt_tokens + own.max_tokens
+    given = {"stop_token_ids": stop_ids, "vision": vision}
+    made: Engine = make_engine(engines[name], model, tokenizer, own.max_batch, longest, given=given, options=options)
+    return made

@@ -29,7 +29,7 @@ def read_source(source: str | Path | None, env: str | None, overrides: Mapping[s
     changes: dict[str, Any] = dict(overrides) | ({"env.name": env} if env is not None else {})
     if source is None:
         if changes.get("engine.name") != "openai":
-            raise TurnwiseError("say what to evaluate: a run, a model folder, a recipe, or a server (engine.name=openai)")
+            raise TurnwiseError("nothing to evaluate: give a run, a model folder, a recipe, or a server (engine.name=openai)")
         if env is None and "env.name" not in changes:
             raise TurnwiseError("say which environment the server's model should play (env=…)")
         return Source(Config.load(None, changes))

@@ -36,7 +36,7 @@ def source_config(
 
     if source is None:
         if overrides.get("engine.name") != "openai":
-            raise TurnwiseError("say what to evaluate: a run, a model folder, a recipe, or a server (engine.name=openai)")
+            raise TurnwiseError("nothing to evaluate: give a run, a model folder, a recipe, or a server (engine.name=openai)")
         if given.env is None and given.prompts is None and "env.name" not in overrides:
             raise TurnwiseError("say which environment the server's model should play (env=…)")
         return resolved(None), None

@@ -19,7 +19,7 @@ from turnwise.collect.faults import FaultWatch, spoilt
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.panel import Evaluation, check_disjoint, run_panel
 from turnwise.collect.plan import Gathered, Plan, dynamic, plain
-from turnwise.collect.rewards import Rewards, Term
+from turnwise.collect.rewards import Rewards, find_term
 from turnwise.collect.warmstart import chance_trajectories, demonstrated, expert_trajectories, has_expert, lists_actions
 from turnwise.config.schema import Config
 from turnwise.config.sections import Sft
@@ -29,7 +29,6 @@ from turnwise.data.tasks import Task, TaskSet
 from turnwise.engines.base import Engine, Sampling
 from turnwise.envs import registry
 from turnwise.envs.blame import EnvironmentFault
-from turnwise.envs.locate import REWARD, load_reference
 from turnwise.envs.look import LOOKS, first_look
 from turnwise.envs.pool import Pool
 from turnwise.envs.scripts import Limits
@@ -187,7 +186,7 @@ class System:
     @cached_property
     def rewards(self) -> Rewards:
         """The environment's reward, scaled, and the user's own terms."""
-        terms = [Term(term.name, load_reference(term.function, REWARD), term.weight) for term in self.config.reward]
+        terms = [find_term(term.name, term.function, term.weight, term.options) for term in self.config.reward]
         return Rewards(self.config.env.reward_scale, terms)
 
     def sampling(self, temperature: float | None = None) -> Sampling:
@@ -268,10 +267,9 @@ class System:
         return credit.give(batch, own.name, **own.options)
 
     def diagnose(self, batch: Batch) -> dict[str, Any]:
-        """What the log says of a batch's credit, and of what it offers to step credit, with the recipe's own options."""
+        """What the log says of a batch's credit."""
         own, given = self.config.credit, credit.credit_of(batch.rollouts)
-        found = credit.diagnose(batch.rollouts, **credit.shared_options(own.name, own.options))
-        return found | (credit.sizes(given.values) if given is not None else {})
+        return credit.observe(own.name, own.options, batch.rollouts, () if given is None else given.values)
 
     def _rest_engine(self) -> None:
         """Free the engine's cache on a GPU, where the recipe says so; the next generation takes the memory again."""

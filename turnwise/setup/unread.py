@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turnwise.config.references import code_in
+from turnwise.config.kinds import CONTEXT, CREDIT, ENVIRONMENT, REWARD, TRACKER, Kind
+from turnwise.config.loading import check_reference
+from turnwise.config.references import code_in, is_reference
 from turnwise.config.schema import Config
-from turnwise.envs.locate import CONTEXT, CREDIT, ENVIRONMENT, REWARD, TRACKER, Kind, check_reference, is_reference
-from turnwise.runs.trackers import TRACKERS, make_trackers
+from turnwise.runs.trackers import make_trackers
 
 
 def look_at(config: Config) -> None:
     """An error for code that is not there, is no Python, or is plainly of another kind. Trackers of ours are made, others are not."""
     for reference, kind in named(config):
         check_reference(reference, kind)
-    own = [name for name in config.run.trackers if name in TRACKERS]
+    own = [name for name in config.run.trackers if not is_reference(name)]
     make_trackers(own, {name: config.run.tracker_options.get(name, {}) for name in own})
 
 
@@ -22,7 +23,7 @@ def named(config: Config) -> Iterator[tuple[str, Kind]]:
     """The code that a recipe names where it is told what kind of thing that is."""
     parts = [(config.env.name, ENVIRONMENT), (config.agent.context, CONTEXT), (config.credit.name, CREDIT)]
     parts += [(term.function, REWARD) for term in config.reward]
-    parts += [(name, TRACKER) for name in config.run.trackers if name not in TRACKERS]
+    parts += [(name, TRACKER) for name in config.run.trackers]
     return ((name, kind) for name, kind in parts if is_reference(name))
 
 

@@ -12,7 +12,8 @@ A template gets these variables; one that is not listed is an error that names t
     native_tools   whether the model's chat template has told it of the tools already
     tools          the tools, as JSON texts (prompt `tool`)
 
-A template of your own is a file anywhere, named by its path. It runs in a sandbox: it can read its variables and nothing else.
+A template of your own is a file anywhere, named by its path, or a text in Python code, named as `path/to/file.py:NAME` or
+`package.module:NAME`. It runs in a sandbox: it can read its variables and nothing else.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from jinja2 import StrictUndefined, Template, TemplateError, TemplateSyntaxError
 from jinja2.runtime import new_context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from turnwise.config.loading import load_text
+from turnwise.config.references import is_reference, parse
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 FOLDER = Path(__file__).parent
@@ -62,10 +65,10 @@ class View:
 class PromptTemplate:
     """One template file, compiled and tried out, so that its errors show at the start of a run and not on its second turn."""
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, source: str | None = None):
         self.name = name
-        self.path = find_template(name)
-        self.source = self.path.read_text(encoding="utf-8")
+        self.path = find_template(name) if source is None else Path(parse(name).place)
+        self.source = self.path.read_text(encoding="utf-8") if source is None else source
         self.shows_all = self.path.is_relative_to(FOLDER.parent)  # one of ours shows a text whole or not at all; another may show its end
         environment = ImmutableSandboxedEnvironment(
             undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False, keep_trailing_newline=False
@@ -136,6 +139,8 @@ def _load(name: str, path: str, changed: int) -> PromptTemplate:
 
 def load_template(name: str) -> PromptTemplate:
     """The template of this name or path; compiled again only when its file has changed."""
+    if not name.endswith(".py") and is_reference(name) and not Path(name).expanduser().is_file():
+        return PromptTemplate(name, load_text(name))
     path = find_template(name)
     return _load(name, str(path), path.stat().st_mtime_ns)
 

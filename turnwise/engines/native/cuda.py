@@ -22,7 +22,7 @@ from turnwise.engines.native.kernels import add_norm, begin, rotate, silu_mul
 from turnwise.engines.native.paged_attention import attend_prompts, attend_singles
 from turnwise.engines.native.rows import Row, Step
 from turnwise.engines.native.weights import Layer, Weights
-from turnwise.engines.sampling import signed
+from turnwise.engines.sampling import Noted, measure, reports_of, signed
 
 SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # lanes of a recorded step; above the last, multiples of it
 Attend = Callable[[Tensor, Tensor, Layer], Tensor]
@@ -53,9 +53,10 @@ class Recording:
 class Landing:
     """Results on their way to the host."""
 
-    def __init__(self, tokens: Tensor, logprobs: Tensor, count: int):
+    def __init__(self, tokens: Tensor, logprobs: Tensor, count: int, reports: Sequence[str] = (), measured: Tensor | None = None):
         self._tokens = tokens[:count].to("cpu", non_blocking=True)
         self._logprobs = logprobs[:count].to("cpu", non_blocking=True)
+        self.noted = Noted(reports, measured[:count].to("cpu", non_blocking=True)) if measured is not None else None
         self._event = torch.cuda.Event() if tokens.is_cuda else None
         if self._event is not None:
             self._event.record()
@@ -165,8 +166,10 @@ class CudaRunner:
         control[1, : len(rows)] = [row.computed for row in rows]
         control[2, : len(rows)] = [row.chain.pages[row.computed // self.page_size] for row in rows]
         control[3, : len(rows)] = [row.drawn for row in rows]
-        if not self._graphs:
-            return Landing(*self._decode(self._upload(control)), len(rows))
+        reports = reports_of(row.request.sampling for row in rows)
+        if reports or not self._graphs:  # reports are rare and of many kinds: no graph is recorded for them
+            tokens, logprobs, measured = self._decode(self._upload(control), reports)
+            return Landing(tokens, logprobs, len(rows), reports, measured)
         recording = self._recordings.get(lanes) or self._record(lanes)
         recording.control.copy_(self._upload(control))
         recording.graph.replay()
@@ -184,12 +187,12 @@ class CudaRunner:
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
-            tokens, logprobs = self._decode(control)
+            tokens, logprobs, _ = self._decode(control)
         self._pool = self._pool or graph.pool()
         self._recordings[lanes] = Recording(graph, control, tokens, logprobs)
         return self._recordings[lanes]
 
-    def _decode(self, control: Tensor) -> tuple[Tensor, Tensor]:
+    def _decode(self, control: Tensor, reports: Sequence[str] = ()) -> tuple[Tensor, Tensor, Tensor | None]:
         seats, positions, _, places = control.unbind(0)
         tables, shape = self.tables, self.weights.shape
         tokens = begin(control, tables.last, tables.pages, self.page_size)
@@ -197,7 +200,7 @@ class CudaRunner:
             embedding(tokens, self.weights.embedding),
             lambda qkv, cache, layer: attend_singles(qkv, cache, layer, tables, seats, positions, shape),
         )
-        return self._draw(x, delta, seats, places)
+        return self._draw(x, delta, seats, places, reports)
 
     # A step with prompts.
 
@@ -222,7 +225,9 @@ class CudaRunner:
         if not rows:
             return Landing(x.new_empty(0), x.new_empty(0), 0)
         last = on_gpu[4].long()
-        return Landing(*self._draw(x[last], delta[last], on_gpu[5], on_gpu[6]), len(rows))
+        reports = reports_of(row.request.sampling for row in rows)
+        drawn, logprobs, measured = self._draw(x[last], delta[last], on_gpu[5], on_gpu[6], reports)
+        return Landing(drawn, logprobs, len(rows), reports, measured)
 
     def _attend_prompts(
         self, qkv: Tensor, cache: Tensor, layer: Layer, seats: Tensor, positions: Tensor, blocks: Tensor, size: int
@@ -253,7 +258,9 @@ class CudaRunner:
         assert delta is not None
         return x, delta
 
-    def _draw(self, x: Tensor, delta: Tensor, seats: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    def _draw(
+        self, x: Tensor, delta: Tensor, seats: Tensor, places: Tensor, reports: Sequence[str] = ()
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         w = self.weights
         hidden = add_norm(x, delta, w.norm, w.shape.eps)
         if hidden.is_cuda and hidden.dtype != torch.float32:
@@ -266,4 +273,4 @@ class CudaRunner:
         logprobs = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         t = self.tables
         draw_tokens(logits, seats, places, t.floats, t.integers, t.last, tokens, logprobs)
-        return tokens, logprobs
+        return tokens, logprobs, measure(logits, t.floats[seats.long(), 0], reports) if reports else None

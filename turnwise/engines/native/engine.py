@@ -14,16 +14,20 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from turnwise.engines.base import Finish, Request, Response
+from turnwise.engines.module import load_weights
 from turnwise.engines.native.memory import make_runner
 from turnwise.engines.native.pages import Chain, Match, Pages
 from turnwise.engines.native.rows import Result, Row, Runner, Step
 from turnwise.engines.native.weights import Weights
+from turnwise.engines.registry import register
+from turnwise.engines.reports import COLUMNS
 from turnwise.engines.stopping import StopStrings, stop_tokens
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.prefix import common_length
@@ -33,8 +37,11 @@ WORTH_A_STEP = 32  # tokens: for fewer in common, a row does not wait until anot
 FEWEST_PREFILL_TOKENS = 64
 
 
+@register("native")
 class NativeEngine:
-    """`model` is the learner's own module, whose weights are used in place. `max_length` bounds prompt and response together (default: what
+    """Generation with the learner's own weights in place: fast, for the Llama and Qwen families.
+
+    `model` is the learner's own module, whose weights are used in place. `max_length` bounds prompt and response together (default: what
     the model was made for); `max_batch` is how many rows run at once; `prefill_tokens` how many prompt tokens one forward takes.
     `cache_memory` is the memory for keys and values: bytes, or up to 1.0 the part of a GPU's free memory (default 0.5; on a CPU a quarter
     of all memory). `dtype` computes in another precision than the weights have, at the price of a copy. `graphs=False` runs a GPU
@@ -55,7 +62,7 @@ class NativeEngine:
         graphs: bool = True,
     ):
         self.weights = Weights(model, dtype)
-        self.tokenizer = tokenizer
+        self.model, self.tokenizer = model, tokenizer
         self.max_batch, self.max_length = max_batch, max_length or self.weights.shape.longest
         if max_batch < 1 or self.max_length < 2 or (prefill_tokens is not None and prefill_tokens < 1):
             raise TurnwiseError(f"engine: {max_batch=}, {prefill_tokens=} and max_length={self.max_length} must be positive")
@@ -76,6 +83,7 @@ class NativeEngine:
         self._since_prefill = 0
         self._unclean = False  # something that is not a number may be in the cache
         self._closed = False
+        self.version, self.reports = 0, tuple(COLUMNS)
 
     @property
     def pending(self) -> int:
@@ -120,9 +128,11 @@ class NativeEngine:
             return f"the prompt has token ids from {min(prompt)} to {max(prompt)}, and the model knows 0 to {words - 1}: another tokenizer?"
         return ""
 
-    def poll(self) -> list[Response]:
+    def poll(self, wait: bool = True) -> list[Response]:
         while not self._done and (self._queue or self._rows):
             self._advance()
+            if not wait:
+                break
         done, self._done = self._done, []
         return done
 
@@ -132,6 +142,13 @@ class NativeEngine:
         for row in (*self._rows, *self._queue):
             if row.request.sequence == sequence:
                 row.keeps = False
+
+    def publish(self, version: int, weights: Mapping[str, Tensor] | None = None) -> None:
+        self.forget()  # what is on its way was drawn with the old weights
+        if weights is not None:
+            load_weights(self.model, weights)
+        self._runner.update()
+        self.version = version
 
     def refresh(self) -> None:
         """Nothing computed with the old weights is used again. Rows in the middle of a response go on with the new ones."""
@@ -189,7 +206,7 @@ class NativeEngine:
 
     def _settle(self, rows: list[Row], result: Result) -> None:
         """Look at the tokens that a step drew."""
-        for row, token, logprob in zip(rows, *result.wait(), strict=True):
+        for place, (row, token, logprob) in enumerate(zip(rows, *result.wait(), strict=True)):
             row.flying -= 1
             if row.finished:
                 continue
@@ -198,8 +215,12 @@ class NativeEngine:
                 self._leave(row, row.response(Finish.FAULT, message))
                 self._unclean = True
                 continue
+            if not row.logprobs:
+                row.version = self.version
             row.ids.append(token)
             row.logprobs.append(logprob)
+            if result.noted is not None:
+                result.noted.into(row.reports, place, row.request.sampling.report)
             if token in self.stop_token_ids or (row.stop is not None and row.stop.push(token)):
                 self._leave(row, row.response(Finish.STOP))
             elif len(row.ids) >= row.end:

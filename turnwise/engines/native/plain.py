@@ -15,7 +15,7 @@ from torch.nn.functional import embedding, linear, rms_norm, silu
 from turnwise.engines.native.rows import Row, Step
 from turnwise.engines.native.slots import Prompt, Singles
 from turnwise.engines.native.weights import Layer, Weights
-from turnwise.engines.sampling import Columns, draw, signed
+from turnwise.engines.sampling import Columns, Noted, draw, measure, reports_of, signed
 
 NO_LIMIT = torch.iinfo(torch.int64).max
 
@@ -23,8 +23,9 @@ NO_LIMIT = torch.iinfo(torch.int64).max
 class Done:
     """A result that is there."""
 
-    def __init__(self, tokens: list[int], logprobs: list[float]):
+    def __init__(self, tokens: list[int], logprobs: list[float], noted: Noted | None = None):
         self._result = tokens, logprobs
+        self.noted = noted
 
     def wait(self) -> tuple[list[int], list[float]]:
         return self._result
@@ -101,7 +102,9 @@ class PlainRunner:
             truncates=any(self._truncates[seat] for seat in seats),
         )
         drawn = draw(logits, columns, torch.tensor([row.drawn for row in rows]))
-        return Done(drawn.tokens.tolist(), drawn.logprobs.tolist())
+        reports = reports_of(row.request.sampling for row in rows)
+        noted = Noted(reports, measure(logits, columns.temperature, reports)) if reports else None
+        return Done(drawn.tokens.tolist(), drawn.logprobs.tolist(), noted)
 
     def _forward(self, rows: list[Row], counts: list[int]) -> Tensor:
         """The last layer's output for every token; keys and values go into the cache."""

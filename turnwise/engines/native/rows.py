@@ -7,6 +7,7 @@ from typing import Protocol
 
 from turnwise.engines.base import Finish, Request, Response
 from turnwise.engines.native.pages import Chain
+from turnwise.engines.sampling import Noted, frozen
 from turnwise.engines.stopping import StopStrings
 
 
@@ -26,6 +27,8 @@ class Row:
     finished: bool = False
     keeps: bool = True  # until its trajectory is released
     logprobs: list[float] = field(default_factory=list)
+    reports: dict[str, list[float]] = field(default_factory=dict)
+    version: int = -1  # of the weights that drew the first token
 
     @property
     def length(self) -> int:
@@ -44,7 +47,9 @@ class Row:
 
     def response(self, finish: Finish, message: str = "") -> Response:
         sampled = tuple(self.ids[len(self.ids) - len(self.logprobs) :]) if self.logprobs else ()
-        return Response(self.request.key, sampled, tuple(self.logprobs), finish, message)
+        return Response(
+            self.request.key, sampled, tuple(self.logprobs), finish, message, reports=frozen(self.reports), version=self.version
+        )
 
 
 @dataclass(slots=True)
@@ -69,7 +74,11 @@ class Step:
 
 
 class Result(Protocol):
-    """Tokens and log-probs of a step's drawing rows, perhaps not ready yet."""
+    """Tokens and log-probs of a step's drawing rows, perhaps not ready yet; `noted` is what is reported about them, to be read after
+    `wait`, and None if no row asks for anything."""
+
+    @property
+    def noted(self) -> Noted | None: ...
 
     def wait(self) -> tuple[list[int], list[float]]: ...
 

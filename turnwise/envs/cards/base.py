@@ -1,7 +1,7 @@
 """What the card games have in common: text or pictures, anchors, and the rules of the environment protocol.
 
-A game says what an action does (`_play`), what is on the table in words (`_words`) and as a picture (`_picture`), and which state that is
-(`_state`). It never sees anything but stripped text.
+A game says what an action does (`_play`), what is on the table in words (`_words`) and as a picture (`_picture`), which state that is
+(`_state`), and what a snapshot keeps of it (`_kept`, `_resume`). It never sees anything but stripped text.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.cards.pixels import Image, check_scale, enlarged
 from turnwise.envs.dice import Dice
+from turnwise.envs.snapshots import pack, read_task, restoring, task_fields, unpack
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 Observed = Literal["text", "image", "both"]
@@ -43,6 +44,7 @@ class TableEnv(ABC):
     the picture where the text says nothing) or "state" (what counts for playing on). `rewards`: "paper" (those of the GiGPO paper's runs,
     without penalties) or "gym_cards" (with the penalties of the environments that those were made from)."""
 
+    game: ClassVar[str]  # its name in snapshots
     reward_range: ClassVar[tuple[float, float]]  # of one step, whichever rewards are chosen
 
     def __init__(self, observe: Observed = "text", anchor: Anchor = "observation", rewards: Rewards = "paper", scale: int = 2):
@@ -54,12 +56,13 @@ class TableEnv(ABC):
             if given not in known:
                 raise unknown_name(kind, str(given), known)
         self.observe, self.anchor, self.rewards, self.scale = observe, anchor, rewards, check_scale(scale)
+        self._started: tuple[Task, int] | None = None
         self._over = "step() was called before reset(): call reset(task) first"
 
     def reset(self, task: Task, seed: int = 0) -> Observation:
         self._over = f"task {task.id!r} could not be started"  # until it has been
         self._start(task, seed)
-        self._over = ""
+        self._started, self._over = (task, seed), ""
         return self._observation()
 
     def step(self, action: str) -> Transition:
@@ -71,6 +74,28 @@ class TableEnv(ABC):
         if played.done:
             self._over = "the episode is over: call reset(task) before the next step"
         return Transition(self._observation(), played.reward, played.done, played.success, played.info)
+
+    def snapshot(self) -> bytes:
+        """The task, its seed, and what has been played."""
+        if self._over or self._started is None:
+            raise EpisodeOver(self._over)
+        task, seed = self._started
+        return pack(self.game, {"task": task_fields(task), "seed": seed, "played": self._kept()}, self._options())
+
+    def restore(self, state: bytes) -> Observation:
+        """Go on where a snapshot was taken, with the chance that was left there."""
+        kept = unpack(state, self.game, self._options())
+        with restoring(self.game):
+            self._over = "the snapshot could not be restored: call reset(task) first"  # until it has been
+            task, seed = read_task(kept["task"]), kept["seed"]
+            self._start(task, seed)
+            self._resume(kept["played"])
+        self._started, self._over = (task, seed), ""
+        return self._observation()
+
+    def _options(self) -> dict[str, Any]:
+        """What a game depends on, besides its task and seed."""
+        return {name: getattr(self, name) for name in ("observe", "anchor", "rewards", "scale")}
 
     def close(self) -> None:
         self._over = "the environment was closed: call reset(task) first"
@@ -91,6 +116,14 @@ class TableEnv(ABC):
 
     @abstractmethod
     def _play(self, word: str) -> Played: ...
+
+    @abstractmethod
+    def _kept(self) -> Any:
+        """What a snapshot keeps of the game, in JSON values."""
+
+    @abstractmethod
+    def _resume(self, kept: Any) -> None:
+        """From the start to where `_kept` was asked."""
 
     @abstractmethod
     def _words(self) -> str: ...

@@ -33,6 +33,7 @@ class BlackjackEnv(TableEnv):
         "With more than 21 you lose at once. The action hit takes another card, the action stand ends your turn; the dealer then draws up "
         "to 17 or more. The higher total wins."
     )
+    game = "blackjack"
     reward_range = (-1.0, 1.0)
     max_turns = 15
 
@@ -70,6 +71,15 @@ class BlackjackEnv(TableEnv):
         won = not lost and (theirs > LIMIT or mine > theirs)
         result = "won" if won else "draw" if not lost and mine == theirs else "lost"
         return Played(payoffs(self.rewards)[result], True, won, {"result": result, "total": mine, "dealer": theirs})
+
+    def _kept(self) -> int:
+        return len(self.player)
+
+    def _resume(self, kept: int) -> None:
+        """Draw the player's cards again, from the same dice. The dealer draws at the end alone."""
+        while len(self.player) < kept:
+            if self._play("hit").done:
+                raise ValueError(f"a hand of {kept} cards has more than {LIMIT}")
 
     def _words(self) -> str:
         mine, soft = total(self.player)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.cards.base import Anchor, Observed, Played, Rewards, TableEnv, listed_tasks
@@ -19,6 +20,7 @@ class NumberLineEnv(TableEnv):
     The reward is 1 at the target, −1 for a step that leads no nearer (any text that is no action is such a step), else 0."""
 
     instructions = "You stand on a number line. The action + adds one to your number, the action - subtracts one."
+    game = "numberline"
     reward_range = (-1.0, 1.0)
 
     def __init__(
@@ -57,6 +59,17 @@ class NumberLineEnv(TableEnv):
         left = abs(self.target - self.position)
         there = left == 0
         return Played(1.0 if there else 0.0 if left < before else -1.0, there, there, {"understood": word in MOVES, "distance": left})
+
+    def _kept(self) -> int:
+        return self.position
+
+    def _resume(self, kept: int) -> None:
+        if kept not in range(self.highest + 1):
+            raise ValueError(f"{kept!r} is not on the line")
+        self.position = kept
+
+    def _options(self) -> dict[str, Any]:
+        return {**super()._options(), "highest": self.highest}
 
     def _words(self) -> str:
         return f"Target: {self.target}\nCurrent: {self.position}"

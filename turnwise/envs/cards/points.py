@@ -79,6 +79,17 @@ class PointsEnv(TableEnv):
     def _penalty(self) -> float:
         return PENALTY if self.rewards == "gym_cards" else 0.0
 
+    def _kept(self) -> list[str]:
+        return self.formula
+
+    def _resume(self, kept: list[str]) -> None:
+        for piece in kept:  # a formula is its own history: each piece was an action
+            if piece == "=" or self._play(piece) != Played():
+                raise ValueError(f"{piece!r} cannot have been played here")
+
+    def _options(self) -> dict[str, Any]:
+        return {**super()._options(), "faces_as_ten": self.faces_as_ten}
+
     def _words(self) -> str:
         cards = ", ".join(f"{name(card)} ({number})" for card, number in zip(self.cards, self.numbers, strict=True))
         return f"Cards: {cards}\nFormula: {' '.join(self.formula)}".rstrip()
@@ -127,6 +138,7 @@ class EZPointsEnv(PointsEnv):
         "You have two cards. Build a formula that uses the number of each card exactly once and gives 12. Each action adds one piece to "
         "it: a number, + or *. A jack, queen or king counts 10, an ace 1. When the formula is complete, the action = ends the game."
     )
+    game = "ezpoints"
     count, goal, signs, longest = 2, 12, "+*", 5
     max_turns = 8
 
@@ -153,6 +165,7 @@ class Points24Env(PointsEnv):
         "You have four cards. Build a formula that uses the number of each card exactly once and gives 24. Each action adds one piece to "
         "it: a number, one of + - * / or a bracket. An ace counts 1. When the formula is complete, the action = ends the game."
     )
+    game = "points24"
     count, goal, signs, brackets, longest = 4, 24, "+-*/", "()", 20
     max_turns = 20
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.household.env import Anchor, Sight, WorldEnv
 from turnwise.envs.household.games import GAME, SHARED, TREE, Entry, Library, TreeLibrary
 from turnwise.envs.household.packed import PackedLibrary
 from turnwise.envs.household.world import World
+from turnwise.envs.snapshots import task_fields
 from turnwise.util.errors import TurnwiseError
 
 CACHED_WORLDS = 64  # about half a megabyte each
@@ -25,6 +27,8 @@ class AlfworldEnv(WorldEnv):
 
     Task ids are `<split>/<task>/<trial>`; `task.data["task_type"]` is one of ALFWorld's six types.
     """
+
+    name = "alfworld"
 
     def __init__(self, data: str | os.PathLike[str] | None = None, anchor: Anchor = "observation", expert_knows: Sight = "all"):
         super().__init__(anchor, expert_knows)
@@ -44,6 +48,10 @@ class AlfworldEnv(WorldEnv):
                 f"{entry.place}: this is not the game that the task {task.id!r} was made from (its content differs): use the same data"
             )
         return _world(self.library, entry)
+
+    def _task_fields(self, task: Task) -> dict[str, Any]:
+        """The game's file is not part of a snapshot; its digest is, so that another game under the same name is refused."""
+        return task_fields(Task(task.id, task.split, {**task.data, "game": self.library.entry(task.id).digest}))
 
     def walkthrough(self, task: Task) -> tuple[str, ...]:
         """The solution that the game's file carries."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.household.expert import Expert
-from turnwise.envs.household.world import Play, World
+from turnwise.envs.household.world import Play, State, World
+from turnwise.envs.snapshots import pack, read_task, restoring, task_fields, unpack
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 Anchor = Literal["observation", "state"]
@@ -26,6 +27,8 @@ class WorldEnv(ABC):
     it first searches, one receptacle after the other, and what it does can be learned by somebody who sees no more.
     """
 
+    name: ClassVar[str]  # of the environment, in its snapshots
+
     def __init__(self, anchor: Anchor = "observation", expert_knows: Sight = "all"):
         if anchor not in ("observation", "state"):
             raise unknown_name("anchor", str(anchor), ("observation", "state"))
@@ -34,6 +37,7 @@ class WorldEnv(ABC):
         self.anchor, self.expert_knows = anchor, expert_knows
         self._seen: set[int] = set()
         self._play: Play | None = None
+        self._task: Task | None = None
         self._over = "step() was called before reset(): call reset(task) first"
         self._experts: tuple[World, Expert] | None = None
 
@@ -42,7 +46,7 @@ class WorldEnv(ABC):
         """The compiled house of a task."""
 
     def reset(self, task: Task, seed: int = 0) -> Observation:
-        self._play = Play(self.world(task))
+        self._play, self._task = Play(self.world(task)), task
         self._over, self._seen = "", set()
         return self._observation(self._play)
 
@@ -62,8 +66,30 @@ class WorldEnv(ABC):
     def _observation(self, play: Play) -> Observation:
         return Observation(play.text, (), play.actions, play.state.key() if self.anchor == "state" else None)
 
+    def snapshot(self) -> bytes:
+        """The task, what has changed in its house, and the last answer."""
+        play, task = self._play, self._task
+        if play is None or task is None or self._over:
+            raise EpisodeOver(self._over)
+        state = {"task": self._task_fields(task), "changes": play.state.changes(), "text": play.text, "seen": sorted(self._seen)}
+        return pack(self.name, state, {"anchor": self.anchor, "expert_knows": self.expert_knows})
+
+    def restore(self, state: bytes) -> Observation:
+        """Go on where a snapshot was taken."""
+        kept = unpack(state, self.name, {"anchor": self.anchor, "expert_knows": self.expert_knows})
+        with restoring(self.name):
+            task = read_task(kept["task"])
+            world = self.world(task)
+            play, seen = Play(world, State.changed(world, kept["changes"]), str(kept["text"])), set(world.known_fact(kept["seen"]))
+        self._play, self._task, self._over, self._seen = play, task, "", seen
+        return self._observation(play)
+
+    def _task_fields(self, task: Task) -> dict[str, Any]:
+        """What a snapshot keeps of the task: enough to find the same house again."""
+        return task_fields(task)
+
     def close(self) -> None:
-        self._play = None
+        self._play = self._task = None
         self._over = "the environment was closed: call reset(task) first"
 
     @property

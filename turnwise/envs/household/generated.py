@@ -23,6 +23,8 @@ class HouseholdEnv(WorldEnv):
     which tasks `tasks` makes. A task holds its whole house, so any of these environments plays any household task.
     """
 
+    name = "household"
+
     def __init__(
         self,
         size: str = "small",

@@ -75,6 +75,13 @@ class World:
         text = repr((sorted(self.problem.objects.items()), sorted(self.problem.facts), self.problem.goal, self.task))
         return int.from_bytes(blake2b(text.encode(), digest_size=16).digest(), "big")
 
+    def known_fact(self, things: Iterable[int]) -> Fact:
+        """Things by their numbers, all of this house."""
+        fact = tuple(things)
+        if not all(type(thing) is int and 0 <= thing < len(self.ids) for thing in fact):
+            raise ValueError(f"{fact} are not things of this house")
+        return fact
+
     def mark(self, predicate: str, fact: Fact) -> int:
         """128 bits of one fact; a state's key combines those of its facts."""
         known = self._marks.get((predicate, fact))
@@ -127,6 +134,27 @@ class State:
             action.list_commands(self.slots, world.constants, world, found)
         return found
 
+    def changes(self) -> dict[str, list[list[Fact]]]:
+        """What differs from the start: for each predicate the facts that no longer hold, and the new ones."""
+        found: dict[str, list[list[Fact]]] = {}
+        for predicate in self.world.rules.changing:
+            before, now = set(self.world.facts.get(predicate, ())), set(self.facts(predicate))
+            if before != now:
+                found[predicate] = [sorted(before - now), sorted(now - before)]
+        return found
+
+    @classmethod
+    def changed(cls, world: World, changes: Mapping[str, Any]) -> State:
+        """The state that differs from the start by what `changes` gave."""
+        state = cls(world)
+        for predicate, (gone, new) in changes.items():
+            for number, slot in world.updates[predicate]:
+                for fact in gone:
+                    slot.drop(state.slots[number], world.known_fact(fact))
+                for fact in new:
+                    slot.put(state.slots[number], world.known_fact(fact), world.types)
+        return state
+
     def won(self) -> bool:
         return self.world.goal(self.slots, self.world.constants, *self.world.goal_things)
 
@@ -144,10 +172,11 @@ class Play:
 
     __slots__ = ("actions", "commands", "state", "text", "won", "world")
 
-    def __init__(self, world: World):
+    def __init__(self, world: World, state: State | None = None, text: str | None = None):
+        """From the start, or from a later `state`, of which `text` was the last answer."""
         self.world = world
-        self.state = State(world)
-        self.text = world.rules.intro(world, self.state.slots, ())
+        self.state = state or State(world)
+        self.text = world.rules.intro(world, self.state.slots, ()) if text is None else text
         self._look_around()
 
     def _look_around(self) -> None:

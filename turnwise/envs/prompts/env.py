@@ -17,10 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from turnwise.config.kinds import SCORE, Kind
+from turnwise.config.loading import load_reference
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.envs.locate import SCORE, Kind, load_reference
 from turnwise.envs.prompts.rows import as_task, read_rows, split_rows
+from turnwise.envs.snapshots import pack, read_task, restoring, task_fields, unpack
 from turnwise.util.errors import TurnwiseError
 
 REPLY = Kind("reply", takes=("task", "history"), gives=("str", "none", "observation"))
@@ -54,6 +56,7 @@ class PromptsEnv:
             raise TurnwiseError("prompts: score and reply are functions, or their names as path/to/file.py:function")
         self._task: Task | None = None
         self._history: list[dict[str, str]] = []
+        self._seen = Observation("")
         if all(_answers(row) for row in self._rows):
             self.expert = self._answers_of  # the rows say what a good response is: examples for a warm start
 
@@ -68,8 +71,9 @@ class PromptsEnv:
         return TaskSet([as_task(row, split, self._held_out is not None) for row in rows], f"prompts/{split}")
 
     def reset(self, task: Task, seed: int = 0) -> Observation:
-        self._task, self._history = task, [{"role": "user", "content": str(task.data["prompt"])}]
-        return Observation(str(task.data["prompt"]))
+        self._seen = Observation(str(task.data["prompt"]))
+        self._task, self._history = task, [{"role": "user", "content": self._seen.text}]
+        return self._seen
 
     def step(self, action: str) -> Transition:
         if self._task is None:
@@ -80,13 +84,34 @@ class PromptsEnv:
         if self._reply is not None and len(self._history) < 2 * self.max_turns:
             said = self._reply(row, [dict(message) for message in self._history])
         if said is not None:
-            seen = said if isinstance(said, Observation) else Observation(_text(said, self._task))
-            self._history.append({"role": "user", "content": seen.text})
-            return Transition(seen)
+            self._seen = said if isinstance(said, Observation) else Observation(_text(said, self._task))
+            self._history.append({"role": "user", "content": self._seen.text})
+            return Transition(self._seen)
         history = ([dict(message) for message in self._history],) if self._takes_history else ()
         reward, success, measures = worth(self._score(row, action, *history), self._task.id, self._success_at)
         self._task = None
         return Transition(Observation("over"), reward, True, success, {"measures": measures} if measures else {})
+
+    def snapshot(self) -> bytes | None:
+        """The prompt and all messages so far; none where `reply` showed pictures or an anchor that is neither text nor a number."""
+        if self._task is None:
+            raise EpisodeOver("the task is over: call reset first")
+        seen = self._seen
+        if seen.images or not isinstance(seen.anchor, str | int | None):
+            return None
+        state = {"task": task_fields(self._task), "history": self._history, "actions": seen.actions, "anchor": seen.anchor}
+        return pack("prompts", state, {"max_turns": self.max_turns})
+
+    def restore(self, state: bytes) -> Observation:
+        """Go on with a dialogue. `reply` and `score` are functions of its messages, so they say what they would have said there."""
+        kept = unpack(state, "prompts", {"max_turns": self.max_turns})
+        with restoring("prompts"):
+            task = read_task(kept["task"])
+            history = [{"role": str(message["role"]), "content": str(message["content"])} for message in kept["history"]]
+            actions = None if kept["actions"] is None else tuple(map(str, kept["actions"]))
+            seen = Observation(history[-1]["content"], actions=actions, anchor=kept["anchor"])
+        self._task, self._history, self._seen = task, history, seen
+        return seen
 
     def _answers_of(self, task: Task) -> list[str]:
         return _answers(task.data)

@@ -18,6 +18,7 @@ from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.search.actions import ANSWER_FORM, SEARCH_FORM, Action, read_action
 from turnwise.envs.search.answers import exact_match, f1
 from turnwise.envs.search.questions import Library, Which, find_corpus, find_data
+from turnwise.envs.snapshots import pack, read_task, restoring, task_fields, unpack
 from turnwise.retrieval.base import Hit, Retriever
 from turnwise.retrieval.kinds import check_kind, make_retriever, open_corpus
 from turnwise.util.errors import TurnwiseError, unknown_name
@@ -68,7 +69,7 @@ class SearchEnv:
         self._retriever: Retriever | None = None
         self._task: Task | None = None
         self._over = "step() was called before reset(): call reset(task) first"
-        self._turn, self._searches = 0, 0
+        self._turn, self._searches, self._text = 0, 0, ""
         self._seen: dict[str, None] = {}
 
     @property
@@ -137,12 +138,33 @@ class SearchEnv:
         return {"em": em, "f1": overlap, "searches": self._searches, "measures": {"f1": overlap}}
 
     def _observation(self, text: str) -> Observation:
+        self._text = text
         return Observation(text, (), ACTIONS, self._state() if self.anchor == "state" else None)
 
     def _state(self) -> bytes:
         """Everything that bears on what is still possible: the question, what was read so far in whatever order, the turns left."""
         known = [self._task.id if self._task else "", sorted(self._seen), self.max_turns - self._turn, bool(self._over)]
         return blake2b(json.dumps(known).encode(), digest_size=16).digest()
+
+    def snapshot(self) -> bytes:
+        """The question, what was found so far, and what was read last."""
+        if self._task is None or self._over:
+            raise EpisodeOver(self._over)
+        state = {"turn": self._turn, "searches": self._searches, "seen": list(self._seen), "text": self._text}
+        return pack("search", {"task": task_fields(self._task), **state}, self._options())
+
+    def restore(self, state: bytes) -> Observation:
+        """Go on where a snapshot was taken. The passages are not asked for again."""
+        kept = unpack(state, "search", self._options())
+        with restoring("search"):
+            text, seen, turn, searches = str(kept["text"]), dict.fromkeys(kept["seen"]), int(kept["turn"]), int(kept["searches"])
+            self.reset(read_task(kept["task"]))
+        self._turn, self._searches, self._seen = turn, searches, seen
+        return self._observation(text)
+
+    def _options(self) -> dict[str, Any]:
+        """What an attempt depends on, besides its question and the passages."""
+        return {"anchor": self.anchor, "topk": self.topk, "max_turns": self.max_turns}
 
     def close(self) -> None:
         self._task = None

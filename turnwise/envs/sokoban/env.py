@@ -9,6 +9,7 @@ from typing import Literal
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
+from turnwise.envs.snapshots import pack, read_task, restoring, task_fields, unpack
 from turnwise.envs.sokoban.generator import task_set, turn_knobs
 from turnwise.envs.sokoban.pictures import TILE, Image, check_tile, draw
 from turnwise.envs.sokoban.room import DIRECTIONS, Room, read_room
@@ -43,13 +44,13 @@ class SokobanEnv:
         if anchor not in ("observation", "state"):
             raise unknown_name("anchor", str(anchor), ("observation", "state"))
         self.observe, self.anchor, self.tile = observe, anchor, check_tile(tile)
+        self._task: Task | None = None
         self._room: Room | None = None
         self._plan: list[str] | None = None
         self._over = "step() was called before reset(): call reset(task) first"
 
     def reset(self, task: Task, seed: int = 0) -> Observation:
-        self._room = room_of(task)
-        self._plan = None
+        self._task, self._room, self._plan = task, room_of(task), None
         self._over = "the task is solved from the start: call reset(task) with another" if self._room.solved else ""
         return self._observation(self._room)
 
@@ -82,8 +83,28 @@ class SokobanEnv:
             anchor = blake2b(room.text().encode(), digest_size=16).digest()
         return Observation(text, images, DIRECTIONS, anchor)
 
+    def snapshot(self) -> bytes:
+        """The task, and where player and boxes stand."""
+        if self._task is None or self._room is None or self._over:
+            raise EpisodeOver(self._over)
+        state = {"task": task_fields(self._task), "player": self._room.player, "boxes": self._room.boxes}
+        return pack("sokoban", state, self._options())
+
+    def restore(self, state: bytes) -> Observation:
+        """Go on where a snapshot was taken. The expert plans anew."""
+        kept = unpack(state, "sokoban", self._options())
+        with restoring("sokoban"):
+            task = read_task(kept["task"])
+            room = room_of(task).at(kept["player"], kept["boxes"])
+        self._task, self._room, self._plan, self._over = task, room, None, ""
+        return self._observation(room)
+
+    def _options(self) -> dict[str, object]:
+        """What the observation depends on, besides the room."""
+        return {"observe": self.observe, "anchor": self.anchor, "tile": self.tile}
+
     def close(self) -> None:
-        self._room = None
+        self._task = self._room = None
         self._over = "the environment was closed: call reset(task) first"
 
     @property

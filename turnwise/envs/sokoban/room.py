@@ -51,6 +51,14 @@ class Room:
         player, boxes = move(self.walls, self.player, self.boxes, offset)
         return self if player == self.player else replace(self, player=player, boxes=boxes)
 
+    def at(self, player: int, boxes: Iterable[int]) -> Room:
+        """The same room with player and boxes elsewhere."""
+        stand = tuple(boxes)
+        cells = set(range(self.height * self.width)) - self.walls
+        if len(stand) != len(self.boxes) or len({player, *stand}) != len(stand) + 1 or not {player, *stand} <= cells:
+            raise ValueError(f"player {player!r} and boxes {stand!r} do not fit into this room")
+        return replace(self, player=player, boxes=tuple(sorted(stand)))
+
     def text(self, floor: str = " ", between: str = "") -> str:
         """The room as lines of letters."""
         cells = [floor] * (self.height * self.width)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Literal
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
+from turnwise.envs.snapshots import pack, read_task, restoring, task_fields, unpack
 from turnwise.envs.webshop.catalogue import Catalogue
 from turnwise.envs.webshop.expert import Expert, by_rule
 from turnwise.envs.webshop.files import SMALL, Files, choose_files, find_data
 from turnwise.envs.webshop.goals import Goal, GoalBook, Kind
-from turnwise.envs.webshop.pages import Page, Shop
+from turnwise.envs.webshop.pages import Page, Shop, read_page
 from turnwise.envs.webshop.score import Colours, Score, Wish, score
 from turnwise.util.errors import TurnwiseError, unknown_name
 
@@ -81,6 +83,7 @@ class WebShopEnv:
         self.book = open_goals(self.catalogue, goals)
         self.shop = Shop(self.catalogue, show_attributes)
         self.anchor, self.reward, self.colours = anchor, reward, colours
+        self._task: Task | None = None
         self._goal: Goal | None = None
         self._wish: Wish | None = None
         self._over = "step() was called before reset(): call reset(task) first"
@@ -93,8 +96,8 @@ class WebShopEnv:
     def reset(self, task: Task, seed: int = 0) -> Observation:
         goal = Goal.of(task)
         self._wish = goal.wish(self.catalogue)
-        self._goal, self.page, self._over = goal, Page(), ""
-        return self._observation(goal)
+        self._task, self._goal, self.page, self._over = task, goal, Page(), ""
+        return self._observation(self.page, goal)
 
     def step(self, action: str) -> Transition:
         goal, wish = self._goal, self._wish
@@ -104,24 +107,44 @@ class WebShopEnv:
             raise TurnwiseError(f"an action is a text, not {type(action).__name__}: {action!r}")
         self.page = self.shop.follow(self.page, action)
         if self.page.kind != "done":
-            return Transition(self._observation(goal))
+            return Transition(self._observation(self.page, goal))
         self._over = "the episode is over (something was bought): call reset(task) before the next step"
         result = score(wish, self.catalogue.find(self.page.product), dict(self.page.options), self.colours)
         reward = result.total if self.reward == "score" else float(result.success)
-        return Transition(self._observation(goal), reward, True, result.success, _info(result))
+        return Transition(self._observation(self.page, goal), reward, True, result.success, _info(result))
 
-    def _observation(self, goal: Goal) -> Observation:
-        page = self.page
+    def _observation(self, page: Page, goal: Goal) -> Observation:
         return Observation(
             self.shop.text(page, goal.instruction), (), self.shop.actions(page), page.key if self.anchor == "state" else None
         )
+
+    def snapshot(self) -> bytes:
+        """The task and the page: a visit has no other state."""
+        if self._task is None or self._over:
+            raise EpisodeOver(self._over)
+        return pack("webshop", {"task": task_fields(self._task), "page": astuple(self.page)}, self._options())
+
+    def restore(self, state: bytes) -> Observation:
+        """Go on from the page where a snapshot was taken."""
+        kept = unpack(state, "webshop", self._options())
+        with restoring("webshop"):
+            task = read_task(kept["task"])
+            goal, page = Goal.of(task), read_page(kept["page"])
+            wish, seen = goal.wish(self.catalogue), self._observation(page, goal)
+        self._task, self._goal, self._wish, self.page, self._over = task, goal, wish, page, ""
+        return seen
+
+    def _options(self) -> dict[str, Any]:
+        """What a visit depends on, besides its task."""
+        own = {name: getattr(self, name) for name in ("anchor", "reward", "colours")}
+        return {**own, "details": list(self.shop.details), "catalogue": self.catalogue.mark}
 
     def search(self, query: str) -> list[str]:
         """The ids of the products that a query finds, best first, at most 50. Possible at any time; it is no move of the shopper."""
         return list(self.catalogue.search(query))
 
     def close(self) -> None:
-        self._goal = self._wish = None
+        self._task = self._goal = self._wish = None
         self._over = "the environment was closed: call reset(task) first"
 
     def expert(self, task: Task) -> list[str]:

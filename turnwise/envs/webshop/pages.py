@@ -7,10 +7,10 @@ text of a page shows which options are chosen, which the reference's page does n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from turnwise.envs.webshop.catalogue import Catalogue, Product
 
@@ -38,6 +38,14 @@ class Page:
         """16 bytes of the whole state."""
         text = repr((self.kind, self.query, self.number, self.product, self.options, self.detail))
         return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def read_page(fields: Sequence[Any]) -> Page:
+    """The page, not yet the end, that these fields are of, in their order."""
+    kind, query, number, product, options, detail = fields
+    if kind not in get_args(Kind)[:-1] or type(number) is not int or not all(isinstance(text, str) for text in (query, product, detail)):
+        raise ValueError(f"{fields!r} is not a page")
+    return Page(kind, query, number, product, tuple((str(name), str(value)) for name, value in options), detail)
 
 
 def plain(label: str) -> str:

@@ -10,7 +10,9 @@ The mark is written before a step is sent: a kill between the two loses that ste
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
+import pkgutil
 import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,15 +20,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from turnwise.envs.locate import TRACKER, is_reference, load_reference, load_registered
-from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise.config.kinds import TRACKER
+from turnwise.config.options import Registry
+from turnwise.config.references import is_reference
+from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside, write_text_atomically
 
-TRACKERS: Mapping[str, str] = {
-    "tensorboard": "turnwise.runs.trackers.tensorboard:TensorBoard",
-    "wandb": "turnwise.runs.trackers.wandb:Wandb",
-    "trackio": "turnwise.runs.trackers.trackio:Trackio",
-}
+
+def _load() -> None:
+    """Import every file of this folder: that is where the built-in trackers register themselves."""
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        importlib.import_module(f"{__package__}.{module.name}")
+
+
+known: Registry[Callable[..., Any]] = Registry("tracker", _load, TRACKER, first=0)
+register = known.register
 
 
 class Tracker(Protocol):
@@ -41,20 +49,20 @@ class Tracker(Protocol):
 
 
 def check_names(names: Iterable[str]) -> None:
-    """An error for a name that is neither a tracker of ours nor `path/to/file.py:Class`."""
+    """An error for a name that is neither a registered tracker nor `path/to/file.py:Class`. Nothing of the latter is imported."""
     for name in names:
-        if name not in TRACKERS and not is_reference(name):
-            raise unknown_name("tracker", name, TRACKERS)
+        if not is_reference(name):
+            known[name]
 
 
 def make_trackers(names: Sequence[str], options: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, Tracker]:
     """The trackers of a recipe, not opened yet. A missing package or a wrong option shows here, before anything is trained."""
-    check_names(names)
     made: dict[str, Tracker] = {}
     for name in names:
-        made_by = load_registered(TRACKERS[name]) if name in TRACKERS else load_reference(name, TRACKER)
+        entry = known.load(name)
+        bound = entry.bind((options or {}).get(name, {}), known.kind)
         try:
-            tracker = made_by(**(options or {}).get(name, {}))
+            tracker = entry.function(**bound)
         except TypeError as error:
             raise TurnwiseError(f"tracker {name!r} cannot be made: {error}") from None
         for method in ("open", "log", "close"):

@@ -6,13 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from turnwise.runs.trackers.base import register
 from turnwise.util.errors import MissingExtra
 
 FOLDER = "tensorboard"
 
 
+@register("tensorboard")
 class TensorBoard:
-    """A resumed run adds an event file beside the earlier ones; TensorBoard shows them as one."""
+    """TensorBoard's event files in the run's folder.
+
+    A resumed run adds an event file beside the earlier ones; TensorBoard shows them as one."""
 
     def __init__(self) -> None:
         try:

@@ -7,14 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from turnwise.runs.trackers.base import identity
+from turnwise.runs.trackers.base import identity, register
 from turnwise.util.errors import MissingExtra
 
 OWN = {"embed": False, "auto_log_cpu": False, "auto_log_gpu": False}  # the run's metrics and no others
 
 
+@register("trackio")
 class Trackio:
-    """Options: `project`, and whatever else `trackio.init` takes (group, space_id …)."""
+    """Trackio, which keeps everything on this machine.
+
+    Options: `project`, and whatever else `trackio.init` takes (group, space_id …)."""
 
     def __init__(self, project: str = "turnwise", **options: Any):
         try:

@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from turnwise.runs.trackers.base import identity
+from turnwise.runs.trackers.base import identity, register
 from turnwise.util.errors import MissingExtra
 
 
+@register("wandb")
 class Wandb:
-    """Options: `project`, and whatever else `wandb.init` takes (entity, group, tags, mode …)."""
+    """Weights & Biases, with or without a network.
+
+    Options: `project`, and whatever else `wandb.init` takes (entity, group, tags, mode …)."""
 
     def __init__(self, project: str = "turnwise", **options: Any):
         try:

@@ -1,4 +1,4 @@
-"""Find a class or a function by text: `path/to/my_env.py:MyEnv` (a user's own file) or `package.module:Class`.
+"""Load the class or function that a text names: `path/to/my_env.py:MyEnv` (a user's own file) or `package.module:Class`.
 
 `load_reference` is the one way in, and it checks before anything of what it found is called: that it is of the kind that is asked for (a
 class with the methods of that kind, or a function written in Python), and that it is neither a part of Python itself nor a function of
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from importlib import import_module
@@ -22,70 +21,45 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any, get_type_hints
 
 from turnwise.config import objects
-from turnwise.config.references import check_unread, home_of, is_reference, lacking, parse
+from turnwise.config.kinds import ENVIRONMENT, Kind
+from turnwise.config.references import check_unread, home_of, lacking, parse
 from turnwise.util.errors import TurnwiseError, unknown_name
-
-__all__ = [
-    "CONTEXT",
-    "CREDIT",
-    "ENVIRONMENT",
-    "GYM",
-    "PARSER",
-    "REWARD",
-    "SCORE",
-    "TRACKER",
-    "Kind",
-    "check_reference",
-    "is_reference",
-    "load_file",
-    "load_reference",
-    "load_registered",
-]
-
-NUMBERS = ("float", "int", "bool", "number", "mapping", "dict")
 
 _loaded: dict[str, tuple[tuple[int, int], ModuleType]] = {}
 
 
-@dataclass(frozen=True)
-class Kind:
-    """What a reference is asked for. `methods`: what its class has; empty where a class makes no sense. `takes`: the arguments that a
-    function is called with, where that is fixed. `gives`: a function returns one of these types (words in its annotation), not such a
-    class."""
-
-    word: str
-    methods: tuple[str, ...] = ()
-    takes: tuple[str, ...] = ()
-    gives: tuple[str, ...] = ()
-
-
-ENVIRONMENT = Kind("environment", ("reset", "step"))
-GYM = Kind("Gymnasium environment", ("reset", "step"))
-CONTEXT = Kind("context", ("start", "prompt", "record"))
-TRACKER = Kind("tracker", ("open", "log", "close"))
-REWARD = Kind("reward term", takes=("turn", "transition", "trajectory"), gives=NUMBERS)
-SCORE = Kind("score", gives=NUMBERS)
-CREDIT = Kind("credit algorithm", takes=("rollouts",), gives=("array", "floats", "pertoken"))
-PARSER = Kind("parser", takes=("response",), gives=("parsed", "str", "tuple"))
-
-
 def load_reference(reference: str, kind: Kind = ENVIRONMENT) -> Any:
     """The class or function that a reference points to, checked to be of a kind; nothing of it was called. The part after ':' may be left
-    out of a file with one environment."""
+    out where the file has one class of that kind, such as an environment."""
     if objects.is_given(reference):
         _check(objects.find(reference), kind, reference)
         return objects.find(reference)
     check_reference(reference, kind)
+    place, attribute = parse(reference)
+    if not attribute:
+        return _only_class(load_file(Path(place)), place, kind)
+    target = _load(reference)
+    _check(target, kind, reference)
+    return target
+
+
+def load_text(reference: str) -> str:
+    """A text that stands in a file or a module under a name, such as a prompt's template."""
+    check_unread(reference, word="text")
+    target = _load(reference)
+    if not isinstance(target, str):
+        raise TurnwiseError(f"{reference} is {type(target).__name__}, not a text")
+    return target
+
+
+def _load(reference: str) -> Any:
     place, attribute = parsed = parse(reference)
     module = load_file(Path(place)) if parsed.path is not None else _load_module(place, reference)
-    if not attribute:
-        return _only_environment(module, place)
     target: Any = module
     for part in attribute.split("."):
         if not hasattr(target, part):
             raise unknown_name(f"name in {place}:", attribute, _own_names(module))
         target = getattr(target, part)
-    _check(target, kind, reference)
     return target
 
 
@@ -102,8 +76,12 @@ def load_registered(factory: str) -> Any:
 
 def check_reference(reference: str, kind: Kind = ENVIRONMENT) -> None:
     """What can be said of a reference while nothing of it is imported."""
-    if not objects.is_given(reference):  # what this process has is looked at when it is asked for
-        check_unread(reference, kind.methods, kind.word)
+    if objects.is_given(reference):  # what this process has is looked at when it is asked for
+        return
+    if reference.endswith(".py") and not kind.alone:
+        what = "class" if kind.methods else "function"
+        raise TurnwiseError(f"{reference} is a file: say which {what} of it is the {kind.word}, as {reference}:NAME")
+    check_unread(reference, kind.methods, kind.word)
 
 
 def _check(target: Any, kind: Kind, reference: str) -> None:
@@ -112,31 +90,43 @@ def _check(target: Any, kind: Kind, reference: str) -> None:
         target = target.func
     home = home_of(str(getattr(target, "__module__", None) or "builtins"))
     if home == "python" and not isinstance(target, ModuleType) and callable(target):
-        raise TurnwiseError(f"{reference} is no {kind.word}: it is {_named(target)}, a part of Python. {_wanted(kind)}")
+        raise TurnwiseError(f"{reference} is no {kind.word}: it is {_named(target)}, a part of Python. {kind.wanted}")
     if isinstance(target, type):
-        lacks = [method for method in kind.methods if not _has(target, method)]
-        if not kind.methods:
-            raise TurnwiseError(f"{reference} is no {kind.word}: {target.__name__} is a class. {_wanted(kind)}")
-        if lacks and not (home == "own" and _has(target, "__getattr__")):
-            raise TurnwiseError(f"{reference} is no {kind.word}: {lacking(target.__name__, lacks)}. {_wanted(kind)}")
+        _check_class(target, kind, reference, home == "own")
         return
     function = inspect.unwrap(target) if callable(target) else target
     function = function.__func__ if isinstance(function, MethodType) else function
     if not isinstance(function, FunctionType):
         inner = inspect.getattr_static(type(target), "__call__", None)
         if not isinstance(inner, FunctionType):
-            raise TurnwiseError(f"{reference} is no {kind.word}: it is {_named(target, kind)}. {_wanted(kind)}")
+            raise TurnwiseError(f"{reference} is no {kind.word}: it is {_named(target, kind)}. {kind.wanted}")
         function = inner
     if kind.takes:
         _check_arguments(target, kind, reference)
     _check_result(function, kind, reference, home_of(str(function.__module__)) == "own")
 
 
+def _check_class(target: type, kind: Kind, reference: str, own: bool) -> None:
+    if not kind.methods and not kind.callable_class:
+        raise TurnwiseError(f"{reference} is no {kind.word}: {target.__name__} is a class. {kind.wanted}")
+    lacks = [method for method in kind.methods or ("__call__",) if not _has(target, method)]
+    if lacks and not (own and _has(target, "__getattr__")):
+        raise TurnwiseError(f"{reference} is no {kind.word}: {lacking(target.__name__, lacks)}. {kind.wanted}")
+    if kind.callable_class and not lacks:
+        _check_arguments(partial(_function_of_call(target), None), kind, reference)
+
+
+def _function_of_call(target: type) -> Any:
+    """The function that runs when an object of this class is called."""
+    return inspect.getattr_static(target, "__call__")
+
+
 def _check_arguments(target: Any, kind: Kind, reference: str) -> None:
     try:
         inspect.signature(target).bind(*kind.takes)
     except TypeError as error:
-        raise TurnwiseError(f"{reference} is no {kind.word}: it is called with ({', '.join(kind.takes)}), and {error}") from None
+        called = f"it is called with ({', '.join(kind.takes)}), and {error}"
+        raise TurnwiseError(f"{reference} is no {kind.word}: {called}. {kind.wanted}") from None
     except ValueError:
         return
 
@@ -156,7 +146,7 @@ def _check_result(function: FunctionType, kind: Kind, reference: str, own: bool)
     elif own or any(word in str(gives).lower() for word in kind.gives):
         return
     said = f"says that it returns {gives}" if gives is not None else "does not say what it returns"
-    raise TurnwiseError(f"{reference} is no {kind.word}: {_named(function)} {said}. {_wanted(kind)}")
+    raise TurnwiseError(f"{reference} is no {kind.word}: {_named(function)} {said}. {kind.wanted}")
 
 
 def _has(owner: type, method: str) -> bool:
@@ -169,12 +159,6 @@ def _named(target: Any, kind: Kind = ENVIRONMENT) -> str:
         what = "the class" if isinstance(target, type) else "the function" if isinstance(target, FunctionType) else "a built-in function"
         return f"{what} {getattr(target, '__module__', '?')}.{getattr(target, '__qualname__', type(target).__qualname__)}"
     return f"{type(target).__name__}, not a {'class or a ' if kind.methods else ''}function"
-
-
-def _wanted(kind: Kind) -> str:
-    if kind.methods:
-        return f"A class with {', '.join(kind.methods)} is needed, or a function of your own that returns one"
-    return f"A function of ({', '.join(kind.takes) or '…'}) is needed; one of an installed package must be annotated with what it returns"
 
 
 def _load_module(name: str, reference: str) -> ModuleType:
@@ -220,18 +204,12 @@ def _own_names(module: ModuleType) -> list[str]:
     return [name for name, value in vars(module).items() if callable(value) and getattr(value, "__module__", "") == module.__name__]
 
 
-def _environments(module: ModuleType) -> list[str]:
-    return [
-        name
-        for name, value in vars(module).items()
-        if isinstance(value, type) and value.__module__ == module.__name__ and hasattr(value, "reset") and hasattr(value, "step")
-    ]
-
-
-def _only_environment(module: ModuleType, place: str) -> Any:
-    found = _environments(module)
+def _only_class(module: ModuleType, place: str, kind: Kind) -> Any:
+    """The class of this kind where a file has one and the reference names none."""
+    own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
+    found = [value.__name__ for value in own if all(hasattr(value, method) for method in kind.methods)]
     if len(found) == 1:
         return getattr(module, found[0])
     if not found:
-        raise TurnwiseError(f"{place} has no class with reset and step")
-    raise TurnwiseError(f"{place} has several environments: say which, e.g. {place}:{found[0]} (found: {', '.join(found)})")
+        raise TurnwiseError(f"{place} has no class with {' and '.join(kind.methods)}")
+    raise TurnwiseError(f"{place} has several {kind.word}s: say which, e.g. {place}:{found[0]} (found: {', '.join(found)})")

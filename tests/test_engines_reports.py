@@ -1,0 +1,121 @@
+"""What engines report about the tokens that they sample, and which weights they say sampled them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from native_doubles import paged_runner
+from native_models import ask, make, prompt
+
+import turnwise.engines.native.engine as native_engine
+from turnwise import TurnwiseError
+from turnwise.engines.base import Request, Response, Sampling
+from turnwise.engines.native import NativeEngine
+from turnwise.engines.reports import report_columns, report_of
+from turnwise.engines.transformers import TransformersEngine
+
+ALL = ("entropy", "top_logprobs:3", "top_tokens:2")
+Make = Callable[[Any], Any]
+
+
+@pytest.fixture(params=["native", "native as on a GPU", "transformers"])
+def make_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Make:
+    if request.param == "native as on a GPU":
+        cuda = paged_runner(monkeypatch)
+        monkeypatch.setattr(
+            native_engine, "make_runner", lambda weights, seats, longest, *rest: cuda.CudaRunner(weights, seats, longest, 40, 16, False)
+        )
+    made = TransformersEngine if request.param == "transformers" else NativeEngine
+    return lambda model: made(model, max_batch=8, max_length=96)
+
+
+def distributions(model: Any, ids: list[int], response: Response, temperature: float) -> torch.Tensor:
+    """The log-probs before each sampled token, by the model's own forward in float64."""
+    exact = copy.deepcopy(model).double()
+    with torch.no_grad():
+        logits = exact(torch.tensor([[*ids, *response.token_ids]])).logits[0, len(ids) - 1 : -1]
+    return (logits / temperature).log_softmax(-1)
+
+
+@pytest.mark.parametrize(("temperature", "top_k"), [(1.0, 0), (0.7, 5), (0.0, 0)])
+def test_reports_are_those_of_the_models_own_distribution_before_any_cut(make_engine: Make, temperature: float, top_k: int) -> None:
+    model = make()
+    prompts = [prompt(5), prompt(40, 1), prompt(17, 2)]
+    found = ask(make_engine(model), prompts, Sampling(temperature=temperature, top_k=top_k, max_tokens=6, report=ALL))
+    for number, ids in enumerate(prompts):
+        reports = found[number].reports
+        logprobs = distributions(model, ids, found[number], temperature or 1.0)
+        top = logprobs.topk(3)
+        assert tuple(reports) == report_columns(ALL)
+        assert reports["entropy"] == pytest.approx((-(logprobs.exp() * logprobs).sum(-1)).tolist(), abs=1e-4)
+        for place in range(3):
+            assert reports[f"top_logprob_{place + 1}"] == pytest.approx(top.values[:, place].tolist(), abs=1e-4)
+        assert reports["top_token_1"] == tuple(top.indices[:, 0].tolist())
+
+
+def test_a_report_changes_no_token_and_rows_get_what_they_asked_for(make_engine: Make) -> None:
+    model, prompts = make(), [prompt(9, n) for n in range(4)]
+    plain = ask(make_engine(model), prompts, Sampling(max_tokens=5))
+    engine = make_engine(model)
+    asked = [(), ("entropy",), ("top_logprobs:1",), ("entropy",)]
+    engine.submit([Request(n, ids, Sampling(max_tokens=5, report=asked[n]), n, sequence=n) for n, ids in enumerate(prompts)])
+    found: dict[int, Response] = {}
+    while engine.pending:
+        found |= {response.key: response for response in engine.poll()}
+    for n, response in found.items():
+        assert response.token_ids == plain[n].token_ids and response.logprobs == plain[n].logprobs and plain[n].reports == {}
+        assert tuple(response.reports) == report_columns(asked[n])
+        assert all(len(values) == 5 for values in response.reports.values())
+
+
+def test_a_published_version_is_on_every_response_drawn_from_then_on(make_engine: Make) -> None:
+    model, other = make(), make(seed=1)
+    engine = make_engine(copy.deepcopy(model))
+    before = ask(engine, [prompt(12)], Sampling(temperature=0.0, max_tokens=6))[0]
+    assert (engine.version, before.version) == (0, 0)
+    engine.publish(3, other.state_dict())
+    after = ask(engine, [prompt(12)], Sampling(temperature=0.0, max_tokens=6))[0]
+    expected = ask(make_engine(other), [prompt(12)], Sampling(temperature=0.0, max_tokens=6))[0]
+    assert (engine.version, after.version) == (3, 3)
+    assert after.token_ids == expected.token_ids != before.token_ids
+    assert after.logprobs == pytest.approx(expected.logprobs, abs=1e-5)
+
+
+def test_a_response_in_the_middle_of_a_publication_has_the_version_of_its_first_token(make_engine: Make) -> None:
+    engine = make_engine(make())
+    engine.submit([Request(0, prompt(8), Sampling(max_tokens=8))])
+    for _ in range(3):
+        assert engine.poll(wait=False) == []
+    engine.submit([Request(1, prompt(8, 1), Sampling(max_tokens=2), sequence=1)])
+    engine.publish(1)
+    found: dict[int, Response] = {}
+    while engine.pending:
+        found |= {response.key: response for response in engine.poll(wait=False)}
+    assert (found[0].version, found[1].version) == (0, 1) and len(found[0].token_ids) == 8
+
+
+def test_published_weights_that_do_not_fit_change_nothing(make_engine: Make) -> None:
+    model = make()
+    engine, before = make_engine(model), {name: value.clone() for name, value in model.state_dict().items()}
+    wrong = {name: torch.zeros(3) if "norm" in name else torch.zeros_like(value) for name, value in before.items()}
+    for weights, says in ((wrong, "shape"), ({**before, "extra": torch.zeros(1)}, "extra"), (dict(list(before.items())[1:]), "missing")):
+        with pytest.raises(TurnwiseError, match=says):
+            engine.publish(1, weights)
+    assert engine.version == 0
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("report", [("entropie",), ("entropy:3",), ("top_logprobs",), ("top_logprobs:0",), "entropy", ("top_tokens:1000",)])
+def test_a_report_that_is_none_is_an_error_that_says_what_can_be_asked_for(report: Any) -> None:
+    with pytest.raises(TurnwiseError, match="report"):
+        Sampling(report=report)
+
+
+def test_a_columns_report_is_found_by_its_name() -> None:
+    assert report_of("entropy") == "entropy" and report_of("logprob") is None and report_of("top_logprob_0") is None
+    for column in report_columns(ALL):
+        assert column in report_columns((report_of(column) or "",))

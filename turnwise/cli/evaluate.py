@@ -1,0 +1,157 @@
+"""`turnwise eval`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from turnwise.cli.shared import Overrides, Prompts, Reply, RewardName, Trust
+from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise.util.terminal import say
+
+if TYPE_CHECKING:
+    from turnwise.collect.panel import Evaluation
+    from turnwise.config.schema import Config
+
+PROMPTED = ("plain", "react", "reflexion")  # agents of turnwise.evaluation.baselines
+
+
+def evaluate(
+    source: Annotated[str | None, typer.Argument(help="A run, a model folder or a recipe. Not needed with --agent and --url.")] = None,
+    overrides: Overrides = None,
+    agent: Annotated[
+        str | None, typer.Option(help="random or expert: no model. plain, react or reflexion: a model with prompting only.")
+    ] = None,
+    env: Annotated[str | None, typer.Option(help="The environment. Default: the run's.")] = None,
+    prompts: Prompts = None,
+    reward: RewardName = None,
+    reply: Reply = None,
+    split: Annotated[str | None, typer.Option(help="Evaluate on all of another split instead of the run's panel.")] = None,
+    n: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Number of tasks in the panel, or all. Default: the panel of the run or recipe, otherwise all."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Selects the tasks of the panel and seeds the environments. Default: the recipe's (eval.seed).")
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(min=0, help="Sampling temperature; 0 is greedy. Default: the recipe's.")] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Attempts per task. Default: the recipe's (eval.repeats).")] = None,
+    engine: Annotated[str | None, typer.Option(help="native, transformers, or openai for a server. Default: the recipe's.")] = None,
+    url: Annotated[
+        str | None, typer.Option(help="The server's address, for example http://127.0.0.1:8000/v1; set its key in OPENAI_API_KEY.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="The model's name on the server.")] = None,
+    save: Annotated[str | None, typer.Option(metavar="FILE.json", help="Save every outcome with its settings, for `compare`.")] = None,
+    trials: Annotated[int, typer.Option(min=1, help="With --agent reflexion: attempts per task.")] = 3,
+    examples: Annotated[
+        int, typer.Option(min=0, help="With plain, react, reflexion: number of solved training tasks to show in the prompt.")
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    trust: Trust = False,
+) -> None:
+    """Measure success on a fixed panel of tasks."""
+    served = {"engine.name": engine or ("openai" if url else None), "engine.url": url, "engine.model": model}
+    changes = {key: value for key, value in served.items() if value is not None}
+    common = (agent, env, split, n, seed, temperature, repeats, as_json, save, trials, examples)
+    measure(source, overrides or [], changes, *common, prompts, reward, reply)
+
+
+def measure(
+    source: str | None,
+    overrides: list[str],
+    changes: dict[str, Any],
+    agent: str | None,
+    env: str | None,
+    split: str | None,
+    n: str | None,
+    seed: int | None,
+    temperature: float | None,
+    repeats: int | None,
+    as_json: bool,
+    save: str | None = None,
+    trials: int = 3,
+    examples: int = 0,
+    prompts: str | None = None,
+    reward: str | None = None,
+    reply: str | None = None,
+) -> None:
+    """`turnwise eval`."""
+    from turnwise.config.recipes import is_override, parse_override
+    from turnwise.report.progress import reporter
+    from turnwise.setup.early import look, read_source
+    from turnwise.util.console import Console
+
+    if source is not None and is_override(source):
+        overrides, source = [source, *overrides], None
+    changes = dict(parse_override(text) for text in overrides) | changes
+    size = panel_size(n)
+    common: dict[str, Any] = {"env": env, "split": split, "n": size, "seed": seed, "temperature": temperature, "repeats": repeats}
+    common["reporter"] = reporter(Console(stderr=True))  # standard output contains only the result
+    if prompts is None and (agent in PROMPTED or (agent is None and (source is not None or changes.get("engine.name") == "openai"))):
+        named = read_source(source, env, changes)
+        if named.run is None:  # a run has its own environment
+            look(named.config)
+    if agent in PROMPTED:
+        from turnwise.evaluation import baselines
+
+        result = baselines.evaluate(agent, source, trials=trials, examples=examples, **common, **changes)
+    elif agent is not None:
+        config = player_config(agent, source, env, changes)
+        from turnwise.evaluation.players import evaluate_player
+
+        whole = None if size == "all" else size
+        result = evaluate_player(agent, config, split, whole, seed or 0, repeats or 1, common["reporter"])
+    elif source is None and changes.get("engine.name") != "openai":
+        raise TurnwiseError(
+            "nothing to evaluate: give a run, a model folder or a recipe (with --agent plain|react|reflexion for prompting only); "
+            "--agent random|expert with --env NAME; "
+            "or a server with --engine openai --url URL --model NAME --env NAME"
+        )
+    else:
+        from turnwise import api
+        from turnwise.setup.arguments import Given
+
+        given = Given(env, reward, None, prompts, reply)
+        result = api.evaluate_given(source, given, changes, split, size, seed, temperature, repeats, common["reporter"])
+    hand_out(result, save, as_json)
+
+
+def player_config(agent: str, source: str | None, env: str | None, changes: Mapping[str, Any]) -> Config:
+    """What a player without a model plays. Mistakes are reported before torch is imported."""
+    from turnwise.collect.player_policy import PLAYERS
+    from turnwise.config.schema import Config
+    from turnwise.setup.early import look
+
+    if agent not in PLAYERS:
+        raise unknown_name("agent", agent, [*PLAYERS, *PROMPTED])
+    if source is not None:
+        raise TurnwiseError(f"--agent {agent} plays without a model: omit the run or model, and name an environment with --env")
+    return look(Config.load(None, {"agent.max_prompt_tokens": 500, **changes, **({"env.name": env} if env else {})}))
+
+
+def hand_out(result: Evaluation, save: str | None, as_json: bool) -> None:
+    """Write the result to a file where that was asked for, and print it."""
+    from turnwise.report.evaluations import show_evaluation
+    from turnwise.util.console import Console
+    from turnwise.util.files import write_text_atomically
+
+    if save is not None:
+        write_text_atomically(save, json.dumps(result.record(), allow_nan=False, default=float) + "\n")
+        say(f"written: {save}", err=True)
+    if as_json:
+        by_trial = {"trials": result.settings["trials"]} if "trials" in result.settings else {}
+        say(json.dumps(result.to_dict() | by_trial, indent=2))
+    else:
+        show_evaluation(Console(), result)
+
+
+def panel_size(text: str | None) -> int | Literal["all"] | None:
+    """The value of --n: a number of tasks, or all of them."""
+    if text is None or text == "all":
+        return text  # type: ignore[return-value]
+    if not text.isdecimal() or int(text) < 1:
+        raise TurnwiseError(f"--n must be a number of tasks, or all, not {text!r}")
+    return int(text)

@@ -1,0 +1,62 @@
+"""What several commands share: arguments with the same meaning, options of environments, and the question whether a folder is trusted."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.terminal import say
+
+INTERRUPTED = 130  # the exit code that a shell reports after Ctrl-C
+
+Options = Annotated[list[str] | None, typer.Option("--option", "-o", metavar="KEY=VALUE", help="An option of the environment; repeatable.")]
+Prompts = Annotated[str | None, typer.Option(metavar="FILE.jsonl", help="Your own prompts instead of an environment; needs --reward.")]
+RewardName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE:FUNCTION", help="With --prompts: score(task, response). Otherwise a reward term: f(turn, transition, trajectory)."
+    ),
+]
+Reply = Annotated[
+    str | None,
+    typer.Option(metavar="FILE:FUNCTION", help="With --prompts: reply(task, history) returns the next message, or None at the end."),
+]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Overrides of the recipe, for example credit.name=grpo.")]
+
+
+def ask_about(folder: Any, code: Any) -> bool:
+    """Ask the user whether code of a run folder from elsewhere may run. Without a terminal the answer is no."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    say(f"{folder} is not one of your own runs (or was moved or changed since). Its recipe names code that would be run:", err=True)
+    for text in code:
+        say(f"  {text}", err=True)
+    return typer.confirm("Do you trust its author?", default=False, err=True)
+
+
+def _trust(said: bool) -> bool:
+    from turnwise.config import trust
+
+    trust.ask_with(trust.somebody if said else ask_about)
+    return said
+
+
+Trust = Annotated[bool, typer.Option("--trust", callback=_trust, help="Run the code named by a run folder from elsewhere.")]
+
+
+def parse_options(pairs: list[str] | None) -> dict[str, Any]:
+    """Parse `key=value` pairs. A value that is valid JSON (3, true, ["a"]) is parsed as JSON; any other value is text."""
+    options: dict[str, Any] = {}
+    for pair in pairs or []:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.isidentifier():
+            raise TurnwiseError(f"options have the form KEY=VALUE, got {pair!r}")
+        try:
+            options[key] = json.loads(value)
+        except json.JSONDecodeError:
+            options[key] = value
+    return options

@@ -1,0 +1,114 @@
+"""`turnwise train`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from turnwise.cli.shared import INTERRUPTED, Overrides, Prompts, Reply, RewardName, Trust
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.terminal import command, say
+
+if TYPE_CHECKING:
+    from turnwise.config.schema import Config
+    from turnwise.runs.folder import Run
+
+
+def train(
+    recipe: Annotated[
+        str | None, typer.Argument(help="A recipe (TOML). Default: the quickstart, a tiny model on generated households.")
+    ] = None,
+    overrides: Overrides = None,
+    env: Annotated[str | None, typer.Option(help="Train on this environment; your own class: path/to/my_env.py:MyEnv.")] = None,
+    prompts: Prompts = None,
+    reward: RewardName = None,
+    reply: Reply = None,
+    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Resume a stopped run, or extend it: iterations=80.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the whole recipe and what would happen, then exit.")] = False,
+    help_config: Annotated[bool, typer.Option("--help-config", help="Explain every key of a recipe, then exit.")] = False,
+    trust: Trust = False,
+) -> None:
+    """Train an agent with a recipe."""
+    if help_config:
+        from turnwise.config.writing import help_config as explain
+
+        say(explain())
+        return
+    raise typer.Exit(start(recipe, overrides or [], env, resume, dry_run, prompts, reward, reply))
+
+
+def start(
+    recipe: str | None,
+    overrides: list[str],
+    env: str | None,
+    resume: str | None,
+    dry_run: bool,
+    prompts: str | None = None,
+    reward: str | None = None,
+    reply: str | None = None,
+) -> int:
+    """`turnwise train`. Returns the exit code: 0, or 130 if it was interrupted."""
+    from turnwise.config.recipes import is_override, parse_override, shipped_recipe
+    from turnwise.config.schema import overridden
+    from turnwise.runs.folder import CONFIG, Run
+    from turnwise.setup.arguments import Given, as_recipe
+    from turnwise.setup.early import look
+
+    if recipe is not None and is_override(recipe):  # the first override is in the position of a recipe
+        overrides, recipe = [recipe, *overrides], None
+    given, typed = Given(env, reward, None, prompts, reply), dict(parse_override(text) for text in overrides)
+    if resume is not None and recipe:
+        raise TurnwiseError(f"a resumed run keeps its recipe: give either --resume RUN or {recipe}, not both")
+    source = None if resume else recipe or given.default_recipe or shipped_recipe("quickstart")
+    values, changes, name = as_recipe(Run.open(resume).folder / CONFIG if resume else source, given, typed)
+    config = overridden(values, changes, name)  # report mistakes before torch is imported
+    if not resume:  # a run has its own environment
+        look(config, hub=not dry_run)
+    if dry_run:
+        return show(config, Run.open(resume) if resume else None, changes)
+    from rich.text import Text
+
+    from turnwise import api
+    from turnwise.report.closing import finish
+    from turnwise.report.progress import reporter
+    from turnwise.report.summary import measured_words
+    from turnwise.util.console import Console
+    from turnwise.util.errors import Stopped
+
+    console = Console()
+    try:
+        result = api.train_given(source, given, typed, resume, reporter(console))
+    except Stopped as error:
+        console.print(Text(str(error)), soft_wrap=True)
+        return INTERRUPTED
+    run = Run.open(result.folder)
+    if result.interrupted:
+        words = f"Success on {result.summary['panel_size']} held-out tasks: {measured_words(result.summary)}."
+        console.print(Text(words), soft_wrap=True)
+        console.print(
+            Text(f"Stopped after iteration {result.summary['iterations']}. Resume with: {command('train', '--resume', str(run.folder))}"),
+            soft_wrap=True,
+        )
+        return INTERRUPTED
+    finish(console, run, result)
+    return 0
+
+
+def show(config: Config, run: Run | None, changes: Mapping[str, Any]) -> int:
+    """`--dry-run`: the whole recipe and the size of the run. No code that the recipe names is run."""
+    from rich.text import Text
+
+    from turnwise.config.writing import to_toml
+    from turnwise.setup.early import check_trainable
+    from turnwise.setup.forecast import forecast
+    from turnwise.setup.resume import resumed_config
+    from turnwise.util.console import Console
+
+    config = resumed_config(run, changes) if run is not None else config
+    check_trainable(config, runs=False)
+    console = Console()
+    for text in (to_toml(config), *forecast(config)):
+        console.print(Text(text), soft_wrap=True)
+    return 0

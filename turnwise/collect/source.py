@@ -1,0 +1,129 @@
+"""Where batches come from. A source runs a plan, collects what it asks for, and hands out what it returns with the version that sampled it.
+
+    source = LocalSource(places, groups=16, collector=system.collector, engine=system.engine)
+    for batch in source.batches(plan):
+        …                                     # signals, credit, update
+        source.publish(version)               # the engine forgets what it computed with the old weights
+
+A plan is a generator of attempts: it yields what to attempt next, gets the finished trajectories back, and returns those to learn from. All
+attempts of one batch are made by one collector, so the engine's cache and the snapshots of earlier attempts serve its branches.
+
+`LocalSource` collects in this process and on demand: nothing is collected ahead of the learner (staleness 0), so the same seed gives the
+same weights. A source that collects elsewhere has the same two methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from turnwise.collect.collector import Collector
+from turnwise.collect.model_policy import ModelPolicy
+from turnwise.data.attempts import Start
+from turnwise.data.rollouts import Trajectory
+from turnwise.data.tasks import Task
+from turnwise.util.errors import TurnwiseError
+
+
+class Brought(Protocol):
+    """What a plan returns in the end: the trajectories to learn from, and counts for the log."""
+
+    trajectories: list[Trajectory]
+    counts: dict[str, float]
+
+
+class Gathers(Protocol):
+    """A plan, as far as a source knows it."""
+
+    def gather(self, places: Any, groups: int) -> Generator[Sequence[Start], list[Trajectory], Brought]: ...
+
+
+class Published(Protocol):
+    """An engine, as far as a source knows it."""
+
+    version: int
+
+    def publish(self, version: int, weights: Any = None) -> None: ...
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What one batch is made of. `version` is that of the weights that sampled it; `tasks` are the attempted tasks by id, data included;
+    `complete` is false if the run was cancelled on the way."""
+
+    trajectories: list[Trajectory]
+    tasks: Mapping[str, Task]
+    counts: dict[str, float] = field(default_factory=dict)
+    version: int = -1
+    complete: bool = True
+
+
+@dataclass
+class LocalSource:
+    """Collects in this process. `collector` makes a fresh collector for each batch; `heard` looks at what a collector brought (faults, say)
+    and hands it on; `say` takes one-line notices; `cancelled` ends a batch between two rounds of a plan."""
+
+    places: Any
+    groups: int
+    collector: Callable[[], Collector]
+    engine: Published
+    heard: Callable[[list[Trajectory]], list[Trajectory]] = lambda trajectories: trajectories
+    say: Callable[[str], None] = lambda text: None
+    cancelled: Callable[[], bool] = lambda: False
+
+    @property
+    def version(self) -> int:
+        """The version of the weights that sample now."""
+        return self.engine.version
+
+    def batches(self, plan: Gathers, staleness: int = 0) -> Iterator[Collected]:
+        """One batch after another, each collected when it is asked for, until the run is cancelled."""
+        if staleness != 0:
+            raise TurnwiseError(f"staleness {staleness}: a source in this process collects on demand and never runs ahead; use 0")
+        while not self.cancelled():
+            yield self.collect(plan)
+
+    def publish(self, version: int, weights: Any = None) -> None:
+        """The learner's weights have this version now."""
+        if version < self.version:
+            raise TurnwiseError(f"version {version} was published after version {self.version}: versions only grow")
+        self.engine.publish(version, weights)
+
+    def collect(self, plan: Gathers) -> Collected:
+        """The next batch of a plan."""
+        collector, version = self.collector(), self.version
+        tasks: dict[str, Task] = {}
+        branches = 0
+        rounds = plan.gather(self.places, self.groups)
+        found: list[Trajectory] | None = None
+        while True:
+            try:
+                starts = next(rounds) if found is None else rounds.send(found)
+            except StopIteration as end:
+                brought: Brought = end.value
+                break
+            tasks |= {start.task.id: start.task for start in starts}
+            branches += sum(start.branch is not None for start in starts)
+            found = self.heard(collector.run(starts))
+            if self.cancelled():
+                rounds.close()
+                return Collected(found, tasks, {}, version, complete=False)
+        counts = dict(brought.counts)
+        if isinstance(collector.policy, ModelPolicy):
+            counts |= dict(collector.policy.counts)
+        if branches:
+            counts |= {"branches": float(branches), "lost_branches": float(collector.counts["lost_branches"])}
+        if collector.lost:
+            self.say(f"warning: {collector.counts['lost_branches']} of {branches} branches were lost. The first: {collector.lost}")
+        return Collected(distinct(brought.trajectories), tasks, counts, version)
+
+
+def distinct(trajectories: list[Trajectory]) -> list[Trajectory]:
+    """The trajectories as they are; an error if two have one id, which a plan that hands in stored ones must not forget."""
+    seen: set[int | str] = set()
+    for trajectory in trajectories:
+        if trajectory.id in seen:
+            raise TurnwiseError(f"the plan returned two trajectories with the id {trajectory.id!r}: give a stored one a new id")
+        seen.add(trajectory.id)
+    return trajectories

@@ -1,0 +1,99 @@
+"""The kinds of code that a recipe may name, and what each of them looks like.
+
+Whatever a recipe names is a registered name, `package.module:name` or `path/to/file.py:name`. The kind says what is then asked of it: the
+methods of its class, or the arguments that it is called with. `example` is what a message shows to whoever named something else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NUMBERS = ("float", "int", "bool", "number", "mapping", "dict")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a reference is asked for.
+
+    methods         what its class has; empty where a plain function is meant
+    takes           the arguments that a function is called with, where that is fixed
+    gives           a function of an installed package returns one of these types (words in its annotation)
+    callable_class  a class is fine as well: it is made once, and the object is called like the function
+    alone           a file with a single class of this kind can be named without the class
+    example         a line of code that would be right
+    """
+
+    word: str
+    methods: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
+    gives: tuple[str, ...] = ()
+    callable_class: bool = False
+    alone: bool = False
+    example: str = ""
+
+    @property
+    def wanted(self) -> str:
+        """What is needed, in words."""
+        if self.methods:
+            text = f"A class with {', '.join(self.methods)} is needed, or a function of your own that returns one"
+        else:
+            also = ", or a class whose objects are called like it" if self.callable_class else ""
+            text = f"A function of ({', '.join(self.takes) or '…'}) is needed{also}; one of an installed package must be annotated with "
+            text += "what it returns"
+        return text + (f". For example: {self.example}" if self.example else "")
+
+
+ENVIRONMENT = Kind("environment", ("reset", "step"), alone=True)
+GYM = Kind("Gymnasium environment", ("reset", "step"))
+CONTEXT = Kind("context", ("start", "prompt", "record"), example="class Mine(turnwise.agent.Window)")
+TRACKER = Kind("tracker", ("open", "log", "close"))
+ENGINE = Kind("engine", ("submit", "poll", "release", "refresh", "close"))
+PLAN = Kind("plan", ("gather",), example="class Mine: def gather(self, places, groups): …")
+REWARD = Kind(
+    "reward term",
+    takes=("turn", "transition", "trajectory"),
+    gives=NUMBERS,
+    example="def mine(turn, transition, trajectory) -> float",
+)
+SCORE = Kind("score", gives=NUMBERS)
+CREDIT = Kind(
+    "credit algorithm",
+    takes=("rollouts",),
+    gives=("array", "floats", "perturn", "pertoken", "mapping", "dict"),
+    example="def mine(rollouts, *, gamma: float = 0.95) -> numpy.ndarray  # one number per turn",
+)
+OBJECTIVE = Kind(
+    "objective",
+    takes=("tokens",),
+    gives=("tokenloss", "tensor", "tuple"),
+    callable_class=True,
+    example="def mine(tokens, *, bound: float = 0.2) -> TokenLoss",
+)
+IMPORTANCE = Kind(
+    "importance correction",
+    takes=("tokens",),
+    gives=("correction", "tensor", "tuple"),
+    example="def mine(tokens, *, high: float = 2.0) -> Correction",
+)
+SIGNAL = Kind(
+    "signal",
+    takes=("batch", "models"),
+    gives=("mapping", "dict"),
+    callable_class=True,
+    example='def mine(batch, models, *, scale: float = 1.0) -> dict  # {"turn.mine": array}',
+)
+SCHEDULE = Kind(
+    "schedule",
+    takes=("view",),
+    gives=("generator", "iterator", "iterable"),
+    callable_class=True,
+    example="def mine(view, *, epochs: int = 1): yield Step(rows=…)",
+)
+METHOD = Kind("method", gives=("mapping", "dict"), example='def mine(*, scale: float = 1.0): return {"credit.name": "file.py:credit"}')
+PARSER = Kind(
+    "parser",
+    takes=("response", "actions"),
+    gives=("parsed", "str"),
+    callable_class=True,
+    example="def mine(response: str, actions) -> Parsed  # actions: the admissible ones, or None",
+)

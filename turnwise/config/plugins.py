@@ -1,0 +1,43 @@
+"""Installed packages that bring pieces of their own: the entry-point group `turnwise.plugins`.
+
+    [project.entry-points."turnwise.plugins"]
+    mine = "my_package.turnwise_pieces"            # a module that registers when it is imported
+    more = "my_package.setup:register_all"         # or a function that is called
+
+They are loaded once, when a name is first looked up. A plugin that fails is named in a warning, and the others work. Who installs a package
+vouches for it, so nothing is asked here.
+"""
+
+from __future__ import annotations
+
+import warnings
+from importlib.metadata import EntryPoint, entry_points
+
+GROUP = "turnwise.plugins"
+_done = False
+
+
+def load() -> None:
+    """Load every plugin, once in a process."""
+    global _done
+    if _done:
+        return
+    _done = True
+    for point in entry_points(group=GROUP):
+        try:
+            loaded = point.load()
+            if point.attr:
+                loaded()
+        except (Exception, SystemExit) as error:  # any failure of one package: the others must stay usable
+            warnings.warn(f"the plugin {_named(point)} cannot be used: {type(error).__name__}: {error}", stacklevel=2)
+
+
+def again() -> None:
+    """Look for plugins anew, for whoever has changed what is installed (tests)."""
+    global _done
+    _done = False
+
+
+def _named(point: EntryPoint) -> str:
+    package = f" of the package {point.dist.name}" if point.dist is not None else ""
+    return f"{point.name!r} ({point.value}){package}"

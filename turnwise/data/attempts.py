@@ -1,0 +1,35 @@
+"""Attempts to be made: at which task, in which group, with which seeds, and from which place of an earlier attempt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from turnwise.data.rollouts import Trajectory
+from turnwise.data.tasks import Task
+from turnwise.util.errors import TurnwiseError
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A place in a finished attempt: the state before its turn `t`."""
+
+    trajectory: Trajectory
+    t: int
+
+    def __post_init__(self) -> None:
+        turns = len(self.trajectory.turns)
+        if not 0 <= self.t <= turns:
+            raise TurnwiseError(f"trajectory {self.trajectory.id!r} has {turns} turns: it cannot be branched at turn {self.t}")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One attempt to be made: the task, the group it is compared in, its number in the batch, the environment's seed, and the seed of
+    everything the policy draws. With a `branch`, the attempt starts there: with the seed and the first turns of that trajectory."""
+
+    task: Task
+    group: int
+    number: int
+    env_seed: int = 0
+    policy_seed: int = 0
+    branch: Branch | None = None

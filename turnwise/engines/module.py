@@ -1,0 +1,66 @@
+"""What engines in this process need to know of a model, and how new weights come into it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from turnwise.util.errors import TurnwiseError
+
+
+def longest(model: Any, given: int | None) -> int:
+    """How many tokens a sequence may have: the given number, or what the model was made for."""
+    if given is not None:
+        return given
+    made_for = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if made_for is None:
+        raise TurnwiseError(f"engine: {type(model).__name__} does not say how many tokens it was made for: give max_length")
+    return int(made_for)
+
+
+def forward_parameters(model: Any) -> frozenset[str]:
+    """The names that the model's forward takes; of a model that is wrapped (LoRA), those of the inner one."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    names = frozenset(inspect.signature(inner.forward).parameters)
+    if "past_key_values" not in names:
+        raise TurnwiseError(
+            f"engine: {type(inner).__name__} takes no past_key_values: the transformers engine needs a model with such a cache"
+        )
+    return names
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """No dropout meanwhile; afterwards every module is in the mode it was in."""
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def load_weights(model: Any, weights: Mapping[str, Tensor]) -> None:
+    """Copy weights into a model in place, by the names of its state. Weights that are tied to another one of the model may be missing.
+    Nothing is changed if a name or a shape is wrong."""
+    own = model.state_dict()
+    if unknown := [name for name in weights if name not in own]:
+        raise TurnwiseError(f"engine: the model has no weights {', '.join(unknown[:3])!r} ({len(unknown)} of {len(weights)} are unknown)")
+    given = {own[name].data_ptr() for name in weights}
+    if missing := [name for name, tensor in own.items() if name not in weights and tensor.data_ptr() not in given]:
+        raise TurnwiseError(f"engine: {len(missing)} of the model's weights are missing in what was published, among them {missing[0]!r}")
+    for name, tensor in weights.items():
+        if tensor.shape != own[name].shape:
+            raise TurnwiseError(
+                f"engine: {name!r} has the shape {tuple(own[name].shape)} in the model, and {tuple(tensor.shape)} was published"
+            )
+    with torch.no_grad():
+        for name, tensor in weights.items():
+            own[name].copy_(tensor)

@@ -1,0 +1,47 @@
+"""The stages that a method may bring, by name: plans, signals, schedules, and methods themselves. (Credit and objectives have rooms of
+their own, and registries like these.)
+
+    @turnwise.methods.signal("length", gives=("turn.length",))
+    def length(batch: Batch, models: Models, *, scale: Annotated[float, Help("factor")] = 1.0) -> dict[str, Any]:
+        '''How many tokens each response has.'''
+        return {"turn.length": …}
+
+plan       a class with `gather`: which attempts are made next; it sees how they ended, and may keep a state
+signal     a function or a class of (batch, models): columns that are added before credit
+schedule   a generator of (view): which parts of a batch make up which optimiser step
+method     a function that returns settings of a recipe (dotted keys and values): parts that belong together
+
+`needs` names what must be there before (`token.entropy`, `model.teacher`, `task.answer`, `env.snapshot`), `gives` the columns that are
+added. A file in this folder is loaded when a name is first looked up. Nothing here imports torch: a file whose functions use it imports it
+inside them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from turnwise.config.kinds import METHOD, PLAN, SCHEDULE, SIGNAL
+from turnwise.config.options import Registry
+
+Piece = Callable[..., Any]
+
+
+def _load() -> None:
+    """Import every file of this folder: that is where the built-in pieces register themselves."""
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        importlib.import_module(f"{__package__}.{module.name}")
+
+
+plans: Registry[Piece] = Registry("plan", _load, PLAN)
+signals: Registry[Piece] = Registry("signal", _load, SIGNAL)
+schedules: Registry[Piece] = Registry("schedule", _load, SCHEDULE)
+methods: Registry[Piece] = Registry("method", _load, METHOD)
+
+plan = plans.register
+signal = signals.register
+schedule = schedules.register
+method = methods.register
