@@ -38,7 +38,8 @@ from turnwise.agent.base import Parsed, Prompt
 from turnwise.collect.collector import Collector, summarise
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.plan import Plan, plain
-from turnwise.data.rollouts import Rollouts, Trajectory
+from turnwise.data.batch import Batch
+from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.engines.base import Sampling
 from turnwise.engines.native import NativeEngine
@@ -182,8 +183,8 @@ class Bench:
     def warm_up(self) -> None:
         """Compile kernels and record steps: two turns, and an update on a few of them."""
         found = self.collect(2, self.shape.groups, 0)[: 2 * self.shape.members]
-        rollouts = Rollouts.from_trajectories(found)
-        self.learner.update(found, rollouts, np.random.default_rng(0).normal(size=len(rollouts)))
+        batch = Batch.of(found)
+        self.learner.update(batch.with_columns({"turn.advantage": np.random.default_rng(0).normal(size=len(batch))}))
         self.engine.refresh()
 
     def iteration(self) -> dict[str, Any]:
@@ -192,13 +193,14 @@ class Bench:
         with Phase(seconds, "rollout", self.device):
             found = self.collect(self.shape.turns, self.shape.groups, self.shape.groups)
         with Phase(seconds, "credit", self.device):
-            rollouts = Rollouts.from_trajectories(found)
-            values = credit.compute("gigpo", rollouts, gamma=0.95, omega=1.0, norm="std")
-            credit.diagnose(rollouts)
+            batch = Batch.of(found)
+            values = credit.compute("gigpo", batch.rollouts, gamma=0.95, omega=1.0, norm="std")
+            batch = batch.with_columns({"turn.advantage": values})
+            credit.diagnose(batch.rollouts)
         if self.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         with Phase(seconds, "learner", self.device):
-            metrics = self.learner.update(found, rollouts, values, seed=1)
+            metrics = self.learner.update(batch, seed=1)
             self.engine.refresh()
         whole = seconds.pop("learner")
         parts = {name: metrics.get(f"seconds_{name}", 0.0) for name in ("pack", "old_logprobs", "reference")}

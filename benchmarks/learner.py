@@ -27,6 +27,7 @@ import torch
 import transformers
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, pack
 from turnwise.objectives import Loss
@@ -202,10 +203,10 @@ def rates(operations: float, tokens: int, seconds: float, peak: float) -> dict[s
 
 def run_packed(learner: Learner, device: str, repeats: int, found: list[Trajectory], rollouts: Rollouts, values: Any) -> dict[str, Any]:
     """The learner's update without the reference's pass, which is timed with the scoring."""
-    packed = pack(found, rollouts)
+    packed, batch = pack(found, rollouts), Batch(tuple(found), rollouts).with_columns({"turn.advantage": values})
     if learner.reference is not None:
-        rollouts = learner.annotate(found, rollouts)
-    update = timed(repeats, device, lambda: learner.update(found, rollouts, values))
+        batch = learner.annotate(batch)
+    update = timed(repeats, device, lambda: learner.update(batch))
     score = timed(repeats, device, lambda: learner.logprobs(packed))
     return {"packed": update, "scoring_alone": score}
 
@@ -213,7 +214,7 @@ def run_packed(learner: Learner, device: str, repeats: int, found: list[Trajecto
 def profiled(learner: Learner, found: list[Trajectory], rollouts: Rollouts, values: Any, path: Path) -> None:
     """A table of the kernels that an update spends its time in."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        learner.update(found, learner.annotate(found, rollouts), values)
+        learner.update(learner.annotate(Batch(tuple(found), rollouts)).with_columns({"turn.advantage": values}))
     path.write_text(profile.key_averages().table(sort_by="cuda_time_total", row_limit=40, max_name_column_width=90))
 
 

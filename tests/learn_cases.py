@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from turnwise import credit
+from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 
 VOCABULARY = 48
@@ -51,6 +53,17 @@ def trajectories(seed: int = 0, groups: int = 2, size: int = 3, context: str = "
 
 def rollouts_of(found: list[Trajectory]) -> Rollouts:
     return Rollouts.from_trajectories(found)
+
+
+def credited(found: list[Trajectory] | Batch, values: Any = None, targets: Any = None, level: str = "turn") -> Batch:
+    """A batch with advantages: GiGPO's, numbers per turn, or what `credit.assign` gave. `targets` are for a critic of this level."""
+    batch = found if isinstance(found, Batch) else Batch.of(found)
+    given = credit.assign("gigpo", batch.rollouts) if values is None else values
+    given = given if isinstance(given, credit.Credit) else credit.Credit(np.asarray(given))
+    columns = {f"{given.level}.advantage": given.values}
+    if targets is not None or given.targets is not None:
+        columns[f"{level if targets is not None else given.level}.target"] = given.targets if targets is None else targets
+    return batch.with_columns(columns)
 
 
 def plain_logprobs(model: Any, prompt: list[int], response: list[int], temperature: float = 1.0) -> torch.Tensor:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import slow_credit as slow
 from hypothesis import given
-from learn_cases import rollouts_of, tiny
+from learn_cases import credited, tiny
 from test_credit_properties import batches, discounts, norms, penalties, rollouts
 
 import turnwise as tw
@@ -17,6 +17,7 @@ from turnwise import credit
 from turnwise.config.options import Registry
 from turnwise.config.schema import Config
 from turnwise.credit.registry import apply
+from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings
 from turnwise.learn.values import targets_of
@@ -103,13 +104,12 @@ def test_a_critic_of_another_level_is_an_error_that_says_which_is_right() -> Non
 
 def test_the_critic_of_a_bi_level_run_learns_the_reward_on_every_token() -> None:
     attempt = Trajectory("g", "x", turns=[Turn("a", 2.0, prompt_ids=[1, 2], response_ids=[5 + i % 7 for i in range(40)])])
-    plain = rollouts_of([attempt])
     settings = LearnerSettings(optimiser=OptimiserSettings(lr=0.0), value=ValueSettings("token", 0.05, clip=None, trains_model=False))
     learner = Learner(tiny(), settings)
     metrics: dict[str, float] = {}
     for seed in range(40):
-        annotated = learner.annotate([attempt], plain)
-        metrics = learner.update([attempt], annotated, credit.assign("bi_level_gae", annotated, norm="none"), seed)
+        annotated = learner.annotate(Batch.of([attempt]))
+        metrics = learner.update(credited(annotated, credit.assign("bi_level_gae", annotated.rollouts, norm="none")), seed)
     assert metrics["value_target"] == pytest.approx(2.0) and metrics["value"] == pytest.approx(2.0, abs=0.2)
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from learn_cases import credited
 from picture_env import BLUE, RED, PictureBandit, PictureWalk, square
 from seeing_models import KINDS, model_of, processor_of, seeing
 
 import turnwise as tw
-from turnwise import credit
 from turnwise.agent import Agent, AgentSettings, Parsed
 from turnwise.agent.vision import Vision
 from turnwise.collect.collector import Collector, Start
@@ -175,7 +175,7 @@ def test_an_iteration_of_gigpo_trains_on_pictures(kind: str) -> None:
     rollouts = Rollouts.from_trajectories(trajectories)
     assert len(rollouts.anchor_table) == 8  # three shades of each task and what comes after: by content, without a word of it in the text
     eyes = {name: value.detach().clone() for name, value in model.named_parameters() if "vision" in name or "visual" in name}
-    metrics = learner.update(trajectories, rollouts, credit.compute("gigpo", rollouts), seed=0)
+    metrics = learner.update(credited(trajectories), seed=0)
     assert np.isfinite(metrics["loss"]) and metrics["grad_norm"] > 0
     moved = [name for name, value in model.named_parameters() if name in eyes and not torch.equal(value, eyes[name])]
     assert moved  # the gradient reaches the vision tower
@@ -188,8 +188,8 @@ def test_a_bandit_that_only_eyes_can_solve_is_learned() -> None:
     before = attempts(model, vision, PictureBandit, members=32, max_tokens=1, seed=999)
     for iteration in range(45):
         trajectories = attempts(model, vision, PictureBandit, members=16, max_tokens=1, seed=iteration)
-        rollouts = Rollouts.from_trajectories(trajectories)
-        learner.update(trajectories, rollouts, credit.compute("gigpo", rollouts), seed=iteration)
+        Rollouts.from_trajectories(trajectories)
+        learner.update(credited(trajectories), seed=iteration)
     after = attempts(model, vision, PictureBandit, members=32, max_tokens=1, seed=999)
     won = [np.mean([trajectory.success for trajectory in played]) for played in (before, after)]
     assert won[0] < 0.65 and won[1] > 0.8  # without eyes nothing beats one half

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from turnwise.methods.registry import schedules
+
 PAGE = Path(__file__).parent.parent / "docs" / "learner.md"
 
 
@@ -17,5 +19,9 @@ def test_the_examples_of_the_page_run_one_after_another() -> None:
     exec(compile(blocks[0], str(PAGE), "exec"), names)
     chances = np.exp(names["learner"].logprobs(names["pack"](names["trajectories"])))
     assert chances[1] > 0.5 > 0.1 > chances[0]  # the rewarded answer is the likely one
-    exec(compile(blocks[1], str(PAGE), "exec"), names)
+    try:
+        for block in blocks[1:]:
+            exec(compile(block, str(PAGE), "exec"), names)
+    finally:
+        schedules._entries.pop("last_turns_first", None)
     assert names["metrics"]["steps"] == 1 and "explained_variance" in names["metrics"]

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from learn_cases import gradients, rollouts_of, tiny, trajectories
+from learn_cases import credited, gradients, tiny, trajectories
 from test_learn_gradient import GradientOf, assert_same
 
-from turnwise import credit
+from turnwise.data.batch import Batch
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, add_lora, gae_targets, pack
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.fused import reason_against
@@ -98,7 +98,7 @@ def test_an_update_has_the_same_gradient_through_fused_layers(value: ValueSettin
     settings = LearnerSettings(loss=loss, value=value, tokens_per_batch=60, optimiser=OptimiserSettings(lr=0.0))
     results = []
     for learner in (Learner(tiny(), settings, reference=tiny(1)), fused_learner(settings)):
-        rollouts = learner.annotate(found, rollouts_of(found))
-        targets = None if value is None else gae_targets(rollouts)
-        results.append(GradientOf(learner)(found, rollouts, credit.compute("gigpo", rollouts), targets=targets))
+        batch = learner.annotate(Batch.of(found))
+        targets = None if value is None else gae_targets(batch.rollouts)
+        results.append(GradientOf(learner)(credited(batch, targets=targets)))
     assert_same(results[1], results[0], 1e-4)

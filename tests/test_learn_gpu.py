@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from learn_cases import VOCABULARY, rollouts_of, tiny, trajectories
+from learn_cases import VOCABULARY, credited, rollouts_of, tiny, trajectories
 
 from turnwise import credit
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, pack
@@ -16,6 +16,7 @@ from turnwise.learn.forward import PackedModel
 from turnwise.learn.fused.attention import Frame, attend, attend_backward
 from turnwise.learn.fused.stack import Kept
 from turnwise.learn.logprobs import Head, token_logprobs
+from turnwise.learn.update import Update
 from turnwise.objectives import Loss
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -168,7 +169,7 @@ def test_a_bfloat16_learner_on_a_gpu_learns_what_a_float32_one_on_a_cpu_learns()
         learner = Learner(model("qwen2", torch.float32), settings, device)
         assert (learner.policy.fused is not None) == (device == "cuda")
         before = {name: tensor.cpu().clone() for name, tensor in learner.weights.tensors().items()}
-        metrics = learner.update(found, rollouts, values, seed=1)
+        metrics = learner.update(credited(found, values), seed=1)
         assert metrics["steps"] == 4
         if device == "cuda":
             assert 0 < metrics["memory_peak_gib"] <= metrics["memory_held_gib"]
@@ -179,24 +180,24 @@ def test_a_bfloat16_learner_on_a_gpu_learns_what_a_float32_one_on_a_cpu_learns()
         assert torch.nn.functional.cosine_similarity(step.flatten(), moved[1][name].flatten(), dim=0) > 0.97, name
 
 
-def test_half_the_tokens_are_computed_at_once_when_memory_runs_out() -> None:
+def test_half_the_tokens_are_computed_at_once_when_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
     found = trajectories(6, groups=16, size=8, context="full")
     rollouts = rollouts_of(found)
     learner = Learner(model("qwen2", torch.float32, vocab_size=VOCABULARY), LearnerSettings(dtype="bfloat16", tokens_per_batch=4096))
     limit = 2 * torch.cuda.memory_reserved()
-    whole = learner._backward
+    whole = Update._backward
     before = torch.cuda.get_per_process_memory_fraction()
 
-    def hungry(part: Any, counts: Any, values: int) -> Any:
+    def hungry(update: Update, part: Any, *others: Any) -> Any:
         keep = torch.empty(limit * len(part.ids) // 3000, dtype=torch.uint8, device="cuda")
-        return whole(part, counts, values) if len(keep) else {}
+        return whole(update, part, *others) if len(keep) else {}
 
-    learner._backward = hungry  # type: ignore[method-assign]
+    monkeypatch.setattr(Update, "_backward", hungry)
     torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.mem_get_info()[1])
     try:
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
-            assert learner.update(found, rollouts, credit.compute("gigpo", rollouts))["steps"] == 1
+            assert learner.update(credited(found, credit.compute("gigpo", rollouts)))["steps"] == 1
     finally:
         torch.cuda.set_per_process_memory_fraction(before)
     assert any("out of memory with 4096 tokens" in str(w.message) for w in seen) and learner.settings.tokens_per_batch == 2048

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from learn_cases import gradients, plain_logprobs, rollouts_of, tiny, trajectories
+from learn_cases import credited, gradients, plain_logprobs, rollouts_of, tiny, trajectories
 
 from turnwise import credit
+from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings
 from turnwise.objectives import Loss
@@ -32,8 +33,8 @@ class GradientOf:
 
         learner.optimiser.step = look  # type: ignore[method-assign]
 
-    def __call__(self, found: list[Trajectory], rollouts: Rollouts, values: Any, **more: Any) -> dict[str, torch.Tensor]:
-        self.metrics = self.learner.update(found, rollouts, values, **more)
+    def __call__(self, batch: Batch, **more: Any) -> dict[str, torch.Tensor]:
+        self.metrics = self.learner.update(batch, **more)
         return self.found[-1]
 
 
@@ -75,7 +76,6 @@ def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], ne
 def test_one_gigpo_step_has_the_gradient_of_the_slow_definition(context: str, aggregation: str) -> None:
     found = trajectories(7, groups=2, size=4, context=context)
     rollouts = rollouts_of(found)
-    rollouts = rollouts.permuted(np.random.default_rng(0).permutation(len(rollouts)))
     values = credit.compute("gigpo", rollouts)
     assert len(np.unique(values)) > 4
     settings = LearnerSettings(
@@ -85,7 +85,7 @@ def test_one_gigpo_step_has_the_gradient_of_the_slow_definition(context: str, ag
         optimiser=OptimiserSettings(lr=0.0),
         tokens_per_batch=40,
     )
-    own = GradientOf(Learner(tiny(), settings))(found, rollouts, values)
+    own = GradientOf(Learner(tiny(), settings))(credited(found, values))
     assert_same(own, slow_gigpo(tiny(), found, rollouts, values, aggregation, entropy_coef=0.01))
 
 
@@ -107,7 +107,7 @@ def test_the_token_budget_never_changes_the_gradient(name: str, context: str) ->
     for budget in (1, 30, 10_000):
         settings = LearnerSettings(loss=LOSSES[name], tokens_per_batch=budget, optimiser=OptimiserSettings(lr=0.0))
         run = GradientOf(Learner(tiny(), settings, reference=tiny(1)))
-        results.append((run(found, rollouts, values), run.metrics))
+        results.append((run(credited(found, values)), run.metrics))
     for gradient, metrics in results[:2]:
         assert_same(gradient, results[2][0])
         for key in ("loss", "entropy", "ratio"):
@@ -119,9 +119,9 @@ def test_neither_gradient_checkpointing_nor_the_order_of_trajectories_changes_th
     rollouts = rollouts_of(found)
     values = credit.compute("gigpo", rollouts)
     plain = LearnerSettings(optimiser=OptimiserSettings(lr=0.0))
-    wanted = GradientOf(Learner(tiny(), plain))(found, rollouts, values)
-    assert_same(GradientOf(Learner(tiny(), replace(plain, gradient_checkpointing=True)))(found, rollouts, values), wanted)
-    assert_same(GradientOf(Learner(tiny(), plain))(found[::-1], rollouts, values), wanted)
+    wanted = GradientOf(Learner(tiny(), plain))(credited(found, values))
+    assert_same(GradientOf(Learner(tiny(), replace(plain, gradient_checkpointing=True)))(credited(found, values)), wanted)
+    assert_same(GradientOf(Learner(tiny(), plain))(credited(found[::-1])), wanted)
 
 
 def test_credit_a_token_weighs_each_token_by_its_own() -> None:
@@ -132,10 +132,10 @@ def test_credit_a_token_weighs_each_token_by_its_own() -> None:
     assert rollouts.tokens is not None
     repeated = np.repeat(turn_credit, rollouts.tokens)
     given = (turn_credit, credit.Credit(repeated.copy(), "token"))
-    same = [GradientOf(Learner(tiny(), settings))(found, rollouts, values) for values in given]
+    same = [GradientOf(Learner(tiny(), settings))(credited(found, values)) for values in given]
     assert_same(*same)
     repeated[0] += 1
-    other = GradientOf(Learner(tiny(), settings))(found, rollouts, credit.Credit(repeated, "token"))
+    other = GradientOf(Learner(tiny(), settings))(credited(found, credit.Credit(repeated, "token")))
     assert (other["lm_head.weight"] - same[0]["lm_head.weight"]).abs().max() > 1e-3
 
 
@@ -143,7 +143,7 @@ def test_bfloat16_has_nearly_the_gradient_of_float32() -> None:
     found = trajectories(11, groups=3, size=4)
     rollouts = rollouts_of(found)
     values = credit.compute("gigpo", rollouts)
-    exact = GradientOf(Learner(tiny(), LearnerSettings(optimiser=OptimiserSettings(lr=0.0))))(found, rollouts, values)
+    exact = GradientOf(Learner(tiny(), LearnerSettings(optimiser=OptimiserSettings(lr=0.0))))(credited(found, values))
     learner = Learner(tiny(), LearnerSettings(dtype="bfloat16", tokens_per_batch=30, optimiser=OptimiserSettings(lr=0.0)))
     found_gradients: dict[str, torch.Tensor] = {}
     learner.optimiser.step, step = (
@@ -155,7 +155,7 @@ def test_bfloat16_has_nearly_the_gradient_of_float32() -> None:
         ),
         learner.optimiser.step,
     )
-    learner.update(found, rollouts, values)
+    learner.update(credited(found, values))
     for name, gradient in exact.items():
         assert found_gradients[name].dtype == torch.float32
         cosine = torch.nn.functional.cosine_similarity(found_gradients[name].flatten(), gradient.flatten(), dim=0)

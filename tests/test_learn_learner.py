@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from learn_cases import VOCABULARY, rollouts_of, tiny, trajectories
+from learn_cases import VOCABULARY, credited, rollouts_of, tiny, trajectories
 from transformers import AutoModelForCausalLM
 
 from turnwise import credit
+from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, add_lora, gae_targets, pack, saving
 from turnwise.objectives import Loss
@@ -52,14 +53,14 @@ def test_a_two_action_bandit_converges_to_the_better_action(adapters: bool) -> N
             for i, better in enumerate(drawn)
         ]
         rollouts = Rollouts.from_trajectories(found)
-        learner.update(found, rollouts, credit.compute("grpo", rollouts), seed=step)
+        learner.update(credited(found, credit.compute("grpo", rollouts)), seed=step)
     assert shares[0] < 0.9 and shares[-1] > 0.95
 
 
 def test_the_same_seed_gives_the_same_weights_bit_by_bit_and_another_seed_does_not() -> None:
     def trained(seed: int) -> dict[str, torch.Tensor]:
         learner = Learner(tiny(), LearnerSettings(optimiser=FAST, epochs=2, minibatches=3, tokens_per_batch=50))
-        learner.update(*batch(1), seed=seed)
+        learner.update(credited(trajectories(1)), seed=seed)
         return weights_of(learner)
 
     first = trained(5)
@@ -72,7 +73,7 @@ def test_an_update_leaves_global_chance_and_the_models_mode_alone() -> None:
     learner = Learner(tiny(), LearnerSettings(optimiser=FAST))
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    learner.update(*batch(1), seed=5)
+    learner.update(credited(trajectories(1)), seed=5)
     assert torch.equal(before, torch.get_rng_state())
     assert not learner.model.training and learner.model.config._attn_implementation == "sdpa"
 
@@ -81,79 +82,80 @@ def test_old_logprobs_are_those_before_the_first_step() -> None:
     found, rollouts, values = batch(2)
     several = LearnerSettings(optimiser=FAST, epochs=2, minibatches=2)
     computed, given = Learner(tiny(), several), Learner(tiny(), several)
-    annotated = given.annotate(found, rollouts)
+    annotated = given.annotate(Batch.of(found))
     packed = pack(found, rollouts)
-    assert np.allclose(annotated.token_extra["old_logprob"][packed.index], given.logprobs(packed), atol=1e-6)
-    metrics = computed.update(found, rollouts, values, seed=1)
-    given.update(found, annotated, values, seed=1)
+    assert np.allclose(annotated.column("token.old_logprob")[packed.index], given.logprobs(packed), atol=1e-6)
+    metrics = computed.update(credited(found, values), seed=1)
+    given.update(credited(annotated, values), seed=1)
     assert equal(weights_of(computed), weights_of(given))
     assert metrics["steps"] == 4 and metrics["kl_old_k3"] > 0
-    alone = Learner(tiny(), LearnerSettings(optimiser=FAST)).update(found, rollouts, values)
+    alone = Learner(tiny(), LearnerSettings(optimiser=FAST)).update(credited(found, values))
     assert alone["ratio"] == pytest.approx(1, abs=1e-6) and "seconds_old_logprobs" not in alone
 
 
 def test_the_engines_logprobs_can_anchor_the_ratio() -> None:
-    found, rollouts, values = batch(2)
+    found, _rollouts, values = batch(2)
     learner = Learner(tiny(), LearnerSettings(optimiser=FAST, old_logprobs="engine"))
-    metrics = learner.update(found, rollouts, values)
+    metrics = learner.update(credited(found, values))
     gap = Learner(tiny()).logprobs(pack(found)) - pack(found).engine_logprob
     assert metrics["ratio"] == pytest.approx(np.exp(gap).mean(), rel=1e-4) and metrics["old_from_engine"] == 1
     assert metrics["engine_gap"] == pytest.approx(np.abs(gap).mean(), rel=1e-4)
     assert metrics["engine_gap_max"] == pytest.approx(np.abs(gap).max(), rel=1e-4)
+    given = credited(found, values)
     for turn in found[0].turns:
         turn.logprobs = ()
     with pytest.raises(TurnwiseError, match="old_logprobs='engine'"):
-        learner.update(found, rollouts, values)
+        learner.update(given)
     with pytest.raises(TurnwiseError, match="importance correction"):
-        Learner(tiny(), LearnerSettings(loss=Loss(importance="truncate"))).update(found, rollouts, values)
+        Learner(tiny(), LearnerSettings(loss=Loss(importance="truncate"))).update(given)
 
 
 def test_a_loss_that_is_not_finite_skips_the_step_and_three_in_a_row_end_training() -> None:
-    found, rollouts, values = batch(3)
+    found, _rollouts, values = batch(3)
     learner = Learner(tiny(), LearnerSettings(optimiser=FAST))
-    learner.update(found, rollouts, values)
+    learner.update(credited(found, values))
     broken = np.where(np.arange(len(values)) == 1, np.nan, values)
     before, moments = weights_of(learner), learner.state()[0]
-    metrics = learner.update(found, rollouts, broken)
+    metrics = learner.update(credited(found, broken))
     assert metrics["skipped_steps"] == 1 and metrics["steps"] == 0
     assert equal(weights_of(learner), before) and equal(learner.state()[0], moments)
-    assert learner.update(found, rollouts, values)["steps"] == 1  # one good step, and the count starts anew
-    learner.update(found, rollouts, broken)
-    learner.update(found, rollouts, broken)
+    assert learner.update(credited(found, values))["steps"] == 1  # one good step, and the count starts anew
+    learner.update(credited(found, broken))
+    learner.update(credited(found, broken))
     with pytest.raises(TurnwiseError, match="3 optimiser steps in a row"):
-        learner.update(found, rollouts, broken)
+        learner.update(credited(found, broken))
     assert all(torch.isfinite(tensor).all() for tensor in weights_of(learner).values())
 
 
 def test_a_gradient_that_is_not_finite_skips_the_step() -> None:
-    found, rollouts, values = batch(3)
+    found, _rollouts, values = batch(3)
     learner = Learner(tiny(), LearnerSettings(optimiser=FAST))
     before = weights_of(learner)
     hook = learner.model.lm_head.weight.register_hook(lambda gradient: gradient * float("inf"))
-    assert learner.update(found, rollouts, values)["skipped_steps"] == 1
+    assert learner.update(credited(found, values))["skipped_steps"] == 1
     assert equal(weights_of(learner), before)
     hook.remove()
-    assert learner.update(found, rollouts, values)["steps"] == 1
+    assert learner.update(credited(found, values))["steps"] == 1
 
 
 def test_an_update_ends_when_the_policy_has_moved_too_far() -> None:
-    found, rollouts, values = batch(4)
+    found, _rollouts, values = batch(4)
     settings = LearnerSettings(optimiser=replace(FAST, lr=3e-2), epochs=8, kl_stop=0.01)
-    metrics = Learner(tiny(), settings).update(found, rollouts, values)
+    metrics = Learner(tiny(), settings).update(credited(found, values))
     assert metrics["stopped_early"] == 1 and 1 <= metrics["steps"] < 8 and metrics["kl_at_stop"] > 0.01
-    assert Learner(tiny(), replace(settings, kl_stop=None)).update(found, rollouts, values)["steps"] == 8
+    assert Learner(tiny(), replace(settings, kl_stop=None)).update(credited(found, values))["steps"] == 8
 
 
 def test_mini_batches_and_epochs_are_optimiser_steps() -> None:
     found, rollouts, values = batch(5, groups=3, size=4)
     for settings, steps in ((LearnerSettings(minibatches=4, epochs=2), 8), (LearnerSettings(minibatch_size=6), 2)):
-        assert Learner(tiny(), settings).update(found, rollouts, values)["steps"] == steps
+        assert Learner(tiny(), settings).update(credited(found, values))["steps"] == steps
     by_turn = LearnerSettings(minibatch_size=5, minibatch_unit="turn")
-    assert Learner(tiny(), by_turn).update(found, rollouts, values)["steps"] == round(len(rollouts) / 5)
+    assert Learner(tiny(), by_turn).update(credited(found, values))["steps"] == round(len(rollouts) / 5)
 
 
 def test_a_clipped_gradient_has_the_norm_that_was_asked_for() -> None:
-    found, rollouts, values = batch(6)
+    found, _rollouts, values = batch(6)
     learner = Learner(tiny(), LearnerSettings(optimiser=replace(FAST, clip=0.01)))
     seen = []
     adam, original = learner.optimiser._adam, learner.optimiser._adam.step
@@ -161,7 +163,7 @@ def test_a_clipped_gradient_has_the_norm_that_was_asked_for() -> None:
         seen.append(torch.stack([m.grad.norm() for m in learner.weights.masters.values()]).norm().item()),
         original(),
     )
-    metrics = learner.update(found, rollouts, values)
+    metrics = learner.update(credited(found, values))
     assert metrics["grad_norm"] > 0.02 and seen[0] == pytest.approx(0.01, rel=1e-3)
 
 
@@ -173,7 +175,7 @@ def test_schedules_warm_up_and_fall_with_progress() -> None:
     assert cosine.factor(9, 0.5) == pytest.approx(0.5) and cosine.factor(9, 1.0) == pytest.approx(0)
     assert replace(settings, schedule="constant").factor(9, 0.9) == 1
     learner = Learner(tiny(), LearnerSettings(optimiser=OptimiserSettings(lr=1e-3, warmup=2)))
-    rates = [learner.update(*batch(1))["lr"] for _ in range(3)]
+    rates = [learner.update(credited(trajectories(1)))["lr"] for _ in range(3)]
     assert rates == pytest.approx([5e-4, 1e-3, 1e-3])
 
 
@@ -181,19 +183,19 @@ def test_weight_decay_spares_norms_and_biases() -> None:
     found, rollouts, _ = batch(6)
     learner = Learner(tiny(), LearnerSettings(optimiser=OptimiserSettings(lr=0.1, weight_decay=0.5)))
     before = weights_of(learner)
-    learner.update(found, rollouts, np.zeros(len(rollouts)))  # no credit: decay alone moves weights
+    learner.update(credited(found, np.zeros(len(rollouts))))  # no credit: decay alone moves weights
     for name, tensor in weights_of(learner).items():
         wanted = before[name] * (0.95 if tensor.dim() > 1 else 1.0)
         torch.testing.assert_close(tensor, wanted)
 
 
 def test_bfloat16_weights_follow_float32_masters_through_steps_too_small_to_see() -> None:
-    found, rollouts, values = batch(7)
+    found, _rollouts, values = batch(7)
     learner = Learner(tiny(), LearnerSettings(dtype="bfloat16", optimiser=OptimiserSettings(lr=1e-6, weight_decay=0.0)))
     start = weights_of(learner)
     assert equal({n: p.detach() for n, p in tiny().named_parameters()}, start)  # masters keep what bfloat16 cannot hold
     for seed in range(3):
-        learner.update(found, rollouts, values, seed=seed)
+        learner.update(credited(found, values), seed=seed)
     name = "model.layers.0.mlp.up_proj.weight"
     moved = (learner.weights.masters[name] - start[name]).abs()
     assert (moved > 1e-6).any() and moved.max() < 1e-5
@@ -208,14 +210,14 @@ def test_kl_in_the_loss_pulls_back_to_the_reference() -> None:
     def distance(coefficient: float) -> list[float]:
         settings = LearnerSettings(loss=Loss(kl="k3+", kl_coef=coefficient), optimiser=FAST)
         learner = Learner(tiny(0), settings, reference=tiny(1))
-        return [learner.update(found, rollouts, nothing)["kl_ref_k3"] for _ in range(8)]
+        return [learner.update(credited(found, nothing))["kl_ref_k3"] for _ in range(8)]
 
     pulled = distance(1.0)
     assert pulled[-1] < 0.7 * pulled[0]
     own = Learner(tiny(0), LearnerSettings(loss=Loss(kl_coef=1.0), optimiser=FAST))
-    assert own.update(found, rollouts, nothing)["kl_ref_k3"] == pytest.approx(0, abs=1e-6)
+    assert own.update(credited(found, nothing))["kl_ref_k3"] == pytest.approx(0, abs=1e-6)
     before = own.reference_logprobs(pack(found))
-    own.update(found, rollouts, credit.compute("gigpo", rollouts))
+    own.update(credited(found, credit.compute("gigpo", rollouts)))
     assert np.array_equal(before, own.reference_logprobs(pack(found)))
     assert np.abs(before - own.logprobs(pack(found))).max() > 1e-3
     own.reset_reference()
@@ -224,16 +226,16 @@ def test_kl_in_the_loss_pulls_back_to_the_reference() -> None:
 
 def test_kl_in_the_reward_is_subtracted_turn_by_turn() -> None:
     found, rollouts, _ = batch(9)
-    rollouts = rollouts.permuted(np.random.default_rng(1).permutation(len(rollouts)))
     learner = Learner(tiny(0), LearnerSettings(kl_reward_coef=0.5), reference=tiny(1))
-    annotated = learner.annotate(found, rollouts)
+    annotated = learner.annotate(Batch.of(found))
     packed = pack(found, rollouts)
     gap = learner.logprobs(packed) - learner.reference_logprobs(packed)
     wanted = rollouts.reward.copy()
     for turn, value in zip(packed.turn, gap, strict=True):
         wanted[turn] -= 0.5 * value
-    assert np.allclose(annotated.reward, wanted, atol=1e-5) and np.abs(annotated.reward - rollouts.reward).max() > 0.1
-    assert learner.update(found, annotated, credit.compute("gigpo", annotated))["steps"] == 1
+    charged = annotated.rollouts.reward
+    assert np.allclose(charged, wanted, atol=1e-5) and np.abs(charged - rollouts.reward).max() > 0.1
+    assert learner.update(credited(annotated))["steps"] == 1
 
 
 def test_a_learner_without_a_reference_says_so() -> None:
@@ -248,66 +250,64 @@ def test_the_critic_learns_a_constant(level: str) -> None:
     learner = Learner(tiny(), settings)
     assert rollouts.tokens is not None
     size = len(rollouts) if level == "turn" else int(rollouts.tokens.sum())
-    first = learner.annotate(found, rollouts)
-    assert np.array_equal(first.need("value" if level == "turn" else "token_value", "test"), np.zeros(size))
+    played = Batch.of(found)
+    assert np.array_equal(learner.annotate(played).column(f"{level}.value"), np.zeros(size))
     metrics = {}
     for seed in range(30):
-        annotated = learner.annotate(found, rollouts)
-        metrics = learner.update(found, annotated, np.zeros(len(rollouts)), seed, targets=np.full(size, 3.0))
-    learnt = learner.annotate(found, rollouts).need("value" if level == "turn" else "token_value", "test")
+        batch_ = credited(learner.annotate(played), np.zeros(len(rollouts)), np.full(size, 3.0), level)
+        metrics = learner.update(batch_, seed)
+    learnt = learner.annotate(played).column(f"{level}.value")
     assert np.abs(learnt - 3.0).mean() < 0.5
     assert metrics["value_loss"] < 0.3 and metrics["explained_variance"] == 0
 
 
 @pytest.mark.parametrize(("algorithm", "options", "level"), [("gae", {"level": "turn"}, "turn"), ("gae", {"level": "token"}, "token")])
 def test_ppo_runs_from_values_to_targets(algorithm: str, options: dict[str, Any], level: str) -> None:
-    found, rollouts, _ = batch(11, groups=3, size=4)
-    rollouts = rollouts.permuted(np.random.default_rng(2).permutation(len(rollouts)))
+    found, _, _ = batch(11, groups=3, size=4)
     value = ValueSettings(level=level, lr=2e-2, clip=5.0)  # type: ignore[arg-type]
     learner = Learner(tiny(), LearnerSettings(optimiser=FAST, value=value, minibatches=2))
     variances = []
     for seed in range(15):
-        annotated = learner.annotate(found, rollouts)
-        given = credit.assign(algorithm, annotated, lam=1.0, **options)
-        variances.append(learner.update(found, annotated, given, seed)["explained_variance"])
+        annotated = learner.annotate(Batch.of(found))
+        given = credit.assign(algorithm, annotated.rollouts, lam=1.0, **options)
+        variances.append(learner.update(credited(annotated, given), seed)["explained_variance"])
     assert variances[-1] > 0.5 > variances[0]
-    np.testing.assert_allclose(given.targets, gae_targets(annotated, level=level, lam=1.0), rtol=1e-12)
-    with pytest.raises(TurnwiseError, match="gae_targets"):
-        learner.update(found, annotated, credit.compute("grpo", annotated))
-    with pytest.raises(TurnwiseError, match="its targets have shape"):
-        learner.update(found, annotated, given, targets=np.zeros(3))
+    np.testing.assert_allclose(given.targets, gae_targets(annotated.rollouts, level=level, lam=1.0), rtol=1e-12)
+    with pytest.raises(TurnwiseError, match=f"needs targets for it: the column {level}.target"):
+        learner.update(credited(annotated, credit.compute("grpo", annotated.rollouts)))
+    with pytest.raises(TurnwiseError, match=f"{level}.value, which this batch does not have"):
+        learner.update(credited(found))
 
 
 def test_values_land_on_their_own_turns() -> None:
     found, rollouts, _ = batch(12)
-    mixed = rollouts.permuted(np.random.default_rng(3).permutation(len(rollouts)))
     learner = Learner(tiny(), LearnerSettings(value=ValueSettings()))
     assert learner.critic is not None
     torch.nn.init.normal_(learner.critic.layer.weight, generator=torch.Generator().manual_seed(0))
-    annotated = learner.annotate(found, mixed)
-    for row in range(len(mixed)):
-        x = next(x for x in found if x.id == mixed.trajectory_labels[mixed.trajectory[row]])
-        prompt = torch.tensor([list(x.turns[mixed.t[row]].prompt_ids)])
+    values = learner.annotate(Batch.of(found)).column("turn.value")
+    for row in range(len(rollouts)):
+        x = next(x for x in found if x.id == rollouts.trajectory_labels[rollouts.trajectory[row]])
+        prompt = torch.tensor([list(x.turns[rollouts.t[row]].prompt_ids)])
         with torch.no_grad():
             wanted = learner.critic.layer(learner.model.model(input_ids=prompt).last_hidden_state[0, -1]).item()
-        assert annotated.value is not None and annotated.value[row] == pytest.approx(wanted, abs=1e-4)
+        assert values[row] == pytest.approx(wanted, abs=1e-4)
 
 
 def test_annotate_needs_every_turn() -> None:
-    found, rollouts, _ = batch(12)
-    with pytest.raises(TurnwiseError, match="not among the trajectories"):
-        Learner(tiny()).annotate(found[:-1], rollouts)
+    found, _, _ = batch(12)
+    found[1].turns[0].prompt_ids = found[1].turns[0].response_ids = found[1].turns[0].logprobs = ()
+    with pytest.raises(TurnwiseError, match="has no prompt ids"):
+        Learner(tiny()).annotate(Batch.of(found))
 
 
 def test_nothing_to_learn_from_is_no_step() -> None:
     found = [Trajectory(0, 0, turns=[Turn(anchor="x", prompt_ids=[1, 2])])]
-    rollouts = Rollouts.from_trajectories(found)
-    metrics = Learner(tiny()).update(found, rollouts, np.zeros(1))
+    metrics = Learner(tiny()).update(credited(found, np.zeros(1)))
     assert metrics["steps"] == 0 and metrics["tokens"] == 0
 
 
 def test_lora_starts_as_the_base_and_the_base_stays_the_reference() -> None:
-    found, rollouts, values = batch(13)
+    found, _rollouts, values = batch(13)
     plain = Learner(tiny()).logprobs(pack(found))
     settings = LearnerSettings(loss=Loss(kl_coef=0.01), optimiser=replace(FAST, lr=1e-2))
     learner = Learner(add_lora(tiny(), rank=4, seed=1), settings)
@@ -317,7 +317,7 @@ def test_lora_starts_as_the_base_and_the_base_stays_the_reference() -> None:
         "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
     }  # fmt: skip
     for seed in range(3):
-        learner.update(found, rollouts, values, seed)
+        learner.update(credited(found, values), seed)
     assert np.abs(learner.logprobs(pack(found)) - plain).max() > 1e-2
     assert np.allclose(learner.reference_logprobs(pack(found)), plain, atol=1e-6)
     with pytest.raises(TurnwiseError, match="base model, which cannot follow"):
@@ -328,14 +328,14 @@ def test_lora_weights_stay_float32_over_a_bfloat16_base() -> None:
     learner = Learner(add_lora(tiny(), rank=4), LearnerSettings(dtype="bfloat16", optimiser=FAST))
     kinds = {"lora_" in name: parameter.dtype for name, parameter in learner.model.named_parameters()}
     assert kinds == {True: torch.float32, False: torch.bfloat16}
-    assert learner.update(*batch(1))["steps"] == 1
+    assert learner.update(credited(trajectories(1)))["steps"] == 1
 
 
 def test_lora_with_dropout_draws_from_the_seed() -> None:
     def trained(noise: int) -> dict[str, torch.Tensor]:
         torch.manual_seed(noise)
         learner = Learner(add_lora(tiny(), rank=4, dropout=0.5), LearnerSettings(optimiser=FAST, minibatches=2))
-        learner.update(*batch(1), seed=4)
+        learner.update(credited(trajectories(1)), seed=4)
         return weights_of(learner)
 
     assert equal(trained(0), trained(1))
@@ -361,9 +361,8 @@ def test_a_resumed_learner_goes_on_bit_by_bit(adapters: bool) -> None:
         return Learner(add_lora(tiny(), rank=4) if adapters else tiny(), settings)
 
     def train(learner: Learner, seed: int) -> dict[str, float]:
-        found, rollouts, _ = batch(seed)
-        annotated = learner.annotate(found, rollouts)
-        return learner.update(found, annotated, credit.compute("gae", annotated), seed, targets=gae_targets(annotated))
+        annotated = learner.annotate(Batch.of(trajectories(seed)))
+        return learner.update(credited(annotated, credit.assign("gae", annotated.rollouts)), seed)
 
     straight = fresh()
     train(straight, 1)
@@ -379,7 +378,7 @@ def test_a_resumed_learner_goes_on_bit_by_bit(adapters: bool) -> None:
 
 def test_a_state_of_another_model_is_refused() -> None:
     learner = Learner(tiny())
-    learner.update(*batch(1))
+    learner.update(credited(trajectories(1)))
     tensors, numbers = learner.state()
     with pytest.raises(TurnwiseError, match="shape"):
         Learner(tiny(intermediate_size=40)).load_state(tensors, numbers)
@@ -395,16 +394,16 @@ def test_a_state_of_another_model_is_refused() -> None:
 @pytest.mark.parametrize("adapters", [False, True])
 def test_a_saved_model_loads_as_a_plain_hugging_face_folder(tmp_path: Path, adapters: bool) -> None:
     learner = Learner(add_lora(tiny(), rank=4) if adapters else tiny(), LearnerSettings(optimiser=FAST))
-    found, rollouts, values = batch(1)
+    found, _rollouts, values = batch(1)
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "old").write_text("replaced")
-    learner.update(found, rollouts, values)
+    learner.update(credited(found, values))
     folder = learner.save_model(tmp_path / "model")
     loaded = AutoModelForCausalLM.from_pretrained(folder)
     assert np.allclose(Learner(loaded).logprobs(pack(found)), learner.logprobs(pack(found)), atol=1e-5)
     assert [path.name for path in tmp_path.iterdir()] == ["model"] and not (folder / "old").exists()
     before = weights_of(learner)
-    learner.update(found, rollouts, values)  # saving a merged copy has not touched the adapters
+    learner.update(credited(found, values))  # saving a merged copy has not touched the adapters
     assert not equal(before, weights_of(learner))
 
 
@@ -425,8 +424,8 @@ def test_adapters_can_be_saved_alone(tmp_path: Path) -> None:
     from peft import PeftModel
 
     learner = Learner(add_lora(tiny(), rank=4), LearnerSettings(optimiser=FAST))
-    found, rollouts, values = batch(1)
-    learner.update(found, rollouts, values)
+    found, _rollouts, values = batch(1)
+    learner.update(credited(found, values))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         folder = learner.save_model(tmp_path / "adapter", merged=False)

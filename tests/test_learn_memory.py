@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from learn_cases import rollouts_of, tiny, trajectories
+from learn_cases import credited, rollouts_of, tiny, trajectories
 from test_learn_gradient import GradientOf, assert_same
 
 from turnwise import credit
@@ -89,14 +89,14 @@ def test_out_of_memory_halves_the_batch_once_and_goes_on_with_the_same_gradient(
     rollouts = rollouts_of(found)
     values = credit.compute("gigpo", rollouts)
     settings = LearnerSettings(loss=Loss(kl_coef=0.1), tokens_per_batch=120, optimiser=STILL, epochs=2)
-    wanted = GradientOf(Learner(tiny(), settings, reference=tiny(1)))(found, rollouts, values)
+    wanted = GradientOf(Learner(tiny(), settings, reference=tiny(1)))(credited(found, values))
     learner = Learner(tiny(), settings, reference=tiny(1))
     fault, run = OutOfMemory(learner, 70), GradientOf(learner)
     with pytest.warns(UserWarning, match="out of memory with 120 tokens at once: going on with 60"):
-        assert_same(run(found, rollouts, values), wanted)
+        assert_same(run(credited(found, values)), wanted)
     assert max(fault.sizes[-2:]) <= 70 and learner.settings.tokens_per_batch == 60
     before = len(fault.sizes)
-    assert_same(run(found, rollouts, values), wanted)
+    assert_same(run(credited(found, values)), wanted)
     assert max(fault.sizes[before:]) <= 70  # it stays at half, and warns no more
 
 
@@ -106,7 +106,7 @@ def test_out_of_memory_at_half_the_batch_as_well_is_an_error_that_says_what_to_d
     learner = Learner(tiny(), LearnerSettings(tokens_per_batch=120))
     OutOfMemory(learner, 1)
     with pytest.warns(UserWarning, match="out of memory"), pytest.raises(TurnwiseError, match="gradient_checkpointing"):
-        learner.update(found, rollouts, credit.compute("gigpo", rollouts))
+        learner.update(credited(found, credit.compute("gigpo", rollouts)))
     assert all(parameter.grad is None for parameter in learner.model.parameters())
 
 
@@ -135,7 +135,7 @@ def test_skipping_what_has_no_credit_leaves_the_gradient_as_it_is(name: str, con
     settings = LearnerSettings(loss=LOSSES[name], aggregation=aggregation, optimiser=STILL, epochs=2, minibatches=2, tokens_per_batch=60)
     runs = [GradientOf(Learner(tiny(), replace(settings, skip_zero_credit=skip))) for skip in (False, True)]
     for run in runs:
-        run(found, rollouts, values, seed=3)
+        run(credited(found, values), seed=3)
     assert len(runs[0].found) == len(runs[1].found) == 4
     for plain, skipping in zip(runs[0].found, runs[1].found, strict=True):
         if max(gradient.abs().max() for gradient in plain.values()) > 1e-3:
@@ -182,7 +182,7 @@ def test_the_engines_logprobs_are_trusted_where_they_are_near(gap: float, truste
     learner = Learner(tiny(), settings)
     engine_off_by(learner, found, gap)
     rollouts = rollouts_of(found)
-    metrics = learner.update(found, rollouts, credit.compute("gigpo", rollouts))
+    metrics = learner.update(credited(found, credit.compute("gigpo", rollouts)))
     assert metrics["old_from_engine"] == trusted
     assert metrics["ratio"] == pytest.approx(np.exp(-gap) if trusted else 1, abs=1e-4)
     assert metrics["engine_gap"] == pytest.approx(gap, rel=1e-3) and metrics["engine_gap_max"] == pytest.approx(gap, rel=1e-3)
@@ -194,5 +194,5 @@ def test_where_one_step_is_taken_or_the_engine_reports_nothing_auto_needs_no_eng
     values = credit.compute("gigpo", rollouts)
     for steps in (1, 2):
         settings = LearnerSettings(optimiser=STILL, minibatches=steps, old_logprobs="auto")
-        metrics = Learner(tiny(), settings).update(found, rollouts, values)
+        metrics = Learner(tiny(), settings).update(credited(found, values))
         assert "old_from_engine" not in metrics and metrics["ratio"] == pytest.approx(1, abs=1e-5)

@@ -12,8 +12,12 @@ from hypothesis import strategies as st
 from learn_cases import rollouts_of, trajectories
 
 from turnwise.credit import Credit
+from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
-from turnwise.learn.packing import microbatches, minibatches, pack
+from turnwise.learn.packing import microbatches, pack
+from turnwise.learn.selection import sequences_of
+from turnwise.learn.spread import spread
+from turnwise.methods.shuffled import cut
 from turnwise.util.errors import TurnwiseError
 
 
@@ -94,26 +98,22 @@ def test_trajectories_never_continue_each_other() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6), context=st.sampled_from(["window", "full"]))
-def test_neither_the_order_of_trajectories_nor_that_of_rows_changes_a_token(seed: int, context: str) -> None:
+def test_the_order_of_trajectories_changes_no_token_and_columns_land_on_their_own(seed: int, context: str) -> None:
     rng = np.random.default_rng(seed)
     found = trajectories(seed, context=context)
-    rollouts = rollouts_of(found)
-    mixed = rollouts.permuted(rng.permutation(len(rollouts)))
     shuffled = [found[i] for i in rng.permutation(len(found))]
-    credit = rng.normal(size=len(rollouts))
-    place = {(t, r): i for i, (t, r) in enumerate(zip(rollouts.trajectory.tolist(), rollouts.t.tolist(), strict=True))}
-    moved = np.array([credit[place[key]] for key in zip(mixed.trajectory.tolist(), mixed.t.tolist(), strict=True)])
-    straight, turned = pack(found, rollouts), pack(shuffled, mixed)
-    assert described(straight, rollouts) == described(turned, mixed) == expected(found)
-
-    def numbered(packed: object, rows: object, values: object) -> list[tuple[float, ...]]:
-        columns = packed.per_token(values, rows), packed.engine_logprob, packed.target  # type: ignore[attr-defined]
-        return sorted(zip(*(column.tolist() for column in columns), strict=True))
-
-    assert numbered(straight, rollouts, credit) == numbered(turned, mixed, moved)
-    flat = rng.normal(size=int(rollouts.tokens.sum()))  # type: ignore[union-attr]
-    by_token = dict(zip(straight.index.tolist(), straight.per_token(Credit(flat, "token"), rollouts).tolist(), strict=True))
-    assert by_token == dict(enumerate(flat.tolist()))
+    for batch in (Batch.of(found), Batch.of(shuffled)):
+        rollouts = batch.rollouts
+        packed = pack(batch.trajectories, rollouts)
+        assert described(packed, rollouts) == expected(found)
+        assert rollouts.tokens is not None
+        for level, size in (("turn", len(rollouts)), ("token", int(rollouts.tokens.sum()))):
+            values = rng.normal(size=size)
+            place = packed.turn if level == "turn" else packed.index
+            assert np.array_equal(spread(f"{level}.x", values, packed, batch), values[place])
+        owner = spread("trajectory.x", np.arange(len(rollouts.trajectory_labels)), packed, batch)
+        assert np.array_equal(owner, rollouts.trajectory[packed.turn])
+        assert np.array_equal(spread("group.x", np.arange(len(rollouts.group_labels)), packed, batch), rollouts.group[packed.turn])
 
 
 def test_taking_sequences_moves_everything_that_belongs_to_them() -> None:
@@ -165,36 +165,38 @@ def test_turns_that_cannot_be_trained_on_are_named(turns: list[Turn], words: str
 def test_rollouts_that_do_not_match_the_trajectories_are_refused() -> None:
     found = trajectories(2)
     rollouts = rollouts_of(found)
-    with pytest.raises(TurnwiseError, match="not in the rollouts"):
+    with pytest.raises(TurnwiseError, match="of different batches"):
         pack([*found, Trajectory(0, "stranger", turns=[turn([1], [2])])], rollouts)
-    with pytest.raises(TurnwiseError, match="given twice"):
-        pack([*found, found[0]], rollouts)
+    with pytest.raises(TurnwiseError, match="rows and turns have one order"):
+        pack(found[::-1], rollouts)
+    with pytest.raises(TurnwiseError, match="rows and turns have one order"):
+        pack(found, rollouts.permuted(np.arange(len(rollouts))[::-1]))
     found[1].turns[0].response_ids = [*found[1].turns[0].response_ids, 1]
     found[1].turns[0].logprobs = ()
     with pytest.raises(TurnwiseError, match="column 'tokens', row"):
         pack(found, rollouts)
-    found[1].turns = [*found[1].turns, turn([1], [2])]
-    with pytest.raises(TurnwiseError, match="turns, and"):
-        pack(found, rollouts)
 
 
-def test_credit_of_a_wrong_length_is_refused() -> None:
-    found = trajectories(2)
-    rollouts = rollouts_of(found)
-    with pytest.raises(TurnwiseError, match="one number per turn"):
-        pack(found, rollouts).per_token(np.zeros(len(rollouts) + 1), rollouts)
+def test_columns_of_a_wrong_length_level_or_kind_are_refused() -> None:
+    batch = Batch.of(trajectories(2))
+    packed, size = pack(batch.trajectories, batch.rollouts), len(batch.rollouts)
+    for name, values, words in [
+        ("turn.x", np.zeros(size + 1), "one number per turn"),
+        ("token.x", np.zeros(size), "one number per token"),
+        ("turn.x", np.full(size, "word"), "one number per turn"),
+        ("place.x", np.zeros(size), "the level one of group, trajectory, turn, token"),
+    ]:
+        with pytest.raises(TurnwiseError, match=words):
+            spread(name, values, packed, batch)
 
 
-def test_the_level_of_credit_is_declared_and_not_told_from_its_length() -> None:
-    found = [Trajectory("g", "x", turns=[turn([1], []), turn([2], [5, 6, 7]), turn([3], [])])]  # three turns, three tokens
-    rollouts = rollouts_of(found)
-    packed, numbers = pack(found, rollouts), np.array([1.0, 2.0, 3.0], np.float32)
-    assert packed.per_token(numbers, rollouts).tolist() == [2.0, 2.0, 2.0]
-    assert packed.per_token(Credit(numbers, "token"), rollouts).tolist() == [1.0, 2.0, 3.0]
-    assert Credit(numbers, "token").by_turn(rollouts).tolist() == [0.0, 2.0, 0.0]
-    assert Credit(numbers).by_turn(rollouts).tolist() == [1.0, 2.0, 3.0]
-    with pytest.raises(TurnwiseError, match="says so"):
-        pack(found[:1], rollouts).per_token(np.zeros(4), rollouts)
+def test_the_level_of_a_column_is_its_name_and_not_told_from_its_length() -> None:
+    batch = Batch.of([Trajectory("g", "x", turns=[turn([1], []), turn([2], [5, 6, 7]), turn([3], [])])])  # three turns, three tokens
+    packed, numbers = pack(batch.trajectories, batch.rollouts), np.array([1.0, 2.0, 3.0], np.float32)
+    assert spread("turn.advantage", numbers, packed, batch).tolist() == [2.0, 2.0, 2.0]
+    assert spread("token.advantage", numbers, packed, batch).tolist() == [1.0, 2.0, 3.0]
+    assert Credit(numbers, "token").by_turn(batch.rollouts).tolist() == [0.0, 2.0, 0.0]
+    assert Credit(numbers).by_turn(batch.rollouts).tolist() == [1.0, 2.0, 3.0]
 
 
 @settings(max_examples=25, deadline=None)
@@ -215,7 +217,7 @@ def test_micro_batches_hold_each_sequence_once_and_respect_the_budget(seed: int,
 @given(seed=st.integers(0, 10**6), size=st.integers(1, 20), unit=st.sampled_from(["trajectory", "turn"]))
 def test_mini_batches_are_of_nearly_equal_size(seed: int, size: int, unit: str) -> None:
     packed = pack(trajectories(seed, groups=3))
-    parts = minibatches(packed, unit, seed, size=size)  # type: ignore[arg-type]
+    parts = cut(sequences_of(packed), unit, seed, size=size)  # type: ignore[arg-type]
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(packed)))
     owner = packed.sequence_trajectory if unit == "trajectory" else np.arange(len(packed))
     sizes = [len(set(owner[part].tolist())) for part in parts]
@@ -226,7 +228,7 @@ def test_mini_batches_are_of_nearly_equal_size(seed: int, size: int, unit: str) 
 
 def test_mini_batches_follow_the_seed_and_the_number_of_steps() -> None:
     packed = pack(trajectories(1, groups=4))
-    as_lists = [[part.tolist() for part in minibatches(packed, "trajectory", (seed, 0), steps=3)] for seed in (1, 1, 2)]
+    as_lists = [[part.tolist() for part in cut(sequences_of(packed), "trajectory", (seed, 0), steps=3)] for seed in (1, 1, 2)]
     assert as_lists[0] == as_lists[1] != as_lists[2]
     assert len(as_lists[0]) == 3
-    assert len(minibatches(packed, "turn", 0)) == 1
+    assert len(cut(sequences_of(packed), "turn", 0)) == 1

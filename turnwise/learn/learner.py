@@ -1,14 +1,12 @@
-"""The learner: owns the weights and the optimiser, and turns credit into steps.
+"""The learner: owns the weights and the optimiser, and turns advantages into steps.
 
     learner = Learner(model, LearnerSettings(...))
-    rollouts = learner.annotate(trajectories, rollouts)        # only where credit needs values or rewards carry a KL penalty
-    metrics = learner.update(trajectories, rollouts, credit, seed)
+    batch = learner.annotate(batch)                  # only where credit needs values or rewards carry a KL penalty
+    metrics = learner.update(batch, seed)            # the batch has advantages, as columns
 
-Numpy goes in, plain numbers come out; nobody outside sees a batch, a device or a gradient, so the inside can be replaced. All that an
-update does follows from its arguments and the learner's state: the same seed gives the same weights, bit by bit on a CPU.
-
-An update packs the trajectories, cuts them into mini-batches (one optimiser step each) and those into micro-batches by tokens. Weights of
-tokens are fixed for the whole mini-batch before it is cut, which is why the token budget cannot change a gradient.
+Numpy goes in, plain numbers come out; nobody outside sees a device or a gradient, so the inside can be replaced. All that an update does
+follows from its arguments and the learner's state: the same seed gives the same weights, bit by bit on a CPU. What happens inside an
+update is in `update.py`.
 """
 
 from __future__ import annotations
@@ -26,22 +24,22 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from turnwise.agent.vision import Vision
-from turnwise.data.rollouts import Rollouts, Trajectory
+from turnwise.data.batch import Batch
+from turnwise.learn.anchoring import engine_logprobs, placed
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.logprobs import token_logprobs
-from turnwise.learn.memory import Memory, peak_memory
-from turnwise.learn.metrics import StepLog
+from turnwise.learn.memory import Memory
 from turnwise.learn.optimiser import Optimiser, Weights
-from turnwise.learn.packing import Packed, microbatches, minibatches, pack
-from turnwise.learn.prepare import Mask, may_skip, needed_sequences, only_needed, sample
+from turnwise.learn.packing import Packed, microbatches, pack
+from turnwise.learn.pieces import load_states, states_of, tell
+from turnwise.learn.prepare import may_skip
 from turnwise.learn.reference import Reference
 from turnwise.learn.saving import fingerprint, write_model
 from turnwise.learn.seeing import SeeingModel
 from turnwise.learn.settings import LearnerSettings
-from turnwise.learn.values import Critic, targets_in, with_value_targets
+from turnwise.learn.update import Update
+from turnwise.learn.values import Critic
 from turnwise.objectives.kl import reward_penalty
-from turnwise.objectives.loss import combine
-from turnwise.objectives.tokens import Tokens, check_split, token_weights
 from turnwise.util.errors import TurnwiseError
 
 Column = NDArray[np.float32]
@@ -80,6 +78,8 @@ class Learner:
             if not parameter.requires_grad:
                 parameter.data = parameter.data.to(dtype)
         self.critic = self._make_critic()
+        self.objective = self.settings.loss.made()
+        self.schedule = self.settings.made_schedule()
         if self.critic is not None:
             own = {f"critic.{name}": parameter for name, parameter in self.critic.named_parameters()}
             trained, exact = trained | own, exact | set(own)
@@ -87,8 +87,8 @@ class Learner:
         self.policy = PackedModel(model) if vision is None else SeeingModel(model, vision)
         self.reference = Reference(self.policy, reference) if self.settings.needs_reference else None
         self.optimiser = self._make_optimiser()
-        self._skips = may_skip(self.settings) if self.settings.skip_zero_credit is not False else False
-        self._skips = self._skips and (self.settings.skip_zero_credit is True or self.device.type == "cuda")
+        self.skips = may_skip(self.settings) if self.settings.skip_zero_credit is not False else False
+        self.skips = self.skips and (self.settings.skip_zero_credit is True or self.device.type == "cuda")
         self._automatic = self.settings.tokens_per_batch == 0
         again = self.settings.gradient_checkpointing
         self.memory = Memory(self.policy, self.weights, None if again is None else not again)
@@ -102,7 +102,7 @@ class Learner:
         if self._automatic:
             self.settings = replace(self.settings, tokens_per_batch=self.memory.tokens())
 
-    def _within_memory(self, work: Callable[[], T]) -> T:
+    def within_memory(self, work: Callable[[], T]) -> T:
         """Do the work; where it finds no memory, once more with half the tokens at a time, and so from then on."""
         tokens = self.settings.tokens_per_batch
         try:
@@ -156,13 +156,13 @@ class Learner:
     def _score(self, policy: PackedModel, packed: Packed, critic: Critic | None) -> Scores:
         def work() -> list[tuple[Tensor, Tensor, Tensor | None]]:
             parts = microbatches(packed, np.arange(len(packed)), self.settings.tokens_per_batch)
-            return [self._forward(policy, packed.take(part), critic) for part in parts]
+            return [self.forward(policy, packed.take(part), critic) for part in parts]
 
         with torch.no_grad(), self._mode(policy, training=False):
-            logprobs, entropies, values = zip(*self._within_memory(work), strict=True) if len(packed) else ((), (), ())
+            logprobs, entropies, values = zip(*self.within_memory(work), strict=True) if len(packed) else ((), (), ())
         return Scores(_join(logprobs), _join(entropies), _join(values) if critic is not None else None)
 
-    def _forward(self, policy: PackedModel, part: Packed, critic: Critic | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    def forward(self, policy: PackedModel, part: Packed, critic: Critic | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Log-probs, entropies and values of a micro-batch. Only places that predict a response token go through the output layer."""
         source, target = (torch.as_tensor(x, device=policy.device) for x in (part.source, part.target))
         hidden = policy.hidden(part, source if critic is None else None)
@@ -183,168 +183,41 @@ class Learner:
 
     # -- before credit ------------------------------------------------------------------------------------------------------------
 
-    def annotate(self, trajectories: Sequence[Trajectory], rollouts: Rollouts) -> Rollouts:
-        """The rollouts with what the learner alone knows: columns `value` or `token_value` (with a critic), rewards that carry the KL
-        penalty (with kl_reward_coef), and the per-token columns `old_logprob` and `ref_logprob`, which `update` then uses."""
-        packed = pack(trajectories, rollouts)
+    def annotate(self, batch: Batch) -> Batch:
+        """The batch with what the learner alone knows: columns `turn.value` or `token.value` (with a critic), rewards that carry the KL
+        penalty (with kl_reward_coef), and `token.old_logprob` and `token.ref_logprob`, which `update` then uses."""
+        rollouts = batch.rollouts
+        packed = pack(batch.trajectories, rollouts)
         rollouts.need("tokens", "Learner.annotate")
         if len(np.unique(packed.turn_row)) != len(rollouts):
             missing = int(np.setdiff1d(np.arange(len(rollouts)), packed.turn_row)[0])
-            raise TurnwiseError(
-                f"rollouts row {missing}: its turn is not among the trajectories, or has no prompt ids, so it cannot be valued"
-            )
+            raise TurnwiseError(f"row {missing} of the batch: its turn has no prompt ids, so it cannot be valued")
         scores = self.score(packed)
-        old = self._engine_logprobs(packed) if self.settings.old_logprobs == "engine" else scores.logprob
-        extra = {**rollouts.token_extra, "old_logprob": _placed(old, packed.index)}
-        changes: dict[str, Any] = {}
+        old = engine_logprobs(packed) if self.settings.old_logprobs == "engine" else scores.logprob
+        columns: dict[str, Any] = {"token.old_logprob": placed(old, packed.index)}
         if self.reference is not None:
             ref = self.reference_logprobs(packed)
-            extra["ref_logprob"] = _placed(ref, packed.index)
+            columns["token.ref_logprob"] = placed(ref, packed.index)
             if self.settings.kl_reward_coef > 0:
                 coef, kind, cap = self.settings.kl_reward_coef, self.settings.kl_reward, self.settings.kl_reward_cap
-                changes["reward"] = rollouts.reward + reward_penalty(old, ref, coef, kind, packed.turn, len(rollouts), cap)
+                columns["turn.reward"] = rollouts.reward + reward_penalty(old, ref, coef, kind, packed.turn, len(rollouts), cap)
         if scores.value is not None and self.settings.value is not None:
-            name, place = ("value", packed.turn_row) if self.settings.value.level == "turn" else ("token_value", packed.index)
-            changes[name] = _placed(scores.value, place)
-        return replace(rollouts, **changes, token_extra=extra)
-
-    def _engine_logprobs(self, packed: Packed) -> Column:
-        if packed.engine_logprob is None:
-            raise TurnwiseError("some turns carry no log-probs of the engine, and old_logprobs='engine' needs them on every response token")
-        return packed.engine_logprob.astype(np.float32)
+            level = self.settings.value.level
+            columns[f"{level}.value"] = placed(scores.value, packed.turn_row if level == "turn" else packed.index)
+        return batch.with_columns(columns)
 
     # -- the update ---------------------------------------------------------------------------------------------------------------
 
-    def update(
-        self,
-        trajectories: Sequence[Trajectory],
-        rollouts: Rollouts,
-        credit: Any,
-        seed: int = 0,
-        *,
-        targets: Any = None,
-        progress: float = 0.0,
-    ) -> dict[str, float]:
-        """Learn from these trajectories. `credit`: what `credit.assign` gave, or one number per turn in the order of the rollouts' rows.
+    def update(self, batch: Batch, seed: int = 0, *, progress: float = 0.0) -> dict[str, float]:
+        """Learn from a batch: its advantages, and with a critic its targets, are columns of it. The schedule cuts it into optimiser steps.
 
-        targets: what the critic should learn, in the same order; those of the credit unless given. progress: the share of the run that is
-        behind, 0 to 1, for schedules that fall. Returns metrics: means over the optimiser steps, and what the update cost.
+        progress: the share of the run that is behind, 0 to 1, for learning rates that fall. Returns metrics: means over the optimiser
+        steps, and what the update cost.
         """
-        log = StepLog()
         self._look_at_memory()
-        with log.phase("pack"):
-            packed = self._prepared(trajectories, rollouts, credit, targets)
-            batches = [part for epoch in range(self.settings.epochs) for part in self._minibatches(packed, (seed % 2**63, epoch))]
-            needed = np.ones(len(packed), np.bool_)
-            if self._skips:
-                needed = needed_sequences(packed, batches, self.settings.loss.level == "trajectory")
-        packed = self._with_logprobs(packed, needed, rollouts, log, steps=len(batches))
-        with log.phase("update"), self.training(seed):
-            for sequences in batches:
-                if not self._step(packed.take(sequences), needed[sequences], rollouts, log, progress):
-                    break
-        if not needed.all():
-            log.add(skipped_sequences=int((~needed).sum()))
-        log.add(tokens=len(packed.source), tokens_forward=len(packed.ids), sequences=len(packed), turns=len(np.unique(packed.turn)))
-        log.add(**peak_memory(self.device))
-        return log.summary(self.optimiser.settings.lr * self.optimiser.settings.factor(self.optimiser.steps_taken, progress))
-
-    def _prepared(self, trajectories: Sequence[Trajectory], rollouts: Rollouts, credit: Any, targets: Any) -> Packed:
-        packed = pack(trajectories, rollouts)
-        value = self.settings.value
-        if value is not None:
-            packed = with_value_targets(packed, rollouts, targets_in(credit, value) if targets is None else targets, value)
-        if value is None or value.level == "token":  # prompts alone teach nothing
-            packed = packed.take(np.flatnonzero(np.diff(packed.token_offsets)))
-        return packed.with_columns(advantage=packed.per_token(credit, rollouts))
-
-    def _minibatches(self, packed: Packed, seed: tuple[int, int]) -> list[NDArray[np.int64]]:
-        settings = self.settings
-        return minibatches(packed, settings.minibatch_unit, seed, size=settings.minibatch_size, steps=settings.minibatches)
-
-    def _with_logprobs(self, packed: Packed, needed: Mask, rollouts: Rollouts, log: StepLog, steps: int) -> Packed:
-        """`packed` with old, engine and reference log-probs, as far as the loss needs them and they are not in the rollouts yet."""
-        known = rollouts.token_extra
-        if packed.engine_logprob is not None:
-            packed = packed.with_columns(engine_logprob=packed.engine_logprob)
-        elif "engine_logprob" in self.settings.loss.needs:
-            raise TurnwiseError("the importance correction needs the engine's log-probs, and some turns carry none")
-        if self._trusts_engine(packed, needed, log, steps):
-            packed = packed.with_columns(old_logprob=self._engine_logprobs(packed))
-        elif "old_logprob" in known:
-            packed = packed.with_columns(old_logprob=known["old_logprob"][packed.index])
-        elif steps > 1:  # with a single step the policy is still the old one, and its own log-probs serve
-            with log.phase("old_logprobs"):
-                packed = packed.with_columns(old_logprob=only_needed(packed, needed, self.logprobs))
-        if self.settings.loss.kl_coef > 0:
-            with log.phase("reference"):
-                stored = known["ref_logprob"][packed.index] if "ref_logprob" in known else self.reference_logprobs(packed)
-                packed = packed.with_columns(ref_logprob=stored)
-        return packed
-
-    def _trusts_engine(self, packed: Packed, needed: Mask, log: StepLog, steps: int) -> bool:
-        """Whether the ratio is anchored on the engine's log-probs. Their distance from ours is measured on one micro-batch, and logged."""
-        how = self.settings.old_logprobs
-        if how == "learner" or (how == "auto" and (steps < 2 or packed.engine_logprob is None)) or not len(packed):
-            return False
-        with log.phase("old_logprobs"):
-            part = sample(packed, needed, self.settings.tokens_per_batch)
-            gap = np.abs(self.logprobs(part) - self._engine_logprobs(part))
-        trusted = how == "engine" or bool(gap.mean() <= self.settings.engine_gap)
-        if trusted:  # otherwise the loss measures the gap on all tokens
-            log.add(engine_gap=float(gap.mean()), engine_gap_max=float(gap.max()))
-        log.add(old_from_engine=float(trusted))
-        return trusted
-
-    def _step(self, batch: Packed, needed: Mask, rollouts: Rollouts, log: StepLog, progress: float) -> bool:
-        """One optimiser step. False ends the update: the policy has moved too far from the old one."""
-        settings = self.settings
-        weight = token_weights(batch.turn, batch.trajectory, settings.aggregation, settings.constant)
-        batch = batch.with_columns(weight=weight.numpy())
-        values = len(batch.turn_row) if settings.value is not None and settings.value.level == "turn" else len(batch.source)
-        batch = batch if needed.all() else batch.take(np.flatnonzero(needed))
-        counts = {"batch_tokens": len(batch.source), "turns": len(rollouts), "trajectories": len(rollouts.trajectory_labels)}
-        metrics = _numbers(combine(self._within_memory(lambda: self._gradient(batch, counts, values))))
-        if settings.kl_stop is not None and metrics["kl_old_k3"] > settings.kl_stop:
-            self.weights.zero_grad()
-            log.stopped(metrics)
-            return False
-        log.step(metrics, self.optimiser.step(metrics["loss"], progress))
-        return True
-
-    def _gradient(self, batch: Packed, counts: Mapping[str, int], values: int) -> list[dict[str, Tensor]]:
-        """Gradients of a mini-batch, and the metrics of its micro-batches."""
-        whole = self.settings.loss.level == "trajectory"
-        parts = microbatches(batch, np.arange(len(batch)), self.settings.tokens_per_batch, whole)
-        if whole:
-            check_split([batch.sequence_trajectory[part] for part in parts], "trajectory")
-        return [self._backward(batch.take(part), counts, values) for part in parts]
-
-    def _backward(self, part: Packed, counts: Mapping[str, int], values: int) -> dict[str, Tensor]:
-        """Gradients of one micro-batch, added to what is there; its metrics."""
-        self.memory.prepare(len(part.ids))
-        logprob, entropy, value = self._forward(self.policy, part, self.critic)
-        columns = {name: torch.as_tensor(column, device=logprob.device) for name, column in part.columns.items()}
-        tokens = Tokens(
-            logprob=logprob,
-            old_logprob=columns.get("old_logprob", logprob.detach()),
-            advantage=columns["advantage"],
-            turn=torch.as_tensor(part.turn, device=logprob.device),
-            trajectory=torch.as_tensor(part.trajectory, device=logprob.device),
-            weight=columns["weight"],
-            engine_logprob=columns.get("engine_logprob"),
-            ref_logprob=columns.get("ref_logprob"),
-            entropy=entropy,
-            batch_tokens=counts["batch_tokens"],
-            turns=counts["turns"],
-            trajectories=counts["trajectories"],
-        )
-        loss, metrics = self.settings.loss(tokens)
-        if self.critic is not None and value is not None:
-            extra, more = self.critic.loss(value, part, values)
-            loss = loss + extra
-            metrics = {**metrics, **more, "loss": loss.detach()}
-        loss.backward()
+        metrics = Update(self, batch, seed, progress).run()
+        tell(self.objective, metrics)
+        tell(self.schedule, metrics)
         return metrics
 
     @contextmanager
@@ -363,7 +236,7 @@ class Learner:
         moments, numbers = self.optimiser.state()
         groups = {"weights": self.weights.tensors(), "optimiser": moments, "reference": self.reference.tensors() if self.reference else {}}
         tensors = {f"{group}/{name}": tensor.to("cpu", copy=True) for group, own in groups.items() for name, tensor in own.items()}
-        return tensors, {"optimiser": numbers, "frozen": fingerprint(self.model)}
+        return tensors, {"optimiser": numbers, "frozen": fingerprint(self.model), "pieces": states_of(self._pieces)}
 
     def load_state(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
         """Go on where `state` was taken. The learner must have been made with the same model and settings."""
@@ -381,6 +254,12 @@ class Learner:
         self.optimiser.load_state(groups["optimiser"], numbers["optimiser"])
         if self.reference is not None:
             self.reference.load(groups["reference"])
+        load_states(self._pieces, numbers.get("pieces", {}))
+
+    @property
+    def _pieces(self) -> dict[str, tuple[str, Any]]:
+        """What may remember something from one update to the next: its kind, its name in the recipe, and the object."""
+        return {"objective": (self.settings.loss.objective, self.objective), "schedule": (self.settings.schedule, self.schedule)}
 
     def reset_reference(self) -> None:
         """From now on KL is measured against the policy as it is now."""
@@ -394,15 +273,3 @@ class Learner:
 
 def _join(parts: Sequence[Any]) -> Column:
     return torch.cat(list(parts)).float().cpu().numpy() if parts else np.zeros(0, np.float32)
-
-
-def _numbers(metrics: Mapping[str, Tensor]) -> dict[str, float]:
-    """Plain numbers, read from the device in one go."""
-    return dict(zip(metrics, torch.stack([value.double() for value in metrics.values()]).tolist(), strict=True))
-
-
-def _placed(values: Any, index: Any) -> NDArray[np.float64]:
-    """A column in the rollouts' order from values in the packed one."""
-    column = np.zeros(len(values))
-    column[index] = values
-    return column

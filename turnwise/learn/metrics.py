@@ -41,6 +41,10 @@ class StepLog:
         self._counts["stopped_early"] = 1
         self._counts["kl_at_stop"] = metrics["kl_old_k3"]
 
+    def count(self, name: str) -> None:
+        """One more of these."""
+        self._counts[name] = self._counts.get(name, 0) + 1
+
     def add(self, **counts: float) -> None:
         """Further numbers of the whole update."""
         self._counts.update(counts)

@@ -17,17 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from turnwise.credit.registry import Credit
 from turnwise.data.images import Picture, starts_with
 from turnwise.data.rollouts import Floats, Ints, Rollouts, Trajectory, Turn, ragged
 from turnwise.util.errors import TurnwiseError
-
-Unit = Literal["trajectory", "turn"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,18 +115,6 @@ class Packed:
             unlearned=None if self.unlearned is None else self.unlearned[flat],
         )
 
-    def per_token(self, credit: Any, rollouts: Rollouts) -> NDArray[Any]:
-        """One number per response token. A plain array holds one number per turn; a `Credit` says its level itself."""
-        given = credit if isinstance(credit, Credit) else Credit(np.asarray(credit))
-        values, total = np.asarray(given.values), int(rollouts.tokens.sum()) if rollouts.tokens is not None else None
-        if values.shape == ((len(rollouts) if given.level == "turn" else total),):
-            return values[self.turn if given.level == "turn" else self.index]
-        hint = '; what has one number per token says so: credit.assign(…), or Credit(values, "token")' if given.level == "turn" else ""
-        raise TurnwiseError(
-            f"credit has shape {values.shape} and level {given.level!r}; one number per turn ({len(rollouts)},) or one per response token "
-            f"({total},) is needed, in the order of the rollouts' rows{hint}"
-        )
-
 
 def starts_of(lengths: Any) -> Ints:
     """Offsets of pieces of these lengths: 0, then the running sums."""
@@ -137,15 +122,16 @@ def starts_of(lengths: Any) -> Ints:
 
 
 def pack(trajectories: Iterable[Trajectory], rollouts: Rollouts | None = None) -> Packed:
-    """Pack the turns of these trajectories. `rollouts` must hold a row for each of their turns, in any order; without it rows are
-    numbered as `Rollouts.from_trajectories` numbers them."""
+    """Pack the turns of these trajectories. Their rows are their places: the turns of all trajectories one after another, as in a batch.
+    `rollouts`, where given, are those of the same batch, and give the trajectories their numbers; without it they are counted."""
     builder = _Builder()
     kept = [trajectory for trajectory in trajectories if trajectory.turns]
-    numbers, rows, first_tokens = _rows_of(kept, rollouts)
-    for trajectory, number, own_rows, own_tokens in zip(kept, numbers, rows, first_tokens, strict=True):
+    row = token = 0
+    for trajectory, number in zip(kept, _numbers_of(kept, rollouts), strict=True):
         builder.start(number)
         for t, turn in enumerate(trajectory.turns):
-            builder.add(turn, int(own_rows[t]), int(own_tokens[t]), f"trajectory {trajectory.id!r}, turn {t}")
+            builder.add(turn, row, token, f"trajectory {trajectory.id!r}, turn {t}")
+            row, token = row + 1, token + len(turn.response_ids)
     return builder.packed()
 
 
@@ -259,38 +245,28 @@ def as_ids(ids: Sequence[int] | Ints, where: str) -> Ints:
     return array.astype(np.int64, copy=False)
 
 
-def _rows_of(trajectories: Sequence[Trajectory], rollouts: Rollouts | None) -> tuple[list[int], list[Ints], list[Ints]]:
-    """For each trajectory: its number, the rollouts' rows of its turns, and where each turn's tokens start in per-token columns."""
-    sizes = [len(trajectory.turns) for trajectory in trajectories]
-    cuts = np.cumsum(sizes)[:-1]
-    tokens = np.asarray([len(turn.response_ids) for trajectory in trajectories for turn in trajectory.turns], np.int64)
+def _numbers_of(trajectories: Sequence[Trajectory], rollouts: Rollouts | None) -> list[int]:
+    """The rollouts' number for each trajectory. Rows are the trajectories' turns one after another, which is checked."""
     if rollouts is None:
-        split = np.split(np.arange(sum(sizes)), cuts), np.split(starts_of(tokens)[:-1], cuts)
-        return list(range(len(trajectories))), *split
-    number_of = {label: number for number, label in enumerate(rollouts.trajectory_labels.tolist())}
-    length = np.bincount(rollouts.trajectory, minlength=len(number_of))
-    first = starts_of(length)
-    row_at = np.empty(len(rollouts), np.int64)
-    row_at[first[rollouts.trajectory] + rollouts.t] = np.arange(len(rollouts))
-    numbers: list[int] = []
-    for trajectory, size in zip(trajectories, sizes, strict=True):
-        number = number_of.pop(trajectory.id, None)
-        if number is None:
-            raise TurnwiseError(f"trajectory {trajectory.id!r} is not in the rollouts, or is given twice")
-        if length[number] != size:
-            raise TurnwiseError(f"trajectory {trajectory.id!r} has {size} turns, and {length[number]} in the rollouts")
-        numbers.append(number)
-    rows = row_at[ragged(first, np.asarray(numbers, np.int64))]
-    offsets = starts_of(tokens)[:-1]
-    if rollouts.tokens is not None:
-        wrong = rollouts.tokens[rows] != tokens
-        if wrong.any():
-            row = int(rows[wrong.argmax()])
+        return list(range(len(trajectories)))
+    sizes = np.asarray([len(trajectory.turns) for trajectory in trajectories], np.int64)
+    if sizes.sum() != len(rollouts):
+        raise TurnwiseError(
+            f"the trajectories have {sizes.sum()} turns and the rollouts {len(rollouts)} rows: they are of different batches"
+        )
+    first = starts_of(sizes)[:-1]
+    labels = rollouts.trajectory_labels[rollouts.trajectory[first]].tolist()
+    for trajectory, label, row in zip(trajectories, labels, first.tolist(), strict=True):
+        if trajectory.id != label or rollouts.t[row] != 0:
             raise TurnwiseError(
-                f"column 'tokens', row {row}: {rollouts.tokens[row]}, but the turn has {tokens[wrong.argmax()]} response ids"
+                f"row {row} of the rollouts belongs to trajectory {label!r}, not to {trajectory.id!r}: rows and turns have one order"
             )
-        offsets = rollouts.token_offsets[rows]
-    return numbers, np.split(rows, cuts), np.split(offsets, cuts)
+    tokens = np.asarray([len(turn.response_ids) for trajectory in trajectories for turn in trajectory.turns], np.int64)
+    if rollouts.tokens is not None and (wrong := rollouts.tokens != tokens).any():
+        row = int(wrong.argmax())
+        raise TurnwiseError(f"column 'tokens', row {row}: {rollouts.tokens[row]}, but the turn has {tokens[row]} response ids")
+    found: list[int] = rollouts.trajectory[first].tolist()
+    return found
 
 
 def _sized(columns: Mapping[str, NDArray[Any]], size: int, what: str) -> dict[str, NDArray[Any]]:
@@ -298,29 +274,6 @@ def _sized(columns: Mapping[str, NDArray[Any]], size: int, what: str) -> dict[st
         if np.shape(column) != (size,):
             raise TurnwiseError(f"column {name!r} has shape {np.shape(column)}; one entry a {what} ({size},) is needed")
     return dict(columns)
-
-
-def minibatches(packed: Packed, unit: Unit, seed: Any, *, size: int | None = None, steps: int = 1) -> list[Ints]:
-    """The sequences of each optimiser step, shuffled by `seed` and as equal in size as can be: `steps` parts, or, where `size` is given,
-    parts of about so many trajectories or turns.
-
-    A trajectory's sequences stay together with unit "trajectory". With "turn", a sequence that holds several turns (full context) moves
-    as one and counts as many.
-    """
-    if len(packed) == 0:
-        return []
-    owner = packed.sequence_trajectory if unit == "trajectory" else np.arange(len(packed))
-    _, code = np.unique(owner, return_inverse=True)
-    order = np.random.default_rng(seed).permutation(int(code.max()) + 1)
-    counts = np.ones(len(order), np.int64) if unit == "trajectory" else np.diff(packed.turn_offsets)
-    total = int(counts.sum())
-    steps = min(total, max(1, round(total / size))) if size is not None else min(total, steps)
-    place, step_of = np.empty_like(order), np.empty_like(order)
-    place[order] = np.arange(len(order))
-    step_of[order] = (np.cumsum(counts[order]) - counts[order]) * steps // total
-    shuffled = np.argsort(place[code], kind="stable")
-    cuts = np.searchsorted(step_of[code][shuffled], np.arange(1, steps))
-    return [part for part in np.split(shuffled, cuts) if len(part)]
 
 
 def microbatches(packed: Packed, sequences: Any, tokens: int, whole_trajectories: bool = False) -> list[Ints]:

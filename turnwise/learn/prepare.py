@@ -7,14 +7,12 @@ where the objective vanishes with the advantage, which is tried and not assumed,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from turnwise.data.rollouts import ragged
 from turnwise.learn.packing import Packed
 from turnwise.learn.settings import LearnerSettings
 from turnwise.objectives.loss import Loss
@@ -31,7 +29,10 @@ def may_skip(settings: LearnerSettings) -> bool:
 
 
 def vanishes(loss: Loss) -> bool:
-    """Whether a loss, of whatever objective, is 0 and flat where all advantages are 0."""
+    """Whether a loss, of whatever objective, is 0 and flat where all advantages are 0. An objective that reads further columns, or that
+    remembers, is not tried: other columns may move it as well."""
+    if loss.reads or loss.is_class:
+        return False
     generator = torch.Generator().manual_seed(0)
     logprob, old, engine = (-3 * torch.rand(24, generator=generator) for _ in range(3))
     logprob.requires_grad_()
@@ -54,29 +55,23 @@ def vanishes(loss: Loss) -> bool:
     return value.item() == 0 and bool((slope == 0).all())
 
 
-def needed_sequences(packed: Packed, batches: Sequence[Any], whole_trajectories: bool) -> Mask:
-    """True for sequences with credit other than 0 (with `whole_trajectories`: for all of a trajectory that has some). Each of `batches`
-    keeps at least its shortest sequence, so that every optimiser step is taken, with a gradient of zeros if need be."""
-    has_credit = np.asarray(packed.columns["advantage"]) != 0  # what is not a number counts as credit, and is noticed later
+def with_credit(packed: Packed, kept: Mask, whole_trajectories: bool) -> Mask:
+    """True for sequences with credit other than 0 on a token that counts (with `whole_trajectories`: for all of a trajectory that has
+    some)."""
+    credit = (np.asarray(packed.columns["advantage"]) != 0) & kept  # what is not a number counts as credit, and is noticed later
     owner = np.repeat(np.arange(len(packed)), np.diff(packed.token_offsets))
-    needed = np.bincount(owner, weights=has_credit, minlength=len(packed)) > 0
+    needed = np.bincount(owner, weights=credit, minlength=len(packed)) > 0
     if whole_trajectories:
         of_trajectory = packed.sequence_trajectory
         needed = (np.bincount(of_trajectory, weights=needed) > 0)[of_trajectory] if len(packed) else needed
-    for batch in batches:
-        if not needed[batch].any():
-            needed[batch[np.argmin(packed.lengths[batch])]] = True
     return np.asarray(needed, np.bool_)
 
 
-def only_needed(packed: Packed, needed: Mask, score: Callable[[Packed], Any]) -> Any:
-    """A column of scores where only the needed sequences are scored; 0 elsewhere."""
-    if needed.all():
-        return score(packed)
-    which = np.flatnonzero(needed)
-    column = np.zeros(len(packed.source), np.float32)
-    column[ragged(packed.token_offsets, which)] = score(packed.take(which))
-    return column
+def keep_one(needed: Mask, packed: Packed, sequences: Any) -> None:
+    """Where none of a step's sequences is needed, its shortest becomes so: every optimiser step is taken, with a gradient of zeros if need
+    be."""
+    if len(sequences) and not needed[sequences].any():
+        needed[sequences[np.argmin(packed.lengths[sequences])]] = True
 
 
 def sample(packed: Packed, needed: Mask, tokens: int) -> Packed:

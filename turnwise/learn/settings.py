@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from turnwise.methods.registry import schedules
 from turnwise.objectives.kl import CAP
 from turnwise.objectives.loss import Loss
 from turnwise.objectives.tokens import AGGREGATIONS
 from turnwise.util.errors import TurnwiseError, unknown_name
 
-Schedule = Literal["constant", "linear", "cosine"]
+Decay = Literal["constant", "linear", "cosine"]
+PASSES = ("epochs", "minibatches", "minibatch_size", "minibatch_unit")  # settings that a schedule may have as options
 Dtype = Literal["float32", "bfloat16"]
 
 
@@ -26,7 +29,7 @@ class OptimiserSettings:
     """
 
     lr: float = 1e-6
-    schedule: Schedule = "constant"
+    schedule: Decay = "constant"
     warmup: int = 0
     final_lr: float = 0.0
     weight_decay: float = 0.01
@@ -36,7 +39,7 @@ class OptimiserSettings:
     max_bad_steps: int = 3
 
     def __post_init__(self) -> None:
-        _choice(self, "schedule", get_args(Schedule))
+        _choice(self, "schedule", get_args(Decay))
         _numbers(self, at_least={"lr": 0, "warmup": 0, "final_lr": 0, "weight_decay": 0, "max_bad_steps": 1}, above={"eps": 0, "clip": 0})
         if not all(0 <= beta < 1 for beta in self.betas):
             raise TurnwiseError(f"learner: betas are two numbers in [0, 1), not {self.betas!r}")
@@ -78,6 +81,7 @@ class LearnerSettings:
     loss                         objective, KL term, entropy bonus, importance correction
     aggregation, constant        what counts the same in the loss (`token_weights`), and the divisor of the sums
     optimiser                    AdamW and its schedule
+    schedule, schedule_options   which parts of a batch make up which optimiser step: a registered name, and its options
     epochs                       passes over the data
     minibatches, minibatch_size  optimiser steps of a pass; or, where the size is given, about so many units a step
     minibatch_unit               what a mini-batch is made of: whole trajectories, or turns
@@ -99,6 +103,8 @@ class LearnerSettings:
     aggregation: str = "turn"
     constant: float | None = None
     optimiser: OptimiserSettings = field(default_factory=OptimiserSettings)
+    schedule: str = "shuffled"
+    schedule_options: Mapping[str, Any] = field(default_factory=dict)
     epochs: int = 1
     minibatches: int = 1
     minibatch_size: int | None = None
@@ -127,15 +133,34 @@ class LearnerSettings:
         _numbers(self, at_least={**counts, "kl_reward_coef": 0, "engine_gap": 0}, above=positive)
         if self.constant is not None and not self.aggregation.endswith("_sum"):
             raise TurnwiseError(f"learner: constant goes with turn_sum or trajectory_sum, not with aggregation {self.aggregation!r}")
+        self._check_schedule()
         if self.loss.level == "trajectory" and self.minibatch_unit == "turn":
             raise TurnwiseError(
                 "learner: this loss averages over whole trajectories, which mini-batches of turns cut: use minibatch_unit='trajectory'"
             )
 
+    def _check_schedule(self) -> None:
+        entry = schedules[self.schedule]
+        defaults = type(self).__dataclass_fields__
+        unread = [name for name in PASSES if name not in entry.options and getattr(self, name) != defaults[name].default]
+        if unread:
+            raise TurnwiseError(f"learner: {unread[0]} is set, and schedule {self.schedule!r} has no such option: leave it out")
+        entry.bind(self._schedule_options, schedules.kind)
+
+    @property
+    def _schedule_options(self) -> dict[str, Any]:
+        """What the schedule is told; epochs and mini-batches where it has options of these names."""
+        own = {name: getattr(self, name) for name in PASSES if name in schedules[self.schedule].options}
+        return own | dict(self.schedule_options)
+
+    def made_schedule(self) -> Callable[..., Any]:
+        """The schedule itself, to be called with a view of a batch: a function with its options, or a new object of its class."""
+        return schedules[self.schedule].make(self._schedule_options, schedules.kind)
+
     @property
     def needs_reference(self) -> bool:
         """Whether log-probs of the frozen reference are used anywhere."""
-        return self.loss.kl_coef > 0 or self.kl_reward_coef > 0
+        return self.loss.kl_coef > 0 or self.kl_reward_coef > 0 or "token.ref_logprob" in self.loss.reads
 
 
 def _choice(owner: Any, name: str, known: tuple[str, ...]) -> None:

@@ -38,14 +38,20 @@ class Critic(nn.Module):  # type: ignore[misc]
         return values
 
     def columns(self, packed: Packed) -> dict[str, Any]:
-        """Where `old_value` and `value_target` of a batch are kept: one entry a turn or one a response token."""
+        """Where `old_value`, `value_target` and `value_weight` of a batch are kept: one entry per turn or per response token."""
         return dict(packed.turn_columns if self.settings.level == "turn" else packed.columns)
+
+    def weighted(self, packed: Packed) -> Packed:
+        """A mini-batch with the weight of every value in the critic's mean loss: 0 for those that a mask leaves out."""
+        turns = self.settings.level == "turn"
+        kept = (packed.turn_columns if turns else packed.columns)["kept"]
+        weight = np.where(kept, 1 / max(int(kept.sum()), 1), 0.0).astype(np.float32)
+        return packed.with_turn_columns(value_weight=weight) if turns else packed.with_columns(value_weight=weight)
 
     def loss(self, values: Tensor, packed: Packed, batch_size: int) -> tuple[Tensor, dict[str, Tensor]]:
         """The share of this part of the batch in the mean value loss, times the coefficient, and its metrics."""
-        columns = self.columns(packed)
-        old, target = (torch.as_tensor(columns[name], dtype=torch.float32, device=values.device) for name in ("old_value", "value_target"))
-        weight = torch.full_like(values.detach(), 1 / batch_size)
+        columns, names = self.columns(packed), ("old_value", "value_target", "value_weight")
+        old, target, weight = (torch.as_tensor(columns[name], dtype=torch.float32, device=values.device) for name in names)
         loss, metrics = value_loss(values, old, target, weight, self.settings.clip, batch_size)
         return self.settings.coef * loss, metrics
 
@@ -81,24 +87,3 @@ def targets_of(
     charged = replace(ordered, reward=ordered.reward - float(options.get("invalid_penalty", 0.0)) * ~ordered.valid)
     to_go = discounted_returns(charged, gamma)[rollouts.positions]
     return to_go[token_rows(rollouts)] if level == "token" else to_go
-
-
-def targets_in(credit: Any, settings: ValueSettings) -> Floats:
-    """The targets that credit carries for a critic of this level; plain numbers carry none."""
-    if isinstance(credit, Credit) and credit.level == settings.level and credit.targets is not None:
-        return credit.targets
-    raise TurnwiseError(
-        "a learner with a critic needs targets for it: give update(…) what credit.assign returns for an algorithm that uses a critic of "
-        f"level {settings.level!r}, or targets=gae_targets(rollouts, …)"
-    )
-
-
-def with_value_targets(packed: Packed, rollouts: Rollouts, targets: Any, settings: ValueSettings) -> Packed:
-    """`packed` with the columns that the critic's loss needs."""
-    name = "value" if settings.level == "turn" else "token_value"
-    old, goal = rollouts.need(name, "training the critic (Learner.annotate adds it)"), np.asarray(targets, np.float64)
-    if goal.shape != old.shape:
-        raise TurnwiseError(f"the critic has {len(old)} values, one per {settings.level}, and its targets have shape {goal.shape}")
-    if settings.level == "turn":
-        return packed.with_turn_columns(old_value=old[packed.turn_row], value_target=goal[packed.turn_row])
-    return packed.with_columns(old_value=old[packed.index], value_target=goal[packed.index])

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from turnwise.objectives import entropy, kl
 from turnwise.objectives.kl import CAP
-from turnwise.objectives.registry import algorithms, corrections
+from turnwise.objectives.registry import Objective, algorithms, corrections
 from turnwise.objectives.tokens import LEVELS, Level, Tokens
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 Metrics = dict[str, Tensor]
+COLUMNS = ("group.", "trajectory.", "turn.", "token.")  # how names of columns start; other needs are models and the like
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,25 @@ class Loss:
         wanted = {"engine_logprob": self.importance != "none", "ref_logprob": self.kl_coef > 0, "entropy": self.entropy_coef > 0}
         return tuple(name for name, needed in wanted.items() if needed)
 
-    def __call__(self, tokens: Tokens) -> tuple[Tensor, Metrics]:
-        """The loss of one part of a batch, with gradient, and its metrics; both add up over the parts (see `combine`)."""
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The columns of a batch that the objective declares, as level.name (`token.teacher_logprob`)."""
+        return tuple(name for name in algorithms[self.objective].needs if name.startswith(COLUMNS))
+
+    @property
+    def is_class(self) -> bool:
+        """Whether the objective is an object, which may remember, and not a function."""
+        return isinstance(algorithms[self.objective].function, type)
+
+    def made(self) -> Objective:
+        """The objective itself, to be called with tokens: a function with its options, or a new object of its class."""
+        return algorithms[self.objective].make(self.options, "objective")
+
+    def __call__(self, tokens: Tokens, objective: Objective | None = None) -> tuple[Tensor, Metrics]:
+        """The loss of one part of a batch, with gradient, and its metrics; both add up over the parts (see `combine`). `objective`: what
+        `made` gave; needed by objectives that remember."""
         tokens = tokens.prepared()
-        policy, columns = algorithms[self.objective].function(tokens, **self.options)
+        policy, columns = (objective or self.made())(tokens)
         columns = dict(columns)
         if policy.shape != tokens.logprob.shape:
             raise TurnwiseError(

@@ -6,7 +6,7 @@ This is the only place that knows both the recipe's words and the parts' constru
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -259,12 +259,16 @@ class System:
         if not needed:
             return batch
         self._rest_engine()
-        return replace(batch, rollouts=self.learner.annotate(batch.trajectories, batch.rollouts))
+        return self.learner.annotate(batch)
 
     def give_credit(self, batch: Batch) -> Batch:
-        """The batch with its advantages by the recipe's credit function."""
-        own = self.config.credit
-        return credit.give(batch, own.name, **own.options)
+        """The batch with its advantages by the recipe's credit function, and with the targets of the recipe's critic."""
+        own, value = self.config.credit, self.config.learner.value
+        batch = credit.give(batch, own.name, **own.options)
+        given = credit.credit_of(batch.rollouts)
+        if value is None or given is None:
+            return batch
+        return batch.with_columns({f"{value.level}.target": self._value_targets(batch.rollouts, given)})
 
     def diagnose(self, batch: Batch) -> dict[str, Any]:
         """What the log says of a batch's credit."""
@@ -286,11 +290,7 @@ class System:
 
     def learn(self, batch: Batch, seed: int, progress: float) -> dict[str, float]:
         """The learner's part of an update, which needs no engine."""
-        given = credit.credit_of(batch.rollouts)
-        if given is None:
-            raise TurnwiseError("a batch without advantages cannot be learned from")
-        targets = self._value_targets(batch.rollouts, given)
-        return self.learner.update(batch.trajectories, batch.rollouts, given, seed, targets=targets, progress=progress)
+        return self.learner.update(batch, seed, progress=progress)
 
     def _value_targets(self, rollouts: Rollouts, given: credit.Credit) -> Any:
         """What the critic should learn: the targets of the credit function itself."""

@@ -1,0 +1,45 @@
+"""Objects of the user's own that live as long as a run: an objective or a schedule that is a class.
+
+They may have `observe(metrics)`, called after every update, and `state()` with `load_state(state)`: what `state` gives is plain JSON and is
+kept in the checkpoint, so that a run that was killed goes on as one that was not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from turnwise.util.errors import TurnwiseError
+
+
+def tell(piece: Any, metrics: Mapping[str, float]) -> None:
+    """Show an update's metrics to an object that wants to see them."""
+    if (observe := getattr(piece, "observe", None)) is not None:
+        observe(dict(metrics))
+
+
+def states_of(pieces: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
+    """What these objects, by kind with their names, want to find again after a resume; those that remember nothing are left out."""
+    found = {}
+    for kind, (name, piece) in pieces.items():
+        if (give := getattr(piece, "state", None)) is None:
+            continue
+        try:
+            found[kind] = {"name": name, "state": json.loads(json.dumps(give()))}
+        except (TypeError, ValueError) as error:
+            raise TurnwiseError(
+                f"{kind} {name!r}: state() returned what cannot be kept as JSON ({error}): return numbers, texts, lists and dictionaries"
+            ) from None
+    return found
+
+
+def load_states(pieces: Mapping[str, tuple[str, Any]], states: Mapping[str, Any]) -> None:
+    """Give the objects back what `states_of` kept. A state that an object of another name left is none of theirs."""
+    for kind, (name, piece) in pieces.items():
+        kept = states.get(kind)
+        if kept is None or kept["name"] != name:
+            continue
+        if (load := getattr(piece, "load_state", None)) is None:
+            raise TurnwiseError(f"{kind} {name!r} gave a state to the checkpoint and has no load_state(state) to take it back")
+        load(kept["state"])

@@ -1,0 +1,238 @@
+"""One update: a batch, cut by a schedule into optimiser steps.
+
+    pack the batch ─► the schedule's steps ─► for each: choose sequences and masks, fix weights, gradients by micro-batches, step
+
+Weights of tokens are fixed for the whole step before it is cut into micro-batches, which is why the token budget cannot change a
+gradient. Tokens that a mask leaves out have the weight 0: they are read, and count in nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from turnwise.data.batch import Batch
+from turnwise.learn.anchoring import Anchoring, placed
+from turnwise.learn.memory import peak_memory
+from turnwise.learn.metrics import StepLog
+from turnwise.learn.packing import Packed, microbatches, pack
+from turnwise.learn.prepare import Mask, keep_one, with_credit
+from turnwise.learn.selection import Selection, select, sequences_of, with_masks, worth_reading
+from turnwise.learn.spread import EXTRA, with_advantage, with_overrides, with_read, with_targets
+from turnwise.methods.steps import ScheduleView, Step
+from turnwise.objectives.loss import combine
+from turnwise.objectives.tokens import Tokens, check_split, token_weights
+from turnwise.util.errors import TurnwiseError
+
+if TYPE_CHECKING:
+    from turnwise.learn.learner import Learner
+
+
+class Update:
+    """One update in progress. `progress`: the share of the run that is behind."""
+
+    def __init__(self, learner: Learner, batch: Batch, seed: int, progress: float):
+        self.learner, self.batch, self.seed, self.progress = learner, batch, seed, progress
+        self.settings, self.log = learner.settings, StepLog()
+        self.anchoring = Anchoring(learner, self.log)
+        loss = self.settings.loss
+        self.whole_trajectories = loss.level == "trajectory"
+        self.turns_count = self.settings.value is not None and self.settings.value.level == "turn"
+        with self.log.phase("pack"):
+            self.whole = pack(batch.trajectories, batch.rollouts)
+            self.packed = self._prepared()
+            view = ScheduleView(batch, sequences_of(self.packed), seed, self.score)
+            self.steps = Steps(learner.schedule(view), self.settings.schedule)
+
+    def _prepared(self) -> Packed:
+        """The batch's sequences with masks, advantages, critic targets and what the objective reads; those that teach nothing left out."""
+        packed = with_masks(self.whole, self.batch)
+        if self.settings.value is not None:
+            packed = with_targets(packed, self.batch, self.settings.value)
+        packed = packed.take(worth_reading(packed, self.turns_count))
+        packed = with_advantage(packed, self.batch)
+        return with_read(packed, self.batch, self.settings.loss.reads, f"objective {self.settings.loss.objective!r}")
+
+    def score(self) -> NDArray[np.float32]:
+        """The log-prob of every token of the batch under the weights as they are now, in the batch's order."""
+        return placed(self.learner.logprobs(self.whole), self.whole.index).astype(np.float32)
+
+    def run(self) -> dict[str, float]:
+        """Take the steps. Returns metrics: means over the steps, and what the update cost."""
+        learner, log = self.learner, self.log
+        with log.phase("pack"):
+            first = self.steps.next()
+            needed, self.forced = self._needed()
+        refreshed = first is not None and "old_logprob" in first.refresh
+        self.packed = self.anchoring.begin(self.packed, self.batch, needed, single=self.steps.count in (0, 1), refreshed=refreshed)
+        with log.phase("update"), learner.training(self.seed):
+            step = first
+            while step is not None:
+                metrics = self._step(step)
+                if metrics is None:
+                    self.steps.close()
+                    break
+                step = self.steps.next(metrics)
+        return self._summary(needed)
+
+    def _needed(self) -> tuple[Mask, Mask]:
+        """The sequences that have to be computed: all, or those with credit and one of every step that is known; and which of them have no
+        credit."""
+        if not self.learner.skips:
+            return np.ones(len(self.packed), np.bool_), np.zeros(len(self.packed), np.bool_)
+        credit = with_credit(self.packed, self.packed.columns["kept"], self.whole_trajectories)
+        needed = credit.copy()
+        for step in self.steps.known:
+            if not any(name.endswith(".advantage") for name in step.columns):
+                keep_one(needed, self.packed, self._select(self.packed, step).sequences)
+        keep_one(needed, self.packed, np.arange(len(needed)))
+        return needed, needed & ~credit
+
+    def _select(self, packed: Packed, step: Step) -> Selection:
+        return select(packed, self.batch, step, self.turns_count)
+
+    def _step(self, step: Step) -> dict[str, float] | None:
+        """One optimiser step, and its metrics; none of either where the step holds nothing to learn from. None ends the update: the policy
+        has moved too far from the old one."""
+        learner, settings = self.learner, self.settings
+        packed = with_overrides(self.packed, self.batch, step.columns, settings.value, settings.loss.reads)
+        chosen = self._select(packed, step)
+        if not len(chosen.sequences):
+            self.log.count("empty_steps")
+            return {}
+        if "token.old_logprob" not in step.columns:
+            refreshed = self.anchoring.refresh if "old_logprob" in step.refresh else self.anchoring.complete
+            packed = refreshed(packed, np.sort(chosen.sequences))
+            if "old_logprob" in packed.columns:
+                self.packed = self.packed.with_columns(old_logprob=packed.columns["old_logprob"])
+        part, values = self._weighted(packed, chosen)
+        metrics = _numbers(combine(learner.within_memory(lambda: self._gradient(part, values))))
+        if settings.kl_stop is not None and metrics["kl_old_k3"] > settings.kl_stop:
+            learner.weights.zero_grad()
+            self.log.stopped(metrics)
+            return None
+        taken = learner.optimiser.step(metrics["loss"], self.progress)
+        self.log.step(metrics, taken)
+        return {**metrics, "grad_norm": taken.grad_norm, "lr": taken.lr, "taken": float(taken.taken)}
+
+    def _weighted(self, packed: Packed, chosen: Selection) -> tuple[Packed, int]:
+        """The step's sequences with the weights of tokens and values; those left out that need no computing. Also how many values count."""
+        settings = self.settings
+        packed = packed.with_columns(kept=chosen.tokens).with_turn_columns(kept=chosen.turns)
+        batch = packed.take(chosen.sequences)
+        kept = batch.columns["kept"]
+        weight = token_weights(batch.turn, batch.trajectory, settings.aggregation, settings.constant, mask=torch.as_tensor(kept))
+        batch = batch.with_columns(weight=weight.numpy())
+        values = int((batch.turn_columns["kept"] if self.turns_count else kept).sum())
+        if self.learner.critic is not None:
+            batch = self.learner.critic.weighted(batch)
+        batch = self._with_own_columns(batch)
+        if self.learner.skips:
+            here = with_credit(batch, kept, self.whole_trajectories) | self.forced[chosen.sequences]
+            keep_one(here, batch, np.arange(len(batch)))
+            batch = batch if here.all() else batch.take(np.flatnonzero(here))
+        return batch, values
+
+    def _with_own_columns(self, batch: Packed) -> Packed:
+        """The mini-batch with the columns that the objective prepares for it, from all of its tokens at once."""
+        prepare = getattr(self.learner.objective, "prepare", None)
+        if prepare is None:
+            return batch
+        columns = {name.removeprefix(EXTRA): column for name, column in batch.columns.items() if name not in ("kept", "value_weight")}
+        found = prepare(columns | {"turn": batch.turn, "trajectory": batch.trajectory})
+        return batch.with_columns(**{f"{EXTRA}{name}": np.asarray(column) for name, column in (found or {}).items()})
+
+    def _gradient(self, batch: Packed, values: int) -> list[dict[str, Tensor]]:
+        """Gradients of a mini-batch, and the metrics of its micro-batches."""
+        parts = microbatches(batch, np.arange(len(batch)), self.learner.settings.tokens_per_batch, self.whole_trajectories)
+        if self.whole_trajectories:
+            check_split([batch.sequence_trajectory[part] for part in parts], "trajectory")
+        tokens = int(batch.columns["kept"].sum())
+        return [self._backward(batch.take(part), tokens, values) for part in parts]
+
+    def _backward(self, part: Packed, batch_tokens: int, values: int) -> dict[str, Tensor]:
+        """Gradients of one micro-batch, added to what is there; its metrics."""
+        learner, rollouts = self.learner, self.batch.rollouts
+        learner.memory.prepare(len(part.ids))
+        logprob, entropy, value = learner.forward(learner.policy, part, learner.critic)
+        columns = {name: torch.as_tensor(column, device=logprob.device) for name, column in part.columns.items()}
+        tokens = Tokens(
+            logprob=logprob,
+            old_logprob=columns.get("old_logprob", logprob.detach()),
+            advantage=columns["advantage"],
+            turn=torch.as_tensor(part.turn, device=logprob.device),
+            trajectory=torch.as_tensor(part.trajectory, device=logprob.device),
+            weight=columns["weight"],
+            engine_logprob=columns.get("engine_logprob"),
+            ref_logprob=columns.get("ref_logprob"),
+            entropy=entropy,
+            extra={name.removeprefix(EXTRA): column for name, column in columns.items() if name.startswith(EXTRA)},
+            batch_tokens=batch_tokens,
+            turns=len(rollouts),
+            trajectories=len(rollouts.trajectory_labels),
+        )
+        loss, metrics = self.settings.loss(tokens, learner.objective)
+        if learner.critic is not None and value is not None:
+            extra, more = learner.critic.loss(value, part, values)
+            loss = loss + extra
+            metrics = {**metrics, **more, "loss": loss.detach()}
+        loss.backward()
+        return metrics
+
+    def _summary(self, needed: Mask) -> dict[str, float]:
+        packed, log, optimiser = self.packed, self.log, self.learner.optimiser
+        if not needed.all():
+            log.add(skipped_sequences=int((~needed).sum()))
+        kept = packed.columns["kept"]
+        masked = len(self.whole.source) - int(kept.sum())
+        if masked:
+            log.add(masked_tokens=masked)
+        turns = len(np.unique(packed.turn[kept]))
+        log.add(tokens=int(kept.sum()), tokens_forward=len(packed.ids), sequences=len(packed), turns=turns)
+        log.add(**peak_memory(self.learner.device))
+        return log.summary(optimiser.settings.lr * optimiser.settings.factor(optimiser.steps_taken, self.progress))
+
+
+class Steps:
+    """A schedule's steps, one after another. `known` are those that are known in advance, and `count` is their number; a generator's are
+    not known, and it is told how each step went."""
+
+    def __init__(self, given: Any, name: str):
+        self._name = name
+        self.known: list[Step] = list(given) if isinstance(given, Sequence) else []
+        self.count = len(self.known) if isinstance(given, Sequence) else None
+        if not hasattr(given, "__iter__"):
+            raise TurnwiseError(f"schedule {name!r} returned {type(given).__name__}: a list or a generator of Step(…) is needed")
+        self._steps: Iterator[Any] = iter(given)
+
+    def next(self, metrics: Mapping[str, float] | None = None) -> Step | None:
+        """The next step; None after the last. `metrics` are those of the step before."""
+        try:
+            step = self._steps.send(dict(metrics)) if metrics is not None and self._hears() else next(self._steps)  # type: ignore[attr-defined]
+        except StopIteration:
+            return None
+        if not isinstance(step, Step):
+            raise TurnwiseError(f"schedule {self._name!r} gave {type(step).__name__} as a step: Step(…) is needed")
+        return step
+
+    def _hears(self) -> bool:
+        """Whether a generator waits at a `yield` of its own, and not inside `yield from` a list, which takes no metrics."""
+        inner: Any = self._steps
+        while getattr(inner, "gi_yieldfrom", None) is not None:
+            inner = inner.gi_yieldfrom
+        return hasattr(inner, "send")
+
+    def close(self) -> None:
+        """No further step will be taken."""
+        if isinstance(self._steps, Generator):
+            self._steps.close()
+
+
+def _numbers(metrics: Mapping[str, Tensor]) -> dict[str, float]:
+    """Plain numbers, read from the device in one go."""
+    return dict(zip(metrics, torch.stack([value.double() for value in metrics.values()]).tolist(), strict=True))
