@@ -155,7 +155,7 @@ def _move(run: Run, iteration: int, variant: Variant, batch: Batch) -> dict[str,
             gradients.append({name: m.grad.detach().cpu().clone() for name, m in weights.masters.items() if m.grad is not None})
 
     learner.optimiser.look = look
-    packed = pack(batch)
+    packed = pack(batch.trajectories, batch.rollouts)
     before, start = learner.logprobs(packed), _copy(learner.weights.tensors())
     config = variant.config
     metrics = system.learn(batch, derive(config.seed, "update", iteration), (iteration - 1) / config.iterations)
