@@ -198,7 +198,8 @@ def test_algorithms_without_two_levels_show_their_total(tmp_path: Path, algorith
     r = Rollouts.load(run.folder / "rollouts" / "000003.npz")
     rows = (r.trajectory == 0) & (r.group == 0)
     assert [turn["credit"] for turn in turns] == pytest.approx(tw.credit.compute(algorithm, r, **options)[rows].tolist(), rel=1e-4)
-    assert "step" not in turns[0] and "Return from here 0.95; the 3 visits of this state came to" in " ".join(turns[0]["why"])
+    gamma = tw.credit.algorithms[algorithm].options.get("gamma", tw.credit.algorithms["gigpo"].options["gamma"]).default
+    assert "step" not in turns[0] and f"Return from here {gamma:.2f}; the 3 visits of this state came to" in " ".join(turns[0]["why"])
 
 
 def test_every_algorithm_that_is_a_sum_shows_its_parts(tmp_path: Path) -> None:
