@@ -111,8 +111,8 @@ def test_a_special_token_inside_a_response_stays_visible() -> None:
     ("template", "system", "what"),
     [
         (FORGETFUL, "", "drops the thoughts of earlier turns"),
-        (INST, "", "writes earlier turns in another form"),
-        (MOVING, "Be brief.", "writes earlier turns in another form"),
+        (INST, "", "writes earlier turns in a different form"),
+        (MOVING, "Be brief.", "writes earlier turns in a different form"),
         (MOVING, "", ""),
     ],
 )
@@ -144,7 +144,7 @@ def test_template_options_reach_the_template() -> None:
 
 def test_an_option_that_the_template_does_not_know_is_noted(caplog: pytest.LogCaptureFixture) -> None:
     Chat(tokenizer(QWEN), template_options={"enable_thinkng": False})
-    assert "does not mention enable_thinkng" in caplog.text
+    assert "does not use enable_thinkng" in caplog.text
 
 
 def test_a_chat_template_can_be_given_as_an_option() -> None:

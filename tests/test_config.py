@@ -244,3 +244,28 @@ def test_options_of_environments_and_engines_are_not_taken_for_what_they_are_not
         config = Config.load(None, {"model.tiny.max_length": 4096, "engine.options": options, "engine.name": "native"})
         with pytest.raises(TurnwiseError, match=r"engine\.options of native: option " + words):
             engine_options(config)
+
+
+def test_every_setting_of_a_recipe_reaches_the_part_that_it_describes_and_has_one_default() -> None:
+    """Sections and the settings of parts are joined by name: a key that no part has would be lost, and two defaults would be two truths."""
+    from inspect import signature
+
+    from turnwise.agent import AgentSettings
+    from turnwise.config import sections
+    from turnwise.learn import LearnerSettings, OptimiserSettings, ValueSettings
+
+    elsewhere = {"instructions", "tools", "max_invalid"}  # from the environment; of the collector
+    parts = [
+        (sections.Agent, sections.Section, AgentSettings),
+        (sections.Optimiser, sections.Section, OptimiserSettings),
+        (sections.Learner, sections.Optimiser, LearnerSettings),
+        (sections.Value, sections.Section, ValueSettings),
+    ]
+    for section, without, settings in parts:
+        known = signature(settings).parameters
+        names = [name for name in section.model_fields if name not in without.model_fields and name not in elsewhere]
+        assert [name for name in names if name not in known] == []
+        made, usual = settings(), section()
+        for name in names:
+            one, two = getattr(made, name), getattr(usual, name)
+            assert one == (tuple(two) if isinstance(two, list) else two), name

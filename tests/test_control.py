@@ -304,5 +304,5 @@ def test_a_template_that_shows_the_end_of_a_huge_text_shows_its_end(tmp_path: Pa
 
 def test_an_answer_beyond_all_measure_is_refused_with_its_beginning() -> None:
     agent = Agent(with_tags(), AgentSettings())
-    with pytest.raises(TurnwiseError, match=r"10,000,000 letters.*begins with 'aaaa"):
+    with pytest.raises(TurnwiseError, match=r"10,000,000 characters.*begins with 'aaaa"):
         agent.write("a" * 10_000_000)

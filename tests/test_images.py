@@ -205,7 +205,7 @@ def test_images_can_be_switched_off() -> None:
 
 def test_a_chat_template_without_a_place_for_images_is_refused() -> None:
     vision = Vision(seeing("llava")[1])
-    with pytest.raises(TurnwiseError, match="leaves no place for images"):
+    with pytest.raises(TurnwiseError, match="has no placeholder for images"):
         Agent(vision.tokenizer, AgentSettings(template_options={"chat_template": template("")}), vision)
 
 

@@ -17,6 +17,7 @@ from turnwise.learn.forward import PackedModel
 from turnwise.learn.memory import CPU_TOKENS, Memory
 from turnwise.learn.optimiser import Weights
 from turnwise.learn.prepare import may_skip, vanishes
+from turnwise.learn.update import Update
 from turnwise.objectives import Loss, algorithms
 from turnwise.objectives.registry import TokenLoss, register
 from turnwise.util.errors import TurnwiseError
@@ -65,15 +66,15 @@ def test_the_size_of_a_batch_follows_the_memory() -> None:
 class OutOfMemory:
     """Fails like a GPU for batches of more than `most` tokens, after some of the backward pass has been done."""
 
-    def __init__(self, learner: Learner, most: int):
+    def __init__(self, learner: Learner, most: int, monkeypatch: pytest.MonkeyPatch):
         self.learner, self.most, self.sizes = learner, most, list[int]()
-        self.backward, self.hidden = learner._backward, learner.policy.hidden
-        learner._backward = self.limited_backward  # type: ignore[method-assign]
+        self.backward, self.hidden = Update._backward, learner.policy.hidden
+        monkeypatch.setattr(Update, "_backward", lambda update, part, *more: self.limited_backward(update, part, *more))
         learner.policy.hidden = self.limited_hidden  # type: ignore[method-assign]
 
-    def limited_backward(self, part: Any, *more: Any) -> Any:
+    def limited_backward(self, update: Update, part: Any, *more: Any) -> Any:
         self.sizes.append(len(part.ids))
-        done = self.backward(part, *more)
+        done = self.backward(update, part, *more)
         if len(part.ids) > self.most:
             raise torch.OutOfMemoryError("a fault that a test made")
         return done
@@ -84,14 +85,14 @@ class OutOfMemory:
         return self.hidden(part, places)
 
 
-def test_out_of_memory_halves_the_batch_once_and_goes_on_with_the_same_gradient() -> None:
+def test_out_of_memory_halves_the_batch_once_and_goes_on_with_the_same_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     found = trajectories(8, context="full")
     rollouts = rollouts_of(found)
     values = credit.compute("gigpo", rollouts)
     settings = LearnerSettings(loss=Loss(kl_coef=0.1), tokens_per_batch=120, optimiser=STILL, epochs=2)
     wanted = GradientOf(Learner(tiny(), settings, reference=tiny(1)))(credited(found, values))
     learner = Learner(tiny(), settings, reference=tiny(1))
-    fault, run = OutOfMemory(learner, 70), GradientOf(learner)
+    fault, run = OutOfMemory(learner, 70, monkeypatch), GradientOf(learner)
     with pytest.warns(UserWarning, match="out of memory with 120 tokens at once: going on with 60"):
         assert_same(run(credited(found, values)), wanted)
     assert max(fault.sizes[-2:]) <= 70 and learner.settings.tokens_per_batch == 60
@@ -100,11 +101,11 @@ def test_out_of_memory_halves_the_batch_once_and_goes_on_with_the_same_gradient(
     assert max(fault.sizes[before:]) <= 70  # it stays at half, and warns no more
 
 
-def test_out_of_memory_at_half_the_batch_as_well_is_an_error_that_says_what_to_do() -> None:
+def test_out_of_memory_at_half_the_batch_as_well_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     found = trajectories(8, context="full")
     rollouts = rollouts_of(found)
     learner = Learner(tiny(), LearnerSettings(tokens_per_batch=120))
-    OutOfMemory(learner, 1)
+    OutOfMemory(learner, 1, monkeypatch)
     with pytest.warns(UserWarning, match="out of memory"), pytest.raises(TurnwiseError, match="gradient_checkpointing"):
         learner.update(credited(found, credit.compute("gigpo", rollouts)))
     assert all(parameter.grad is None for parameter in learner.model.parameters())

@@ -1,4 +1,4 @@
-"""The agent: how a prompt is made from the past, and how a response becomes an action."""
+"""The agent: builds prompts from the history, and extracts actions from responses."""
 
 from turnwise.agent.agent import Agent
 from turnwise.agent.base import Context, Parsed, Prompt

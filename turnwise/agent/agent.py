@@ -1,4 +1,4 @@
-"""The agent as a collector uses it: a fresh context for every trajectory, responses read, examples written."""
+"""The agent as a collector uses it: it creates one context per trajectory, parses responses and writes examples."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from turnwise.agent.vision import Vision
 
 
-LONGEST_ANSWER = 200_000  # letters of an example; whoever gives more has made a mistake that would cost minutes
+LONGEST_ANSWER = 200_000  # characters of an example; a longer one is a mistake that would cost minutes
 
 
 class Agent:
-    """Made once a run. Errors in templates, names and options show here, before anything is played. `vision` is the processor of a model
-    that sees; `say` takes one-line notices."""
+    """Created once per run. Errors in templates, names and options are raised here, before anything is played. `vision` is the processor of
+    a vision-language model; `say` takes one-line notices."""
 
     def __init__(
         self,
@@ -54,21 +54,21 @@ class Agent:
         return self.chat.stop_ids
 
     def read(self, response_ids: Sequence[int], observation: Observation) -> tuple[str, Parsed]:
-        """A response as text, and parsed. `observation` is the one that the agent answered."""
+        """A response as text, and parsed. `observation` is the one that the agent responded to."""
         text = self.chat.decode(response_ids)
         return text, self.read_text(text, observation)
 
     def read_text(self, text: str, observation: Observation) -> Parsed:
-        """The same for an engine that gives text and no token ids."""
+        """The same for an engine that returns text without token ids."""
         return self.parser(text, observation.actions)
 
     def write(self, action: str, thought: str = "") -> list[int]:
-        """An answer with this action in the form that the prompt asks for, as token ids with their end: an example to learn from. The tags
-        are those that a model would write; action and thought come from outside, and make no control token."""
+        """A response with this action in the form that the prompt asks for, as token ids including the end: an example to learn from. The
+        tags have the tokens that a model would sample; action and thought come from outside and never become control tokens."""
         if len(action) + len(thought) > LONGEST_ANSWER:
             raise TurnwiseError(
-                f"an answer of {len(action) + len(thought):,} letters cannot be written as an example: the longest has {LONGEST_ANSWER:,}. "
-                f"It begins with {(action or thought)[:60]!r}. Look at the environment's expert or at the recorded attempts"
+                f"a response of {len(action) + len(thought):,} characters is too long for an example: the limit is {LONGEST_ANSWER:,}. "
+                f"It begins with {(action or thought)[:60]!r}. Check the environment's expert or the recorded attempts"
             )
         return self.chat.answer_ids(self._answer(well_formed(action), well_formed(thought)))
 

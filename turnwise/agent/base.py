@@ -1,8 +1,8 @@
-"""The agent protocol: how a turn's prompt is made from the past, and how a response becomes an action.
+"""The agent protocol: how a turn's prompt is built from the history, and how a response becomes an action.
 
-A `Context` belongs to one trajectory. The collector calls `start` with the first observation, then in turn: `prompt` (the token ids to
-complete), and `record` with what was sampled, how it was parsed and what it led to. A context of your own is one class with these three
-methods, named in the recipe as `path/to/file.py:Class`.
+A `Context` belongs to one trajectory. The collector calls `start` with the first observation, and then alternates between `prompt` (the
+token ids to complete) and `record`, with the sampled response, its parse and the next observation. A custom context is one class with
+these three methods, named in the recipe as `path/to/file.py:Class`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from turnwise.envs.base import Observation
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A response as thought and action. `valid` is the paper's sense: it could be parsed (and, as an option, the action is admissible)."""
+    """A response as thought and action. `valid` as in the paper: it could be parsed (and, optionally, the action is admissible)."""
 
     action: str
     thought: str = ""
@@ -29,9 +29,9 @@ class Parsed:
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """Token ids to complete. `dropped` counts history entries that were left out because the prompt would have been too long; `fits` is
-    false where even the shortest form is longer than the limit (the trajectory then ends with the stop reason "context limit").
-    `messages` is the same prompt as role and content, for servers that take no token ids; a context of your own may leave it out.
-    `images` are the pictures whose tokens stand in `ids`, in their order."""
+    false if even the shortest form exceeds the limit (the trajectory then ends with the stop reason "context limit").
+    `messages` is the same prompt as role and content, for servers that take no token ids; a custom context may omit it.
+    `images` are the images whose tokens are in `ids`, in order."""
 
     ids: Sequence[int]
     dropped: int = 0

@@ -1,16 +1,16 @@
 """From messages to token ids with the model's own chat template, and the bridge from one turn to the next.
 
-In a growing dialogue the next prompt is the last prompt, the response exactly as it was sampled, and the tokens between: the end of the
-agent's message where the response did not end with it, the next message, and the header that invites the agent to speak. Rendering the
-whole history again would not give these tokens back: text does not always become the same tokens twice, and some templates rewrite
-history (they drop old thoughts). So the text between is taken once from a rendered conversation with unmistakable markers in it, and
-history is never rendered again: what is trained on is what was sampled, also where the template would have rewritten it.
+In a growing dialogue, the next prompt is the last prompt, the response exactly as it was sampled, and the tokens in between: the end of the
+agent's message if the response did not end with it, the next message, and the header of the agent's turn. Rendering the whole history again
+would not reproduce these tokens: text does not always tokenise the same way twice, and some templates rewrite history (they drop old
+thoughts). The text in between is therefore extracted once from a rendered conversation with unique markers, and history is never rendered
+again: the learner trains on what was sampled, even if the template would have rewritten it.
 
-What came from outside is marked (`agent/control.py`): the text of a control token in it is tokenised in pieces, as plain text, so that no
-observation can open a message, close one or call a tool. A message that nobody marked counts as from outside, all of it.
+Text from outside is marked (`agent/control.py`): the text of a control token in it is tokenised in pieces, as plain text, so that no
+observation can open a message, close one or call a tool. An unmarked message counts entirely as text from outside.
 
-Of a model that sees, a message may show pictures: marks in its text become image parts, the chat template leaves a place for each, and the
-model's processor writes their tokens. There the text of a control token gets an invisible space inside it instead.
+For a vision-language model, a message may contain images: marks in its text become image parts, the chat template leaves a placeholder for
+each, and the model's processor writes their tokens. There, the text of a control token gets an invisible space instead.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("turnwise.agent")
 Message = dict[str, str]
 
-# For models without a chat template (base models). The end-of-text token, where there is one, ends the agent's message.
+# For models without a chat template (base models). The end-of-text token, if there is one, ends the agent's message.
 PLAIN_TEMPLATE = (
     "{% if begin %}{{ bos_token }}{% endif %}"
     "{% for message in messages %}"
@@ -49,16 +49,16 @@ PLAIN_TEMPLATE = (
 ASKED, ANSWER, NEXT, THOUGHT = (f"TURNWISE{word}MARKER" for word in ("ASKED", "ANSWER", "NEXT", "THOUGHT"))
 KEPT_PICTURES = 64
 KEPT_TEXTS = 8192
-FAR = 16  # letters for each token of a limit: a text with fewer is simply tokenised
-SURE = 64  # tokens: where a text was cut off, its end may have become a few more
+FAR = 16  # characters per token of a limit: a text with fewer is simply tokenised
+SURE = 64  # tokens: the end of a truncated text may have become a few more
 ANY_MARK = OPEN + "0" * 32 + CLOSE
-STARTS: tuple[list[Message], ...] = ([], [{"role": "system", "content": "."}])  # some templates want a system message
+STARTS: tuple[list[Message], ...] = ([], [{"role": "system", "content": "."}])  # some templates need a system message
 PROBE = f'{NEXT} says "one"\nand <two>'  # a template that quotes or escapes a message cannot be cut around one
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The fixed text around a later message: from the end of the agent's answer to the message, and from there to the agent's turn."""
+    """The fixed text around a later message: from the end of the agent's response to the message, and from there to the agent's turn."""
 
     before: str
     after: str
@@ -78,8 +78,8 @@ class Chat:
     ):
         self.tokenizer = tokenizer
         self.vision = vision
-        self.pictures: WeakValueDictionary[str, Picture] = WeakValueDictionary()  # those that somebody still has
-        self._recent: deque[Picture] = deque(maxlen=KEPT_PICTURES)  # for a context that keeps none itself
+        self.pictures: WeakValueDictionary[str, Picture] = WeakValueDictionary()  # those that are still referenced
+        self._recent: deque[Picture] = deque(maxlen=KEPT_PICTURES)  # for a context that does not keep any itself
         self.system = well_formed(system.strip())
         self._kwargs = dict(template_options or {})
         if vision is not None and vision.chat_template:
@@ -91,9 +91,9 @@ class Chat:
             self._kwargs.update(chat_template=PLAIN_TEMPLATE, begin=_adds_begin(tokenizer))
             log.info("the tokenizer has no chat template: messages are written as 'User: …' and 'Agent: …'")
         elif unused := [name for name in self._kwargs if name != "chat_template" and name not in str(template)]:
-            log.warning("the chat template does not mention %s: setting it changes nothing", ", ".join(unused))
+            log.warning("the chat template does not use %s: setting it has no effect", ", ".join(unused))
         self.control = Control(tokenizer)
-        # a group's attempts read the same observations again and again, and a tokenizer's call takes as long as an environment's step
+        # the attempts of a group tokenise the same observations repeatedly, and a tokenizer call takes as long as an environment step
         self._known_ids = lru_cache(maxsize=KEPT_TEXTS)(self._ids_of)
         self._known_texts = lru_cache(maxsize=KEPT_TEXTS)(self._text_of)
         if tools and not self.is_plain:
@@ -105,17 +105,17 @@ class Chat:
         self._frames: dict[str, Frame | None] = {}
         if vision is not None and vision.slot not in self.render([_user(f"{ASKED}{ANY_MARK}")]):
             raise TurnwiseError(
-                "the model's chat template leaves no place for images. Give one that does (agent.template_options.chat_template), or set "
+                "the model's chat template has no placeholder for images. Set one that does (agent.template_options.chat_template), or set "
                 "agent.images = false"
             )
 
     @property
     def native_tools(self) -> bool:
-        """Whether the chat template tells the model of the tools."""
+        """Whether the chat template describes the tools to the model."""
         return self._tools is not None
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The text of a conversation, up to where the agent speaks."""
+        """The text of a conversation, up to the agent's turn."""
         try:
             text = self.tokenizer.apply_chat_template(
                 [self._parts(message) for message in messages],
@@ -130,7 +130,7 @@ class Chat:
         return str(text)
 
     def _parts(self, message: Mapping[str, str]) -> dict[str, Any]:
-        """A message as the template wants it: of a model that sees, a list of texts and images."""
+        """A message in the form that the template expects: for a vision-language model, a list of texts and images."""
         if self.vision is None:
             return dict(message)
         pieces = split(message["content"])
@@ -145,17 +145,17 @@ class Chat:
         return {**message, "content": parts}
 
     def keep(self, picture: Picture) -> Picture:
-        """The picture with this content that is known already, or this one. Its mark can be written for as long as somebody has it."""
+        """The known image with this content, or this one. Its mark can be written for as long as the image is referenced."""
         known = self.pictures.setdefault(picture.name, picture)
         self._recent.append(known)
         return known
 
     def shown(self, text: str) -> tuple[Picture, ...]:
-        """The pictures in a text, in their order."""
+        """The images in a text, in order."""
         return tuple(self.pictures[name] for name in MARK.findall(text)) if self.vision is not None else ()
 
     def known_marks(self, text: str) -> str:
-        """The text without marks of pictures that nobody showed: words that an environment or a model made up."""
+        """The text without marks of unknown images, which an environment or a model made up."""
         return MARK.sub(lambda found: found[0] if found[1] in self.pictures else "", text)
 
     def _takes_system(self) -> bool:
@@ -164,16 +164,16 @@ class Chat:
         except TurnwiseError:
             text = ""
         if ANSWER not in text:
-            log.info("the chat template takes no system message: it is written at the start of the first message")
+            log.info("the chat template has no system role: the system message goes at the start of the first message")
         return ANSWER in text
 
     def marked(self, text: str) -> Marked:
-        """A message without blank space at its ends, marked as a whole where it was not marked before."""
+        """A message without whitespace at its ends, marked as a whole if it was not marked before."""
         short = text.strip()
         return Marked(short) if isinstance(text, Marked) else self.control.mark(well_formed(short))
 
     def opening(self, text: str) -> list[Message]:
-        """The messages that open a sequence: the system message, where there is one, and the first message to the agent."""
+        """The messages that open a sequence: the system message, if there is one, and the first message to the agent."""
         content = self.marked(text)
         if not self.system:
             return [_user(content)]
@@ -190,9 +190,9 @@ class Chat:
         return self.encode(self.render(messages))
 
     def bridge(self, response_ids: Sequence[int], text: str, role: str = "user") -> list[int]:
-        """The tokens from the end of a response to where the agent speaks next, with a message in between.
+        """The tokens from the end of a response to the agent's next turn, with a message in between.
 
-        `role` may be "tool" for the answer to a tool call; a template that has no such role gets an ordinary message.
+        `role` may be "tool" for the result of a tool call; a template without that role gets an ordinary message.
         """
         frame = self.frame(role)
         content = self.marked(text)
@@ -205,7 +205,8 @@ class Chat:
         return ids
 
     def _after_answer(self, role: str, content: str) -> str:
-        """The text from the end of the agent's answer on, with this message: rendered, for a template may write images its own way."""
+        """The text from the end of the agent's response on, with this message: rendered, because a template may write images in its own
+        way."""
         role = role if self.frame(role) is self._frames.get(role) else "user"
         for start in STARTS:
             talk = [*start, _user(ASKED), {"role": "assistant", "content": ANSWER}, {"role": role, "content": content}]
@@ -224,13 +225,13 @@ class Chat:
             return self.frame("user")
         if found is None:
             raise TurnwiseError(
-                "the tokenizer's chat template does not show a conversation of several turns as it was, "
-                "so a dialogue cannot grow with it. Use context = 'window', where every turn is a conversation of its own"
+                "the tokenizer's chat template does not reproduce a conversation of several turns, "
+                "so a dialogue cannot grow with it. Use context = 'window', where every turn is a separate conversation"
             )
         return found
 
     def _find_frame(self, role: str) -> Frame | None:
-        # without the system message: some templates move it to the last message, where it would come back with every turn
+        # without the system message: some templates move it to the last message, where it would be repeated every turn
         for start in STARTS:
             talk = [*start, _user(ASKED), {"role": "assistant", "content": ANSWER}]
             try:
@@ -245,7 +246,7 @@ class Chat:
 
     @cached_property
     def end_id(self) -> int | None:
-        """The token that ends the agent's message in this template; None where the template has none."""
+        """The token that ends the agent's message in this template; None if the template has none."""
         special = set(self.tokenizer.all_special_ids) | {
             token for token, added in getattr(self.tokenizer, "added_tokens_decoder", {}).items() if added.special
         }
@@ -256,13 +257,13 @@ class Chat:
         """The tokens at which a response ends: the template's end of a message and the tokenizer's end of text."""
         try:
             end = self.end_id
-        except TurnwiseError:  # a template that cannot show several turns still serves windows
+        except TurnwiseError:  # a template that cannot show several turns still works for windows
             end = None
         return tuple(dict.fromkeys(token for token in (end, self.tokenizer.eos_token_id) if token is not None))
 
     @cached_property
     def rewrites_history(self) -> str:
-        """What the template does to earlier turns when a conversation is rendered again, in words; empty where it leaves them alone."""
+        """A description of what the template does to earlier turns when a conversation is rendered again; empty if it keeps them."""
         for answer in (ANSWER, f"<think>\n{THOUGHT}\n</think>\n\n{ANSWER}"):
             try:
                 first = self.render(self.opening(ASKED))
@@ -273,7 +274,7 @@ class Chat:
                 continue
             if THOUGHT in answer and THOUGHT not in later:
                 return "drops the thoughts of earlier turns"
-            return "writes earlier turns in another form than the agent saw them in"
+            return "writes earlier turns in a different form than the agent saw"
         return ""
 
     def encode(self, text: str) -> list[int]:
@@ -281,11 +282,11 @@ class Chat:
         return list(self._known_ids(text))
 
     def _ids_of(self, text: str) -> tuple[int, ...]:
-        return tuple(self.control.encode(text))  # what is too long is dealt with here
+        return tuple(self.control.encode(text))  # overlong text is handled here
 
     def beginning(self, text: str, limit: int) -> str:
-        """The text; or, where it surely has more than `limit` tokens, a beginning of it that has more too. What comes from outside may be
-        of any length, and to tokenise all of it would take minutes. What is marked stays so."""
+        """The text; or, if it certainly has more than `limit` tokens, a prefix of it that also has more. Text from outside may have any
+        length, and tokenising all of it would take minutes. Marks are kept."""
         size = FAR * max(limit, SURE)
         while size < len(text):
             start = Marked(text[:size]) if isinstance(text, Marked) else text[:size]
@@ -295,7 +296,7 @@ class Chat:
         return text
 
     def decode(self, response_ids: Sequence[int]) -> str:
-        """The text of a response without the tokens that ended it. Other special tokens stay visible: they were said."""
+        """The text of a response without the tokens that ended it. Other special tokens stay visible, because the model produced them."""
         end = len(response_ids)
         while end and response_ids[end - 1] in self.stop_ids:
             end -= 1
@@ -305,15 +306,15 @@ class Chat:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def answer_ids(self, text: str) -> list[int]:
-        """A written answer as if it had been sampled: its tokens and the one that ends it. For examples to learn from. Only tags in a text
-        that was marked by whoever put it together become the tokens that a model would write."""
+        """A written response as if it had been sampled: its tokens and the end token, for examples to learn from. Only tags in a marked
+        text become the tokens that a model would sample."""
         lead = " " if self.is_plain else ""  # after "Agent:" a word starts with its space
         marked = text if isinstance(text, Marked) else self.control.mark(well_formed(text))
         return [*self.encode(lead + marked), *self.stop_ids[:1]]
 
 
 def _adds_begin(tokenizer: Any) -> bool:
-    """Whether this tokenizer puts a begin-of-text token before a plain text by itself."""
+    """Whether this tokenizer adds a begin-of-text token to plain text itself."""
     if tokenizer.bos_token_id is None:
         return False
     return bool(list(tokenizer("a")["input_ids"])[:1] == [tokenizer.bos_token_id])

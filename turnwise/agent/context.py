@@ -1,14 +1,14 @@
-"""Contexts: how a turn's prompt is made from the past.
+"""Contexts: how a turn's prompt is built from the history.
 
-`window`: every turn is a conversation of its own with the goal, the last k observations and actions, and the present observation: the
-paper's way. The agent's earlier thoughts are not shown again. `full`: the dialogue grows; each prompt starts with the last prompt and the
+`window`: every turn is a separate conversation with the goal, the last k observations and actions, and the current observation, as in the
+paper. The agent's earlier thoughts are not shown again. `full`: the dialogue grows; each prompt starts with the last prompt and the
 response as sampled, so that a trajectory is one sequence for the engine's cache and for the learner. Both start with the same prompt.
 
-A prompt longer than the limit loses its oldest turns first. In the full dialogue that means a new sequence, which starts at a later turn
-with the goal said again; it leaves a quarter of the limit free, so that the turns after it continue this sequence.
+A prompt longer than the limit loses its oldest turns first. In the full dialogue this starts a new sequence at a later turn, with the goal
+stated again; it leaves a quarter of the limit free, so that the following turns extend this sequence.
 
-A context of your own is a class that takes a `PromptMaker` and has the methods of `turnwise.agent.base.Context`; a subclass of `Window`
-that overrides `past` is the shortest form.
+A custom context is a class that takes a `PromptMaker` and has the methods of `turnwise.agent.base.Context`; a subclass of `Window` that
+overrides `past` is the shortest form.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FREE_AFTER_CUT = 0.25
 
 
 class PromptMaker:
-    """What all contexts of a run share: the chat, the compiled template and the settings; `vision` where the model sees."""
+    """What all contexts of a run share: the chat, the compiled template and the settings; `vision` for a vision-language model."""
 
     def __init__(self, tokenizer: Any, settings: AgentSettings, vision: Vision | None = None, say: Callable[[str], None] = log.warning):
         self.settings = settings
@@ -56,7 +56,7 @@ class PromptMaker:
         self._tools = tuple(json.dumps(tool, ensure_ascii=False) for tool in settings.offered_tools)
 
     def write(self, observation: Observation, *, goal: str, turn: int = 1, opening: bool = True, history: Sequence[Past] = ()) -> Marked:
-        """The text of one message to the agent, in which all that is not the template's own is marked as from outside."""
+        """The text of one message to the agent. Everything except the template's own text is marked as from outside."""
         view = View(
             observation=self.text_of(observation),
             goal=goal,
@@ -71,14 +71,14 @@ class PromptMaker:
         return self.render(self.template, view)
 
     def render(self, template: PromptTemplate, view: View) -> Marked:
-        """A template filled with texts from outside; where that is far too long for any prompt, its beginning."""
+        """A template filled with texts from outside; if that is far too long for any prompt, its beginning."""
         view = self._beginnings(view) if template.shows_all else view
         text = self.chat.control.own(template.render(self._marked(view)), template.source)
         text = Marked(self.chat.known_marks(text)) if self.vision is not None else text
         return Marked(self.chat.beginning(text, self.limit))
 
     def _beginnings(self, view: View) -> View:
-        """The view without the rest of texts and lists that alone are too long for a prompt."""
+        """The view, with texts and lists truncated that would be too long for a prompt by themselves."""
 
         def begin(text: str) -> str:
             return self.chat.beginning(text, self.limit)
@@ -97,22 +97,22 @@ class PromptMaker:
         return _changed(view, control.mark, actions, tools)
 
     def see(self, observation: Observation) -> Observation:
-        """The observation with its images looked at once, for as long as it is kept."""
+        """The observation with its images, which are processed once while it is referenced."""
         return replace(observation, images=self.pictures(observation)) if observation.images else observation
 
     def text_of(self, observation: Observation) -> str:
-        """What the agent sees as text: marks of its pictures, where the model sees, then the words."""
+        """What the agent sees as text: marks of the images, for a vision-language model, then the text."""
         text = well_formed(observation.text.strip())
         marks = "".join(picture.mark for picture in self.pictures(observation))
         return "\n".join(filter(None, (marks, text)))
 
     def pictures(self, observation: Observation) -> tuple[Picture, ...]:
-        """The pictures of an observation that the model will see; none where it cannot, which is said once."""
+        """The images of an observation that the model will see; none for a text-only model, which is reported once."""
         if not observation.images:
             return ()
         if self.vision is None:
             if self._say is not None:
-                self._say("the environment gives images and the model takes none: they are left out of its prompts")
+                self._say("the environment provides images and the model takes none: they are left out of its prompts")
                 self._say = None
             return ()
         return tuple(self.chat.keep(picture(image)) for image in observation.images)
@@ -124,7 +124,7 @@ class PromptMaker:
         return tuple(well_formed(action) for action in without(observation.actions, self.settings.hide_actions))
 
     def check_dialogue(self) -> None:
-        """Find out, once, whether the chat template can carry a growing dialogue, and say where it would rewrite history."""
+        """Check once whether the chat template supports a growing dialogue, and log if it would rewrite history."""
         if not self._checked and self.chat.frame() and (what := self.chat.rewrites_history):
             log.warning("the chat template %s; a growing dialogue keeps them as they were sampled", what)
         self._checked = True
@@ -136,7 +136,7 @@ class PromptMaker:
         return Prompt(ids, dropped, len(ids) <= self.limit, self.messages(self.chat.opening(text)), self.chat.shown(text))
 
     def messages(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """Messages in words alone, for servers, which tokenise them again: what is marked in them has an invisible space inside."""
+        """Messages as plain text, for servers, which tokenise them again: marked strings have an invisible space inside."""
         plain = ({**message, "content": neutral(message["content"])} for message in messages)
         if self.vision is None:
             return tuple(plain)
@@ -144,7 +144,7 @@ class PromptMaker:
 
 
 def _texts(view: View) -> list[str]:
-    """All that a view holds from outside but for its lists."""
+    """All texts from outside in a view, except for its lists."""
     return [view.observation, view.goal, view.instructions, *(text for past in view.history for text in (past.observation, past.action))]
 
 
@@ -156,7 +156,7 @@ def _changed(view: View, change: Callable[[str], str], actions: Sequence[str], t
 
 @register_context("window")
 class Window:
-    """Each turn is its own prompt with the last `history` turns: the way of the GiGPO paper."""
+    """Each turn is a separate prompt with the last `history` turns, as in the GiGPO paper."""
 
     def __init__(self, maker: PromptMaker):
         self.maker = maker
@@ -234,7 +234,7 @@ class Full:
         self._append(self.turns[-1])
 
     def _open(self, first: int) -> None:
-        """Begin a sequence at a turn: its tokens and its messages."""
+        """Start a sequence at a turn: its tokens and its messages."""
         self.first = first
         text = self._opening_text(first)
         self.ids = self.maker.chat.opening_ids(text)
@@ -256,7 +256,7 @@ class Full:
         return () if message["role"] == "assistant" else self.maker.chat.shown(message["content"])
 
     def _cut(self) -> None:
-        """Start a new sequence at the earliest later turn that leaves some room; failing that, at the earliest that fits."""
+        """Start a new sequence at the earliest later turn that leaves some space; otherwise at the earliest that fits."""
         later = sum(map(_length, self.turns[self.first :]))
         best = None
         for first in range(self.first + 1, len(self.turns) + 1):
@@ -280,8 +280,8 @@ class Full:
 def make_context(name: str, tokenizer: Any, settings: AgentSettings, maker: PromptMaker | None = None) -> Context:
     """A fresh context for one trajectory: a registered name, `package.module:Class` or `path/to/file.py:Class`.
 
-    The class is called with a `PromptMaker` and, where the settings have `options`, with those as keyword arguments. Whoever makes many
-    contexts makes one `PromptMaker` for all of them (`turnwise.agent.Agent` does).
+    The class is called with a `PromptMaker` and, if the settings have `options`, with those as keyword arguments. To create many contexts,
+    create one `PromptMaker` for all of them (as `turnwise.agent.Agent` does).
     """
     entry = contexts[name]
     context: Context = entry.function(maker or PromptMaker(tokenizer, settings), **entry.bind(settings.options, contexts.kind))

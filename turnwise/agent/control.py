@@ -1,14 +1,15 @@
 """Text from outside never becomes a control token.
 
-A tokenizer takes `<|im_start|>` in a text for the token that opens a message, and `<tool_call>` for the one that opens a call, whoever
-wrote them: an observation could speak as the system. So what environments, tools, files, experts and records say is *marked* before it is
-put into a message: inside every such string stands a character that Unicode keeps free for programs, at which the tokenizer's input is cut.
-What reaches the model are the letters, never the token. Text of our own (prompt templates, the tags around an answer) is not marked.
+A tokenizer converts `<|im_start|>` in a text to the token that opens a message, and `<tool_call>` to the one that opens a call, whoever
+wrote them: an observation could speak as the system. Text from environments, tools, files, experts and records is therefore *marked*
+before it is put into a message: every such string gets a character that Unicode reserves for internal use, and the tokenizer's input is
+split there. The model reads the letters, never the token. Our own text (prompt templates, the tags around a response) is not marked.
 
-A server that is sent text tokenises it itself. There the mark becomes an invisible space, also inside strings that only other tokenizers
+A server that receives text tokenises it itself. There the mark becomes an invisible space, also inside strings that only other tokenizers
 know (`FOREIGN`), because the server's model need not be ours.
 
-Left out: role borders that are plain words (`User:`, `[INST]` of the first Llama models). No tokenizer tells them from other words.
+Not covered: role markers that are plain words (`User:`, `[INST]` of the first Llama models). No tokenizer can distinguish them from other
+words.
 """
 
 from __future__ import annotations
@@ -20,28 +21,28 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
-CUT, SOFT = "\ufdd2", "\ufdd3"  # never part of a text: Unicode keeps them free for marks inside a program
-INVISIBLE = "\u200b"  # a space without width: what a reader does not see and no tokenizer passes over
+CUT, SOFT = "\ufdd2", "\ufdd3"  # never part of a text: Unicode reserves them for internal use
+INVISIBLE = "\u200b"  # a zero-width space: invisible to a reader, but no tokenizer ignores it
 REPLACED = "\ufffd"
 KEPT_TEXTS, LONGEST_KEPT = 8192, 20_000
 _WORDS = "s|bos|eos|pad|unk|mask|cls|sep|sop|eop|start_of_turn|end_of_turn|start_of_image|end_of_image|unused_?\\d+|extra_id_\\d+"
 _UPPER = "INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|CALL_ID|ARGS|gMASK|MASK|CLS|SEP|PAD|UNK"
-# Borders of roles and documents in the tokenizers of other models: nobody writes these in a prompt on purpose.
+# Role and document markers in the tokenizers of other models: no prompt contains these on purpose.
 BORDER = re.compile(
     rf"<\|[^<>|\s]{{1,64}}\|>|<｜[^<>\s]{{1,64}}｜>|\[\|[^\[\]|\s]{{1,64}}\|\]|</?(?:{_WORDS})>|\[/?(?:{_UPPER})\]|<</?SYS>>"
 )
-# The same, and what models write around thoughts, calls and their answers: our own prompts name these too.
+# The same, and the tags of thoughts, calls and their results: our own prompts also name these.
 FOREIGN = re.compile(rf"{BORDER.pattern}|</?(?:think|tools?|tool_calls?|tool_response|function|image|video|audio)>")
 
 
 class Marked(str):
-    """A text in which what came from outside is marked. Whatever is done to it gives a plain text again, which is marked as a whole."""
+    """A text in which parts from outside are marked. Any operation on it returns plain text, which is then marked as a whole."""
 
     __slots__ = ()
 
 
 class Control:
-    """The control tokens of a tokenizer: all that were added to its vocabulary, special or not, but for plain words and spaces."""
+    """The control tokens of a tokenizer: all tokens added to its vocabulary, special or not, except for plain words and spaces."""
 
     def __init__(self, tokenizer: Any):
         added = dict(getattr(tokenizer, "added_tokens_decoder", {}))
@@ -49,17 +50,17 @@ class Control:
         texts = special | {str(token) for token in added.values() if _is_no_word(str(token))}
         self.tokenizer = tokenizer
         self.ids = frozenset(tokenizer.convert_tokens_to_ids(sorted(filter(None, texts)))) - {None}
-        self._meant = self.ids - {tokenizer.unk_token_id}  # an unknown letter is no control token
+        self._meant = self.ids - {tokenizer.unk_token_id}  # an unknown character is not a control token
         self._any, self._special = _pattern(texts), _pattern(special)
         self._single = re.compile(f"[{re.escape(''.join(singles))}]") if (singles := [text for text in texts if len(text) == 1]) else None
-        # the attempts of a group read the same texts again and again
+        # the attempts of a group read the same texts repeatedly
         self._known_marked = lru_cache(maxsize=KEPT_TEXTS)(self._mark)
         self._known_own = lru_cache(maxsize=KEPT_TEXTS)(self._strings_of)
         normaliser = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
         self._blurs = normaliser is not None and any(token.normalized and str(token) in texts for token in added.values())
 
     def mark(self, text: str) -> Marked:
-        """A text from outside, marked. A text that is marked already stays as it is."""
+        """A text from outside, marked. A marked text is returned unchanged."""
         if isinstance(text, Marked):
             return text
         return self._known_marked(text) if len(text) <= LONGEST_KEPT else self._mark(text)
@@ -71,12 +72,12 @@ class Control:
             text = self._single.sub(REPLACED, text)
         found = _cut(text, self._any, CUT) if self._any is not None else text
         found = _cut(found, FOREIGN, SOFT)
-        if self._blurs and not self._meant.isdisjoint(self.encode(found)):  # other letters that the tokenizer takes for these
+        if self._blurs and not self._meant.isdisjoint(self.encode(found)):  # other characters that the tokenizer maps to these
             found = CUT.join(text)
         return Marked(found)
 
     def mark_all(self, texts: Sequence[str]) -> Sequence[str]:
-        """Each of these texts marked; a list without any such string is returned as it is."""
+        """Each of these texts marked; a list without any such string is returned unchanged."""
         whole = "\n".join(texts)
         return texts if self.mark(whole) == whole else [self.mark(text) for text in texts]
 
@@ -85,22 +86,22 @@ class Control:
         return each_text(value, self.mark)
 
     def own(self, text: str, written_by_us: str) -> Marked:
-        """A message made of marked texts and our own words. Only control strings that we wrote ourselves may stand in it: others came about
-        where two texts meet."""
+        """A message made of marked texts and our own text. It may contain only control strings that we wrote ourselves: others arose where
+        two texts meet."""
         return Marked(_cut(text, self._any, CUT, self._known_own(written_by_us)) if self._any is not None else text)
 
     def _strings_of(self, text: str) -> frozenset[str]:
         return frozenset(self._any.findall(text)) if self._any is not None else frozenset()
 
     def encode(self, text: str, **options: Any) -> list[int]:
-        """Token ids of a text, cut where it is marked. Nothing is added."""
+        """Token ids of a text, split at its marks. Nothing is added."""
         pieces = text.replace(SOFT, "").split(CUT)
         found = [self.tokenizer(piece, add_special_tokens=False, verbose=False, **options)["input_ids"] for piece in pieces]
         return found[0] if len(found) == 1 else [token for piece in found for token in piece]
 
     def encode_response(self, text: str) -> list[int]:
-        """Token ids of a response that came as text: no special token, for a server's text has none that was meant as one; the tags of a
-        thought or a call are the model's own."""
+        """Token ids of a response that arrived as text: no special tokens, because a server's text contains none that was meant as one. The
+        tags of a thought or a call become the model's tokens."""
         text = text.replace(CUT, REPLACED).replace(SOFT, REPLACED)
         return self.encode(text if self._special is None else _cut(text, self._special, CUT))
 
@@ -117,12 +118,12 @@ class Control:
 
 
 def neutral(text: str) -> str:
-    """A marked text for a reader that does not know the marks: an invisible space stands in their place."""
+    """A marked text for a reader that does not know the marks: an invisible space replaces them."""
     return str(text).replace(CUT, INVISIBLE).replace(SOFT, INVISIBLE)
 
 
 def unbordered(text: str) -> str:
-    """A text that nobody marked, for a server: it can open no message of another role."""
+    """An unmarked text, for a server: it cannot open a message of another role."""
     return neutral(_cut(text, BORDER, SOFT))
 
 
@@ -141,11 +142,11 @@ def each_text(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def _is_no_word(text: str) -> bool:
-    return any(not letter.isalnum() and not letter.isspace() for letter in text.replace("▁", " "))  # some write a space so
+    return any(not letter.isalnum() and not letter.isspace() for letter in text.replace("▁", " "))  # some write a space this way
 
 
 def _pattern(texts: Iterable[str]) -> re.Pattern[str] | None:
-    """What finds any of these texts, the longest first; ordered by first letters, which makes the search of long texts fast."""
+    """A pattern that finds any of these texts, the longest first; ordered by first letters, which makes the search of long texts fast."""
     by_first: dict[str, list[str]] = defaultdict(list)
     for text in sorted((text for text in texts if len(text) > 1), key=lambda text: (-len(text), text)):
         by_first[text[0]].append(re.escape(text[1:]))
@@ -153,7 +154,7 @@ def _pattern(texts: Iterable[str]) -> re.Pattern[str] | None:
 
 
 def _cut(text: str, pattern: re.Pattern[str], mark: str, allowed: frozenset[str] = frozenset()) -> str:
-    """The text with a mark inside each match, after its first letter, where no string that begins there or later stays whole."""
+    """The text with a mark inside each match, after its first character, so that no string that starts there or later stays intact."""
     found = pattern.search(text)
     if found is None:
         return text
@@ -167,5 +168,5 @@ def _cut(text: str, pattern: re.Pattern[str], mark: str, allowed: frozenset[str]
 
 
 def _strangers(whole: str, real: Sequence[str]) -> bool:
-    """Whether the text has borders that are none of these control tokens."""
+    """Whether the text contains role markers that are not among these control tokens."""
     return any(found[0] not in real for found in BORDER.finditer(whole))

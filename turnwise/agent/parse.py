@@ -1,9 +1,9 @@
 """From a response to an action.
 
-A response is untrusted: any text, broken Unicode, megabytes of tags. Nothing here raises, evaluates or backtracks: every search goes once
-over the text. What is wrong with a response is named by one of a few fixed phrases, so that causes can be counted.
+A response is untrusted: any text, broken Unicode, megabytes of tags. Nothing here raises, evaluates or backtracks: every search passes over
+the text once. Problems with a response are named by a few fixed phrases, so that they can be counted.
 
-`Parsed.action` is empty where no action could be read. Where one was read but a rule is broken (not admissible, no thought), it is kept.
+`Parsed.action` is empty if no action could be extracted. If an action was found but breaks a rule (not admissible, no thought), it is kept.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PROBLEMS = (
     *(BAD_JSON, UNKNOWN_TOOL, BAD_ARGUMENTS, NO_THOUGHT, NOT_ADMISSIBLE),
 )
 
-REMEMBERED_ACTIONS = 10_000  # in a list; longer ones would fill the memory
+REMEMBERED_ACTIONS = 10_000  # in a list; longer ones would exhaust memory
 _FLAGS = re.IGNORECASE | re.ASCII
 _THINK, _THINK_END = re.compile("<think>", _FLAGS), re.compile("</think>", _FLAGS)
 _ACTION, _ACTION_END = re.compile("<action>", _FLAGS), re.compile("</action>", _FLAGS)
@@ -58,8 +58,8 @@ class Parser:
         self._read = entry.make({"tools": list(tools)} if "tools" in entry.options else {}, parsers.kind)
 
     def __call__(self, text: str, actions: Sequence[str] | None = None) -> Parsed:
-        """The response as thought and action. `actions` are the admissible ones, where they are known: an action that differs from
-        one of them in case or spacing alone becomes that one."""
+        """The response as thought and action. `actions` are the admissible ones, if they are known: an action that differs from one of them
+        only in case or spacing becomes that one."""
         text = well_formed(text)
         found = self._read(text, actions)
         if not isinstance(found, Parsed):
@@ -139,7 +139,7 @@ class ToolCall:
         try:
             call = json.loads(body)
             arguments = call.get("arguments") if isinstance(call, dict) else None
-            if isinstance(arguments, str):  # some models write the arguments as JSON inside a text
+            if isinstance(arguments, str):  # some models write the arguments as JSON inside a string
                 arguments = json.loads(arguments)
         except (ValueError, RecursionError):
             return "", BAD_JSON
@@ -178,7 +178,7 @@ def _tagged(answer: str) -> tuple[str, str]:
 
 def _verb(answer: str, actions: Sequence[str]) -> tuple[str, str]:
     """The action in a response that marks it with the verb itself: `<search>words</search>` where the environment lists `search[<…>]`.
-    The listed form on a line of its own counts too."""
+    The listed form on a separate line also counts."""
     verbs = tuple(dict.fromkeys(action.partition("[")[0] for action in actions if action.endswith(">]")))
     if not verbs:
         return "", NO_ACTION
@@ -202,14 +202,14 @@ def _tag_of(names: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def _why_in_thought(problem: str, text: str, closed: bool) -> str:
-    """The better name for a missing action where the response has a thought."""
+    """A more precise name for a missing action if the response has a thought."""
     if problem == NO_ACTION and _block(text, _ACTION, _ACTION_END, NO_ACTION, UNCLOSED_ACTION)[0] is not None:
         return ACTION_IN_THOUGHT
     return problem if closed else UNCLOSED_THOUGHT
 
 
 def _block(text: str, opening: re.Pattern[str], closing: re.Pattern[str], none: str, unclosed: str) -> tuple[str | None, str]:
-    """What stands between the first opening tag and the next closing one; the problem where there is no such block, or a second one."""
+    """The content between the first opening tag and the next closing one; the problem if there is no such block, or a second one."""
     start = opening.search(text)
     if start is None:
         return None, none
@@ -222,11 +222,11 @@ def _block(text: str, opening: re.Pattern[str], closing: re.Pattern[str], none: 
 
 
 def fit_action(action: str, actions: Sequence[str]) -> str | None:
-    """The admissible action that this is: the same text, or the same but for case and spacing, or one with a `<placeholder>` that
-    the action fills (as in `search[<your query>]`; then the action itself). None where there is none."""
+    """The matching admissible action: the same text, or the same except for case and spacing, or one with a `<placeholder>` that
+    the action fills (as in `search[<your query>]`; then the action itself). None if there is none."""
     if action in actions:
         return action
-    known = _candidates if len(actions) <= REMEMBERED_ACTIONS else _candidates.__wrapped__  # of very long lists none is kept
+    known = _candidates if len(actions) <= REMEMBERED_ACTIONS else _candidates.__wrapped__  # very long lists are not cached
     candidates, plain = known(tuple(actions)), _plain(action)
     if candidates is not None:
         return candidates.get(plain)
@@ -240,7 +240,7 @@ def fit_action(action: str, actions: Sequence[str]) -> str | None:
 
 @lru_cache(maxsize=4096)
 def _candidates(actions: tuple[str, ...]) -> dict[str, str] | None:
-    """Admissible actions by their plain form; None where one of them has a placeholder, so that the order counts."""
+    """Admissible actions by their normalised form; None if one of them has a placeholder, so that the order matters."""
     if any("<" in candidate for candidate in actions):
         return None
     return {_plain(candidate): candidate for candidate in reversed(actions)}

@@ -1,4 +1,4 @@
-"""The settings of an agent: all that a recipe's `[agent]` section says about prompts, contexts and parsing."""
+"""The settings of an agent: prompts, contexts and parsing, as in a recipe's `[agent]` section."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class AgentSettings:
     prompt: `think`, `react`, `plain`, `action`, `remind`, `tool`, `search`, `text`, the path of a template, or
     `file.py:NAME` of a text. parse: `tags`, `whole`, `text`, `tool`, `verbs`, another name or file, or `auto` (what the prompt asks for).
     valid: what a valid response needs: `parsed`, `thought` (also a closed <think> before the action), or `admissible`.
-    show_actions: list the admissible actions in the prompt, less `hide_actions`. system: a system message, none where empty.
-    max_prompt_tokens: the longest prompt. template_options: for the model's chat template, e.g. {"enable_thinking": False}.
+    show_actions: list the admissible actions in the prompt, except `hide_actions`. system: a system message, none if empty.
+    max_prompt_tokens: the maximum prompt length. template_options: for the model's chat template, e.g. {"enable_thinking": False}.
     images: show the environment's images to a model that can see them.
     instructions: of the environment, shown at the start. tools: JSON schemas of the environment's own tools (prompt `tool`); none means
-    one tool `act` that takes the action as text. options: for a context of your own."""
+    one tool `act` that takes the action as text. options: for a custom context."""
 
     context: str = "window"
     history: int = 2
@@ -73,7 +73,7 @@ class AgentSettings:
         if self.max_prompt_tokens < 1:
             raise TurnwiseError(f"agent: max_prompt_tokens must be at least 1, not {self.max_prompt_tokens}")
         if self.valid == "thought" and self.style == "tool":
-            raise TurnwiseError("agent: valid='thought' looks for <think> tags, which a tool call need not have. Use valid='parsed'")
+            raise TurnwiseError("agent: valid='thought' requires <think> tags, which a tool call may lack. Use valid='parsed'")
 
     @property
     def style(self) -> str:
@@ -92,7 +92,7 @@ class AgentSettings:
 
     @property
     def offered_tools(self) -> tuple[Mapping[str, Any], ...]:
-        """The tools that the model is told of; none unless responses are tool calls."""
+        """The tools that are described to the model; none unless responses are tool calls."""
         if self.style != "tool":
             return ()
         return self.tools or (ACT_TOOL,)

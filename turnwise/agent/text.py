@@ -1,4 +1,4 @@
-"""Small helpers for text that comes from outside: environments and models may say anything."""
+"""Small helpers for text from outside: environments and models may produce any text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from turnwise.envs.base import Observation
 
 
 def well_formed(text: str) -> str:
-    """The text with every lone surrogate replaced: such a text can be written as UTF-8 and read by any tokenizer."""
+    """The text with every lone surrogate replaced, so that it can be encoded as UTF-8 and read by any tokenizer."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -24,6 +24,6 @@ def goal_of(task: Task, first: Observation) -> str:
 
 
 def stated_goal(task: Task, first: Observation) -> str:
-    """The goal as far as observation or task state one; empty where they do not."""
+    """The goal, if the observation or the task states one; otherwise empty."""
     goal = task_line(first.text) or task.data.get("goal")
     return well_formed(goal.strip()) if isinstance(goal, str) else ""

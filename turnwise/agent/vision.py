@@ -1,13 +1,13 @@
-"""A vision-language model's own processor, as contexts, engine and learner use it: pictures in, token ids and pixel tensors out.
+"""A vision-language model's processor, as contexts, engine and learner use it: images in, token ids and pixel tensors out.
 
-All that differs between models stays inside the processor that comes with each: how many tokens a picture takes, how its pixels are cut,
-which tensors the model wants. Here are only the few things that every part must agree on:
+Everything that differs between models stays inside the processor that comes with each: how many tokens an image takes, how its pixels are
+split, which tensors the model needs. This module contains only what every component must agree on:
 
-- Picture tokens are never said. A model that samples one would claim a picture that is not there, so engine and learner both take that
-  token out of the distribution, and their log-probs agree.
-- Positions are given, never remembered. Some models place a picture's tokens on a grid and remember, in the module, by how much that
-  shifts what follows; with several rows under way that memory is somebody else's. We ask for the shift and keep it with the row.
-- A text without pictures is tokenised by the tokenizer alone, as for any other model.
+- Image tokens are never sampled. A sampled image token would refer to an image that does not exist, so engine and learner both remove that
+  token from the distribution, and their log-probs agree.
+- Positions are passed explicitly. Some models place an image's tokens on a grid and store, in the module, by how much that shifts what
+  follows; with several rows in progress that stored value may belong to another row. We read the shift and keep it with the row.
+- A text without images is tokenised by the tokenizer only, as for any other model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from turnwise.util.errors import TurnwiseError
 
 NEVER = -1e9  # a logit that no softmax gives any probability; finite, so that 0 · it is 0
 CACHED_BYTES = 512 * 2**20  # of prepared pixels
-CACHED_TEXTS = 1024  # prompts whose tokens are remembered: a group begins with the same one
+CACHED_TEXTS = 1024  # prompts whose tokens are cached: a group starts with the same one
 
 
 class Vision:
@@ -43,16 +43,16 @@ class Vision:
 
     @property
     def never_said(self) -> tuple[int, ...]:
-        """Tokens that stand for a picture: no response holds one."""
+        """Tokens that represent an image: no response contains one."""
         return (self.image_token_id,)
 
     @property
     def chat_template(self) -> str | None:
-        """The chat template, wherever the model's files keep it."""
+        """The chat template, wherever the model's files store it."""
         return getattr(self.processor, "chat_template", None) or getattr(self.tokenizer, "chat_template", None)
 
     def _try(self) -> tuple[str, tuple[str, ...]]:
-        """The text that stands for a picture before it is given its tokens, and which inputs say what kind each token is."""
+        """The placeholder text of an image before it is expanded to tokens, and the inputs that give the kind of each token."""
         samples = [picture(np.full((32, 32, 3), shade, np.uint8)) for shade in (0, 128)]
         reasons = []
         for slot in (getattr(self.processor, name, None) for name in ("boi_token", "image_token")):
@@ -68,11 +68,9 @@ class Vision:
             is_image = ids == self.image_token_id
             if is_image.any() and all(bool((made[name].bool() == is_image).all()) for name in kinds):
                 return slot, kinds
-            reasons.append(f"{slot}: its tokens are not told apart from text")
+            reasons.append(f"{slot}: its tokens cannot be distinguished from text")
         name = type(self.processor).__name__
-        raise TurnwiseError(
-            f"the processor {name} puts images into prompts in a way that is not known here ({'; '.join(reasons) or 'none'})"
-        )
+        raise TurnwiseError(f"the processor {name} puts images into prompts in an unknown way ({'; '.join(reasons) or 'none'})")
 
     def _process(self, text: str, pictures: Sequence[Picture]) -> Mapping[str, Any]:
         made: Mapping[str, Any] = self.processor(
@@ -81,7 +79,7 @@ class Vision:
         return made
 
     def encode(self, text: str, pictures: Sequence[Picture]) -> list[int]:
-        """Token ids of a text in which the chat template has left a place for each of these pictures."""
+        """Token ids of a text in which the chat template has left a placeholder for each of these images."""
         names = tuple(each.name for each in pictures)
         if (text, names) not in self._encoded:
             try:
@@ -96,7 +94,7 @@ class Vision:
         return list(self._encoded[text, names])
 
     def tensors(self, pictures: Sequence[Picture]) -> Mapping[str, Tensor]:
-        """The pixel inputs of one sequence with these pictures, on the CPU."""
+        """The pixel inputs of one sequence with these images, on the CPU."""
         names = tuple(each.name for each in pictures)
         if names not in self._cache:
             return self._remember(names, self._process(self.slot * len(pictures), pictures))
@@ -115,14 +113,14 @@ class Vision:
         return found
 
     def kind(self, length: int, pictures: Sequence[Picture]) -> Hashable:
-        """Sequences of one kind can be computed side by side without padding: as long, with as many pictures, of the same sizes."""
+        """Sequences of one kind can be computed side by side without padding: the same length, and the same number and sizes of images."""
         if not pictures:
             return length
         return length, len(pictures), *((name, tensor.shape[1:]) for name, tensor in self.tensors(pictures).items())
 
     def inputs(self, causal: Any, ids: Any, pictures: Sequence[Sequence[Picture]]) -> tuple[dict[str, Any], list[int]]:
-        """The forward's inputs for whole sequences of one kind, `ids` [sequences, tokens], each with its pictures; and by how much
-        positions after each are shifted. `causal` is the model itself, out of any wrapper."""
+        """The forward's inputs for whole sequences of one kind, `ids` [sequences, tokens], each with its images; and by how much
+        the positions after each are shifted. `causal` is the model itself, without any wrapper."""
         weight = causal.get_input_embeddings().weight
         rows = torch.as_tensor(ids, device=weight.device)
         inputs: dict[str, Any] = {"input_ids": rows, "attention_mask": torch.ones_like(rows)}
@@ -144,7 +142,7 @@ class Vision:
         return inputs | {"position_ids": places}, shifts.flatten().tolist()
 
     def silence(self, logits: Tensor) -> Tensor:
-        """Logits, float32, in which no picture token can be drawn."""
+        """Logits, float32, from which no image token can be drawn."""
         quiet = logits.float().clone()
         quiet[..., list(self.never_said)] = NEVER
         return quiet

@@ -95,6 +95,8 @@ class LocalSource:
         collector, version = self.collector(), self.version
         tasks: dict[str, Task] = {}
         branches = 0
+        if hasattr(self.places, "begin"):
+            self.places.begin()
         rounds = plan.gather(self.places, self.groups)
         found: list[Trajectory] | None = None
         while True:

@@ -270,8 +270,8 @@ class Value(Section):
     """Bound on how far a value may move in one iteration; none: no bound."""
 
 
-class Learner(Section):
-    """The optimiser and the shape of an update."""
+class Optimiser(Section):
+    """AdamW and its learning rate."""
 
     lr: float = Field(1e-6, gt=0)
     """Learning rate."""
@@ -285,6 +285,11 @@ class Learner(Section):
     """AdamW's betas."""
     clip: float | None = Field(1.0, gt=0)
     """Maximum gradient norm; none: no clipping."""
+
+
+class Learner(Optimiser):
+    """The optimiser and the shape of an update."""
+
     epochs: int = Field(1, ge=1)
     """Passes over an iteration's data."""
     minibatches: int = Field(1, ge=1)

@@ -3,49 +3,35 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, get_args
+
+import tomli_w
 
 from turnwise.config.schema import Config, fields
 
 
 def to_toml(config: Config) -> str:
-    """The whole config as TOML; reading it gives the same config."""
-    return "\n".join(_table(config.model_dump(mode="json"), "")).strip() + "\n"
-
-
-def _table(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
-    tables = {key: value for key, value in values.items() if isinstance(value, dict)}
-    lists = {key: value for key, value in values.items() if isinstance(value, list) and value and isinstance(value[0], dict)}
-    for key, value in values.items():
-        if key not in tables and key not in lists:
-            yield f"{_key(key)} = {toml_value(value)}"
-    for key, value in tables.items():
-        yield f"\n[{prefix}{_key(key)}]"
-        yield from _table(value, f"{prefix}{_key(key)}.")
-    for key, items in lists.items():
-        for item in items:
-            yield f"\n[[{prefix}{_key(key)}]]"
-            yield from _table(item, f"{prefix}{_key(key)}.")
-
-
-def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key)
+    """The whole config as TOML, in the order of the schema; reading it gives the same config."""
+    return tomli_w.dumps(_writable(config.model_dump(mode="json")))
 
 
 def toml_value(value: Any) -> str:
-    """A value as TOML writes it; what is unset is the text "none"."""
-    if value is None:
-        return '"none"'
-    if isinstance(value, bool):
-        return "true" if value else "false"
+    """A value as TOML writes it, on one line."""
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(toml_value(item) for item in value)}]"
+        return f"[{', '.join(map(toml_value, value))}]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(key)} = {toml_value(item)}" for key, item in value.items()) + "}"
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") if isinstance(value, str) else repr(value)
+        return "{" + ", ".join(f"{tomli_w.dumps({key: 0}).split(' = 0')[0]} = {toml_value(item)}" for key, item in value.items()) + "}"
+    return tomli_w.dumps({"value": _writable(value)}).removeprefix("value = ").removesuffix("\n")
+
+
+def _writable(value: Any) -> Any:
+    """TOML has no word for what is unset: a recipe says "none"."""
+    if isinstance(value, dict):
+        return {key: _writable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_writable(item) for item in value]
+    return "none" if value is None else value
 
 
 def content_hash(config: Config) -> str:

@@ -28,7 +28,7 @@ class Start:
     everything the policy draws. With a `branch`, the attempt starts there: with the seed and the first turns of that trajectory."""
 
     task: Task
-    group: int
+    group: int | str
     number: int
     env_seed: int = 0
     policy_seed: int = 0

@@ -3,11 +3,12 @@ own."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -16,6 +17,7 @@ from turnwise.agent import Agent, AgentSettings
 from turnwise.agent.control import neutral_deep
 from turnwise.agent.vision import Vision
 from turnwise.config.schema import Config
+from turnwise.config.sections import Optimiser, Section
 from turnwise.engines.base import Engine
 from turnwise.engines.registry import GIVEN, engines
 from turnwise.engines.registry import make as make_engine
@@ -25,6 +27,7 @@ from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSet
 from turnwise.objectives import Loss
 from turnwise.util.errors import TurnwiseError, unknown_name
 
+S = TypeVar("S")
 KEY_VARIABLE = "OPENAI_API_KEY"
 PRECISIONS = ("float32", "bfloat16", "float16")
 
@@ -34,22 +37,7 @@ def agent_settings(config: Config, environment: Any) -> AgentSettings:
     own = config.agent
     instructions = getattr(environment, "instructions", "") or "" if own.instructions is None else own.instructions
     tools = getattr(environment, "tools", None) or () if own.tools is None else own.tools
-    return AgentSettings(
-        context=own.context,
-        history=own.history,
-        prompt=own.prompt,
-        parse=own.parse,
-        valid=own.valid,
-        show_actions=own.show_actions,
-        hide_actions=tuple(own.hide_actions),
-        system=own.system,
-        max_prompt_tokens=own.max_prompt_tokens,
-        template_options=own.template_options,
-        images=own.images,
-        instructions=str(instructions),
-        tools=read_tools(tools),
-        options=own.options,
-    )
+    return settings_from(own, AgentSettings, hide_actions=tuple(own.hide_actions), instructions=str(instructions), tools=read_tools(tools))
 
 
 def read_tools(tools: str | Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
@@ -102,27 +90,28 @@ def learner_settings(config: Config) -> LearnerSettings:
         importance=objective.importance,
         importance_options=objective.importance_options,
     )
-    return LearnerSettings(
+    return settings_from(
+        own,
+        LearnerSettings,
+        without=Optimiser,
         loss=loss,
         aggregation=objective.aggregation,
         constant=objective.constant,
-        optimiser=OptimiserSettings(own.lr, own.schedule, own.warmup, weight_decay=own.weight_decay, betas=own.betas, clip=own.clip),
-        epochs=own.epochs,
-        minibatches=own.minibatches,
-        minibatch_size=own.minibatch_size,
-        minibatch_unit=own.minibatch_unit,
-        tokens_per_batch=own.tokens_per_batch,
+        optimiser=settings_from(own, OptimiserSettings),
         dtype=config.model.dtype,
-        gradient_checkpointing=own.gradient_checkpointing,
-        skip_zero_credit=own.skip_zero_credit,
         temperature=config.engine.temperature,
-        old_logprobs=own.old_logprobs,
-        engine_gap=own.engine_gap,
         kl_reward_coef=objective.kl_coef if in_reward else 0.0,
         kl_reward=(objective.kl_kind or "k1") if in_reward else "k1",
-        kl_stop=own.kl_stop,
-        value=ValueSettings(value.level, value.lr, value.coef, value.clip) if value is not None else None,
+        value=settings_from(value, ValueSettings) if value is not None else None,
     )
+
+
+def settings_from(section: Section, kind: type[S], without: type[Section] = Section, **more: Any) -> S:
+    """The settings of a part of a run, from the section of the recipe that describes it: whatever both have by name, and `more`. Keys of
+    the section class `without` are meant for another part."""
+    known = inspect.signature(kind).parameters
+    names = [name for name in type(section).model_fields if name in known and name not in without.model_fields]
+    return kind(**{name: getattr(section, name) for name in names} | more)
 
 
 def build_server(config: Config, tokenizer: Any, agent: Agent) -> Engine:

@@ -17,6 +17,7 @@ from turnwise.config.sections import Sft
 from turnwise.data.rollouts import Trajectory
 from turnwise.learn.settings import OptimiserSettings
 from turnwise.learn.sft import SftSettings, warm_start
+from turnwise.setup.build import settings_from
 from turnwise.util.seeds import derive
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ MORE_ROUNDS = 4  # times that a warm start goes on for half as many steps again
 
 def imitate(system: System, own: Sft, examples: Sequence[Trajectory]) -> dict[str, float]:
     """Learn from the examples for as long as the recipe asks. Metrics: those of the imitation, and what was measured last."""
-    optimiser = OptimiserSettings(own.lr, own.schedule, own.warmup, weight_decay=system.config.learner.weight_decay)
-    settings = SftSettings(own.epochs, own.steps, own.batch_tokens, own.prompt_weight, optimiser, own.look_every, own.until or 1.0)
+    optimiser = settings_from(own, OptimiserSettings, weight_decay=system.config.learner.weight_decay)
+    settings = settings_from(own, SftSettings, optimiser=optimiser, until=own.until or 1.0)
     order = derive(system.config.seed, "warm start order")
     measure = _measure(system, own)
     metrics = warm_start(system.learner, examples, settings, order, measure if own.until is not None else None, system.cancelled)

@@ -1,0 +1,96 @@
+"""Plans as generators: they make the attempts that a run makes, see how they ended, and may branch or choose tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from test_collect import WordEngine, attempts, numbered, policy
+from toy_env import Corridor
+
+from turnwise import Task, Trajectory, TurnwiseError
+from turnwise.collect.collector import Collector
+from turnwise.collect.plan import Plan as OldPlan
+from turnwise.collect.plan import dynamic, plain
+from turnwise.collect.source import LocalSource
+from turnwise.data.attempts import Start
+from turnwise.data.rollouts import Turn
+from turnwise.envs.pool import Pool
+from turnwise.methods import plans
+from turnwise.methods.plans import Dynamic, Gathered, Places, Plain, Plan, Rounds
+
+
+def run(made: Plan, places: Places, groups: int, collect: Callable[[Sequence[Start]], list[Trajectory]]) -> Gathered:
+    rounds = made.gather(places, groups)
+    try:
+        starts = next(rounds)
+        while True:
+            starts = rounds.send(collect(starts))
+    except StopIteration as end:
+        found: Gathered = end.value
+        return found
+
+
+@pytest.mark.parametrize("own_seeds", [False, True])
+def test_places_give_out_the_attempts_of_a_run_wherever_it_is_entered(own_seeds: bool) -> None:
+    old = OldPlan(numbered(7), 3, 2, own_seeds=own_seeds)
+    places = Places(numbered(7), 3, 2, own_seeds=own_seeds)
+    assert places.groups(3) + places.groups(9) == old.starts(0, 12) and places.used == 12
+    assert Places(numbered(7), 3, 2, own_seeds=own_seeds, used=5).groups(4) == old.starts(5, 4)
+
+
+def test_the_built_in_plans_bring_what_the_strategies_bring() -> None:
+    rewards = {0: [1.0, 1.0], 2: [0.0, 0.0], 3: [1.0, 1.0]}
+    for made, expected in (
+        (Plain(), plain(attempts(rewards), OldPlan(numbered(50), 0, 2), 0, 3)),  # type: ignore[arg-type]
+        (Dynamic(), dynamic(attempts(rewards), OldPlan(numbered(50), 0, 2), 0, 3)),  # type: ignore[arg-type]
+        (Dynamic(refills=0), dynamic(attempts(rewards), OldPlan(numbered(50), 0, 2), 0, 3, refills=0)),  # type: ignore[arg-type]
+    ):
+        places = Places(numbered(50), 0, 2)
+        found = run(made, places, 3, attempts(rewards))  # type: ignore[arg-type]
+        assert found.counts == expected.counts and places.used == expected.places
+        assert [t.id for t in found.trajectories] == [t.id for t in expected.trajectories]
+    assert plans["plain"].function is Plain and plans["dynamic"].options["refills"].default == 10
+
+
+def test_a_group_of_any_size_at_a_chosen_task_has_numbers_and_chance_of_its_own() -> None:
+    places = Places(numbered(5), 0, 2)
+    chosen, next_ones = places.group(Task("mine"), 5), places.groups(1)
+    assert len({start.number for start in chosen + next_ones}) == 7 and len({start.policy_seed for start in chosen + next_ones}) == 7
+    assert {start.task.id for start in chosen} == {"mine"} and {start.group for start in chosen} == {0} and next_ones[0].group == 1
+
+
+def test_branches_draw_by_the_place_in_the_run_and_need_a_task_of_this_batch() -> None:
+    def branches(used: int, begin: bool) -> list[Start]:
+        places = Places(numbered(5), 0, 1, used=used)
+        if begin:
+            places.branch(Trajectory(0, 0, turns=[Turn("a")]), 0, 3, task=Task("earlier"))
+            places.begin()
+        [start] = places.groups(1)
+        parent = Trajectory(start.group, start.number, start.task.id, [Turn("a"), Turn("b")], seed=start.env_seed)
+        return places.branch(parent, 1, 2)
+
+    assert [s.policy_seed for s in branches(3, False)] == [s.policy_seed for s in branches(3, True)]
+    assert len({s.policy_seed for s in branches(3, False) + branches(4, False)}) == 4
+    first = branches(3, False)[0]
+    assert first.number < 0 and first.branch is not None and first.branch.t == 1 and first.env_seed == first.branch.trajectory.seed
+    with pytest.raises(TurnwiseError, match="task=task"):
+        Places(numbered(5), 0, 1).branch(Trajectory(0, 0, "gone", [Turn("a")]), 0)
+
+
+def test_a_plan_that_branches_runs_through_the_source() -> None:
+    class Halves(Plan):
+        """Every attempt, then two from its middle."""
+
+        def gather(self, places: Places, groups: int) -> Rounds:
+            found = yield places.groups(groups)
+            more = yield [start for t in found for start in places.branch(t, len(t.turns) // 2, 2)]
+            return Gathered([*found, *more])
+
+    engine = WordEngine(bias=0)
+    engine.version = 0  # type: ignore[attr-defined]
+    with Pool(Corridor, 4) as pool:
+        source = LocalSource(Places(numbered(6), 1, 2), 2, lambda: Collector(pool, policy(engine), max_turns=8), engine)  # type: ignore[arg-type]
+        batch = source.collect(Halves())
+    assert len(batch.trajectories) == 12 and batch.counts["branches"] == 8 and batch.counts["lost_branches"] == 0
+    assert source.places.used == 2 and Plan().state() == {}

@@ -1,0 +1,157 @@
+"""Which attempts are made next. A plan is a generator: it yields attempts, gets them back finished, and returns what to learn from.
+
+    @turnwise.methods.plan("twice")
+    class Twice(Plan):
+        '''Every group, and once more those that failed as a whole.'''
+
+        def gather(self, places: Places, groups: int) -> Rounds:
+            found = yield places.groups(groups)
+            …
+            return Gathered(found, {"again": 3.0})
+
+`Places` gives out attempts. Every group of a run has a *place*, counted from the run's start; place and seed alone fix its task and its
+chance, so a checkpoint needs only the number of places that are used up, and whatever state the plan itself keeps (`state`, `load_state`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Any
+
+from turnwise.config.options import Help
+from turnwise.data.attempts import Branch, Start
+from turnwise.data.rollouts import Stop, Trajectory, alike
+from turnwise.data.tasks import Task, TaskSet
+from turnwise.methods.registry import plan
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.seeds import Order, derive
+
+FAULTS = (Stop.ENVIRONMENT_FAULT, Stop.ENVIRONMENT_TIMEOUT, Stop.ENGINE_FAULT, Stop.CANCELLED)
+
+
+@dataclass
+class Gathered:
+    """What a plan brings home: the trajectories to learn from, and counts for the log. Trajectories of earlier batches may be among them,
+    with a group of this batch and an id that no other has."""
+
+    trajectories: list[Trajectory]
+    counts: dict[str, float] = field(default_factory=dict)
+
+
+Rounds = Generator[Sequence[Start], list[Trajectory], Gathered]
+
+
+@dataclass
+class Places:
+    """The attempts of a run. `used` is how many places are used up. A group shares the environment's seed, unless `own_seeds` gives each
+    attempt its own."""
+
+    tasks: TaskSet
+    seed: int
+    group_size: int
+    shuffle: bool = True
+    own_seeds: bool = False
+    used: int = 0
+    _more: int = field(default=0, init=False, repr=False)  # attempts of this batch beyond those that places have
+    _given: dict[str, Task] = field(default_factory=dict, init=False, repr=False)  # the tasks of this batch by id
+
+    def begin(self) -> None:
+        """A new batch begins."""
+        self._more = 0
+        self._given.clear()
+
+    def groups(self, n: int) -> list[Start]:
+        """The next n groups in the run's order."""
+        return [start for _ in range(n) for start in self.group(self.tasks[self._order[self.used]])]
+
+    def group(self, task: Task, n: int | None = None) -> list[Start]:
+        """n attempts (default: the group size) at a task of the plan's choice, in a group of their own. Uses up one place."""
+        place, self.used = self.used, self.used + 1
+        shared = derive(self.seed, "environment", place)
+        self._given[task.id] = task
+        return [
+            Start(
+                task,
+                place,
+                place * self.group_size + member if member < self.group_size else self._number(),
+                derive(shared, member) if self.own_seeds else shared,
+                derive(self.seed, "policy", place, member),
+            )
+            for member in range(self.group_size if n is None else n)
+        ]
+
+    def branch(self, trajectory: Trajectory, t: int, n: int = 1, group: int | str | None = None, task: Task | None = None) -> list[Start]:
+        """n attempts that start before turn t of a finished attempt, in its group unless another is given. The task of an attempt of an
+        earlier batch has to be given too."""
+        task = task or self._given.get(trajectory.task)
+        if task is None:
+            raise TurnwiseError(
+                f"task {trajectory.task!r} of trajectory {trajectory.id!r} was not attempted in this batch: give it to branch(…, task=task)"
+            )
+        numbers = [self._number() for _ in range(n)]
+        own, branch = trajectory.group if group is None else group, Branch(trajectory, t)
+        return [Start(task, own, number, trajectory.seed, derive(self.seed, "branch", self.used, -number), branch) for number in numbers]
+
+    @cached_property
+    def _order(self) -> Order:
+        return Order(len(self.tasks), derive(self.seed, "tasks"), self.shuffle)
+
+    def _number(self) -> int:
+        self._more += 1
+        return -self._more
+
+
+class Plan:
+    """The base class of plans. `state` is kept in checkpoints (JSON values), and `load_state` gets it after a resume."""
+
+    def gather(self, places: Places, groups: int) -> Rounds:
+        raise NotImplementedError(f"{type(self).__name__} has no gather(places, groups)")
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None: ...
+
+
+@plan("plain")
+class Plain(Plan):
+    """Collect every group once. Attempts that a fault of an environment or engine has ended are left out and counted."""
+
+    def gather(self, places: Places, groups: int) -> Rounds:
+        found = yield places.groups(groups)
+        kept = sound(found)
+        return Gathered(kept, {"faults": float(len(found) - len(kept))})
+
+
+@plan("dynamic")
+class Dynamic(Plan):
+    """Drop groups whose attempts all have the same return, and collect further groups instead."""
+
+    def __init__(self, *, refills: Annotated[int, Help("how often further groups are collected at most", low=0)] = 10):
+        self.refills = refills
+
+    def gather(self, places: Places, groups: int) -> Rounds:
+        counts = {"faults": 0.0, "dropped_groups": 0.0, "refills": -1.0}
+        kept: list[Trajectory] = []
+        kept_groups = 0
+        while kept_groups < groups and counts["refills"] < self.refills:
+            wanted = groups - kept_groups
+            found = yield places.groups(wanted)
+            usable = sound(found)
+            returns: dict[int | str, list[float]] = {}
+            for trajectory in usable:
+                returns.setdefault(trajectory.group, []).append(trajectory.reward)
+            with_signal = {group for group, seen in returns.items() if not alike(seen)}
+            kept += [trajectory for trajectory in usable if trajectory.group in with_signal]
+            kept_groups += len(with_signal)
+            counts["refills"] += 1
+            counts["faults"] += len(found) - len(usable)
+            counts["dropped_groups"] += wanted - len(with_signal)
+        return Gathered(kept, counts)
+
+
+def sound(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    """Those that can be learned from: they have turns, and no fault ended them."""
+    return [trajectory for trajectory in trajectories if trajectory.stop not in FAULTS and trajectory.turns]
