@@ -187,18 +187,17 @@ def test_a_group_tells_every_action_taken_from_the_same_state(answers: Answers) 
     assert other != hall, "the same text in another group is another state"
 
 
-@pytest.mark.parametrize("algorithm", ["grpo", "dr_grpo", "rloo", "hgpo", "reinforce_pp"])
+ONE_LEVEL = [e.name for e in tw.credit.algorithms if len(e.parts) < 2 and not any(need.endswith(".value") for need in e.needs)]
+
+
+@pytest.mark.parametrize("algorithm", ONE_LEVEL)
 def test_algorithms_without_two_levels_show_their_total(tmp_path: Path, algorithm: str) -> None:
     run = make_run(tmp_path, algorithm=algorithm)
-    if algorithm not in ("grpo", "hgpo"):
-        path = run.folder / "config.toml"
-        path.write_text(path.read_text().replace('norm = "none"\n', ""))
-    options = {"norm": "none"} if algorithm in ("grpo", "hgpo") else {}
     turns = Answers(Shelf(tmp_path))("attempt", place(id=0))["turns"]
     r = Rollouts.load(run.folder / "rollouts" / "000003.npz")
     rows = (r.trajectory == 0) & (r.group == 0)
-    assert [turn["credit"] for turn in turns] == pytest.approx(tw.credit.compute(algorithm, r, **options)[rows].tolist(), rel=1e-4)
-    gamma = tw.credit.algorithms[algorithm].options.get("gamma", tw.credit.algorithms["gigpo"].options["gamma"]).default
+    assert [turn["credit"] for turn in turns] == pytest.approx(tw.credit.compute(algorithm, r, norm="none")[rows].tolist(), rel=1e-4)
+    gamma = tw.credit.explained_options(algorithm, {"norm": "none"})["gamma"]  # the algorithm's own, where it has one
     assert "step" not in turns[0] and f"Return from here {gamma:.2f}; the 3 visits of this state came to" in " ".join(turns[0]["why"])
 
 

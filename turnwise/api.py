@@ -13,6 +13,7 @@ from typing import Any, Literal
 from turnwise.collect.panel import Evaluation, run_panel
 from turnwise.config import objects
 from turnwise.config.schema import Config, overridden
+from turnwise.config.sources import keep_files
 from turnwise.config.writing import content_hash, to_toml
 from turnwise.envs.blame import EnvironmentFault
 from turnwise.learn.saving import write_folder
@@ -123,6 +124,7 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
     reporter = reporter or Reporter()
     with run.locked("train", reporter.note):
         objects.keep(run.folder, objects.names_in(config.model_dump(mode="json")), reporter.note)
+        keep_files(run.folder, config.model_dump(mode="json"), reporter.note)
         return _train(config, run, reporter)
 
 

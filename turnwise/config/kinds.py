@@ -97,3 +97,20 @@ PARSER = Kind(
     callable_class=True,
     example="def mine(response: str, actions) -> Parsed  # actions: the admissible ones, or None",
 )
+
+# By the family that a recipe names them in.
+KINDS = {
+    "credit": CREDIT,
+    "objective": OBJECTIVE,
+    "importance": IMPORTANCE,
+    "plan": PLAN,
+    "signal": SIGNAL,
+    "schedule": SCHEDULE,
+    "method": METHOD,
+    "reward": REWARD,
+    "context": CONTEXT,
+    "parser": PARSER,
+    "engine": ENGINE,
+    "tracker": TRACKER,
+    "environment": ENVIRONMENT,
+}

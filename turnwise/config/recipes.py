@@ -15,12 +15,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from turnwise.config.sections import NAME, Credit
+from turnwise.config.sections import CREDIT, NAME
 from turnwise.config.trust import TOKEN
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside
 
-CREDIT = str(Credit.model_fields["name"].default)
+FILE = re.compile(r"([^:\n]+\.py)(:[A-Za-z_][\w.]*)?")
 
 
 def read_values(recipe: str | PathLike[str] | Mapping[str, Any] | BaseModel | None) -> tuple[dict[str, Any], str]:
@@ -84,6 +84,8 @@ def read_recipe(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise TurnwiseError(f"no recipe {path}." + (f" Did you mean {path.parent / near[0]}?" if near else "")) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise TurnwiseError(f"recipe {path}: {error}") from None
+    if alone is None:
+        values = _beside(values, path.parent)
     base = values.pop("extends", None)
     if base is None:
         return values
@@ -96,6 +98,20 @@ def read_recipe(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     if "name" not in values:
         _rename(both, _trained(below))
     return both
+
+
+def _beside(values: Any, folder: Path) -> Any:
+    """A recipe's values in which files of code that lie beside the recipe, and not where we are, are named by their path from here."""
+    if isinstance(values, dict):
+        return {key: _beside(value, folder) for key, value in values.items()}
+    if isinstance(values, list):
+        return [_beside(value, folder) for value in values]
+    found = FILE.fullmatch(values) if isinstance(values, str) else None
+    if found is None or Path(found[1]).expanduser().is_absolute() or Path(found[1]).exists() or not (folder / found[1]).is_file():
+        return values
+    place = (folder / found[1]).resolve()
+    here = Path.cwd().resolve()
+    return f"{place.relative_to(here) if place.is_relative_to(here) else place}{found[2] or ''}"
 
 
 def _trained(values: Mapping[str, Any]) -> str:

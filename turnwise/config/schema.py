@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, Field, PrivateAttr, ValidationError, model_validator
 
 from turnwise.config import trust as trusting
+from turnwise.config.checks import check as ask
 from turnwise.config.recipes import changed, parse_override, read_values, run_of
 from turnwise.config.references import code_in
 from turnwise.config.sections import (
@@ -36,9 +37,6 @@ from turnwise.config.sections import (
 )
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.secret import redact, secrets_in
-
-GROUP_ALGORITHMS = {"grpo", "dr_grpo", "rloo", "loop", "gigpo", "hgpo", "graph_gpo", "reinforce_pp_baseline"}
-CRITIC_ALGORITHMS = {"gae": None, "bi_level_gae": "token"}
 
 
 class Config(Section):
@@ -167,13 +165,10 @@ def fields(section: type[BaseModel] = Config, prefix: str = "") -> Iterator[tupl
 def contradictions(config: Config) -> list[str]:
     """Settings that cannot work together."""
     found = []
-    name, size = config.credit.name, config.collect.group_size
-    if name in GROUP_ALGORITHMS and size < 2:
-        found.append(f"credit.name={name} compares the attempts of a group: collect.group_size must be at least 2, not {size}")
-    if name in CRITIC_ALGORITHMS:
-        level = CRITIC_ALGORITHMS[name] or config.credit.options.get("level", "turn")
-        if config.learner.value is None or config.learner.value.level != level:
-            found.append(f'credit.name={name} needs a critic: set learner.value.level="{level}"')
+    try:
+        ask("recipe", config)
+    except TurnwiseError as error:
+        found.append(str(error))
     if config.eval.split == config.env.split:
         found.append(f"eval.split and env.split are both {config.env.split!r}: results on training tasks would not count")
     if config.objective.kl != "off" and config.objective.kl_coef == 0:

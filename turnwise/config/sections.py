@@ -15,6 +15,7 @@ from turnwise.config.checks import check
 from turnwise.config.options import mistaken
 from turnwise.util.errors import TurnwiseError
 
+CREDIT = "gigpo"  # the algorithm of a recipe that names none
 NAME = "run"  # of a run whose recipe says no name
 
 
@@ -77,14 +78,16 @@ class Agent(Section):
     """How prompts are built and responses are parsed."""
 
     context: str = "window"
-    """window (a separate prompt per turn with the last `history` turns), full (the dialogue grows), or path/to/file.py:Class."""
+    """window (a separate prompt per turn with the last `history` turns), full (the dialogue grows), another name that `turnwise algos
+    context` lists, package.module:Class or path/to/file.py:Class."""
     history: int = Field(2, ge=0)
     """With context=window: how many earlier observations and actions a prompt shows."""
     prompt: str = "think"
-    """A prompt template: think, react, plain, action, remind, tool, search, text, or the path of your own template."""
-    parse: Literal["auto", "tags", "whole", "text", "tool", "verbs"] = "auto"
+    """A prompt template: think, react, plain, action, remind, tool, search, text, the path of your own template, or
+    path/to/file.py:NAME of a template in a text."""
+    parse: str = "auto"
     """How the action is extracted: from <action> tags, the first line of the response (whole), all of it (text), the model's native tool
-    call, or tags named after the action's verb; auto: what the prompt asks for."""
+    call (tool), or tags named after the action's verb (verbs); auto: what the prompt asks for; or path/to/file.py:function."""
     valid: Literal["parsed", "thought", "admissible"] = "parsed"
     """What a valid turn needs: a parsable response (the paper), also a thought before it, or an admissible action."""
     show_actions: bool = True
@@ -108,6 +111,11 @@ class Agent(Section):
     """Options of your own context."""
     max_invalid: int | None = Field(None, ge=1)
     """End an attempt after this many unparsable responses in a row; none: never."""
+
+    @model_validator(mode="after")
+    def _known(self) -> Agent:
+        check("agent", self)
+        return self
 
 
 class Lora(Section):
@@ -154,9 +162,9 @@ class Model(Section):
 class Engine(Section):
     """The engine that turns prompts into responses."""
 
-    name: Literal["native", "transformers", "openai"] = "transformers"
-    """native (fast, Llama and Qwen families, shares the learner's weights), transformers (any causal language model), or openai (a server,
-    for evaluation only)."""
+    name: str = "transformers"
+    """native (fast, Llama and Qwen families, shares the learner's weights), transformers (any causal language model), openai (a server,
+    for evaluation only), or path/to/file.py:Class."""
     url: str | None = None
     """With name=openai: the server's address, for example http://127.0.0.1:8000/v1."""
     model: str | None = None
@@ -181,6 +189,11 @@ class Engine(Section):
     options: dict[str, Any] = {}
     """Further options of the engine: docs/engines.md lists them. A server's API key is read from the environment variable that
     `key_variable` names (default: OPENAI_API_KEY, if it is set) and is never stored."""
+
+    @model_validator(mode="after")
+    def _known(self) -> Engine:
+        check("engine", self)
+        return self
 
 
 class Collect(Section):
@@ -220,7 +233,7 @@ class Named(Section):
 class Credit(Named):
     """Credit assignment. Further keys are the algorithm's options: see `turnwise algos NAME`."""
 
-    name: str = "gigpo"
+    name: str = CREDIT
     """A credit algorithm that `turnwise algos` lists, or path/to/file.py:function."""
 
     @model_validator(mode="after")
@@ -233,7 +246,7 @@ class Objective(Named):
     """The loss. Further keys are the objective's options: see `turnwise algos NAME`."""
 
     name: str = "clip"
-    """An objective that `turnwise algos` lists."""
+    """An objective that `turnwise algos` lists, package.module:function or path/to/file.py:function."""
     aggregation: Literal["token", "turn", "trajectory", "trajectory_turn", "turn_sum", "trajectory_sum"] = "turn"
     """What has equal weight in the loss: every token, turn or trajectory; or plain sums divided by `constant`."""
     constant: float | None = Field(None, gt=0)
@@ -382,11 +395,16 @@ class RewardTerm(Section):
     name: str
     """The name under which it is logged."""
     function: str
-    """path/to/file.py:function, a function of (turn, transition, trajectory)."""
+    """path/to/file.py:function, package.module:function or a registered name: a function of (turn, transition, trajectory)."""
     weight: float = 1.0
     """Its factor."""
     options: dict[str, Any] = {}
     """Options of the function: its keyword-only parameters."""
+
+    @model_validator(mode="after")
+    def _known(self) -> RewardTerm:
+        check("reward", self)
+        return self
 
 
 class Run(Section):

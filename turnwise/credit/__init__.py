@@ -1,7 +1,7 @@
 """Credit: pure functions from rollouts to advantages, one file per algorithm; `registry.py` runs them by name."""
 
 from turnwise.credit.columns import credit_of, give, parts_of
-from turnwise.credit.diagnose import diagnose, explain, explaining, observe, sizes
+from turnwise.credit.diagnose import diagnose, explain, explained_options, explaining, observe, sizes
 from turnwise.credit.registry import Credit, PerToken, PerTurn, algorithms, assign, compute, parts, register, split
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "credit_of",
     "diagnose",
     "explain",
+    "explained_options",
     "explaining",
     "give",
     "observe",

@@ -92,6 +92,11 @@ def explaining(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return {key: bound[key] for key, option in own.options.items() if plain.get(key) == replace(option, default=None)}
 
 
+def explained_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that `explain` takes, all of them: an algorithm's own where they mean the same, else the usual ones."""
+    return algorithms["gigpo"].bind(explaining(name, options), algorithms.kind)
+
+
 def observe(name: str, options: Mapping[str, Any], rollouts: Rollouts, values: Any) -> dict[str, Any]:
     """What a run logs of its credit: `sizes` of its own, and what `diagnose` says with the algorithm's own options. Numbers about step
     credit are left out where the algorithm has none."""

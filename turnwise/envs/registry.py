@@ -2,8 +2,8 @@
 
 A new environment is one new folder here: its `__init__.py` calls `register`, with the factory given as text (`"module:Class"`) so
 that listing the environments imports none of their code. The adapters to other people's environments register in the same way, from a room
-of their own. Other packages announce theirs under the entry point group `turnwise.envs`.
-A user's own file needs neither: `"path/to/my_env.py:MyEnv"` is a name everywhere a name is asked for.
+of their own. Other packages register theirs as plugins (`turnwise.plugins`), or announce a class under the entry point group
+`turnwise.envs`. A user's own file needs neither: `"path/to/my_env.py:MyEnv"` is a name everywhere a name is asked for.
 
 A folder or a package that cannot be imported never takes the others down: its error is kept, listed, and raised when it is asked for.
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, TypeVar, cast
 
-from turnwise.config import objects
+from turnwise.config import objects, plugins
 from turnwise.config.loading import load_reference, load_registered
 from turnwise.config.options import mistaken
 from turnwise.config.references import is_reference
@@ -149,6 +149,7 @@ def discover() -> None:
             _import_folder(f"turnwise.envs.{module.name}")
     for room in _rooms:
         _import_folder(room)
+    plugins.load()
     for point in entry_points(group=ENTRY_POINTS):
         if point.name in _specs:
             warnings.warn(f"{point.value} offers an environment called {point.name!r}, which exists already; it is ignored", stacklevel=2)

@@ -24,7 +24,7 @@ from turnwise.data.batch import Batch
 from turnwise.evaluation.agreement import agreement, biggest_differences
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.stored import stored_batch
-from turnwise.setup.build import know_credit
+from turnwise.setup.names import STAGES, know
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
@@ -65,7 +65,7 @@ def replay(
     if update or is_reference(trusted.credit.name):
         trusted.trusted(trust, run.folder)
     for variant in variants:
-        know_credit(variant.config)
+        know(variant.config, STAGES if update else ("credit",))
     batches = [credit.give(batch, variant.config.credit.name, **variant.config.credit.options) for variant in variants]
     credits = [given for each in batches if (given := credit.credit_of(each.rollouts)) is not None]
     by_turn = [given.by_turn(rollouts) for given in credits]

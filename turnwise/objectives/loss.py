@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from turnwise.config.references import is_reference
 from turnwise.objectives import entropy, kl
 from turnwise.objectives.kl import CAP
 from turnwise.objectives.registry import Objective, algorithms, corrections
@@ -44,7 +45,7 @@ class Loss:
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", algorithms[self.objective].bind(self.options, "objective"))
         if self.importance != "none":
-            if self.importance not in corrections:
+            if self.importance not in corrections and not is_reference(self.importance):
                 raise unknown_name("importance correction", self.importance, ["none", *corrections.names()])
             bound = corrections[self.importance].bind(self.importance_options, "importance correction")
             object.__setattr__(self, "importance_options", bound)

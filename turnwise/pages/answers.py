@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from turnwise.config.sections import CREDIT
 from turnwise.data.images import without_marks
 from turnwise.pages.batch import PARTS, Batch, texts_of
 from turnwise.pages.names import readable
@@ -181,7 +182,7 @@ class Answers:
             if key not in self._batches:
                 own = read_recipe(run.folder).get("credit", {})
                 options = {name: value for name, value in own.items() if name != "name"}
-                self._batches[key] = Batch(run, part, iteration, str(own.get("name", "gigpo")), options)
+                self._batches[key] = Batch(run, part, iteration, str(own.get("name", CREDIT)), options)
                 while len(self._batches) > KEPT_BATCHES:
                     self._batches.popitem(last=False)
             self._batches.move_to_end(key)

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from turnwise import credit
-from turnwise.credit.diagnose import EXPLAINED
+from turnwise.config.references import is_reference
+from turnwise.config.trust import unknown_code
 from turnwise.credit.gigpo import visit_weights
 from turnwise.credit.segments import episode_returns, segment_count, segment_sum, trajectory_groups
 from turnwise.data.anchors import Ints
@@ -79,6 +80,7 @@ class Batch:
         self.texts = PackedLines(texts_of(run, part, iteration))
         self._place = {readable(head.get("id")): number for number, head in enumerate(self.texts.heads)}
         self._algorithm, self._options = algorithm, dict(options)
+        self._foreign = is_reference(algorithm) and bool(unknown_code(run.folder, {"name": algorithm}))
         self.problem = ""
         self.columns = self._load(run) if part == "rollouts" else None
         self.outcomes = self._outcomes(run) if part == "evals" else None
@@ -158,6 +160,8 @@ class Batch:
             return Credit(self._algorithm, self._options, None, self.problem)
         given, parts = credit.credit_of(self.columns), credit.parts_of(self.columns, self._algorithm, self._options)
         options = self._options
+        if given is None and self._foreign:
+            return Credit(self._algorithm, self._options, None, f"{self._algorithm} is code from elsewhere, which this page does not run")
         try:
             if self._algorithm in credit.algorithms:
                 options = credit.algorithms[self._algorithm].bind(self._options, credit.algorithms.kind)
@@ -167,6 +171,8 @@ class Batch:
         except TurnwiseError as error:
             if given is None:
                 return Credit(self._algorithm, self._options, None, str(error))
+        except Exception as error:  # code of the user's own may fail in any way
+            return Credit(self._algorithm, self._options, None, f"{self._algorithm} failed: {type(error).__name__}: {error}")
         return Credit(self._algorithm, options, given.by_turn(self.columns), self.problem, parts)
 
     @cached_property
@@ -175,12 +181,8 @@ class Batch:
         r = self.columns
         if r is None:
             return None
-        shared, entry = credit.explaining(self._algorithm, self._options), credit.algorithms[EXPLAINED]
-        try:
-            options = entry.bind(shared, credit.algorithms.kind)
-        except TurnwiseError:  # another algorithm may mean something else by the same name
-            shared, options = {}, entry.bind({}, credit.algorithms.kind)
-        why = credit.explain(r, **shared)
+        options = credit.explained_options(self._algorithm, self._options)
+        why = credit.explain(r, **options)
         state, size = why["anchor_group"], int(why["anchor_group"].max()) + 1
         score = why["step_return"] - options["invalid_penalty"] * ~r.valid
         once = visit_weights(r, state)

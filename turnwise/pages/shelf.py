@@ -17,6 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from turnwise.config.sections import CREDIT
 from turnwise.credit import parts
 from turnwise.pages.names import distinct, readable
 from turnwise.pages.tail import news
@@ -114,7 +115,7 @@ class Shelf:
         return _card(
             name,
             recipe.get("name", name),
-            _name(recipe, "credit", "gigpo"),
+            _name(recipe, "credit", CREDIT),
             _name(recipe, "env", "household"),
             recipe.get("seed", 0),
             iterations=iterations,

@@ -1,7 +1,9 @@
-"""The algorithms as tables: what `turnwise algos` prints."""
+"""All that a recipe can name, as tables: what `turnwise algos` prints."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Group
@@ -10,70 +12,75 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.config.options import Entry, Registry
+from turnwise.config.options import Entry, Option
+from turnwise.setup.catalogue import FAMILIES, chosen, entries, nothing
 from turnwise.util.console import Console
-from turnwise.util.errors import unknown_name
 from turnwise.util.terminal import command
 
 
-def registries() -> dict[str, Registry[Any]]:
-    """The two families: credit (who deserves what) and objectives (how the policy moves)."""
-    from turnwise import credit, objectives
-
-    return {"credit": credit.algorithms, "objective": objectives.algorithms}
-
-
-def find(name: str) -> list[tuple[str, Entry[Any]]]:
-    """The entries of that name, with their family; an error with the nearest name where there is none."""
-    families = registries()
-    found = [(family, registry[name]) for family, registry in families.items() if name in registry]
-    if not found:
-        raise unknown_name("algorithm", name, {known for registry in families.values() for known in registry.names()})
-    return found
-
-
-def describe(name: str | None = None) -> list[dict[str, Any]]:
-    """Everything as plain data, for machines."""
-    entries = find(name) if name else [(family, entry) for family, registry in registries().items() for entry in registry]
+def describe(name: str | None = None, second: str | None = None) -> list[dict[str, Any]]:
+    """The same as plain data, for machines."""
     return [
         {
             "family": family,
             "name": entry.name,
             "meaning": entry.summary,
             "paper": entry.paper,
-            "options": {
-                option.name: {"takes": option.kind, "default": option.default, "meaning": option.help.text}
-                for option in entry.options.values()
-            },
+            "needs": list(entry.needs),
+            "gives": list(entry.gives),
+            "parts": list(entry.parts),
+            "options": {option.name: _plain(option) for option in entry.options.values()},
         }
-        for family, entry in entries
+        for family, entry in chosen(name, second)
     ]
 
 
-def show(console: Console, name: str | None = None) -> None:
-    """Print one algorithm in full, or all of them."""
-    if name:
-        for family, entry in find(name):
+def show(console: Console, name: str | None = None, second: str | None = None) -> None:
+    """Print one piece in full, one family with its options, or a line for each of all."""
+    if name is not None and (second is not None or name not in FAMILIES):
+        for family, entry in chosen(name, second):
             console.print(_details(family, entry))
         return
-    console.print(Text.assemble(("Credit", "bold"), ": who deserves what. A function from rollouts to one advantage per turn.\n"))
-    console.print(_overview(registries()["credit"]))
-    how = ": how the policy moves. A function from log-probabilities and advantages to a loss.\n"
-    console.print(Text.assemble(("Objectives", "bold"), how))
-    console.print(_overview(registries()["objective"]))
-    where = ". Formulas and advice: docs/algorithms.md, docs/objectives.md."
-    console.print(Text.assemble("More about one: ", (f"{command('algos')} NAME", "bold"), where))
+    for family in [name] if name else FAMILIES:
+        console.print(Text.assemble((family.capitalize(), "bold"), f": {FAMILIES[family]}\n"))
+        console.print(Group(*(_paragraphs(family) if name else _lines(family))))
+    own = "a file of your own: file.py:name. Formulas and advice: docs/algorithms.md, docs/objectives.md."
+    words = ((f"{command('algos')} KIND", "bold"), ", ", (f"{command('algos')} NAME", "bold"))
+    console.print(Text.assemble("More: ", *words, f"; a name can also be {own}"))
 
 
-def _overview(registry: Registry[Any]) -> Group:
-    """A short paragraph an algorithm: it reads at any width, where a table of four columns does not."""
-    lines: list[Any] = []
-    for entry in registry:
-        options = ", ".join(f"{option.name}={_word(option.default)}" for option in entry.options.values())
-        lines.append(Text.assemble("  ", (entry.name, "bold cyan")))
-        lines += [Padding(Text(line, style=style), (0, 0, 0, 6)) for line, style in ((entry.summary, ""), (options or "no options", "dim"))]
-        lines.append(Padding(Text(entry.paper, style="dim italic"), (0, 0, 1, 6)))
-    return Group(*lines)
+def _plain(option: Option) -> dict[str, Any]:
+    default = None if option.required else option.default
+    plain = default if isinstance(default, int | float | str | bool | list | dict | None) else str(default)
+    return {"takes": option.kind, "default": plain, "required": option.required, "meaning": option.help.text}
+
+
+def _lines(family: str) -> Iterator[Any]:
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 2))
+    table.add_column(no_wrap=True, style="bold cyan")
+    table.add_column(overflow="fold")
+    listed = entries(family)
+    for entry in listed:
+        table.add_row(Text(entry.name), Text(entry.summary))
+    yield table if listed else Text("  none yet", style="dim")
+    yield ""
+
+
+def _paragraphs(family: str) -> Iterator[Any]:
+    """A short paragraph per piece: it reads at any width, where a table of four columns does not."""
+    for entry in entries(family):
+        options = ", ".join(f"{option.name}={_word(option)}" for option in entry.options.values())
+        yield Text.assemble("  ", (entry.name, "bold cyan"))
+        lines = [
+            (entry.summary, ""),
+            (options or "no options", "dim"),
+            *((line, "dim") for line in _asked(entry)),
+            (entry.paper, "dim italic"),
+        ]
+        for line, style in lines:
+            if line:
+                yield Padding(Text(line, style=style), (0, 0, 0, 6))
+        yield ""
 
 
 def _details(family: str, entry: Entry[Any]) -> Panel:
@@ -81,10 +88,21 @@ def _details(family: str, entry: Entry[Any]) -> Panel:
     for title in ("option", "takes", "default", "meaning"):
         table.add_column(title, overflow="fold")
     for option in entry.options.values():
-        table.add_row(option.name, Text(option.kind), _word(option.default), Text(option.help.text))
-    notes = Text((entry.function.__globals__.get("__doc__") or "").strip())
-    return Panel(Group(Text(entry.summary), "", notes, "", table, "", Text(f"Paper: {entry.paper}")), title=Text(f"{family}: {entry.name}"))
+        table.add_row(option.name, Text(option.kind), _word(option), Text(option.help.text))
+    module = inspect.getmodule(entry.function)
+    notes = Text((module.__doc__ or "").strip() if module is not None and entry.function is not nothing else "")
+    lines = [*_asked(entry), *([f"Paper: {entry.paper}"] if entry.paper else [])]
+    parts = [Text(entry.summary), "", notes, "", table if entry.options else "No options.", "", *map(Text, lines)]
+    return Panel(Group(*parts), title=Text(f"{family}: {entry.name}"))
 
 
-def _word(value: Any) -> str:
+def _asked(entry: Entry[Any]) -> list[str]:
+    """What a piece needs and gives, in words."""
+    return [f"{word}: {', '.join(names)}" for word, names in (("Needs", entry.needs), ("Gives", entry.gives)) if names]
+
+
+def _word(option: Option) -> str:
+    if option.required:
+        return "required"
+    value = option.default
     return {True: "true", False: "false", None: "none"}.get(value, str(value)) if isinstance(value, (bool, type(None))) else str(value)

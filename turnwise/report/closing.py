@@ -34,7 +34,20 @@ def finish(console: Console, run: Run, result: Result) -> None:
         console.print(Text(line), soft_wrap=True)
     if picture is not None:
         console.print(Text(f"The curve: {picture}"), soft_wrap=True)
-    other = "gigpo" if result.summary["algorithm"] == "grpo" else "grpo"
+    other = compared_with(result.summary["algorithm"])
     folder, again = str(run.folder), ["train", str(run.folder / CONFIG), f"credit.name={other}"]
     for words, why in ((["view", folder], "view it"), (["eval", folder], "evaluate it again"), (again, f"the same with {other}")):
         console.print(Text(f"Next: {command(*words)}   ({why})"), soft_wrap=True)
+
+
+def compared_with(name: str) -> str:
+    """Another algorithm to try: the default of recipes or, for that one, the algorithm most like it that looks at whole attempts."""
+    from turnwise.config.sections import CREDIT
+    from turnwise.credit import algorithms
+
+    if name != CREDIT:
+        return CREDIT
+    usual = {option.name: option.default for option in algorithms[CREDIT].options.values()}
+    whole = [entry for entry in algorithms if set(entry.parts) == {"episode"}]
+    alike = [sum(usual.get(option.name) == option.default for option in entry.options.values()) for entry in whole]
+    return whole[alike.index(max(alike))].name if whole else CREDIT

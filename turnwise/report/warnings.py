@@ -88,6 +88,14 @@ def compares_states(credit: str) -> bool:
     return "step" in parts(credit)
 
 
+def takes(credit: str, option: str) -> bool:
+    """Whether an algorithm has an option, as far as it is known here."""
+    from turnwise.credit import algorithms
+
+    known = algorithms.known(credit)
+    return known is not None and option in known.options
+
+
 def entropy_collapse(lines: Lines, credit: str) -> str | None:
     """Attempts that do not differ teach nothing, and a policy without chance does not find its way back."""
     values = column(lines, "learner/entropy")
@@ -154,9 +162,10 @@ def no_repeated_anchors(lines: Lines, credit: str) -> str | None:
         return None
     if 1 - alone > 1 / length + REPEATS_BEYOND_START:
         return None
+    similar = "try credit.anchors=similar, " if takes(credit, "anchors") else ""
     return (
-        f"hardly any state is visited twice ({alone:.0%} of turns stand alone): {credit} is then GRPO. Give observations an anchor that "
-        "leaves out what is always new (clocks, ids), try credit.anchors=similar, or a larger collect.group_size"
+        f"hardly any state is visited twice ({alone:.0%} of turns stand alone): {credit} can then only compare whole attempts. "
+        f"Give observations an anchor that leaves out what is always new (clocks, ids), {similar}or try a larger collect.group_size"
     )
 
 
@@ -200,9 +209,10 @@ def looping(lines: Lines, credit: str) -> str | None:
     share = recent(lines, "credit/one_trajectory_share")
     if not compares_states(credit) or share is None or share < LOOPING:
         return None
+    once = "credit.once=true, " if takes(credit, "once") else ""
     return (
         f"{share:.0%} of the turns stand in anchor groups that one looping attempt fills alone, where it is compared with itself. "
-        "Try credit.once=true (gigpo), a lower env.max_turns, or a reward term that costs a little a turn"
+        f"Try {once}a lower env.max_turns, or a reward term that costs a little a turn"
     )
 
 

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from turnwise import credit
 from turnwise.agent import Agent, AgentSettings
 from turnwise.agent.control import neutral_deep
 from turnwise.agent.vision import Vision
@@ -58,11 +57,6 @@ def read_tools(tools: str | Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, A
             f"{source}: tools are a list of JSON schemas, each with a name: {{type, function: {{name, description, parameters}}}}"
         )
     return tuple(dict(tool) for tool in tools if isinstance(tool, Mapping))
-
-
-def know_credit(config: Config) -> None:
-    """Check the recipe's credit and its options; a function of the user's own becomes known under the name that the recipe has for it."""
-    credit.algorithms.load(config.credit.name).bind(config.credit.options, credit.algorithms.kind)
 
 
 def build_learner(config: Config, model: Any, vision: Vision | None = None) -> Learner:

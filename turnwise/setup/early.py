@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from turnwise.collect.player_policy import PLAYERS
-from turnwise.config.references import check_unread, is_reference
+from turnwise.config.references import is_reference
 from turnwise.config.schema import Config
 from turnwise.envs import registry
 from turnwise.runs.folder import CONFIG, Run
@@ -50,8 +50,6 @@ def look(config: Config, hub: bool = True) -> Config:
     """Refuse what plainly cannot work: an environment, an option of one, a file of code or a model that is not there. Nothing is run for
     it; with `hub`, the hub is asked where a model's name is none of a folder."""
     look_at(config)
-    if is_reference(config.credit.name):
-        check_unread(config.credit.name)
     if not is_reference(config.env.name):
         registry.resolve(config.env.name, config.env.options)
     if hub and config.model.path is not None and config.engine.name != "openai":

@@ -1,23 +1,135 @@
-"""The names in a recipe, checked by the rooms that know them, when the recipe is read. What takes seconds to import is imported only where
-something was named that needs it."""
+"""The names in a recipe: which registry knows each of them, and what is said of them when the recipe is read.
+
+Whatever a recipe names is a registered name, `package.module:name` or `path/to/file.py:name`. Registered names and their options are
+checked when the recipe is read. Code is imported only when a run is set up (`know`), after somebody vouches for it. What takes seconds to
+import is imported only where something was named that needs it.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from turnwise.config.checks import check_with
+from turnwise.config.options import Registry
+from turnwise.config.references import is_reference
+from turnwise.util.errors import TurnwiseError
 
 if TYPE_CHECKING:
-    from turnwise.config.sections import Credit, Objective, Run
+    from turnwise.config.schema import Config
+    from turnwise.config.sections import Agent, Engine, Named, Objective, RewardTerm, Run
+
+# Where each family is registered. Environments have a registry of their own (turnwise/envs/registry.py).
+REGISTRIES: Mapping[str, str] = {
+    "credit": "turnwise.credit.registry:algorithms",
+    "objective": "turnwise.objectives.registry:algorithms",
+    "importance": "turnwise.objectives.registry:corrections",
+    "plan": "turnwise.methods.registry:plans",
+    "signal": "turnwise.methods.registry:signals",
+    "schedule": "turnwise.methods.registry:schedules",
+    "method": "turnwise.methods.registry:methods",
+    "reward": "turnwise.collect.rewards:terms",
+    "context": "turnwise.agent.registry:contexts",
+    "parser": "turnwise.agent.registry:parsers",
+    "engine": "turnwise.engines.registry:engines",
+    "tracker": "turnwise.runs.trackers.base:known",
+}
+STAGES = ("plan", "signal", "credit", "objective", "importance", "schedule", "method")
+LIGHT = ("plan", "signal", "credit", "schedule", "method")  # known without torch
+ENGINES = ("native", "transformers", "openai")  # known without importing them, which takes torch's seconds
 
 
-def check_credit(section: Credit) -> None:
-    """The algorithm and its options. A function of the user's own is looked at when the run is set up."""
-    from turnwise.credit import algorithms
+class Piece(NamedTuple):
+    """Something that a recipe names: its family, its key in the recipe, the name and the options that are given for it."""
 
-    if ":" not in section.name:
-        section.check_names(algorithms[section.name].options)
-        algorithms[section.name].bind(section.options, algorithms.kind)
+    family: str
+    key: str
+    name: str
+    options: Mapping[str, Any]
+
+
+def registry(family: str) -> Registry[Any]:
+    """The registry of a family."""
+    module, _, name = REGISTRIES[family].partition(":")
+    return cast("Registry[Any]", getattr(import_module(module), name))
+
+
+def pieces(config: Config) -> Iterator[Piece]:
+    """All that a recipe names except its environment. A section with the name of a family, or a list of such sections, is one."""
+    for family in REGISTRIES:
+        section = getattr(config, family, None)
+        if family in ("reward", "engine"):
+            continue
+        for number, one in enumerate(section if isinstance(section, list | tuple) else [section] if section is not None else []):
+            if name := getattr(one, "name", None):
+                yield Piece(family, f"{family}.{number}.name" if isinstance(section, list | tuple) else f"{family}.name", name, one.options)
+    if config.objective.importance != "none":
+        yield Piece("importance", "objective.importance", config.objective.importance, config.objective.importance_options)
+    yield Piece("context", "agent.context", config.agent.context, config.agent.options)
+    if config.agent.parse != "auto":
+        yield Piece("parser", "agent.parse", config.agent.parse, {})
+    yield Piece("engine", "engine.name", config.engine.name, config.engine.options)
+    for term in config.reward:
+        yield Piece("reward", f"reward {term.name}", term.function, term.options)
+    for name in config.run.trackers:
+        yield Piece("tracker", "run.trackers", name, config.run.tracker_options.get(name, {}))
+
+
+def know(config: Config, families: tuple[str, ...] = STAGES) -> None:
+    """Import the stages that the recipe names as code, and check the options and needs of all stages. Ask for trust before."""
+    for piece in pieces(config):
+        if piece.family in families:
+            known = registry(piece.family)
+            known.load(piece.name).bind(piece.options, known.kind)
+    if found := lacks(config, families):
+        raise TurnwiseError("; ".join(found))
+
+
+def lacks(config: Config, families: tuple[str, ...] = LIGHT) -> list[str]:
+    """What the stages of a recipe need and it does not have, as far as they are known without importing code: who needs it, and how to get
+    it. Columns that signals and engines give, and further models, are looked at when the run is set up."""
+    found: list[str] = []
+    for piece in pieces(config):
+        entry = registry(piece.family).known(piece.name) if piece.family in families else None
+        needs = entry.needed(piece.options) if entry is not None else ()
+        found += [f"{piece.key}={piece.name} {words}" for need in needs if (words := _lacking(need, config))]
+    return found
+
+
+def _lacking(need: str, config: Config) -> str:
+    size, critic = config.collect.group_size, config.learner.value
+    if need == "group.peers" and size < 2:
+        return f"compares the attempts of a group: collect.group_size must be at least 2, not {size}"
+    level, _, column = need.partition(".")
+    if column == "value" and level in ("turn", "token") and (critic is None or critic.level != level):
+        return f'needs a critic: set learner.value.level="{level}"'
+    return ""
+
+
+# -- when a recipe is read -------------------------------------------------------------------------------------------------------
+
+
+def check_when_read() -> None:
+    """Have every recipe's names checked when it is read."""
+    for family in LIGHT:
+        check_with(family, partial(check_stage, family))
+    check_with("objective", check_objective)
+    check_with("agent", check_agent)
+    check_with("engine", check_engine)
+    check_with("reward", check_reward)
+    check_with("run", check_trackers)
+    check_with("recipe", check_needs)
+
+
+def check_stage(family: str, section: Named) -> None:
+    """A stage and its options. Code of the user's own is looked at when the run is set up."""
+    name = str(getattr(section, "name", "") or "")
+    if name and not is_reference(name):
+        known = registry(family)
+        section.check_names(known[name].options)
+        known[name].bind(section.options, known.kind)
 
 
 def check_objective(section: Objective) -> None:
@@ -25,10 +137,33 @@ def check_objective(section: Objective) -> None:
     usual = type(section).model_fields
     if all(getattr(section, key) == usual[key].default for key in ("name", "importance", "importance_options")) and not section.options:
         return  # nothing that would have to be looked up, which takes torch's seconds
-    from turnwise.objectives import Loss, algorithms
+    from turnwise.objectives import Loss
 
-    section.check_names(algorithms[section.name].options)
-    Loss(section.name, section.options, importance=section.importance, importance_options=section.importance_options)
+    check_stage("objective", section)
+    own: dict[str, Any] = {} if is_reference(section.name) else {"objective": section.name, "options": section.options}
+    if not is_reference(section.importance):
+        own |= {"importance": section.importance, "importance_options": section.importance_options}
+    Loss(**own)
+
+
+def check_agent(section: Agent) -> None:
+    """The context and the parser."""
+    if section.context != type(section).model_fields["context"].default and not is_reference(section.context):
+        registry("context")[section.context]
+    if section.parse != "auto" and not is_reference(section.parse):
+        registry("parser")[section.parse]
+
+
+def check_engine(section: Engine) -> None:
+    """The engine; its options are looked at when the run is set up."""
+    if section.name not in ENGINES and not is_reference(section.name):
+        registry("engine")[section.name]
+
+
+def check_reward(section: RewardTerm) -> None:
+    """A reward term by a registered name, and its options."""
+    if not is_reference(section.function):
+        registry("reward")[section.function].bind(section.options, registry("reward").kind)
 
 
 def check_trackers(section: Run) -> None:
@@ -38,8 +173,7 @@ def check_trackers(section: Run) -> None:
     check_names([*section.trackers, *section.tracker_options])
 
 
-def check_when_read() -> None:
-    """Have every recipe's names checked when it is read."""
-    check_with("credit", check_credit)
-    check_with("objective", check_objective)
-    check_with("run", check_trackers)
+def check_needs(config: Config) -> None:
+    """What stages need and the recipe does not have."""
+    if found := lacks(config):
+        raise TurnwiseError("; ".join(found))

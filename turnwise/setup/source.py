@@ -8,6 +8,7 @@ from typing import Any
 
 from turnwise.config import objects
 from turnwise.config.schema import Config, overridden
+from turnwise.config.sources import keep_files
 from turnwise.learn import checkpoint
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.result import Result
@@ -49,6 +50,7 @@ def source_config(
         run = Run.open(path)
         config = resolved(path / CONFIG).trusted(trust, run.folder)
         objects.keep(path, objects.names_in(config.model_dump(mode="json")), say, write=False)
+        keep_files(path, config.model_dump(mode="json"), say, write=False)
         return config, None if config.engine.name == "openai" else model_of(run, config)
     if not (path / "config.json").is_file():
         raise TurnwiseError(f"{path} is neither a run (no {CONFIG}) nor a model folder (no config.json)")

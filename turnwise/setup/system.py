@@ -36,8 +36,9 @@ from turnwise.learn import models
 from turnwise.learn.learner import Learner
 from turnwise.learn.values import targets_of
 from turnwise.runs.exchange import read_trajectories
-from turnwise.setup.build import agent_settings, build_engine, build_learner, build_server, engine_options, know_credit
+from turnwise.setup.build import agent_settings, build_engine, build_learner, build_server, engine_options
 from turnwise.setup.imitation import imitate
+from turnwise.setup.names import know
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.notice import told_after
 from turnwise.util.seeds import derive
@@ -67,7 +68,7 @@ class System:
     def check(self) -> None:
         """Look at all that a recipe can get wrong before any time is spent on it: tasks and panel, environment, reward terms, prompts,
         model, device, the engine's options."""
-        know_credit(self.config)
+        know(self.config)
         for part in ("panel", "max_turns", "rewards"):
             getattr(self, part)
         engine_options(self.config)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turnwise.config.kinds import CONTEXT, CREDIT, ENVIRONMENT, REWARD, TRACKER, Kind
+from turnwise.config.kinds import ENVIRONMENT, KINDS, Kind
 from turnwise.config.loading import check_reference
 from turnwise.config.references import code_in, is_reference
 from turnwise.config.schema import Config
 from turnwise.runs.trackers import make_trackers
+from turnwise.setup.names import pieces
 
 
 def look_at(config: Config) -> None:
@@ -21,9 +22,7 @@ def look_at(config: Config) -> None:
 
 def named(config: Config) -> Iterator[tuple[str, Kind]]:
     """The code that a recipe names where it is told what kind of thing that is."""
-    parts = [(config.env.name, ENVIRONMENT), (config.agent.context, CONTEXT), (config.credit.name, CREDIT)]
-    parts += [(term.function, REWARD) for term in config.reward]
-    parts += [(name, TRACKER) for name in config.run.trackers]
+    parts = [(config.env.name, ENVIRONMENT), *((piece.name, KINDS[piece.family]) for piece in pieces(config))]
     return ((name, kind) for name, kind in parts if is_reference(name))
 
 

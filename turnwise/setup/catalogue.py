@@ -1,0 +1,108 @@
+"""All that a recipe can name, by family: what `turnwise algos` lists. Nothing is written down by hand; the registries say it all."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from turnwise.config.kinds import KINDS, Kind
+from turnwise.config.loading import load_reference
+from turnwise.config.options import Entry, read_options
+from turnwise.config.references import is_reference
+from turnwise.setup.names import REGISTRIES, registry
+from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise.util.terminal import command
+
+FAMILIES: Mapping[str, str] = {
+    "credit": "who deserves what: from rollouts to advantages",
+    "objective": "how the policy moves: from log-probabilities and advantages to a loss",
+    "importance": "corrections for tokens that the learner's policy did not sample",
+    "plan": "which attempts are made next",
+    "signal": "columns that are added to a batch before credit",
+    "schedule": "which parts of a batch make up which optimiser step",
+    "method": "settings that belong together, under one name",
+    "reward": "terms that are added to the environment's reward",
+    "context": "how a turn's prompt is made from the past",
+    "parser": "how a response becomes an action",
+    "prompt": "templates of prompts",
+    "engine": "what turns prompts into responses",
+    "tracker": "where metrics go besides metrics.jsonl",
+    "environment": "what is played; `turnwise envs` says more",
+}
+
+
+def entries(family: str) -> list[Entry[Any]]:
+    """All that is registered in a family."""
+    if family == "environment":
+        from turnwise.envs.registry import describe as environments
+
+        return [Entry(row["name"], nothing, row["summary"] or row["error"], "", {}) for row in environments()]
+    if family == "prompt":
+        from turnwise.agent.prompts import NAMES, find_template
+
+        return [Entry(name, nothing, f"the template {find_template(name).name}", "", {}) for name in NAMES]
+    return list(registry(family))
+
+
+def find(name: str, family: str | None = None) -> list[tuple[str, Entry[Any]]]:
+    """The entries of a name, with their families; an error with the nearest name if there are none."""
+    if family is not None and family not in FAMILIES:
+        raise unknown_name("kind", family, FAMILIES)
+    if is_reference(name):
+        family = family or _family_of(name)
+        return [(family, _environment(name) if family == "environment" else registry(family).load(name))]
+    listed = [(one, entry) for one in ([family] if family else FAMILIES) for entry in entries(one)]
+    found = [(one, _environment(name) if one == "environment" else entry) for one, entry in listed if entry.name == name]
+    if not found:
+        raise unknown_name(family or "name", name, {entry.name for _, entry in listed} | (set() if family else set(FAMILIES)))
+    return found
+
+
+def chosen(name: str | None, second: str | None = None) -> list[tuple[str, Entry[Any]]]:
+    """What `turnwise algos NAME`, `turnwise algos KIND` and `turnwise algos KIND NAME` mean; none: everything."""
+    if name is not None and second is not None:
+        return find(second, name)
+    if name is None or name in FAMILIES:
+        return [(family, entry) for family in ([name] if name else FAMILIES) for entry in entries(family)]
+    return find(name)
+
+
+def _family_of(reference: str) -> str:
+    """What kind of piece a reference points to: as it is registered, else by what it looks like."""
+    fits = []
+    for family, kind in KINDS.items():
+        try:
+            target = load_reference(reference, kind)
+        except TurnwiseError:
+            continue
+        if family in REGISTRIES and any(entry.function is target for entry in registry(family)):
+            return family
+        fits.append((_likeness(target, kind), family))
+    best = [family for rank, family in fits if rank == max(fits)[0]]
+    if len(best) == 1:
+        return best[0]
+    if not fits:
+        load_reference(reference, KINDS["credit"])  # says what is wrong with it
+    raise TurnwiseError(f"{reference} could be {' or '.join(best)}: say which, as in {command('algos', best[0], reference)}")
+
+
+def _likeness(target: Any, kind: Kind) -> int:
+    """How much something looks like a kind that it may be: its class has the methods, or its parameters have the names."""
+    if isinstance(target, type):
+        return 2 if kind.methods else 1
+    named = tuple(inspect.signature(target).parameters)[: len(kind.takes)] == kind.takes
+    return 0 if kind.methods or not kind.takes else 2 if named else 1
+
+
+def nothing() -> None:
+    """Stands for what is listed and not loaded."""
+
+
+def _environment(name: str) -> Entry[Any]:
+    from turnwise.envs.registry import spec
+
+    found = spec(name)
+    made_by = found.load()
+    summary = found.summary or " ".join((inspect.getdoc(made_by) or "").split("\n\n")[0].split())
+    return Entry(name, made_by, summary, "", read_options(made_by, 0))
