@@ -7,8 +7,12 @@ from threading import Barrier, Thread
 from typing import Any
 
 import pytest
+import torch
+from learn_cases import credited, tiny, trajectories
 
 from turnwise.learn.decide import Alone, Decisions
+from turnwise.learn.learner import Learner
+from turnwise.learn.settings import LearnerSettings
 
 
 class Together:
@@ -82,3 +86,42 @@ def test_one_process_decides_by_exactly_its_own_numbers(number: float) -> None:
     assert not alone.stop(number, number, 7) and alone.stop(number, number * (1 - 2**-52), 7)
     assert (alone.retry(True), alone.retry(False), alone.tokens(512)) == (True, False, 512)
     assert alone.skip(1.0, float("inf")) and not alone.skip(1.0, 0.0)
+
+
+class Other:
+    """A second process that has its say in each decision: `any` in turn, and numbers that are added or compared."""
+
+    def __init__(self, flags: list[bool], number: float = 0.0, room: float = 1e9):
+        self.flags, self.number, self.room = flags, number, room
+
+    def any(self, flag: bool) -> bool:
+        return (self.flags.pop(0) if self.flags else False) or flag
+
+    def smallest(self, number: float) -> float:
+        return min(number, self.room)
+
+    def total(self, number: float) -> float:
+        return number + self.number
+
+
+def weights(learner: Learner) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in learner.model.parameters()]
+
+
+def updated(other: Other, **settings: Any) -> tuple[Learner, dict[str, float], bool]:
+    """The learner after one update, its metrics, and whether its weights have moved."""
+    learner = Learner(tiny(), LearnerSettings(**settings), decide=Decisions(other))
+    before = weights(learner)
+    metrics = learner.update(credited(trajectories(8)))
+    return learner, metrics, not all(torch.equal(old, new) for old, new in zip(before, weights(learner), strict=True))
+
+
+def test_a_learner_does_what_was_decided_elsewhere() -> None:
+    with pytest.warns(UserWarning, match="out of memory with 64 tokens"):
+        learner, _, moved = updated(Other([True]), tokens_per_batch=64)  # the other one had no memory
+    assert learner.settings.tokens_per_batch == 32 and moved
+    learner, _, moved = updated(Other([False, True]), tokens_per_batch=10**6)  # the other one's loss is not a number
+    assert not moved and learner.optimiser.bad_in_a_row == 1
+    assert updated(Other([]), kl_stop=0.5)[2]
+    assert not updated(Other([], number=1e6), kl_stop=0.5)[2]  # the other one has moved far from the old policy
+    assert updated(Other([], room=16))[0].settings.tokens_per_batch == 16
