@@ -601,5 +601,5 @@ def test_the_engine_rests_during_an_update_where_asked_and_on_a_gpu(asked: bool,
     system.__dict__["learner"] = SimpleNamespace(
         device=SimpleNamespace(type=device), update=lambda *rest, **more: seen.append("update") or {"steps": 1.0}
     )
-    assert system.update([], None, None, 0, 0.0) == {"steps": 1.0}  # type: ignore[arg-type]
+    assert system.update(None, 0, 0.0) == {"steps": 1.0}  # type: ignore[arg-type]
     assert seen == (["sleep"] if rests else []) + ["update", "refresh"]
