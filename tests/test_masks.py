@@ -88,7 +88,7 @@ def test_a_batch_of_branches_is_masked_by_the_rule() -> None:
 
 def test_a_recipe_says_how_often_a_shared_prefix_is_learned_from() -> None:
     for rule, learned in (("once", 7), ("each", 12)):
-        system = System(Config.load(None, {"collect.shared_prefix": rule, "credit.name": "grpo"}))
+        system = System(Config.load(None, {"collect.shared_prefix": rule, "credit.name": "grpo", "agent.max_prompt_tokens": 100}))
         batch = system.give_credit(branched())
         assert batch.has("turn.advantage")
         learner = Learner(tiny())
