@@ -219,7 +219,7 @@ def test_step_credit_on_something_else_than_returns_is_not_explained_by_returns(
     assert "what graph_gpo scores here, compared over 3 visits of this state" in why and "against 0." not in why.split("Episode")[0]
 
 
-@pytest.mark.parametrize("algorithm", ["grpo", "dr_grpo", "rloo", "of_my_own"])
+@pytest.mark.parametrize("algorithm", [*(e.name for e in tw.credit.algorithms if "step" not in e.parts), "of_my_own"])
 def test_nothing_speaks_of_step_credit_where_there_is_none(tmp_path: Path, algorithm: str) -> None:
     make_run(tmp_path, algorithm=algorithm)
     answers = Answers(Shelf(tmp_path))
