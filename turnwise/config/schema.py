@@ -32,6 +32,7 @@ from turnwise.config.sections import (
     Objective,
     RewardTerm,
     RunSection,
+    Schedule,
     Section,
     Sft,
 )
@@ -61,6 +62,7 @@ class Config(Section):
     collect: Collect = Collect()
     credit: Credit = Field(default_factory=Credit)  # a factory: checking the name imports the algorithms
     objective: Objective = Field(default_factory=Objective)
+    schedule: Schedule = Schedule()
     learner: Learner = Learner()
     sft: Sft | None = None
     eval: Eval = Eval()
