@@ -31,7 +31,8 @@ from turnwise.config.sections import (
     Model,
     Objective,
     RewardTerm,
-    Run,
+    RunSection,
+    Schedule,
     Section,
     Sft,
 )
@@ -61,11 +62,12 @@ class Config(Section):
     collect: Collect = Collect()
     credit: Credit = Field(default_factory=Credit)  # a factory: checking the name imports the algorithms
     objective: Objective = Field(default_factory=Objective)
+    schedule: Schedule = Schedule()
     learner: Learner = Learner()
     sft: Sft | None = None
     eval: Eval = Eval()
     reward: list[RewardTerm] = Field([])
-    run: Run = Run()
+    run: RunSection = RunSection()
     _folder: Path | None = PrivateAttr(None)  # of the run that it was read from
     _typed: tuple[str, ...] = PrivateAttr(())  # code that the user has named himself, on top of it
 

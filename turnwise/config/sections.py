@@ -207,6 +207,8 @@ class Collect(Section):
     """plain, or dynamic: drop groups whose attempts all have the same return and collect others instead."""
     refills: int = Field(10, ge=0)
     """With dynamic: the maximum number of further rounds."""
+    shared_prefix: Literal["once", "each"] = "once"
+    """Turns that an attempt shares with the one that it branched from: learned from once, in that one, or each time they occur."""
     shuffle: bool = True
     """Shuffle tasks by the seed; false: keep the order of the task set."""
 
@@ -270,6 +272,20 @@ class Objective(Named):
         return self
 
 
+class Schedule(Named):
+    """Which parts of a batch make up which optimiser step. Further keys are the schedule's options: see `turnwise algos NAME`."""
+
+    name: str = "shuffled"
+    """A schedule that `turnwise algos` lists, package.module:function or path/to/file.py:function. The default shuffles trajectories or
+    turns into mini-batches as [learner] says."""
+
+    @model_validator(mode="after")
+    def _known(self) -> Schedule:
+        if self.name != type(self).model_fields["name"].default or self.options:
+            check("schedule", self)
+        return self
+
+
 class Value(Section):
     """A critic: a small head on the policy's hidden states."""
 
@@ -325,7 +341,7 @@ class Learner(Optimiser):
     kl_stop: float | None = Field(None, gt=0)
     """Stop an iteration's update when the KL from the old policy exceeds this; none: never."""
     value: Value | None = None
-    """A critic, for credit that needs values (gae, bi_level_gae)."""
+    """A critic, for credit that needs values: `turnwise algos NAME` says what an algorithm needs."""
 
 
 class Sft(Section):
@@ -407,7 +423,7 @@ class RewardTerm(Section):
         return self
 
 
-class Run(Section):
+class RunSection(Section):
     """What a run stores."""
 
     checkpoint_every: int = Field(10, ge=0)
@@ -424,6 +440,6 @@ class Run(Section):
     """Options of the trackers by name, for example wandb = {project = "mine", mode = "offline"}."""
 
     @model_validator(mode="after")
-    def _known(self) -> Run:
+    def _known(self) -> RunSection:
         check("run", self)
         return self

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from turnwise.data.anchors import digest
 from turnwise.data.tasks import Task
-from turnwise.envs.pool import Reset, Restore, Result
+from turnwise.envs.pool import EnvResult, Reset, Restore
 from turnwise.envs.scripts import Play
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.terminal import plain
+from turnwise.util.printable import printable
 
 SHOWN = 40  # characters of a text anchor in a message
 
@@ -24,7 +24,7 @@ class Arrived(NamedTuple):
     """The outcome. `ok`: the environment is in the state where the branch begins, and `result` has the observation there. Otherwise
     `message` says in one line at which turn the states differ, and `result` is the last one."""
 
-    result: Result
+    result: EnvResult
     ok: bool
     message: str = ""
 
@@ -56,11 +56,11 @@ def short(anchor: Any) -> str:
     mark = digest(anchor).hex()[:8]
     if not isinstance(anchor, str):
         return mark
-    words = plain(" ".join(anchor[: 4 * SHOWN].split()))
+    words = printable(" ".join(anchor[: 4 * SHOWN].split()))
     return f"{mark} ({words[:SHOWN]!r}{'…' if len(words) > SHOWN or len(anchor) > 4 * SHOWN else ''})"
 
 
-def _compare(result: Result, turn: int, anchor: Any) -> Arrived | None:
+def _compare(result: EnvResult, turn: int, anchor: Any) -> Arrived | None:
     """What is wrong with the state before a turn; None if it is the recorded one."""
     if result.fault is not None:
         return Arrived(result, False, f"turn {turn}: {result.stop_reason}")

@@ -112,8 +112,7 @@ class Update:
                 self.packed = self.packed.with_columns(old_logprob=packed.columns["old_logprob"])
         part, values = self._weighted(packed, chosen)
         metrics = _numbers(combine(learner.within_memory(lambda: self._gradient(part, values))))
-        kept = int(part.columns["kept"].sum())
-        if settings.kl_stop is not None and learner.decide.stop(metrics["kl_old_k3"], settings.kl_stop, kept):
+        if learner.decisions.stop(metrics["kl_old_k3"], settings.kl_stop, int(part.columns["kept"].sum())):
             learner.weights.zero_grad()
             self.log.stopped(metrics)
             return None
@@ -161,7 +160,7 @@ class Update:
         learner, rollouts = self.learner, self.batch.rollouts
         learner.memory.prepare(len(part.ids))
         logprob, entropy, value = learner.forward(learner.policy, part, learner.critic)
-        columns = {name: torch.as_tensor(column, device=logprob.device) for name, column in part.columns.items()}
+        columns = {name: torch.as_tensor(column, device=logprob.device) for name, column in part.columns.items() if name != "kept"}
         tokens = Tokens(
             logprob=logprob,
             old_logprob=columns.get("old_logprob", logprob.detach()),
