@@ -12,6 +12,7 @@ from collections.abc import Callable
 from turnwise import credit
 from turnwise.collect.collector import summarise
 from turnwise.collect.panel import Evaluation
+from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts
 from turnwise.report.metrics import Clock, evaluation_metrics, numbers
 from turnwise.report.warnings import Watch
@@ -55,6 +56,7 @@ def loop(run: Run, system: System, state: State, reporter: Reporter, interrupted
                 metrics |= numbers(
                     "learner", system.update(trajectories, rollouts, advantages, derive(config.seed, "update", iteration), progress)
                 )
+                metrics |= numbers("model", system.train_models(Batch(tuple(trajectories), rollouts), progress))
             run.save_rollouts(iteration, rollouts, trajectories, config.run.keep_rollouts, config.run.keep_tokens)
         state.advance(gathered, metrics | clock.metrics(metrics), clock.total)
     save(run, system, state)
