@@ -15,7 +15,7 @@ from test_train import BANDIT, command, start
 
 import turnwise as tw
 from turnwise import TurnwiseError
-from turnwise.evaluation.rescore import rescore, words
+from turnwise.evaluation.rescore import rescore, rescored_lines
 from turnwise.runs.exchange import export_trajectories, from_rows, to_rows
 from turnwise.runs.folder import Run
 from turnwise.runs.stored import stored_rollouts, stored_trajectories
@@ -218,7 +218,7 @@ def test_a_changed_environment_is_told_from_a_changed_reward(
     turn = {"first": 1, "second": 2, "length": 2 if changes.get("length") == 1 else 3}
     if not matching:
         assert {row["changed_at"] for row in found["outcomes"]} == {turn[next(iter(changes))]}
-        assert "the score does not count" in "\n".join(words(found))
+        assert "the score does not count" in "\n".join(rescored_lines(found))
 
 
 def test_a_reward_of_ones_own_replaces_the_recipes(played: tuple[Path, Path], tmp_path: Path) -> None:

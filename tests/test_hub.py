@@ -35,7 +35,7 @@ def unreachable(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_hub_that_cannot_be_reached_is_asked_once_and_told_in_one_line(
     unreachable: list[Any], caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for load in (tokenizer_of, load_folder, hub.place):
+    for load in (tokenizer_of, load_folder, hub.find_model):
         with pytest.raises(
             TurnwiseError, match=r"cannot be reached \(Name or service not known\). Give the path of a model folder"
         ) as caught:
@@ -50,18 +50,18 @@ def test_what_was_downloaded_before_is_used_where_the_hub_is_silent(
 ) -> None:
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, local_files_only: str(tmp_path))
-    assert hub.place("somebody/model") == str(tmp_path)
+    assert hub.find_model("somebody/model") == str(tmp_path)
 
 
 def test_a_folder_is_never_looked_for_on_a_hub(unreachable: list[Any], tmp_path: Path) -> None:
-    assert hub.place(tmp_path) == str(tmp_path)
+    assert hub.find_model(tmp_path) == str(tmp_path)
     with pytest.raises(TurnwiseError, match="no such folder"):
-        hub.place(tmp_path / "absent")
+        hub.find_model(tmp_path / "absent")
     assert not unreachable
 
 
 def test_offline_by_choice_asks_nobody(unreachable: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(TurnwiseError, match="HF_HUB_OFFLINE forbids using the hub"):
-        hub.place("nobody/no-such-model")
+        hub.find_model("nobody/no-such-model")
     assert not unreachable

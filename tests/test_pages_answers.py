@@ -20,9 +20,9 @@ from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 from turnwise.pages.answers import Answers, as_json
 from turnwise.pages.packed import CHUNK, PackedLines
 from turnwise.pages.png import png
+from turnwise.pages.reasons import signed
 from turnwise.pages.shelf import Shelf
 from turnwise.pages.tail import news
-from turnwise.pages.words import signed
 from turnwise.runs.folder import Run, write_texts
 
 

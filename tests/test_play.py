@@ -21,7 +21,7 @@ from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs import EpisodeOver, Observation, Transition, register
 from turnwise.envs.play import completions, find_task, play
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.printable import plain
+from turnwise.util.printable import printable
 
 DOORS = f"{Path(__file__)}:Doors"
 SLOW = 60.0
@@ -161,8 +161,8 @@ HOSTILE = (
 
 
 def test_nothing_but_text_reaches_the_screen() -> None:
-    assert plain("a\tb\nc") == "a\tb\nc"
-    assert plain(HOSTILE) == "red  bell back csi evil null lone [bold]not markup[/bold] "
+    assert printable("a\tb\nc") == "a\tb\nc"
+    assert printable(HOSTILE) == "red  bell back csi evil null lone [bold]not markup[/bold] "
     out = io.StringIO()
     lines = iter(["knock", "\x1b[2J", None])
     play("doors", out=out, read=lambda: next(lines), decoration=HOSTILE)

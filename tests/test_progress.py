@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from turnwise.report import progress
-from turnwise.report.progress import Panelled, Plain, reporter, sparkline
+from turnwise.report.progress import LineReporter, Panelled, reporter, sparkline
 from turnwise.runs.reporter import Reporter
 
 METRICS = {
@@ -45,7 +45,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_elsewhere_than_in_a_terminal_an_iteration_is_one_line(clock: list[float]) -> None:
     console = Console(file=StringIO(), width=60)
     shown = reporter(console)
-    assert type(shown) is Plain
+    assert type(shown) is LineReporter
     play(shown, clock)
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert "iteration 1/3  success 50 %  held-out 75 %  reward 1.25  turns 96  321 tokens/s  20 s left" in lines
@@ -74,7 +74,7 @@ def test_in_a_terminal_a_panel_says_where_the_run_is(clock: list[float]) -> None
 
 def test_a_resumed_run_counts_only_its_own_iterations(clock: list[float]) -> None:
     console = Console(file=StringIO(), width=200)
-    shown = Plain(console)
+    shown = LineReporter(console)
     shown.begin("mine", 10, 4)
     shown.iteration(4, METRICS)  # was waiting for its evaluation when the run was stopped
     shown.phase("collecting")

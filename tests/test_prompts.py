@@ -17,7 +17,7 @@ from turnwise.agent import Parser
 from turnwise.cli.app import app
 from turnwise.envs import EpisodeOver
 from turnwise.envs.prompts.env import PromptsEnv, worth
-from turnwise.envs.prompts.rows import place_of, read_rows
+from turnwise.envs.prompts.prompt_file import place_of, read_rows
 
 ROWS = [{"prompt": f"{a} + {b} =", "answer": str(a + b), "hint": a} for a in range(10) for b in range(6)]
 SMALL: dict[str, Any] = {

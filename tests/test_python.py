@@ -249,7 +249,7 @@ def test_a_notebook_gets_one_output_that_is_updated() -> None:
 
 def test_python_shows_what_suits_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
     real = progress.Console
-    assert type(progress.default_reporter()) is progress.Plain
+    assert type(progress.default_reporter()) is progress.LineReporter
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert type(progress.default_reporter()) is progress.Panelled
     fake = type(sys)("IPython.display")

@@ -53,7 +53,7 @@ def test_ids_and_anchors_become_dense_integers_and_keep_their_labels() -> None:
         ({"t": [0, 2, 0, 0, 1]}, ["'t'", "row 1", "trajectory 5", "no t=1", "gap"]),
         ({"t": [1, 2, 0, 0, 1]}, ["'t'", "row 0", "trajectory 5", "no t=0"]),
         ({"t": [0, 1, 0, -1, 0]}, ["'t'", "row 3", "-1"]),
-        ({"t": [0, 1, 0, 0, 0.5]}, ["'t'", "row 4", "whole"]),
+        ({"t": [0, 1, 0, 0, 0.5]}, ["'t'", "row 4", "integer"]),
         ({"trajectory": [5, 5, 9, 9, 9], "t": [0, 1, 0, 1, 2]}, ["'trajectory'", "row 3", "9", "group 0", "group 1"]),
         ({"trajectory": [5, "5", 7, 9, 9]}, ["'trajectory'"]),
         ({"group": [0, 0, 0, None, 1]}, ["'group'", "row 3"]),

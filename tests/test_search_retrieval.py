@@ -25,7 +25,7 @@ from turnwise.retrieval.cache import cache_folder
 from turnwise.retrieval.cached import Cached
 from turnwise.retrieval.corpus import Corpus
 from turnwise.retrieval.dense import Dense
-from turnwise.retrieval.words import query_words, words_of
+from turnwise.retrieval.tokenise import query_words, words_of
 from turnwise.util.errors import TurnwiseError
 
 

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from turnwise import TurnwiseError
 from turnwise.config.schema import Config
-from turnwise.evaluation.grid import points, read_grid, split_values
 from turnwise.evaluation.sweep import Job, Sweep, Watcher, cores_for, last_lines, plan
+from turnwise.evaluation.sweep_values import points, read_axes, split_values
 from turnwise.learn import checkpoint
 from turnwise.runs.folder import Run
 from turnwise.util.lock import Lock
@@ -66,7 +66,7 @@ def recipe(tmp_path: Path) -> Path:
     ],
 )
 def test_lists_ranges_and_bracketed_values_are_read(text: str, values: list[Any]) -> None:
-    assert list(read_grid([text]).values()) == [values]
+    assert list(read_axes([text]).values()) == [values]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_lists_ranges_and_bracketed_values_are_read(text: str, values: list[Any]
 )
 def test_wrong_lists_are_refused(given_: list[str], message: str) -> None:
     with pytest.raises(TurnwiseError, match=message):
-        points(read_grid(given_))
+        points(read_axes(given_))
 
 
 @given(st.lists(st.text("ab1.[]{}\"', ", max_size=6), min_size=1, max_size=4))
@@ -99,14 +99,14 @@ def test_splitting_loses_nothing_and_never_splits_inside_brackets(parts: list[st
 
 
 def test_the_product_has_a_name_for_every_run_that_a_folder_can_have() -> None:
-    grid = read_grid(["credit.name=gigpo,grpo", "seed=0..1", "iterations=3", "model.path=/a/b,/a_b"])
+    grid = read_axes(["credit.name=gigpo,grpo", "seed=0..1", "iterations=3", "model.path=/a/b,/a_b"])
     found = points(grid)
     assert len(found) == 8 and len({point.suffix for point in found}) == 8
     assert all(point.changes["iterations"] == 3 and re.fullmatch(r"[A-Za-z0-9._=-]+", point.suffix) for point in found)
     assert found[0].suffix.startswith("credit.name=gigpo-seed=0-model.path=a_b-")  # the two paths look alike: a digest tells them apart
-    long = points(read_grid([f"agent.system={'x' * 50},{'y' * 50}", *(f"env.options.{'k' * 40}{i}=1,2" for i in range(4))]))
+    long = points(read_axes([f"agent.system={'x' * 50},{'y' * 50}", *(f"env.options.{'k' * 40}{i}=1,2" for i in range(4))]))
     assert len({point.suffix for point in long}) == 32 and max(len(point.suffix) for point in long) < 200
-    assert [point.suffix for point in points(read_grid(["credit.name=gigpo,grpo", "seed=1,2"]))][1] == "credit.name=gigpo-seed=2"
+    assert [point.suffix for point in points(read_axes(["credit.name=gigpo,grpo", "seed=1,2"]))][1] == "credit.name=gigpo-seed=2"
 
 
 def test_all_recipes_are_checked_before_anything_starts(recipe: Path, tmp_path: Path) -> None:

@@ -83,5 +83,5 @@ def test_a_panel_has_no_task_twice_though_its_set_makes_some_twice() -> None:
     assert len(set(panel)) == 6 and set(panel) < {task.id for task in tasks.panel(8, seed=3)}
     assert [task.id for task in tasks.distinct()] == [f"t{i * 5 % 8}" for i in range(8)]
     assert numbered(20).distinct().hash == numbered(20).hash
-    with pytest.raises(TurnwiseError, match="12 tasks, 8 of them different: a panel takes 1 to 8 of them, not 9"):
+    with pytest.raises(TurnwiseError, match="12 tasks, 8 of them different: a panel can have 1 to 8 of them, not 9"):
         tasks.panel(9)

@@ -17,9 +17,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.report.progress import Panelled, Plain
+from turnwise.report.progress import LineReporter, Panelled
 from turnwise.util.console import Console
-from turnwise.util.printable import plain
+from turnwise.util.printable import printable
 from turnwise.util.terminal import command
 
 HOSTILE = (
@@ -36,12 +36,12 @@ def acts(text: str) -> list[str]:
 
 
 def test_plain_text_keeps_its_words_and_nothing_that_acts() -> None:
-    assert plain(HOSTILE) == SHOWN
-    assert plain("Ärger, 漢字, 🙂\tend\n") == "Ärger, 漢字, 🙂\tend\n"
+    assert printable(HOSTILE) == SHOWN
+    assert printable("Ärger, 漢字, 🙂\tend\n") == "Ärger, 漢字, 🙂\tend\n"
 
 
 def test_a_sequence_that_never_ends_hides_nothing_that_follows() -> None:
-    assert plain("task \x1b]0;x was ended: read this\nand this") == "task ]0;x was ended: read this\nand this"
+    assert printable("task \x1b]0;x was ended: read this\nand this") == "task ]0;x was ended: read this\nand this"
 
 
 def test_a_console_shows_hostile_text_as_text_wherever_it_stands() -> None:
@@ -61,8 +61,8 @@ def test_a_console_shows_hostile_text_as_text_wherever_it_stands() -> None:
     assert "\x1b]" not in shown
 
 
-@pytest.mark.parametrize("kind", [Plain, Panelled])
-def test_the_progress_display_shows_names_and_notes_as_text(kind: type[Plain]) -> None:
+@pytest.mark.parametrize("kind", [LineReporter, Panelled])
+def test_the_progress_display_shows_names_and_notes_as_text(kind: type[LineReporter]) -> None:
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=200, legacy_windows=False)
     shown = kind(console)

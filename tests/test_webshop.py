@@ -17,7 +17,7 @@ from turnwise.envs.check import ODD_ACTIONS, check
 from turnwise.envs.pool import Pool
 from turnwise.envs.webshop.env import WebShopEnv
 from turnwise.envs.webshop.goals import _whole_groups
-from turnwise.envs.webshop.pages import parse
+from turnwise.envs.webshop.shop_pages import parse
 from turnwise.util.errors import TurnwiseError
 
 LABELS = (

@@ -10,7 +10,7 @@ from conftest import shared_folder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.envs.webshop.analysis import _WORD, STOP_WORDS, terms, words
+from turnwise.envs.webshop.analysis import _WORD, STOP_WORDS, split_words, terms
 from turnwise.envs.webshop.env import WebShopEnv
 from turnwise.envs.webshop.index import LENGTHS, build_index, length_byte
 from turnwise.envs.webshop.stemmer import stem
@@ -33,12 +33,12 @@ TEXT = st.text(st.sampled_from("ab éß'’.:_-3,★\u0301\u200d日カ"), max_si
     ],
 )
 def test_words_are_cut_as_lucene_cuts_them(text: str, expected: list[str]) -> None:
-    assert words(text) == expected
+    assert split_words(text) == expected
 
 
 @given(st.text(st.characters(max_codepoint=127)) | st.text(st.sampled_from("ab1_.,:;'-")) | TEXT | st.text())
 def test_the_short_cut_for_ascii_cuts_the_same_words(text: str) -> None:
-    assert words(text) == [word for word in _WORD.findall(text) if word]
+    assert split_words(text) == [word for word in _WORD.findall(text) if word]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_any_text_can_be_searched(query: str) -> None:
 @pytest.mark.parametrize("piece", ["_", "_\u0301", "a_", "é_", "é'", "★\U000e0020", "\u200d", "カ_", "1."])
 def test_a_very_long_query_comes_back(piece: str) -> None:
     """A pattern that begins again at every character would take hours for these."""
-    assert all(len(word) <= 255 for word in words(piece * 200_000))
+    assert all(len(word) <= 255 for word in split_words(piece * 200_000))
 
 
 def test_all_reference_queries_rank_as_lucene_ranks_them() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from turnwise.adapters.base import Success, load, plain_values, turn_limit, well_formed
 from turnwise.adapters.spaces import Named, actions_of, has_words, is_picture, words_of
-from turnwise.adapters.toystates import board, is_small_classic, plain, remember, remembered
+from turnwise.adapters.toystates import as_json, board, is_small_classic, remember, remembered
 from turnwise.adapters.toytext import Words, drawing, words_for
 from turnwise.config.kinds import GYM
 from turnwise.config.loading import load_reference
@@ -158,7 +158,7 @@ class GymnasiumEnv:
         """What one of Gymnasium's small classics remembers, its generator included."""
         if self._over:
             raise EpisodeOver(f"{self.where}: {self._over}")
-        state = {"env": remembered(self._env), "seen": plain(self._seen), "info": plain(self._info), "remark": self._remark}
+        state = {"env": remembered(self._env), "seen": as_json(self._seen), "info": as_json(self._info), "remark": self._remark}
         return pack("gymnasium", {**state, "return": self._return, "turns": self._turns}, self._options())
 
     def _restore(self, state: bytes) -> Observation:

@@ -24,7 +24,7 @@ def is_small_classic(env: Any) -> bool:
 def remembered(env: Any) -> dict[str, Any]:
     """What an environment remembers, in JSON values: its own numbers, its generator, and how many steps were made."""
     bare = env.unwrapped
-    own = {name: plain(getattr(bare, name)) for name in REMEMBERED if hasattr(bare, name)}
+    own = {name: as_json(getattr(bare, name)) for name in REMEMBERED if hasattr(bare, name)}
     steps = [getattr(layer, "_elapsed_steps", None) for layer in _layers(env)]
     return {"own": own, "chance": bare.np_random.bit_generator.state, "steps": steps}
 
@@ -44,12 +44,12 @@ def remember(env: Any, kept: Mapping[str, Any]) -> None:
             layer._elapsed_steps = int(steps)
 
 
-def plain(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """What an environment said, in JSON values."""
     if isinstance(value, Mapping):
-        return {str(name): plain(item) for name, item in value.items()}
+        return {str(name): as_json(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [as_json(item) for item in value]
     return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 

@@ -28,7 +28,7 @@ from turnwise.cli.train import train
 from turnwise.cli.trajectories import trajectories
 from turnwise.cli.view import view
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.printable import plain
+from turnwise.util.printable import printable
 from turnwise.util.secret import redact
 from turnwise.util.terminal import command, guard, say
 
@@ -111,7 +111,7 @@ def main() -> None:
 
 def fail(text: str) -> NoReturn:
     """Print the error, one line per problem, and exit."""
-    lines = [re.sub(r"(?<=\S)\s+", " ", line).rstrip() for line in plain(redact(text)).strip().splitlines()]
+    lines = [re.sub(r"(?<=\S)\s+", " ", line).rstrip() for line in printable(redact(text)).strip().splitlines()]
     say("error: " + "\n".join(line for line in lines if line), err=True, style="red")
     sys.exit(2)
 

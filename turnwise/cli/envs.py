@@ -27,7 +27,7 @@ def envs(
     To check your own class: `turnwise envs --check my_env.py:MyEnv`."""
     from rich.text import Text
 
-    from turnwise.envs import agents, registry, table
+    from turnwise.envs import agents, listing, registry
     from turnwise.envs.check import check as run_check
     from turnwise.util.console import Console
 
@@ -37,17 +37,17 @@ def envs(
         if as_json:
             say(json.dumps(rows, indent=2))
         else:
-            Console().print(table.agents_table(rows))
+            Console().print(listing.agents_table(rows))
         raise typer.Exit(1 if any(row.get("contract") for row in rows) else 0)
     if check and name is not None:
         report = run_check(name, **parse_options(option))
         if as_json:
             say(json.dumps(report.to_dict(), indent=2))
         else:
-            table.print_report(report, Console())
+            listing.print_report(report, Console())
         raise typer.Exit(0 if report.ok else 1)
     rows = registry.describe(name)
     if as_json:
         say(json.dumps(rows, indent=2))
     else:
-        table.print_environments(rows, Console())
+        listing.print_environments(rows, Console())

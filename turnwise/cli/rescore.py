@@ -25,7 +25,7 @@ def rescore(
 
     Run.open(run)  # before torch is imported
     from turnwise.evaluation.rescore import rescore as score_again
-    from turnwise.evaluation.rescore import words
+    from turnwise.evaluation.rescore import rescored_lines
 
     found = score_again(run, iteration, reward)
-    say(json.dumps(found, indent=2) if as_json else "\n".join(words(found)))
+    say(json.dumps(found, indent=2) if as_json else "\n".join(rescored_lines(found)))

@@ -31,7 +31,7 @@ from turnwise.setup.source import source_config
 from turnwise.setup.system import System
 from turnwise.util.console import Console
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.printable import plain
+from turnwise.util.printable import printable
 from turnwise.util.seeds import derive
 
 SEEN, THOUGHT, ACTION, REWARD = "", "dim", "bold cyan", "green"  # how each is shown on a terminal
@@ -111,7 +111,7 @@ class Teller:
 
     def say(self, text: str, style: str = "", indent: str = "") -> None:
         encoding = self.console.encoding
-        shown = plain(text).encode(encoding, "replace").decode(encoding)
+        shown = printable(text).encode(encoding, "replace").decode(encoding)
         for line in shown.split("\n"):
             self.console.print(Text(f"{indent}{line}".rstrip(), style=style), soft_wrap=True)
 

@@ -85,7 +85,7 @@ SIGNAL = Kind(
 SCHEDULE = Kind(
     "schedule",
     takes=("view",),
-    gives=("generator", "iterator", "iterable"),
+    gives=("generator", "iterator", "iterable", "list", "sequence", "steps"),
     callable_class=True,
     example="def mine(view, *, epochs: int = 1): yield Step(rows=…)",
 )

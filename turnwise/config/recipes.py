@@ -145,7 +145,7 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 def _renamed(section: str, values: dict[str, Any], name: Any) -> dict[str, Any]:
     """A section that now names something else: the options of what it named before do not carry over."""
-    if values.get("name", name) == name or section not in ("credit", "objective", "env"):
+    if values.get("name", name) == name or section not in ("credit", "objective", "schedule", "env"):
         return values
     return {key: value for key, value in values.items() if key != "options"} if section == "env" else {}
 

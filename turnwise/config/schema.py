@@ -33,6 +33,7 @@ from turnwise.config.sections import (
     Objective,
     RewardTerm,
     Run,
+    Schedule,
     Section,
     Sft,
 )
@@ -62,6 +63,7 @@ class Config(Section):
     collect: Collect = Collect()
     credit: Credit = Field(default_factory=Credit)  # a factory: checking the name imports the algorithms
     objective: Objective = Field(default_factory=Objective)
+    schedule: Schedule = Schedule()
     learner: Learner = Learner()
     sft: Sft | None = None
     eval: Eval = Eval()

@@ -207,6 +207,8 @@ class Collect(Section):
     """plain, or dynamic: drop groups whose attempts all have the same return and collect others instead."""
     refills: int = Field(10, ge=0)
     """With dynamic: the maximum number of further rounds."""
+    shared_prefix: Literal["once", "each"] = "once"
+    """Turns that an attempt shares with the one that it branched from: learned from once, in that one, or each time they occur."""
     shuffle: bool = True
     """Shuffle tasks by the seed; false: keep the order of the task set."""
 
@@ -267,6 +269,20 @@ class Objective(Named):
     @model_validator(mode="after")
     def _known(self) -> Objective:
         check("objective", self)
+        return self
+
+
+class Schedule(Named):
+    """Which parts of a batch make up which optimiser step. Further keys are the schedule's options: see `turnwise algos NAME`."""
+
+    name: str = "shuffled"
+    """A schedule that `turnwise algos` lists, package.module:function or path/to/file.py:function. The default shuffles trajectories or
+    turns into mini-batches as [learner] says."""
+
+    @model_validator(mode="after")
+    def _known(self) -> Schedule:
+        if self.name != type(self).model_fields["name"].default or self.options:
+            check("schedule", self)
         return self
 
 

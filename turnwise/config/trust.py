@@ -22,7 +22,7 @@ from typing import Any
 from turnwise.config.references import code_in, located
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically
-from turnwise.util.printable import plain
+from turnwise.util.printable import printable
 
 TOKEN = ".origin"
 Question = Callable[[Path, Sequence[str]], bool]
@@ -99,7 +99,7 @@ def require(folder: Path, values: Any, vouched: Sequence[str] = (), trust: bool 
     if trust or _ask(folder, code):
         _granted.update((place, text) for text in code)
         return
-    named = ", ".join(plain(text)[:200] for text in code[:5]) + (" …" if len(code) > 5 else "")
+    named = ", ".join(printable(text)[:200] for text in code[:5]) + (" …" if len(code) > 5 else "")
     raise Untrusted(
         f"{folder} was not made here by you (or was moved or changed since), and its recipe names code that would be run: {named}. "
         "Read it; if you trust whoever wrote it, say so with --trust (in Python: trust=True)"

@@ -1,8 +1,8 @@
-"""Anchors: from whatever names a state (text, bytes, an integer, an image) to 128-bit content hashes and dense integers.
+"""Anchors: from a state key (text, bytes, an integer, an image) to 128-bit content hashes and dense integers.
 
 The dense integer of an anchor is its rank among the batch's hashes, so it does not depend on the order of the rows. Equal content of
-the same kind has the same hash on every machine; the text "1" and the integer 1 are different states. Python touches each distinct
-anchor once; the rest runs inside numpy and dict look-ups.
+the same kind has the same hash on every machine; the text "1" and the integer 1 are different states. Python code runs once per
+distinct anchor; the rest runs inside numpy and dict look-ups.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from turnwise.util.errors import TurnwiseError
 Ints = NDArray[np.int64]
 
 INTEGER_TAG = np.uint64(0x696E7465676572)  # "integer": the upper half of an integer's hash, its value is the lower
-UNKNOWN = -1  # the code of an anchor that is not known (only in `next_anchor`)
+UNKNOWN = -1  # the code of an unknown anchor (only in `next_anchor`)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def _is_integer_array(values: Any) -> bool:
 def _encode_integers(columns: dict[str, Ints]) -> tuple[dict[str, Ints], AnchorTable]:
     distinct, inverse = dense(np.concatenate(list(columns.values())))
     hashes = np.stack([np.full(len(distinct), INTEGER_TAG), distinct.astype(np.uint64)], axis=1)
-    order = np.argsort(hashes[:, 1], kind="stable")  # as the general path: sorted by hash, where negative numbers come last
+    order = np.argsort(hashes[:, 1], kind="stable")  # as in the general path: sorted by hash, so negative numbers come last
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     ends = np.cumsum([len(values) for values in columns.values()])
@@ -77,7 +77,7 @@ def _as_list(name: str, values: Any) -> Sequence[Any]:
     if isinstance(values, np.ndarray) and values.ndim == 1:
         return values.tolist()  # type: ignore[no-any-return]  # numpy text, bytes or objects: plain Python values
     if isinstance(values, (str, bytes)):
-        raise TurnwiseError(f"column {name!r}: one value a turn is needed, got a single {type(values).__name__}")
+        raise TurnwiseError(f"column {name!r}: one value per turn is required, got a single {type(values).__name__}")
     return values if isinstance(values, (list, tuple)) else list(values)
 
 
@@ -89,8 +89,8 @@ def digest(anchor: Any) -> bytes:
 
 
 def _keys(name: str, values: Sequence[Any], code_of: dict[Any, int], hashes: list[bytes], texts: list[str | None]) -> Sequence[Any]:
-    """Make sure that every value has a code; return what to look each row up by."""
-    if set(map(type, values)) <= {str}:  # the usual case, without a Python step per row
+    """Make sure that every value has a code; return the look-up key of each row."""
+    if set(map(type, values)) <= {str}:  # the common case, without a Python step per row
         for text in dict.fromkeys(values):
             if text not in code_of:
                 code_of[text] = len(hashes)
@@ -109,7 +109,7 @@ def _keys(name: str, values: Sequence[Any], code_of: dict[Any, int], hashes: lis
             key = content
         keys.append(key)
         if key not in code_of:
-            if content == b"":  # unknown: allowed in next_anchor alone, checked by _content
+            if content == b"":  # unknown: allowed only in next_anchor, checked by _content
                 code_of[key] = UNKNOWN
                 continue
             code_of[key] = len(hashes)
@@ -133,7 +133,7 @@ def _content(name: str, row: int, value: Any) -> bytes:
         image = np.ascontiguousarray(value)
         if image.dtype.kind in "biufc":
             return _digest(f"array {image.dtype.str} {image.shape}".encode(), image.tobytes())
-    raise TurnwiseError(f"column {name!r}, row {row}: an anchor is text, bytes, an integer or an image, not {type(value).__name__}")
+    raise TurnwiseError(f"column {name!r}, row {row}: an anchor must be text, bytes, an integer or an image, not {type(value).__name__}")
 
 
 def _digest(kind: bytes, content: bytes) -> bytes:

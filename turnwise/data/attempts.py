@@ -1,4 +1,4 @@
-"""Attempts to be made: at which task, in which group, with which seeds, and from which place of an earlier attempt."""
+"""Planned attempts: the task, the group, the seeds, and the position in an earlier attempt from which they start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from turnwise.util.errors import TurnwiseError
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A place in a finished attempt: the state before its turn `t`."""
+    """A position in a finished attempt: the state before its turn `t`."""
 
     trajectory: Trajectory
     t: int
@@ -24,7 +24,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One attempt to be made: the task, the group it is compared in, its number in the batch, the environment's seed, and the seed of
+    """One planned attempt: the task, the group it is compared in, its number in the batch, the environment's seed, and the seed of
     everything the policy draws. With a `branch`, the attempt starts there: with the seed and the first turns of that trajectory."""
 
     task: Task

@@ -1,4 +1,4 @@
-"""Reading columns: from a user's sequences, with every check, and from and to one compressed file.
+"""Reads columns: from a user's sequences, with every check, and from and to one compressed file.
 
 Each error names the column and the first bad row. The file is a numpy archive without pickles: numbers as arrays, texts as one UTF-8
 blob with offsets, and a header with the schema's name and version.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "turnwise.rollouts"
 VERSION = 1
-LARGEST_REWARD = 1e150  # squares of sums of these still fit a 64-bit float
+LARGEST_REWARD = 1e150  # squares of their sums still fit into a 64-bit float
 BY_TURN = ("group", "trajectory", "t", "reward", "anchor", "valid", "next_anchor", "success", "value", "tokens")
 BY_TOKEN = ("token_value", "token_logprob")
 FURTHER = ("extra", "token_extra", "trajectory_extra", "group_extra")
@@ -36,7 +36,7 @@ def bad(column: str, row: int | np.integer, what: str) -> TurnwiseError:
 
 
 def read_columns(cls: type[Rollouts], given: dict[str, Any]) -> Rollouts:
-    """What `Rollouts.from_columns` does, step by step: lengths, values, ids, anchors, then the shape of the trajectories."""
+    """The steps of `Rollouts.from_columns`: lengths, values, ids, anchors, then the shape of the trajectories."""
     given = given | {name: _as_array(given[name]) for name in (*BY_TURN, *BY_TOKEN)}
     rows = _check_lengths({name: given[name] for name in BY_TURN if given[name] is not None})
     columns: dict[str, Any] = {"reward": _numbers("reward", given["reward"]), "t": _whole("t", given["t"])}
@@ -59,7 +59,7 @@ def read_columns(cls: type[Rollouts], given: dict[str, Any]) -> Rollouts:
 
 
 def _as_array(values: Any) -> Any:
-    """Tensors, data-frame columns and whatever else numpy can read as an array; lists and tuples stay as they are."""
+    """Tensors, data-frame columns and anything else that numpy can read as an array; lists and tuples are unchanged."""
     if isinstance(values, (np.ndarray, list, tuple)) or not hasattr(values, "__array__"):
         return values
     return np.asarray(values)
@@ -71,7 +71,7 @@ def _check_lengths(columns: dict[str, Any]) -> int:
         try:
             sizes[name] = len(column)
         except TypeError:
-            raise TurnwiseError(f"column {name!r}: one value a turn is needed, got a single {type(column).__name__}") from None
+            raise TurnwiseError(f"column {name!r}: one value per turn is required, got a single {type(column).__name__}") from None
     rows = sizes["group"]
     for name, size in sizes.items():
         if size != rows:
@@ -89,14 +89,14 @@ def _numbers(name: str, values: Any) -> NDArray[np.float64]:
     except (TypeError, ValueError):
         for index, value in enumerate(values):
             if not isinstance(value, (int, float, np.number)):
-                raise bad(name, index, f"a number is needed, got {value!r}") from None
+                raise bad(name, index, f"a number is required, got {value!r}") from None
         raise TurnwiseError(f"column {name!r}: the values cannot be read as numbers") from None
     if array.ndim != 1:
-        raise TurnwiseError(f"column {name!r}: one value a turn is needed, got an array of shape {array.shape}")
+        raise TurnwiseError(f"column {name!r}: one value per turn is required, got an array of shape {array.shape}")
     wrong = ~np.isfinite(array)
     if wrong.any():
         row = wrong.argmax()
-        raise bad(name, row, f"a finite number is needed, got {array[row]}")
+        raise bad(name, row, f"a finite number is required, got {array[row]}")
     return array.copy() if array is values else array
 
 
@@ -113,7 +113,7 @@ def _whole(name: str, values: Any, low: int | None = None) -> Ints:
         number = _numbers(name, values)
         wrong = number != np.floor(number)
         if wrong.any():
-            raise bad(name, wrong.argmax(), f"a whole number is needed, got {number[wrong.argmax()]}")
+            raise bad(name, wrong.argmax(), f"an integer is required, got {number[wrong.argmax()]}")
         array = number
     array = array.astype(np.int64)
     if low is not None and (wrong := array < low).any():
@@ -128,14 +128,14 @@ def _flags(name: str, values: Any) -> NDArray[np.bool_]:
     number = _numbers(name, values)
     wrong = (number != 0) & (number != 1)
     if wrong.any():
-        raise bad(name, wrong.argmax(), f"true or false is needed, got {number[wrong.argmax()]:g}")
+        raise bad(name, wrong.argmax(), f"true or false is required, got {number[wrong.argmax()]:g}")
     return number.astype(np.bool_)
 
 
 def _ids(name: str, values: Any) -> tuple[Ints, NDArray[Any]]:
     """Dense codes in the order of the sorted labels, and the labels."""
     if isinstance(values, np.ndarray) and values.ndim != 1:
-        raise TurnwiseError(f"column {name!r}: one id a turn is needed, got an array of shape {values.shape}")
+        raise TurnwiseError(f"column {name!r}: one id per turn is required, got an array of shape {values.shape}")
     plain = values.tolist() if isinstance(values, np.ndarray) and values.dtype.kind not in "iu" else values
     kinds = {int} if isinstance(plain, (np.ndarray, range)) else set(map(type, plain))
     if all(issubclass(kind, (int, np.integer)) and kind is not bool for kind in kinds):
@@ -146,7 +146,7 @@ def _ids(name: str, values: Any) -> tuple[Ints, NDArray[Any]]:
         code_of = {label: code for code, label in enumerate(known)}
         return np.fromiter(map(code_of.__getitem__, plain), np.int64, len(plain)), np.asarray(known)
     row = next((i for i, value in enumerate(plain) if type(value) is not type(plain[0])), 0)
-    raise bad(name, row, f"ids are all integers or all text, got {plain[row]!r}" + (f" after {plain[0]!r}" if row else ""))
+    raise bad(name, row, f"ids must be all integers or all text, got {plain[row]!r}" + (f" after {plain[0]!r}" if row else ""))
 
 
 def _read_flat(columns: dict[str, Any], given: dict[str, Any], rows: int) -> None:
@@ -157,7 +157,7 @@ def _read_flat(columns: dict[str, Any], given: dict[str, Any], rows: int) -> Non
         if given[name] is None:
             continue
         if total is None:
-            raise TurnwiseError(f"column {name!r} has one entry a token, so the column 'tokens' (tokens of each turn) is needed too")
+            raise TurnwiseError(f"column {name!r} has one entry per token, so the column 'tokens' (tokens of each turn) is required too")
         columns[name] = _numbers(name, given[name])
         if len(columns[name]) != total:
             raise TurnwiseError(f"column {name!r} has {len(columns[name])} entries; the column 'tokens' adds up to {total}")
@@ -168,17 +168,17 @@ def _read_flat(columns: dict[str, Any], given: dict[str, Any], rows: int) -> Non
 
 
 def _extra(name: str, values: Any, size: int | None, level: str, other: int | None) -> NDArray[Any]:
-    """A column of the user's own at the level that was said: `extra` has one entry per turn, `token_extra` one per token."""
+    """A user's column at the declared level: `extra` has one entry per turn, `token_extra` one per token."""
     if name in BY_TURN or name in BY_TOKEN:
-        raise TurnwiseError(f"extra column {name!r} has the name of a column of its own: give it as {name}=…")
+        raise TurnwiseError(f"extra column {name!r} has the name of a built-in column: pass it as {name}=…")
     if size is None:
-        raise TurnwiseError(f"extra column {name!r} has one entry per token, so the column 'tokens' (tokens of each turn) is needed too")
+        raise TurnwiseError(f"extra column {name!r} has one entry per token, so the column 'tokens' (tokens of each turn) is required too")
     array = np.array(values)
     if array.ndim == 0 or len(array) != size or array.dtype.kind not in "biufSU":
         elsewhere = "token_extra" if level == "turn" else "extra"
         hint = f"; with one entry per {'token' if level == 'turn' else 'turn'} it belongs in {elsewhere}={{…}}"
         raise TurnwiseError(
-            f"extra column {name!r}: an array of numbers or text with {size} entries (one per {level}) is needed, got {array.dtype} "
+            f"extra column {name!r}: an array of numbers or text with {size} entries (one per {level}) is required, got {array.dtype} "
             f"{array.shape}{hint if array.ndim and len(array) == other else ''}"
         )
     return array
@@ -195,7 +195,7 @@ def checked_column(name: str, values: Any, size: int, level: str) -> NDArray[Any
 
 
 def _check_trajectories(columns: dict[str, Any]) -> None:
-    """Each trajectory lies in one group and counts its turns 0, 1, 2 …; success is the same on all of them."""
+    """Each trajectory belongs to one group and numbers its turns 0, 1, 2 …; success is the same on all of them."""
     trajectory, t, group = columns["trajectory"], columns["t"], columns["group"]
     label, group_label = columns["trajectory_labels"].tolist(), columns["group_labels"].tolist()
     lengths = np.bincount(trajectory)
@@ -209,10 +209,10 @@ def _check_trajectories(columns: dict[str, Any]) -> None:
     if (wrong := group != home[trajectory]).any():
         row = wrong.argmax()
         one, two = group_label[home[trajectory[row]]], group_label[group[row]]
-        raise bad("trajectory", row, f"trajectory {label[trajectory[row]]!r} lies in group {one!r} and in group {two!r}")
+        raise bad("trajectory", row, f"trajectory {label[trajectory[row]]!r} is in group {one!r} and in group {two!r}")
     if columns.get("success") is not None and (wrong := columns["success"] != first_of(columns["success"])[trajectory]).any():
         row = wrong.argmax()
-        raise bad("success", row, f"trajectory {label[trajectory[row]]!r} has both true and false; success is of the whole trajectory")
+        raise bad("success", row, f"trajectory {label[trajectory[row]]!r} has both true and false; success applies to the whole trajectory")
     starts = np.cumsum(lengths) - lengths
     good = (t >= 0) & (t < lengths[trajectory])
     if not good.all() or (np.bincount(starts[trajectory] + t, minlength=len(t)) != 1).any():
@@ -220,10 +220,10 @@ def _check_trajectories(columns: dict[str, Any]) -> None:
 
 
 def _explain_turns(trajectory: Ints, t: Ints, label: list[Any]) -> TurnwiseError:
-    """Which row breaks the count 0, 1, 2 … of its trajectory (only called when one does)."""
+    """The row that breaks the numbering 0, 1, 2 … of its trajectory (only called if there is one)."""
     if (t < 0).any():
         row = int((t < 0).argmax())
-        return bad("t", row, f"turns count from 0, got {t[row]}")
+        return bad("t", row, f"turns are numbered from 0, got {t[row]}")
     order = np.lexsort((np.arange(len(t)), t, trajectory))
     same = trajectory[order][1:] == trajectory[order][:-1]
     step = np.diff(t[order])
@@ -236,11 +236,13 @@ def _explain_turns(trajectory: Ints, t: Ints, label: list[Any]) -> TurnwiseError
     jumps = np.flatnonzero(t[order] != before + 1)
     place = jumps[order[jumps].argmin()]
     row = int(order[place])
-    return bad("t", row, f"trajectory {label[trajectory[row]]!r} has t={t[row]} but no t={before[place] + 1}: a gap (turns count from 0)")
+    return bad(
+        "t", row, f"trajectory {label[trajectory[row]]!r} has t={t[row]} but no t={before[place] + 1}: a gap (turns are numbered from 0)"
+    )
 
 
 def write(rollouts: Rollouts, path: Path) -> Path:
-    """Save to one compressed file; a reader never sees half of it."""
+    """Save to one compressed file, atomically."""
     arrays: dict[str, Any] = {}
     for name in (*BY_TURN, *BY_TOKEN, "group_labels", "trajectory_labels"):
         if (column := getattr(rollouts, name)) is not None:
@@ -258,7 +260,7 @@ def write(rollouts: Rollouts, path: Path) -> Path:
 
 
 def read(cls: type[Rollouts], path: Path) -> Rollouts:
-    """Load, with errors that tell a missing file from a foreign, a damaged and an older one."""
+    """Load, with different errors for a missing, a foreign, a damaged and an older file."""
     if not path.is_file():
         raise TurnwiseError(f"{path}: no such rollouts file")
     try:
@@ -278,7 +280,7 @@ def read(cls: type[Rollouts], path: Path) -> Rollouts:
 
 
 def _check_header(path: Path, text: str) -> list[str] | None:
-    """The names of the extra columns that have one entry per token; none where the file does not say."""
+    """The names of the extra columns with one entry per token; none if the file does not declare them."""
     try:
         header = json.loads(text)
         schema, version = header["schema"], header["version"]
@@ -312,7 +314,7 @@ def _assemble(cls: type[Rollouts], arrays: dict[str, Any], by_token: list[str] |
         further[kept] = {name.removeprefix(f"{kept}."): column for name, column in arrays.items() if name.startswith(f"{kept}.")}
     extra = further["extra"]
     columns = {name: arrays[name] for name in (*BY_TURN, *BY_TOKEN, "group_labels", "trajectory_labels") if name in arrays}
-    if by_token is None:  # written before levels were declared: what is not one entry per turn, and what only a learner adds, is per token
+    if by_token is None:  # written before levels were declared: columns not per turn, and those that only a learner adds, are per token
         by_token = [name for name, column in extra.items() if name in LEARNERS or len(column) != len(columns["t"])]
     if not further["token_extra"]:  # older files hold columns of turns and of tokens together
         further["token_extra"] = {name: extra.pop(name) for name in by_token if name in extra}

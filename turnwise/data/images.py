@@ -1,7 +1,7 @@
-"""Pictures: what an environment shows, on its way to the prompt, the engine, the learner and the disk.
+"""Images of an environment, for the prompt, the engine, the learner and the disk.
 
-A picture is known by a hash of its content, so that the same one, seen by every attempt of a group, is prepared once and kept once. In the
-text of a message a picture is a mark that names its hash; whoever writes the tokens puts the model's own image tokens in its place.
+A picture is identified by a hash of its content, so that an image seen by every attempt of a group is processed and stored once. In the
+text of a message, a picture is a mark that names its hash; the code that writes the tokens replaces it with the model's image tokens.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_atomically
 from turnwise.util.unpack import open_archive
 
-OPEN, CLOSE = "\ufdd0", "\ufdd1"  # never part of a text: Unicode keeps them free for marks inside a program
+OPEN, CLOSE = "\ufdd0", "\ufdd1"  # never part of a text: Unicode reserves them for internal use
 MARK = re.compile(f"{OPEN}([0-9a-f]{{32}}){CLOSE}")
 
 
@@ -39,12 +39,12 @@ class Picture:
 
     @property
     def mark(self) -> str:
-        """What stands for this picture in a text."""
+        """The mark of this picture in a text."""
         return f"{OPEN}{self.name}{CLOSE}"
 
 
 def picture(image: Any) -> Picture:
-    """A picture of whatever an environment gave: an array or PIL image, RGB, RGBA (alpha is dropped) or grey, 8 bits a colour."""
+    """A picture from an environment's image: an array or PIL image, RGB, RGBA (alpha is dropped) or grey, 8 bits per channel."""
     if isinstance(image, Picture):
         return image
     pixels = np.array(image)  # a copy: environments may draw into the same array again
@@ -57,17 +57,17 @@ def picture(image: Any) -> Picture:
 
 
 def check_pixels(pixels: NDArray[Any]) -> None:
-    """An error where an array is no image of 8 bits a colour: grey, RGB or RGBA."""
+    """Raise an error if an array is not a grey, RGB or RGBA image with 8 bits per channel."""
     grey = pixels.ndim == 2
     if not (grey or (pixels.ndim == 3 and pixels.shape[2] in (3, 4))) or pixels.dtype != np.uint8 or 0 in pixels.shape:
         raise TurnwiseError(
-            f"an observation's image is an array of uint8, height × width × 3 (RGB), not {pixels.dtype} of shape {pixels.shape}. "
+            f"an observation's image must be a uint8 array, height × width × 3 (RGB), not {pixels.dtype} of shape {pixels.shape}. "
             "Convert it in the environment, for example (image * 255).astype(np.uint8)"
         )
 
 
 def content_hash(images: Iterable[Any], text: str = "") -> bytes:
-    """16 bytes that are equal where the images (and the text) are, on every machine."""
+    """16 bytes that are equal if the images (and the text) are, on every machine."""
     digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16)
     for image in images:
         array = np.ascontiguousarray(image)
@@ -77,12 +77,12 @@ def content_hash(images: Iterable[Any], text: str = "") -> bytes:
 
 
 def split(text: str) -> list[str]:
-    """A text cut at its marks: texts at even places, names of pictures at odd ones."""
+    """A text split at its marks: texts at even positions, names of pictures at odd ones."""
     return MARK.split(text)
 
 
 def without_marks(text: str, instead: str = "") -> str:
-    """The text with something else in the place of each picture."""
+    """The text with each picture replaced."""
     return MARK.sub(instead, text)
 
 
@@ -102,5 +102,5 @@ def load_pictures(path: Path) -> Mapping[str, NDArray[np.uint8]]:
 
 
 def starts_with(longer: Sequence[Picture], shorter: Sequence[Picture]) -> bool:
-    """Whether one list of pictures goes on where the other ends."""
+    """Whether one list of pictures continues the other."""
     return len(longer) >= len(shorter) and all(a == b for a, b in zip(longer, shorter, strict=False))

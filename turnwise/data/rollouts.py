@@ -1,9 +1,9 @@
 """Turns, trajectories, and rollouts: a batch of groups as columns.
 
-`Rollouts` holds one entry a turn in each column. Rows are identified by their columns (`group`, `trajectory`, `t`), never by their
-order: `in_order()` gives the same rows sorted by group, trajectory and t, which is what credit functions see, so that a permutation
+`Rollouts` holds one entry per turn in each column. Rows are identified by their columns (`group`, `trajectory`, `t`), never by their
+order: `in_order()` returns the same rows sorted by group, trajectory and t. Credit functions see this order, so that a permutation
 of the input permutes the output and changes nothing else. Columns are numpy arrays; ids and anchors become dense integers, and their
-labels, hashes and texts are kept beside them. Per-token columns are flat: the tokens of row i lie at `token_offsets[i]:token_offsets[i+1]`.
+labels, hashes and texts are kept with them. Per-token columns are flat: the tokens of row i are at `token_offsets[i]:token_offsets[i+1]`.
 """
 
 from __future__ import annotations
@@ -80,8 +80,9 @@ class Turn:
 @dataclass(slots=True)
 class Trajectory:
     """The turns of one attempt at one task. `id` is unique in the batch; `final_anchor` names the state after the last turn;
-    `goal` is what was to be done, in words, where the task or its first observation states it. A branch starts in the middle of another
-    attempt: `parent` is the id of that one, and `branch_t` is the branch's first turn of its own; the turns before it are shared."""
+    `goal` is the goal as text, if the task or its first observation states it. A branch starts in the middle of another
+    attempt: `parent` is the id of that one, and `branch_t` is the first turn that the branch does not share; the turns before it are
+    shared."""
 
     group: int | str
     id: int | str
@@ -104,7 +105,7 @@ class Trajectory:
 
 @dataclass(frozen=True, eq=False)
 class Rollouts:
-    """A batch of groups as columns, one entry a turn. Make it with `from_columns` or `from_trajectories`; both check everything."""
+    """A batch of groups as columns, one entry per turn. Create it with `from_columns` or `from_trajectories`; both check everything."""
 
     group: Ints
     trajectory: Ints
@@ -145,12 +146,12 @@ class Rollouts:
         extra: Mapping[str, Any] | None = None,
         token_extra: Mapping[str, Any] | None = None,
     ) -> Rollouts:
-        """Rollouts from sequences of equal length, one entry a turn.
+        """Rollouts from sequences of equal length, one entry per turn.
 
-        group, trajectory: ids (integers or text); a trajectory lies in one group. t: the turn's number in its trajectory, from 0.
+        group, trajectory: ids (integers or text); a trajectory belongs to one group. t: the turn's index in its trajectory, from 0.
         reward: of this turn. anchor: the state the turn started from (text, bytes, integer or image). valid: whether the response could
-        be parsed (default: all). next_anchor: the state the turn led to, None where unknown. success: of the trajectory, on each of its
-        turns. value: a critic's value of the state. tokens: response tokens of the turn; token_value, token_logprob: flat, one entry a
+        be parsed (default: all). next_anchor: the state the turn led to, None if unknown. success: of the trajectory, on each of its
+        turns. value: a critic's value of the state. tokens: response tokens of the turn; token_value, token_logprob: flat, one entry per
         token, in row order. extra: further columns by name, one entry per turn. token_extra: the same, one entry per token.
         """
         return columns.read_columns(cls, locals())
@@ -194,7 +195,7 @@ class Rollouts:
 
     @cached_property
     def positions(self) -> Ints:
-        """For each row its place when rows are sorted by group, trajectory and t."""
+        """The position of each row when rows are sorted by group, trajectory and t."""
         lengths = np.bincount(self.trajectory)
         group_of = np.empty(len(lengths), np.int64)
         group_of[self.trajectory] = self.group
@@ -209,7 +210,7 @@ class Rollouts:
         return bool((self.positions == np.arange(len(self))).all())
 
     def in_order(self) -> Rollouts:
-        """The same rows sorted by group, trajectory and t. What a credit function sees."""
+        """The same rows sorted by group, trajectory and t, as a credit function sees them."""
         return self if self.is_in_order else self._sorted
 
     @cached_property
@@ -222,7 +223,7 @@ class Rollouts:
         """The same turns with row i taken from row `order[i]`; per-token columns move with their rows."""
         order = np.asarray(order, np.int64)
         if not np.array_equal(np.sort(order), np.arange(len(self))):
-            raise TurnwiseError(f"'order' must hold each row number from 0 to {len(self) - 1} once")
+            raise TurnwiseError(f"'order' must contain each row number from 0 to {len(self) - 1} once")
         return self._reordered(order)
 
     def _reordered(self, order: Ints) -> Rollouts:
@@ -317,7 +318,7 @@ class Rollouts:
         return by_turn if level == "turn" else np.repeat(by_turn, np.diff(self.token_offsets), axis=0)
 
     def need(self, column: str, why: str) -> NDArray[Any]:
-        """The named column; an error that says who needs it where it is absent."""
+        """The named column; if it is missing, an error that says what needs it."""
         further = {**self.group_extra, **self.trajectory_extra, **self.extra, **self.token_extra}
         plain = further[column] if column in further else getattr(self, column, None)
         found = self._find(column) if "." in column else plain
@@ -354,7 +355,7 @@ DERIVED: dict[str, Callable[[Rollouts], NDArray[Any]]] = {
 
 
 def alike(values: Any) -> bool:
-    """Whether all numbers are equal but for rounding: 0.1 + 0.1 + 0.1 is 0.3. What credit calls a constant group."""
+    """Whether all numbers are equal up to rounding (0.1 + 0.1 + 0.1 is 0.3): a constant group, in terms of credit."""
     numbers = np.asarray(values, np.float64)
     if not len(numbers):
         return True
@@ -362,7 +363,7 @@ def alike(values: Any) -> bool:
 
 
 def ragged(offsets: Ints, order: Ints) -> Ints:
-    """The flat indices of the pieces `offsets[i]:offsets[i+1]` for i in `order`, one after another."""
+    """The flat indices of the slices `offsets[i]:offsets[i+1]` for i in `order`, concatenated."""
     lengths = (offsets[1:] - offsets[:-1])[order]
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0

@@ -20,13 +20,13 @@ TASK_LINE = "your task is"
 
 
 def task_line(text: str) -> str | None:
-    """The line of a first observation that says what is to be done; none where no line does."""
+    """The line of a first observation that states the goal; none if there is no such line."""
     return next((line.strip() for line in text.splitlines() if line.strip().lower().startswith(TASK_LINE)), None)
 
 
 @dataclass(frozen=True)
 class Task:
-    """One problem instance: `id` is unique in its environment, `data` is whatever the environment needs to start it (JSON values)."""
+    """One problem instance: `id` is unique in its environment, and `data` is what the environment needs to start it (JSON values)."""
 
     id: str
     split: str = "train"
@@ -34,7 +34,7 @@ class Task:
 
     @cached_property
     def hash(self) -> str:
-        """32 hex digits over id and data (not the split: the same problem in two splits has one hash, so that leaks are seen)."""
+        """32 hex digits over id and data (not the split: the same problem in two splits has one hash, so that leaks are detected)."""
         try:
             text = json.dumps([self.id, dict(self.data)], sort_keys=True, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -46,7 +46,7 @@ class Task:
 
 
 class TaskSet(Sequence[Task]):
-    """An ordered list of tasks. Made from a list, or lazily from a count and a function of the index (`TaskSet.lazy`)."""
+    """An ordered list of tasks, created from a list, or lazily from a count and a function of the index (`TaskSet.lazy`)."""
 
     def __init__(self, tasks: Iterable[Task], name: str = ""):
         self.name = name
@@ -60,7 +60,7 @@ class TaskSet(Sequence[Task]):
 
     @classmethod
     def lazy(cls, size: int, make: Callable[[int], Task], name: str = "") -> TaskSet:
-        """A set of `size` tasks, the i-th made by `make(i)` when it is first asked for. `make` must be a pure function of i."""
+        """A set of `size` tasks; `make(i)` creates task i on first use. `make` must be a pure function of i."""
         if size < 0:
             raise TurnwiseError(f"task set {name!r}: the size must not be negative, got {size}")
         new = cls((), name)
@@ -104,7 +104,7 @@ class TaskSet(Sequence[Task]):
         places = self._places
         if not 0 < n <= len(places):
             known = f"{self._size} tasks" + ("" if len(places) == self._size else f", {len(places)} of them different")
-            raise TurnwiseError(f"task set {self.name!r} has {known}: a panel takes 1 to {len(places)} of them, not {n}")
+            raise TurnwiseError(f"task set {self.name!r} has {known}: a panel can have 1 to {len(places)} of them, not {n}")
         if n == self._size:
             return self
 
@@ -114,12 +114,12 @@ class TaskSet(Sequence[Task]):
         return self._subset(sorted(places[task] for task in sorted(places, key=rank)[:n]))
 
     def distinct(self) -> TaskSet:
-        """Every task once, where it comes first. A set whose tasks are made by number may make the same one twice."""
+        """Every task once, at its first occurrence. A set of generated tasks may contain the same task twice."""
         return self if len(self._places) == self._size else self._subset(list(self._places.values()))
 
     @cached_property
     def _places(self) -> dict[str, int]:
-        """Where each task, by its id, comes first."""
+        """The first position of each task, by its id."""
         places: dict[str, int] = {}
         for index, task in enumerate(self):
             places.setdefault(task.id, index)

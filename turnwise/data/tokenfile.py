@@ -1,9 +1,9 @@
-"""The exact tokens of an iteration in one small file, so that an update can be run again as it was.
+"""The exact tokens of an iteration in one small file, so that an update can be repeated exactly.
 
 Prompts repeat themselves: a growing dialogue starts with all of the last prompt and response, and a window starts and ends as the one
-before it. So a prompt is kept as what it shares with the text before it in its trajectory (length of the common start with that prompt and
-its response, length of the common end with that prompt) and the tokens in between; the first prompt of a trajectory is compared with the
-first prompt of the trajectory before it, which is mostly the same task. One pass over the tokens, no pickles, ids bit by bit.
+before it. A prompt is therefore stored as what it shares with the previous text of its trajectory (length of the common prefix with that
+prompt and its response, length of the common suffix with that prompt) and the tokens in between. The first prompt of a trajectory is
+compared with the first prompt of the previous trajectory, which is usually the same task. One pass over the tokens, no pickles, exact ids.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from turnwise.util.prefix import common_length
 from turnwise.util.unpack import open_archive
 
 SCHEMA, VERSION = "turnwise.tokens", 1
-AT_LEAST, TIMES = 2**26, 500  # how many tokens a file may stand for: at least, and for each of its bytes
+AT_LEAST, TIMES = 2**26, 500  # the number of tokens that a file may contain: at least, and per byte
 Ids = NDArray[np.int64]
 Pair = tuple[Ids, Ids]
 NOTHING: Ids = np.zeros(0, np.int64)
 
 
 def write_tokens(path: Path, trajectories: Sequence[Trajectory]) -> Path:
-    """Write the prompts and responses of all turns, in the trajectories' order."""
+    """Write the prompts and responses of all turns, in the order of the trajectories."""
     table: list[tuple[int, int, int, int, int]] = []
     middles: list[int] = []
     responses: list[int] = []
@@ -76,7 +76,7 @@ def read_tokens(path: Path) -> list[Pair]:
     found, room = [], max(AT_LEAST, TIMES * path.stat().st_size)
     for prompt, response in _restore(arrays):
         room -= len(prompt) + len(response)
-        if room < 0:  # a prompt may repeat the one before it twice, and so on
+        if room < 0:  # a prompt may repeat the previous one twice, and so on
             raise TurnwiseError(f"{path}: damaged: its prompts are far longer than the file could hold")
         found.append((prompt, response))
     return found
@@ -103,5 +103,5 @@ def _listed(ids: Sequence[int]) -> list[int]:
 
 
 def _narrow(values: Ids) -> NDArray[Any]:
-    """The same whole numbers in as few bytes as they need."""
+    """The same integers in as few bytes as possible."""
     return values.astype(np.min_scalar_type(int(values.max()))) if len(values) else values.astype(np.uint8)

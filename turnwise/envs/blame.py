@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.printable import plain
+from turnwise.util.printable import printable
 
 PACKAGE = Path(__file__).resolve().parent.parent
 GUARDS = tuple(
@@ -37,7 +37,7 @@ class EnvironmentFault(TurnwiseError):
 
 def one_line(error: BaseException) -> str:
     """An exception in one line that a terminal may show: its kind and its words; of our own errors the words alone."""
-    words = plain(" ".join(str(error).split()))
+    words = printable(" ".join(str(error).split()))
     return (words if isinstance(error, TurnwiseError) else f"{type(error).__name__}: {words}")[:MESSAGE_LIMIT]
 
 
@@ -63,7 +63,7 @@ def place_of(method: Callable[..., Any]) -> str:
 def _shown(filename: str, line: int | None, name: str, source: str | None) -> str:
     path = Path(filename)
     short = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return plain(f'  File "{short}", line {line}, in {name}' + (f"\n    {source}" if source else ""))
+    return printable(f'  File "{short}", line {line}, in {name}' + (f"\n    {source}" if source else ""))
 
 
 @cache

@@ -15,7 +15,7 @@ from turnwise.data.tasks import Task
 from turnwise.envs.pool import Reset, Restore, Result
 from turnwise.envs.scripts import Play
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.terminal import plain
+from turnwise.util.printable import printable
 
 SHOWN = 40  # characters of a text anchor in a message
 
@@ -56,7 +56,7 @@ def short(anchor: Any) -> str:
     mark = digest(anchor).hex()[:8]
     if not isinstance(anchor, str):
         return mark
-    words = plain(" ".join(anchor[: 4 * SHOWN].split()))
+    words = printable(" ".join(anchor[: 4 * SHOWN].split()))
     return f"{mark} ({words[:SHOWN]!r}{'…' if len(words) > SHOWN or len(anchor) > 4 * SHOWN else ''})"
 
 

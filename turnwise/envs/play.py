@@ -19,7 +19,7 @@ from turnwise.envs.base import Env, Observation, Transition
 from turnwise.envs.blame import EnvironmentFault, one_line, own_lines
 from turnwise.envs.registry import NUMBERED_SPLITS, close, make, split_sizes, tasks, turn_limit
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.printable import plain
+from turnwise.util.printable import printable
 
 HELP = "quit: leave   hint: what the expert would do   actions: what is possible here   (:quit, :hint, :actions always mean these)"
 EXPERT_LIMIT = 1000
@@ -219,7 +219,7 @@ def _speaker(out: TextIO) -> Callable[[str], None]:
     encoding = getattr(out, "encoding", None) or "utf-8"
 
     def say(text: str) -> None:
-        out.write(plain(text).encode(encoding, "replace").decode(encoding) + "\n")
+        out.write(printable(text).encode(encoding, "replace").decode(encoding) + "\n")
         out.flush()
 
     return say
@@ -261,7 +261,7 @@ def _ask() -> str | None:
 
 def completions(line: str, known: Iterable[str]) -> list[str]:
     """The known actions that begin with what was typed, whatever its case."""
-    return sorted({action for action in known if plain(action).lower().startswith(line.lower())})
+    return sorted({action for action in known if printable(action).lower().startswith(line.lower())})
 
 
 def _complete_with(known: Callable[[], Iterable[str]]) -> None:
@@ -274,7 +274,7 @@ def _complete_with(known: Callable[[], Iterable[str]]) -> None:
         if state == 0:
             complete.found = completions(text, known())  # type: ignore[attr-defined]
         found: list[str] = complete.found  # type: ignore[attr-defined]
-        return plain(found[state]) if state < len(found) else None
+        return printable(found[state]) if state < len(found) else None
 
     readline.set_completer(complete)
     readline.set_completer_delims("")  # an action has spaces: complete the whole line

@@ -29,7 +29,7 @@ from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
 OWN = "as trained"
-SECTIONS = ("credit", "objective", "learner")
+SECTIONS = ("credit", "objective", "schedule", "learner")
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,7 @@ def free_name(folder: Path, iteration: int) -> str:
     return f"{iteration:06d}.rescored-{number}"
 
 
-def words(found: dict[str, Any]) -> list[str]:
+def rescored_lines(found: dict[str, Any]) -> list[str]:
     """What a rescoring found, for people."""
     lines = [f"Evaluation of iteration {found['iteration']}: {found['attempts']} attempts, rewarded by {found['reward_from']}."]
     if found["matching"]:

@@ -25,7 +25,7 @@ from turnwise.config.recipes import read_recipe
 from turnwise.config.schema import Config
 from turnwise.config.trust import remember
 from turnwise.config.writing import content_hash, to_toml, toml_value
-from turnwise.evaluation.grid import points, read_grid
+from turnwise.evaluation.sweep_values import points, read_axes
 from turnwise.runs.folder import CONFIG, METRICS, SUMMARY
 from turnwise.setup.early import check_trainable
 from turnwise.util.errors import TurnwiseError
@@ -103,15 +103,15 @@ class Watcher:
 
 def plan(recipe: str | Path | None, given: Sequence[str], out: str | Path | None = None) -> tuple[Path, list[Job]]:
     """The sweep's folder and its runs. All recipes are checked, and all folders looked at, before anything starts."""
-    grid = read_grid(given)
+    axes = read_axes(given)
     for key in ("name", "out"):
-        if len(grid.get(key, [])) > 1:
+        if len(axes.get(key, [])) > 1:
             raise TurnwiseError(f"{key} names where runs lie and cannot vary in a sweep; the sweep names the runs itself")
     jobs: list[Job] = []
     folder: Path | None = None
     own_name = read_recipe(Path(recipe)).get("name") if recipe is not None else None
     own = {"name": own_name or Config.model_fields["name"].default}  # it stays: the suffix says what varies
-    for point in points(grid):
+    for point in points(axes):
         config = Config.load(recipe, own | dict(point.changes)).trusted()
         check_trainable(config, runs=False)  # each run does so again, and makes what it names
         folder = folder or Path(out if out is not None else Path(config.out) / f"{config.name}-sweep")

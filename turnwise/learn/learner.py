@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from turnwise.agent.vision import Vision
 from turnwise.data.batch import Batch
 from turnwise.learn.anchoring import engine_logprobs, placed
+from turnwise.learn.decide import Decisions
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.logprobs import token_logprobs
 from turnwise.learn.memory import Memory
@@ -57,7 +58,7 @@ class Scores:
 
 class Learner:
     """Weights, optimiser, reference and critic of one policy. `model` is a causal LM of transformers, plain or wrapped by peft; with
-    `vision`, its processor, a vision-language model."""
+    `vision`, its processor, a vision-language model. `decisions` are those that it takes together with other processes."""
 
     def __init__(
         self,
@@ -66,7 +67,9 @@ class Learner:
         device: str | torch.device | None = None,
         reference: nn.Module | None = None,
         vision: Vision | None = None,
+        decisions: Decisions | None = None,
     ):
+        self.decisions = decisions or Decisions()
         self.settings = settings or LearnerSettings()
         self.device = torch.device(device) if device is not None else next(model.parameters()).device
         self.model = model.to(self.device).eval()
@@ -100,29 +103,38 @@ class Learner:
         """How much is free now: it says what a backward pass keeps and, where the settings leave that open, how large a batch is."""
         self.memory.look(self.optimiser)
         if self._automatic:
-            self.settings = replace(self.settings, tokens_per_batch=self.memory.tokens())
+            self.settings = replace(self.settings, tokens_per_batch=self.decisions.tokens(self.memory.tokens()))
 
     def within_memory(self, work: Callable[[], T]) -> T:
         """Do the work; where it finds no memory, once more with half the tokens at a time, and so from then on."""
         tokens = self.settings.tokens_per_batch
-        try:
-            return work()
-        except torch.OutOfMemoryError:
-            self.weights.zero_grad()
+        done, failed = self._tried(work)
+        if not failed:
+            return done[0]
         half = max(1, tokens // 2)
         self.settings, self._automatic = replace(self.settings, tokens_per_batch=half), False
         self.memory.room *= 0.75
         warnings.warn(f"out of memory with {tokens} tokens at once: going on with {half} (learner.tokens_per_batch)", stacklevel=2)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        try:
-            return work()
-        except torch.OutOfMemoryError as error:
-            self.weights.zero_grad()
+        done, failed = self._tried(work)
+        if failed:
             raise TurnwiseError(
-                f"out of memory with {half} tokens at once as well ({error}). Set learner.tokens_per_batch lower or "
+                f"out of memory with {half} tokens at once as well ({failed}). Set learner.tokens_per_batch lower or "
                 "learner.gradient_checkpointing = true, give the engine less (engine.options.cache_memory), or use adapters"
-            ) from error
+            )
+        return done[0]
+
+    def _tried(self, work: Callable[[], T]) -> tuple[list[T], str]:
+        """The result of the work, or why it has to be done again: memory ran out here, or in another process of this learner."""
+        try:
+            done, failed = [work()], ""
+        except torch.OutOfMemoryError as error:
+            done, failed = [], str(error) or "no memory left"
+        if not self.decisions.retry(bool(failed)):
+            return done, ""
+        self.weights.zero_grad()
+        return [], failed or "in another process"
 
     def _make_critic(self) -> Critic | None:
         if self.settings.value is None:
@@ -134,7 +146,7 @@ class Learner:
     def _make_optimiser(self) -> Optimiser:
         value = self.settings.value
         own = {name: value.lr for name in self.weights.masters if name.startswith("critic.")} if value is not None else {}
-        return Optimiser(self.weights, self.settings.optimiser, own)
+        return Optimiser(self.weights, self.settings.optimiser, own, self.decisions)
 
     # -- scoring ------------------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnwise.config.schema import Config
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.hub import place
+from turnwise.util.hub import find_model
 from turnwise.util.threads import threads_for
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def tokenizer_of(path: str | Path) -> Any:
     """The tokenizer in a model's folder."""
     from transformers import AutoTokenizer
 
-    where = place(path)
+    where = find_model(path)
     try:
         return AutoTokenizer.from_pretrained(where, trust_remote_code=False)
     except Exception as error:
@@ -132,7 +132,7 @@ def load_folder(path: str | Path) -> tuple[Any, Any]:
     try:
         kind = AutoModelForImageTextToText if sees(path) else AutoModelForCausalLM
         with no_progress_bar():
-            model = kind.from_pretrained(place(path), dtype=torch.float32, use_safetensors=True, trust_remote_code=False)
+            model = kind.from_pretrained(find_model(path), dtype=torch.float32, use_safetensors=True, trust_remote_code=False)
     except Exception as error:
         raise TurnwiseError(f"model {path} cannot be loaded: {_line(error)}") from error
     return model.eval(), tokenizer
@@ -142,7 +142,7 @@ def sees(path: str | Path) -> bool:
     """Whether the model in a folder is one that takes images besides text."""
     from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, AutoConfig
 
-    config = AutoConfig.from_pretrained(place(path), trust_remote_code=False)
+    config = AutoConfig.from_pretrained(find_model(path), trust_remote_code=False)
     return hasattr(config, "vision_config") and type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 
@@ -155,7 +155,7 @@ def load_vision(path: str | Path | None) -> Vision | None:
     try:
         if path is None or not sees(path):
             return None
-        processor = AutoProcessor.from_pretrained(place(path), trust_remote_code=False)
+        processor = AutoProcessor.from_pretrained(find_model(path), trust_remote_code=False)
     except TurnwiseError:
         raise
     except Exception as error:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from turnwise.learn.decide import Decisions
 from turnwise.learn.settings import OptimiserSettings
 from turnwise.util.errors import TurnwiseError
 
@@ -83,9 +84,11 @@ class Step:
 class Optimiser:
     """AdamW over the masters of `weights`, with warm-up, schedule and clipping."""
 
-    def __init__(self, weights: Weights, settings: OptimiserSettings, own_lr: Mapping[str, float] | None = None):
+    def __init__(
+        self, weights: Weights, settings: OptimiserSettings, own_lr: Mapping[str, float] | None = None, decisions: Decisions | None = None
+    ):
         """`own_lr` gives some weights, by name, a learning rate of their own; the schedule applies to it as well."""
-        self.weights, self.settings = weights, settings
+        self.weights, self.settings, self._decisions = weights, settings, decisions or Decisions()
         self.look: Callable[[Weights], None] = lambda weights: None  # shown the gradients before every step, not clipped yet
         self.steps_taken = 0
         self.bad_in_a_row = 0
@@ -117,7 +120,7 @@ class Optimiser:
         size = float(norm)
         factor = self.settings.factor(self.steps_taken, progress)
         lr = self.settings.lr * factor
-        if not (size < float("inf") and abs(loss) < float("inf")):
+        if self._decisions.skip(loss, size):
             self.weights.zero_grad()
             self._count_bad(loss, size)
             return Step(False, size, lr)

@@ -112,7 +112,7 @@ class Update:
                 self.packed = self.packed.with_columns(old_logprob=packed.columns["old_logprob"])
         part, values = self._weighted(packed, chosen)
         metrics = _numbers(combine(learner.within_memory(lambda: self._gradient(part, values))))
-        if settings.kl_stop is not None and metrics["kl_old_k3"] > settings.kl_stop:
+        if learner.decisions.stop(metrics["kl_old_k3"], settings.kl_stop, int(part.columns["kept"].sum())):
             learner.weights.zero_grad()
             self.log.stopped(metrics)
             return None

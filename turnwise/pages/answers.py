@@ -29,12 +29,12 @@ from turnwise.data.images import without_marks
 from turnwise.pages.batch import PARTS, Batch, texts_of
 from turnwise.pages.names import readable
 from turnwise.pages.png import png
+from turnwise.pages.reasons import why
 from turnwise.pages.recipe import recipe_of
 from turnwise.pages.settings import chosen, settings_of
 from turnwise.pages.shelf import Shelf, read_recipe
 from turnwise.pages.tail import news
-from turnwise.pages.words import why
-from turnwise.runs.folder import METRICS, Run, plain
+from turnwise.runs.folder import METRICS, Run, json_value
 from turnwise.util.errors import TurnwiseError
 
 KEPT_BATCHES = 6
@@ -298,4 +298,4 @@ def as_json(answer: Any) -> str:
     try:
         return json.dumps(answer, separators=(",", ":"), allow_nan=False, default=str)
     except ValueError:  # an environment told of a number that JSON does not have
-        return json.dumps(plain(answer), separators=(",", ":"), allow_nan=False)
+        return json.dumps(json_value(answer), separators=(",", ":"), allow_nan=False)

@@ -10,7 +10,7 @@ from typing import Any
 from turnwise.pages.recipe import shown
 from turnwise.pages.shelf import read_recipe
 from turnwise.report.groups import ABSENT, gathered
-from turnwise.runs.folder import plain
+from turnwise.runs.folder import json_value
 from turnwise.runs.records import Record, flatten
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.secret import redacted
@@ -50,5 +50,5 @@ def chosen(text: str) -> list[str]:
 def _record(name: str, folder: Path) -> Record:
     recipe = redacted(read_recipe(folder))
     seed = recipe.get("seed", 0)
-    config = flatten(plain(recipe)) if recipe else {"run": name}  # a recipe that cannot be read is alike to none
+    config = flatten(json_value(recipe)) if recipe else {"run": name}  # a recipe that cannot be read is alike to none
     return Record(name, folder, config, seed if isinstance(seed, int) else 0, 0.0)

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from turnwise.runs.reporter import Reporter
 from turnwise.util.console import Console
-from turnwise.util.printable import plain
+from turnwise.util.printable import printable
 
 BARS = " ▁▂▃▄▅▆▇█"
 
@@ -40,7 +40,7 @@ def duration(seconds: float) -> str:
     return f"{int(seconds // 3600)}:{int(seconds % 3600 // 60):02d} h"
 
 
-class Plain(Reporter):
+class LineReporter(Reporter):
     """One line an iteration."""
 
     def __init__(self, console: Console | None = None):
@@ -80,10 +80,10 @@ class Plain(Reporter):
         self._say(text)
 
     def _say(self, text: str) -> None:
-        self.console.print(Text(plain(text)), soft_wrap=True)
+        self.console.print(Text(printable(text)), soft_wrap=True)
 
 
-class Panelled(Plain):
+class Panelled(LineReporter):
     """A live panel: iteration, phase, success with a small curve, tokens/s, time left. Notes stay above it."""
 
     def __init__(self, console: Console | None = None):
@@ -183,7 +183,7 @@ class Notebook(Panelled):
             self._refresh(now=True)
 
     def _say(self, text: str) -> None:
-        self._show(_Words(plain(text)))
+        self._show(_Words(printable(text)))
 
     def _refresh(self, now: bool = False) -> None:
         if not now and time.monotonic() - self._shown_at < self._every:
@@ -211,7 +211,7 @@ class _Words:
 def reporter(console: Console | None = None) -> Reporter:
     """The live panel in a terminal, plain lines elsewhere."""
     console = console or Console()
-    return Panelled(console) if console.is_terminal else Plain(console)
+    return Panelled(console) if console.is_terminal else LineReporter(console)
 
 
 def default_reporter() -> Reporter:

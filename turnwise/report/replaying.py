@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from turnwise.util.console import Console
-from turnwise.util.printable import plain
+from turnwise.util.printable import printable
 
 SHOWN = ("loss", "grad_norm", "kl_old_k3", "kl_ref_k3", "entropy", "steps", "kl_after", "weights_moved")
 
@@ -50,9 +50,9 @@ def _turns(pair: Mapping[str, Any]) -> Table:
         table.add_column(Text(name))
     for row in pair["differ_most"]:
         cells = (
-            plain(row["task"]),
+            printable(row["task"]),
             str(row["turn"]),
-            " ".join(plain(row["action"]).split()),
+            " ".join(printable(row["action"]).split()),
             "yes" if row["success"] else "no",
             f"{row['one']:+.3f}",
             f"{row['other']:+.3f}",

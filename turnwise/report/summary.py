@@ -9,7 +9,7 @@ from turnwise.config.schema import Config
 from turnwise.report.progress import duration
 from turnwise.runs.folder import Run
 from turnwise.setup.state import State
-from turnwise.util.printable import plain
+from turnwise.util.printable import printable
 
 
 def summarise_run(metrics: Sequence[Mapping[str, Any]], state: State, config: Config, run: Run) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def in_words(trajectory: Mapping[str, Any], width: int = 200) -> list[str]:
     word = "solved" if trajectory["success"] else f"not solved ({trajectory['stop']})"
     lines = [f"{trajectory['task']}: {word} in {len(trajectory['turns'])} turns"]
     for turn in trajectory["turns"]:
-        seen, did = (" ".join(plain(str(turn[part])).split()) for part in ("observation", "action"))
+        seen, did = (" ".join(printable(str(turn[part])).split()) for part in ("observation", "action"))
         lines.append(f"    {seen[:width]}{'…' if len(seen) > width else ''}")
         lines.append(f"  > {did}" + ("" if turn["valid"] else "   (could not be parsed)"))
     return lines

@@ -15,7 +15,7 @@ import numpy as np
 from turnwise.retrieval.base import Hit
 from turnwise.retrieval.cache import build_once, cache_folder, key_of
 from turnwise.retrieval.corpus import Corpus
-from turnwise.retrieval.words import query_words, words_of
+from turnwise.retrieval.tokenise import query_words, words_of
 from turnwise.util.errors import MissingExtra, TurnwiseError
 
 FORM = "1"  # of the index on disk: changes with `words_of`

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from turnwise.data.rollouts import Stop, Trajectory, Turn
-from turnwise.runs.folder import Run, plain
+from turnwise.runs.folder import Run, json_value
 from turnwise.util.errors import MissingExtra, TurnwiseError
 from turnwise.util.files import write_atomically, write_text_atomically
 from turnwise.util.unpack import check_parquet
@@ -63,7 +63,7 @@ def _turn_row(t: int, turn: Turn, after: Any, tokens: bool) -> Row:
         "response": turn.response,
         "reward": float(turn.reward),
         "valid": bool(turn.valid),
-        "info": plain(turn.info),
+        "info": json_value(turn.info),
         "images": [image.name for image in turn.images],
     }
     for name, anchor in (("anchor", turn.anchor), ("next_anchor", after)):

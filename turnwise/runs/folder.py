@@ -335,7 +335,7 @@ def as_json(trajectory: Trajectory) -> dict[str, Any]:
                 "reward": turn.reward,
                 "valid": turn.valid,
                 "tokens": len(turn.response_ids),
-                "info": plain(turn.info),
+                "info": json_value(turn.info),
             }
             | ({"images": [image.name for image in turn.images]} if turn.images else {})
             for turn in trajectory.turns
@@ -343,7 +343,7 @@ def as_json(trajectory: Trajectory) -> dict[str, Any]:
     }
 
 
-def plain(value: Any, inside: tuple[int, ...] = ()) -> Any:
+def json_value(value: Any, inside: tuple[int, ...] = ()) -> Any:
     """What an environment put into `info`, as far as JSON can hold it: nothing that it puts there may end the run."""
     try:
         if isinstance(value, (Mapping, list, tuple)):
@@ -351,9 +351,9 @@ def plain(value: Any, inside: tuple[int, ...] = ()) -> Any:
                 return "…"  # it holds itself
             inside = (*inside, id(value))
         if isinstance(value, Mapping):
-            return {str(key): plain(item, inside) for key, item in value.items()}
+            return {str(key): json_value(item, inside) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
-            return [plain(item, inside) for item in value]
+            return [json_value(item, inside) for item in value]
         if isinstance(value, float) and not math.isfinite(value):
             return repr(value)  # JSON has no such numbers, and a browser reads none of a file that claims to
         if isinstance(value, int) and abs(value) >= LARGEST_INFO:

@@ -14,7 +14,7 @@ from turnwise.config.recipes import read_values, shipped_recipe
 from turnwise.config.schema import Config
 from turnwise.credit.registry import CreditFunction
 from turnwise.envs.base import Env
-from turnwise.envs.prompts.rows import read_rows, split_rows
+from turnwise.envs.prompts.prompt_file import read_rows, split_rows
 from turnwise.util.errors import TurnwiseError
 
 FILES = ("env.options.file", "env.options.valid_file")

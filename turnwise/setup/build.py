@@ -89,6 +89,8 @@ def learner_settings(config: Config) -> LearnerSettings:
         LearnerSettings,
         without=Optimiser,
         loss=loss,
+        schedule=config.schedule.name,
+        schedule_options=config.schedule.options,
         aggregation=objective.aggregation,
         constant=objective.constant,
         optimiser=settings_from(own, OptimiserSettings),

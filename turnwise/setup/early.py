@@ -14,7 +14,7 @@ from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.trackers import make_trackers
 from turnwise.setup.unread import look_at
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.hub import place
+from turnwise.util.hub import find_model
 
 
 class Source(NamedTuple):
@@ -53,7 +53,7 @@ def look(config: Config, hub: bool = True) -> Config:
     if not is_reference(config.env.name):
         registry.resolve(config.env.name, config.env.options)
     if hub and config.model.path is not None and config.engine.name != "openai":
-        place(config.model.path)
+        find_model(config.model.path)
     return config
 
 

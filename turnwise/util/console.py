@@ -12,7 +12,7 @@ import rich.console
 from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from turnwise.util.printable import plain
+from turnwise.util.printable import printable
 
 
 class Console(rich.console.Console):
@@ -26,4 +26,4 @@ class Console(rich.console.Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Rich's segments: control segments come from rich itself, and text is sanitised."""
         for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(plain(segment.text), segment.style)
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)

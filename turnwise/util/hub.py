@@ -13,7 +13,7 @@ HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 PATIENCE = 5.0  # timeout in seconds; a reachable hub responds faster
 
 
-def place(path: str | Path) -> str:
+def find_model(path: str | Path) -> str:
     """What transformers should load: the folder itself, the hub name if the hub responds, otherwise the downloaded copy."""
     folder = Path(path).expanduser()
     if folder.exists():

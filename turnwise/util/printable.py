@@ -10,7 +10,7 @@ TERMINAL_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\
 UNSEEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")  # control, invisible and bidirectional characters, lone surrogates, private-use characters
 
 
-def plain(text: str) -> str:
+def printable(text: str) -> str:
     """Text that is safe to print: no terminal sequences, and no control, invisible or bidirectional characters except newline and tab."""
     if text.isascii() and text.isprintable():
         return text

@@ -13,7 +13,7 @@ from shlex import quote
 from types import TracebackType
 from typing import TextIO
 
-from turnwise.util.printable import plain
+from turnwise.util.printable import printable
 
 
 def say(text: str, *, err: bool = False, style: str = "", end: str = "\n") -> None:
@@ -24,7 +24,7 @@ def say(text: str, *, err: bool = False, style: str = "", end: str = "\n") -> No
 
         return Console(stderr=err).print(text, style=style, soft_wrap=True, end=end)
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    stream.write(plain(text).encode(encoding, "replace").decode(encoding) + end)
+    stream.write(printable(text).encode(encoding, "replace").decode(encoding) + end)
     stream.flush()
     return None
 
@@ -66,7 +66,7 @@ class PlainRecord(logging.LogRecord):
     """A sanitised log line."""
 
     def getMessage(self) -> str:
-        return plain(super().getMessage())
+        return printable(super().getMessage())
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -77,6 +77,6 @@ def _warned(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
 ) -> None:
     if file is not None:
-        file.write(plain(warnings.formatwarning(message, category, filename, lineno, line)))
+        file.write(printable(warnings.formatwarning(message, category, filename, lineno, line)))
     else:
         say(f"warning: {message}", err=True)

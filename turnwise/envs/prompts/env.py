@@ -21,7 +21,7 @@ from turnwise.config.kinds import SCORE, Kind
 from turnwise.config.loading import load_reference
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.envs.prompts.rows import as_task, read_rows, split_rows
+from turnwise.envs.prompts.prompt_file import as_task, read_rows, split_rows
 from turnwise.envs.snapshots import pack, read_task, restoring, task_fields, unpack
 from turnwise.util.errors import TurnwiseError
 

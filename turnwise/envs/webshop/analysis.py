@@ -65,7 +65,7 @@ _RUN = r"(?:[A-Za-z]+(?:[.':][A-Za-z]+)*|[0-9]+(?:[.,;'][0-9]+)*)+"
 _ASCII_WORD = re.compile(rf"(_*+{_RUN}(?:_++{_RUN})*_*)|_++")
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """The words of a text, as the tokenizer cuts them."""
     found: list[str] = []
     for piece in (text,) if text.isascii() else text.split():  # no word goes across white space
@@ -86,4 +86,4 @@ def term(word: str) -> str:
 
 def terms(text: str) -> list[str]:
     """The index terms of a text, in order."""
-    return [found for found in map(term, words(text)) if found]
+    return [found for found in map(term, split_words(text)) if found]

@@ -14,8 +14,8 @@ from turnwise.envs.webshop.catalogue import Catalogue
 from turnwise.envs.webshop.expert import Expert, by_rule
 from turnwise.envs.webshop.files import SMALL, Files, choose_files, find_data
 from turnwise.envs.webshop.goals import Goal, GoalBook, Kind
-from turnwise.envs.webshop.pages import Page, Shop, read_page
 from turnwise.envs.webshop.score import Colours, Score, Wish, score
+from turnwise.envs.webshop.shop_pages import Shop, ShopPage, read_page
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 Anchor = Literal["observation", "state"]
@@ -87,7 +87,7 @@ class WebShopEnv:
         self._goal: Goal | None = None
         self._wish: Wish | None = None
         self._over = "step() was called before reset(): call reset(task) first"
-        self.page = Page()
+        self.page = ShopPage()
 
     def tasks(self, split: str = "train") -> TaskSet:
         """`valid`: the 500 goals that are held out; `train`: all others. The order is a fixed shuffle."""
@@ -96,7 +96,7 @@ class WebShopEnv:
     def reset(self, task: Task, seed: int = 0) -> Observation:
         goal = Goal.of(task)
         self._wish = goal.wish(self.catalogue)
-        self._task, self._goal, self.page, self._over = task, goal, Page(), ""
+        self._task, self._goal, self.page, self._over = task, goal, ShopPage(), ""
         return self._observation(self.page, goal)
 
     def step(self, action: str) -> Transition:
@@ -113,7 +113,7 @@ class WebShopEnv:
         reward = result.total if self.reward == "score" else float(result.success)
         return Transition(self._observation(self.page, goal), reward, True, result.success, _info(result))
 
-    def _observation(self, page: Page, goal: Goal) -> Observation:
+    def _observation(self, page: ShopPage, goal: Goal) -> Observation:
         return Observation(
             self.shop.text(page, goal.instruction), (), self.shop.actions(page), page.key if self.anchor == "state" else None
         )
@@ -149,7 +149,7 @@ class WebShopEnv:
 
     def expert(self, task: Task) -> list[str]:
         """The actions of a shopper that knows the goal. The visit being played is left alone."""
-        return Expert(self.shop, Goal.of(task), self.colours).plan(Page())
+        return Expert(self.shop, Goal.of(task), self.colours).plan(ShopPage())
 
     def expert_action(self) -> str:
         """That shopper's next action on the present page."""

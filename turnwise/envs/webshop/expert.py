@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from turnwise.envs.webshop.goals import Goal
-from turnwise.envs.webshop.pages import ASK, BACK, BUY, NEXT, PER_PAGE, PREVIOUS, Page, Shop, plain
 from turnwise.envs.webshop.score import Colours, option_matches
+from turnwise.envs.webshop.shop_pages import ASK, BACK, BUY, NEXT, PER_PAGE, PREVIOUS, Shop, ShopPage, folded
 from turnwise.util.errors import TurnwiseError
 
 LONGEST_PLAN = 50
 
 
-def by_rule(shop: Shop, page: Page, instruction: str) -> str:
+def by_rule(shop: Shop, page: ShopPage, instruction: str) -> str:
     """What a shopper does who does not know the goal's product: the instruction is the query, the first result is the one, the options are
     those values that the instruction names."""
     if page.kind == "search":
@@ -43,7 +43,7 @@ class Expert:
         self.wanted = self._choose_options()
         self._query: str | None = None
 
-    def plan(self, page: Page) -> list[str]:
+    def plan(self, page: ShopPage) -> list[str]:
         """The actions from a page to the purchase."""
         actions: list[str] = []
         while (advice := self.action(page)) is not None:
@@ -53,7 +53,7 @@ class Expert:
                 raise TurnwiseError(f"no way to buy {self.goal.product} was found: the search does not find it")
         return actions
 
-    def action(self, page: Page) -> str | None:
+    def action(self, page: ShopPage) -> str | None:
         """The best action on a page."""
         if page.kind == "done":
             return None
@@ -69,7 +69,7 @@ class Expert:
         missing = next((value for name, value in self.wanted.items() if chosen.get(name) != value), None)
         return f"click[{BUY}]" if missing is None else f"click[{missing}]"
 
-    def _on_results(self, page: Page) -> str:
+    def _on_results(self, page: ShopPage) -> str:
         found = self.shop.catalogue.search(page.query)
         if self.product.id not in found:
             return f"click[{BACK}]"
@@ -92,7 +92,7 @@ class Expert:
         yield self.goal.instruction.replace("[", " ").replace("]", " ")
 
     def _rank(self, words: str) -> int:
-        found = self.shop.catalogue.search(plain(words))
+        found = self.shop.catalogue.search(folded(words))
         return found.index(self.product.id) // PER_PAGE if self.product.id in found else len(found) + PER_PAGE
 
     def _choose_options(self) -> dict[str, str]:
@@ -102,7 +102,7 @@ class Expert:
         chosen: dict[str, str] = {}
         for wanted in self.goal.options:
             for name, values in self.product.options.items():
-                fitting = [value for value in values if plain(value) == plain(wanted)]
+                fitting = [value for value in values if folded(value) == folded(wanted)]
                 fitting += [value for value in values if option_matches(("", wanted), (value,), self.colours)]
                 if fitting and name not in chosen:
                     chosen[name] = fitting[0]

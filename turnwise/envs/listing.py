@@ -10,7 +10,7 @@ from rich.text import Text
 from turnwise.envs.agents import AGENTS
 from turnwise.envs.findings import Report
 from turnwise.util.console import Console
-from turnwise.util.printable import plain
+from turnwise.util.printable import printable
 
 
 def print_environments(rows: list[dict[str, Any]], console: Console) -> None:
@@ -20,7 +20,7 @@ def print_environments(rows: list[dict[str, Any]], console: Console) -> None:
     if remedies:
         console.print(Text("\nWhat is missing, and where to get it:"))
     for name, remedy in remedies:
-        console.print(Text.assemble((f"  {plain(name)}: ", "bold yellow"), plain(remedy)), soft_wrap=True)
+        console.print(Text.assemble((f"  {printable(name)}: ", "bold yellow"), printable(remedy)), soft_wrap=True)
 
 
 def environments_table(rows: list[dict[str, Any]]) -> Table:
@@ -30,16 +30,16 @@ def environments_table(rows: list[dict[str, Any]]) -> Table:
         table.add_column(column, no_wrap=column == "name", justify="right" if column == "turns" else "left", overflow="fold")
     table.add_column("what it is", ratio=1)
     for row in rows:
-        name = Text(plain(row["name"]), style="bold green" if row["ready"] else "bold yellow")
+        name = Text(printable(row["name"]), style="bold green" if row["ready"] else "bold yellow")
         turns = "–" if row["max_turns"] is None else str(row["max_turns"])
-        table.add_row(name, _splits(row["splits"]), turns, _needs(row), Text(plain(row["summary"])))
+        table.add_row(name, _splits(row["splits"]), turns, _needs(row), Text(printable(row["summary"])))
     return table
 
 
 def _splits(sizes: dict[str, int | None]) -> Text:
     if not sizes:
         return Text("?", style="dim")
-    return Text("\n".join(f"{plain(split)} {'∞' if size is None else format(size, ',')}" for split, size in sizes.items()))
+    return Text("\n".join(f"{printable(split)} {'∞' if size is None else format(size, ',')}" for split, size in sizes.items()))
 
 
 def _needs(row: dict[str, Any]) -> Text:
@@ -47,7 +47,7 @@ def _needs(row: dict[str, Any]) -> Text:
     for need in row["needs"]:
         text.append(f"{need['what']}: {'present' if need['present'] else 'missing'}\n", style="" if need["present"] else "red")
     if row["error"]:
-        text.append(plain(row["error"]), style="red")
+        text.append(printable(row["error"]), style="red")
     text.rstrip()
     return text if text.plain else Text("nothing", style="dim")
 
@@ -61,11 +61,13 @@ def agents_table(rows: list[dict[str, Any]]) -> Table:
         table.add_column(agent, justify="right")
     for row in rows:
         if "missing" in row:
-            table.add_row(Text(plain(row["name"]), style="bold yellow"), Text(f"missing: {plain(', '.join(row['missing']))}", style="red"))
+            table.add_row(
+                Text(printable(row["name"]), style="bold yellow"), Text(f"missing: {printable(', '.join(row['missing']))}", style="red")
+            )
             continue
-        kept = Text(plain("broken: " + "; ".join(row["contract"])), style="red") if row["contract"] else Text("kept")
+        kept = Text(printable("broken: " + "; ".join(row["contract"])), style="red") if row["contract"] else Text("kept")
         scores = [_score(row["agents"][agent]) for agent in AGENTS]
-        table.add_row(Text(plain(row["name"]), style="bold green"), f"{row['tasks']} {plain(row['split'])}", kept, *scores)
+        table.add_row(Text(printable(row["name"]), style="bold green"), f"{row['tasks']} {printable(row['split'])}", kept, *scores)
     table.caption = "success, and the mean reward of an attempt"
     return table
 
@@ -78,11 +80,11 @@ def print_report(report: Report, console: Console) -> None:
     """What the checker found, one problem a line."""
     played = f"{report.episodes} episodes, {report.turns} turns of random actions, {report.won} won"
     for problem in report.problems:
-        console.print(Text.assemble(("broken rule: ", "red"), (plain(problem.rule), "bold"), f"\n    {plain(problem.seen)}"))
+        console.print(Text.assemble(("broken rule: ", "red"), (printable(problem.rule), "bold"), f"\n    {printable(problem.seen)}"))
         if problem.lines:
-            console.print(Text(plain(problem.lines)), soft_wrap=True)
+            console.print(Text(printable(problem.lines)), soft_wrap=True)
     for note in report.notes:
-        console.print(Text.assemble(("note: ", "yellow"), plain(note)))
+        console.print(Text.assemble(("note: ", "yellow"), printable(note)))
     verdict = "keeps the contract" if report.ok else f"breaks {len(report.problems)} rules" if len(report.problems) > 1 else "breaks a rule"
     kept = "" if report.snapshot_bytes is None else f", snapshots of up to {report.snapshot_bytes:,} bytes"
-    console.print(Text.assemble((plain(report.name), "bold"), f" {verdict} ({played}{kept})"))
+    console.print(Text.assemble((printable(report.name), "bold"), f" {verdict} ({played}{kept})"))

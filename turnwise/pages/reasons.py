@@ -24,7 +24,7 @@ def signed(value: float) -> str:
     return "0" if value == 0 else f"{'−' if value < 0 else '+'}{short}"
 
 
-def plain(value: float) -> str:
+def short_number(value: float) -> str:
     """A return: two digits, or three significant ones where it is small."""
     short = _two_digits(value) if abs(value) >= 0.01 or value == 0 else f"{abs(value):.3g}"
     return f"{'−' if value < 0 else ''}{short}"
@@ -57,15 +57,15 @@ def _step(batch: Batch, credit: Credit, states: States, row: int) -> str:
     if not states.compared:
         return f"{head}: what {credit.algorithm} scores here, compared over {visits} visits of this state."
     if step == 0:
-        return f"{head}: the {visits} visits of this state all came to {plain(float(states.score[row]))}, so none was better."
+        return f"{head}: the {visits} visits of this state all came to {short_number(float(states.score[row]))}, so none was better."
     penalty = float(credit.options.get("invalid_penalty", 0.0))
     charged = f" (after {penalty:g} for a response that could not be read)" if penalty and not batch.columns.valid[row] else ""
     over = f"{visits} visits of this state"
     if once and attempts < visits:
         over = f"the {attempts} attempts that came to this state, {visits} visits in all"
     mean, gap = float(states.mean[state]), float(states.score[row] - states.mean[state])
-    words = f"{head}: return {plain(float(states.score[row]))}{charged} against {plain(mean)} on average over {over}"
-    return words + (f", in units of their spread, {plain(abs(gap / step))}." if credit.options.get("norm") == "std" else ".")
+    words = f"{head}: return {short_number(float(states.score[row]))}{charged} against {short_number(mean)} on average over {over}"
+    return words + (f", in units of their spread, {short_number(abs(gap / step))}." if credit.options.get("norm") == "std" else ".")
 
 
 def _episode(batch: Batch, credit: Credit, row: int, name: str = "Episode credit") -> str:
@@ -77,10 +77,9 @@ def _episode(batch: Batch, credit: Credit, row: int, name: str = "Episode credit
     if attempts == 1:
         return f"{head}: this task was attempted once, so there is nothing to compare it with."
     if (returns[groups == group] == own).all():
-        return f"{head}: all {attempts} attempts at this task came to {plain(own)}."
-    words = (
-        f"{head}: the attempt came to {plain(own)} against {plain(float(means[group]))} on average over {attempts} attempts at this task"
-    )
+        return f"{head}: all {attempts} attempts at this task came to {short_number(own)}."
+    mean = short_number(float(means[group]))
+    words = f"{head}: the attempt came to {short_number(own)} against {mean} on average over {attempts} attempts at this task"
     penalty = float(credit.options.get("invalid_penalty", 0.0))
     charged = f", and {penalty:g} was taken off because the response could not be read" if penalty and not batch.columns.valid[row] else ""
     unit = ", in units of their spread" if credit.options.get("norm") == "std" else ""
@@ -97,8 +96,8 @@ def _whole(batch: Batch, credit: Credit, row: int) -> list[str]:
 def _state(states: States, row: int) -> list[str]:
     """What the same state led to elsewhere; these algorithms may not use it, but a reader wants to know."""
     state = states.of_turn[row]
-    visits, own = int(states.visits[state]), plain(float(states.returns[row]))
+    visits, own = int(states.visits[state]), short_number(float(states.returns[row]))
     if visits == 1:
         return [f"Return from here {own}. No other turn of the group started from this state."]
-    mean = plain(float(states.mean[state]))
+    mean = short_number(float(states.mean[state]))
     return [f"Return from here {own}; the {visits} visits of this state came to {mean} on average."]

@@ -23,7 +23,7 @@ ASK = "search[<your query>]"
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ShopPage:
     """Where a shopper is. `options` are the chosen ones of the present item, in the order of their names."""
 
     kind: Kind = "search"
@@ -40,15 +40,15 @@ class Page:
         return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def read_page(fields: Sequence[Any]) -> Page:
+def read_page(fields: Sequence[Any]) -> ShopPage:
     """The page, not yet the end, that these fields are of, in their order."""
     kind, query, number, product, options, detail = fields
     if kind not in get_args(Kind)[:-1] or type(number) is not int or not all(isinstance(text, str) for text in (query, product, detail)):
         raise ValueError(f"{fields!r} is not a page")
-    return Page(kind, query, number, product, tuple((str(name), str(value)) for name, value in options), detail)
+    return ShopPage(kind, query, number, product, tuple((str(name), str(value)) for name, value in options), detail)
 
 
-def plain(label: str) -> str:
+def folded(label: str) -> str:
     """A label without its case and spacing: how clicks are compared."""
     return " ".join(label.split()).lower()
 
@@ -68,18 +68,18 @@ class Shop:
         self.catalogue = catalogue
         self.details = (*DETAILS, ATTRIBUTES) if show_attributes else DETAILS
 
-    def follow(self, page: Page, action: str) -> Page:
+    def follow(self, page: ShopPage, action: str) -> ShopPage:
         """The page that an action leads to; the same page where the action is not possible. A search works from everywhere."""
         name, argument = parse(action)
         if name == "search" and page.kind != "done":
-            return Page("results", query=" ".join(argument.lower().split()))
-        return self._click(page, plain(argument)) if name == "click" else page
+            return ShopPage("results", query=" ".join(argument.lower().split()))
+        return self._click(page, folded(argument)) if name == "click" else page
 
-    def _click(self, page: Page, label: str) -> Page:
+    def _click(self, page: ShopPage, label: str) -> ShopPage:
         if label not in self.buttons(page):
             return self._choose(page, label)
         if label == BACK:
-            return Page()
+            return ShopPage()
         if label == BUY:
             return replace(page, kind="done")
         if label == NEXT:
@@ -88,30 +88,30 @@ class Shop:
             return self._previous(page)
         return replace(page, kind="detail", detail=label)
 
-    def _previous(self, page: Page) -> Page:
+    def _previous(self, page: ShopPage) -> ShopPage:
         if page.kind == "detail":
             return replace(page, kind="item", detail="")
         if page.kind == "item":
-            return Page("results", page.query, page.number)
+            return ShopPage("results", page.query, page.number)
         return replace(page, number=page.number - 1)
 
-    def _choose(self, page: Page, label: str) -> Page:
+    def _choose(self, page: ShopPage, label: str) -> ShopPage:
         """A click on a product of the results or on an option of the item."""
         if page.kind == "results":
             product = next((identity for identity in self.listed(page) if identity.lower() == label), None)
-            return Page("item", page.query, page.number, product) if product else page
+            return ShopPage("item", page.query, page.number, product) if product else page
         if page.kind == "item":
             for name, values in self.catalogue.find(page.product).options.items():
                 for value in values:
-                    if plain(value) == label:
+                    if folded(value) == label:
                         return replace(page, options=tuple(sorted({**dict(page.options), name: value}.items())))
         return page
 
-    def listed(self, page: Page) -> tuple[str, ...]:
+    def listed(self, page: ShopPage) -> tuple[str, ...]:
         """The products on a page of results."""
         return self.catalogue.search(page.query)[(page.number - 1) * PER_PAGE : page.number * PER_PAGE]
 
-    def buttons(self, page: Page) -> tuple[str, ...]:
+    def buttons(self, page: ShopPage) -> tuple[str, ...]:
         """What can be clicked, other than products and options."""
         if page.kind == "results":
             more = page.number * PER_PAGE < len(self.catalogue.search(page.query))
@@ -120,7 +120,7 @@ class Shop:
             return (BACK, PREVIOUS, *self.details, BUY)
         return (BACK, PREVIOUS) if page.kind == "detail" else ()
 
-    def actions(self, page: Page) -> tuple[str, ...]:
+    def actions(self, page: ShopPage) -> tuple[str, ...]:
         """The admissible actions, each once."""
         if page.kind in ("search", "done"):
             return (ASK,) if page.kind == "search" else ()
@@ -132,7 +132,7 @@ class Shop:
             labels |= dict.fromkeys(value for values in options.values() for value in values)
         return tuple(f"click[{label}]" for label in labels)
 
-    def text(self, page: Page, instruction: str) -> str:
+    def text(self, page: ShopPage, instruction: str) -> str:
         """The page as the shopper reads it."""
         if page.kind == "search":
             return f"The search page of a web shop.\nYour task is: {instruction}"
@@ -145,7 +145,7 @@ class Shop:
             return f"You have bought {product.id}, {product.title}{_with(page)}."
         return "\n".join(_item(product, dict(page.options)))
 
-    def _results(self, page: Page) -> Iterator[str]:
+    def _results(self, page: ShopPage) -> Iterator[str]:
         total = len(self.catalogue.search(page.query))
         if not total:
             yield f"No product was found for: {page.query}"
@@ -172,5 +172,5 @@ def _detail(product: Product, detail: str) -> str:
     return ", ".join(product.attributes) or "none" if detail == ATTRIBUTES else "none"
 
 
-def _with(page: Page) -> str:
+def _with(page: ShopPage) -> str:
     return " with " + ", ".join(f"{name}: {value}" for name, value in page.options) if page.options else ""

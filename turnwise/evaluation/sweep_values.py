@@ -37,20 +37,20 @@ class Point:
     suffix: str
 
 
-def read_grid(given: Sequence[str]) -> dict[str, list[Any]]:
+def read_axes(given: Sequence[str]) -> dict[str, list[Any]]:
     """The values of every key, in the order in which they were given."""
-    grid: dict[str, list[Any]] = {}
+    axes: dict[str, list[Any]] = {}
     for text in given:
         key, _ = parse_override(text)
-        if key in grid:
+        if key in axes:
             raise TurnwiseError(f"{key} is given twice: list all of its values in one place, as in {key}=a,b")
         values = [value for part in split_values(text) for value in _values(key, part)]
         texts = [toml_value(value) for value in values]
         if len(set(texts)) < len(texts):
             twice = next(text for text in texts if texts.count(text) > 1)
             raise TurnwiseError(f"{key}: the value {twice} is listed twice; the two runs would be one and the same")
-        grid[key] = values
-    return grid
+        axes[key] = values
+    return axes
 
 
 def split_values(text: str) -> list[str]:
@@ -86,17 +86,17 @@ def _values(key: str, part: str) -> Iterator[Any]:
     yield from range(first, last + 1)
 
 
-def points(grid: Mapping[str, Sequence[Any]]) -> list[Point]:
+def points(axes: Mapping[str, Sequence[Any]]) -> list[Point]:
     """The product of all values. The key given last changes fastest; every run has a name of its own."""
-    varied = [key for key, values in grid.items() if len(values) > 1]
+    varied = [key for key, values in axes.items() if len(values) > 1]
     count = 1
-    for values in grid.values():
+    for values in axes.values():
         count *= len(values)
     if count > MOST_RUNS:
         raise TurnwiseError(f"these values make {count:,} runs; a sweep takes at most {MOST_RUNS:,}")
     found: list[Point] = []
-    for values in product(*grid.values()):
-        changes = dict(zip(grid, values, strict=True))
+    for values in product(*axes.values()):
+        changes = dict(zip(axes, values, strict=True))
         found.append(Point(changes, "-".join(f"{key}={_word(changes[key])}" for key in varied)))
     count_of = Counter(point.suffix for point in found)
     return [point if count_of[point.suffix] == 1 and len(point.suffix) <= LONGEST_NAME else _with_digest(point) for point in found]
