@@ -24,7 +24,7 @@ from turnwise.learn.settings import OptimiserSettings
 from turnwise.learn.tiny import TinySize, build_model
 from turnwise.methods.registry import model_kinds
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.hub import place
+from turnwise.util.hub import find_model
 from turnwise.util.seeds import derive
 
 HEADS = "heads.safetensors"  # beside the weights in an exported folder
@@ -76,7 +76,7 @@ def build(name: str, section: Section, beside: Beside) -> FurtherModel:
     if model.shares and not model.places:
         raise TurnwiseError(f'{where}: reads="policy" needs a kind with heads, and {section.kind} has none')
     if section.path is not None:
-        _load_heads(model, Path(place(section.path)))
+        _load_heads(model, Path(find_model(section.path)))
     return model
 
 
@@ -152,7 +152,7 @@ def _classifier(path: str) -> tuple[Any, Any]:
     tokenizer = loading.tokenizer_of(path)
     try:
         model = AutoModelForSequenceClassification.from_pretrained(
-            place(path), dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+            find_model(path), dtype=torch.float32, use_safetensors=True, trust_remote_code=False
         )
     except Exception as error:
         raise TurnwiseError(f"model {path} cannot be loaded as a reward model: {type(error).__name__}: {str(error)[:300]}") from error
