@@ -38,6 +38,7 @@ from turnwise.agent import Agent, AgentSettings
 from turnwise.collect.collector import Collector, Start, summarise
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.plan import Plan
+from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory
 from turnwise.data.tasks import TaskSet
 from turnwise.engines.base import Sampling
@@ -213,14 +214,15 @@ class Host:
         with self.clock("summary"):
             summary = summarise(found)
         with self.clock("columns"):
-            rollouts = Rollouts.from_trajectories(found)
+            batch = Batch.of(found)
         with self.clock("credit"):
-            credit.compute("gigpo", rollouts, gamma=0.95, omega=1.0, norm="std")
+            batch = credit.give(batch, "gigpo", gamma=0.95, omega=1.0, norm="std")
+            rollouts = batch.rollouts
             credit.diagnose(rollouts)
         with self.clock("packing"):
             packed = pack(found, rollouts)
         with self.clock("keeping"):
-            Run(folder).save_rollouts(number, rollouts, found, 2)
+            Run(folder).save_batch(number, batch, 2)
         with self.clock("refreshing"):
             self.engine.refresh()
         if results is not None:

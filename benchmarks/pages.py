@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from turnwise.data.rollouts import Rollouts, Stop, Trajectory, Turn
+from turnwise.data.batch import Batch
+from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.pages.report import write_report
 from turnwise.pages.server import SCRIPT, STYLE, Server
 from turnwise.pages.shelf import Shelf
@@ -76,7 +77,7 @@ def make_run(folder: Path, name: str, iterations: int, turns: int) -> Run:
         run.log({"iteration": iteration} | metrics)
         if iteration:
             batch = list(attempts(iteration, turns))
-            run.save_rollouts(iteration, Rollouts.from_trajectories(batch), batch, keep=None)
+            run.save_batch(iteration, Batch.of(batch), keep=None)
     return run
 
 

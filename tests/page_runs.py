@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from turnwise.data.batch import Batch
 from turnwise.data.images import picture
-from turnwise.data.rollouts import Rollouts, Stop, Trajectory, Turn
+from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.runs.folder import Run
 
 ATTACK = "<script>window.harmed = true</script><img src=x onerror='window.harmed = true'>"
@@ -107,7 +108,7 @@ def make_run(
         attempt.turns[0].thought = ODD
         attempt.stop_detail = ATTACK
     batch[0].turns[0].images = (seen,)
-    run.save_rollouts(lines, Rollouts.from_trajectories(batch), batch, keep=None)
+    run.save_batch(lines, Batch.of(batch), keep=None)
     measured: Any = Measured([group(0, "find-mug")[0], group(1, "put-cup", shift=20)[2]])
     run.save_evaluation(lines, measured, {"split": "valid"})
     run.write_summary({"finished": True, "train_seconds": 6.0, "turns": 16})

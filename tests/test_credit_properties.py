@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import turnwise as tw
 
 ALL = tw.credit.algorithms.names()
-GROUPED = ["grpo", "dr_grpo", "rloo", "loop", "gigpo", "hgpo", "graph_gpo"]
+GROUPED = [entry.name for entry in tw.credit.algorithms if "group.peers" in entry.needs]
 
 
 @st.composite
@@ -139,9 +139,9 @@ def test_constant_groups_give_exactly_zero_whatever_the_value(
 ) -> None:
     last = {row.trajectory: max(other.t for other in rows if other.trajectory == row.trajectory) for row in rows}
     rewards = [reward if row.t == last[row.trajectory] else 0.0 for row in rows]
-    options = {"gamma": 1.0} if name in ("gigpo", "hgpo") else {}
-    if name == "graph_gpo":
-        options["omega"] = 0.0  # the distance to success differs between turns even where the returns do not
+    weigher = tw.credit.algorithms[name].parts.get("step")
+    # step credit on something else than returns, such as a distance, may differ where the returns do not
+    options = {"gamma": 1.0} if "gamma" in tw.credit.explaining(name, {}) else {weigher: 0.0} if weigher else {}
     credit = tw.credit.compute(name, rollouts(rows, reward=rewards), norm=norm, weighting=weighting, **options)
     assert (credit == 0).all()
 

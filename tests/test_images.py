@@ -14,8 +14,9 @@ from seeing_models import KINDS, seeing, template
 from turnwise.agent import Agent, AgentSettings, Parsed
 from turnwise.agent.vision import Vision
 from turnwise.data.anchors import encode
+from turnwise.data.batch import Batch
 from turnwise.data.images import MARK, OPEN, load_pictures, picture, save_pictures
-from turnwise.data.rollouts import Rollouts, Trajectory, Turn
+from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.envs.base import Observation
 from turnwise.learn.packing import pack
@@ -79,7 +80,7 @@ def test_a_run_keeps_each_picture_of_an_iteration_once(tmp_path: Path) -> None:
     trajectories = [Trajectory(0, number, turns=list(turns)) for number in range(2)]
     run = Run(tmp_path)
     for iteration in (1, 2):
-        run.save_rollouts(iteration, Rollouts.from_trajectories(trajectories), trajectories, keep=1)
+        run.save_batch(iteration, Batch.of(trajectories), keep=1)
     assert set(run.images(2)) == {red.name, blue.name}
     named = [turn.get("images") for turn in run.trajectories(2)[0]["turns"]]
     assert named == [[red.name], [red.name, blue.name], None]

@@ -16,6 +16,7 @@ import pytest
 from page_runs import ATTACK, ODD, evaluated, log, make_run, place
 
 import turnwise as tw
+from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 from turnwise.pages.answers import Answers, as_json
 from turnwise.pages.packed import CHUNK, PackedLines
@@ -172,7 +173,7 @@ def test_a_state_that_nobody_else_saw_is_named_as_such(tmp_path: Path) -> None:
     batch = [
         Trajectory(0, m, "task", [Turn("shared", action="a"), Turn(f"own {m}", action="b", reward=m)], success=bool(m)) for m in (0, 1)
     ]
-    run.save_rollouts(4, Rollouts.from_trajectories(batch), batch, keep=None)
+    run.save_batch(4, Batch.of(batch), keep=None)
     why = Answers(Shelf(tmp_path))("attempt", place(4, id=1))["turns"][1]["why"]
     assert why[1] == "Step credit 0: no other turn of the group started from this state, so there is nothing to compare it with."
 
@@ -218,7 +219,7 @@ def test_step_credit_on_something_else_than_returns_is_not_explained_by_returns(
     assert "what graph_gpo scores here, compared over 3 visits of this state" in why and "against 0." not in why.split("Episode")[0]
 
 
-@pytest.mark.parametrize("algorithm", ["grpo", "dr_grpo", "rloo", "of_my_own"])
+@pytest.mark.parametrize("algorithm", [*(e.name for e in tw.credit.algorithms if "step" not in e.parts), "of_my_own"])
 def test_nothing_speaks_of_step_credit_where_there_is_none(tmp_path: Path, algorithm: str) -> None:
     make_run(tmp_path, algorithm=algorithm)
     answers = Answers(Shelf(tmp_path))
@@ -286,7 +287,7 @@ def test_numbers_that_json_does_not_have_are_shown_as_words(tmp_path: Path) -> N
     run = make_run(tmp_path)
     told = {"env": {"odds": float("inf"), "nested": [float("nan"), 1.5]}}
     attempts = [Trajectory(0, 0, "find-mug", [Turn("hall", action="go", info=told)])]
-    run.save_rollouts(3, Rollouts.from_trajectories(attempts), attempts, keep=None)
+    run.save_batch(3, Batch.of(attempts), keep=None)
 
     def refuse(word: str) -> float:
         raise AssertionError(f"{word} is no JSON")
@@ -405,5 +406,5 @@ def test_an_iteration_that_a_resumed_run_wrote_again_is_read_again(tmp_path: Pat
     answers = Answers(Shelf(tmp_path))
     assert len(answers("batch", place())["rows"]["id"]) == 6
     batch = [Trajectory(0, 5, "another", [Turn("s")])]
-    Run(run.folder).save_rollouts(3, Rollouts.from_trajectories(batch), batch, keep=None)
+    Run(run.folder).save_batch(3, Batch.of(batch), keep=None)
     assert answers("batch", place())["rows"]["task"] == ["another"]

@@ -11,7 +11,7 @@ import pytest
 from page_browser import open_page, texts
 from page_runs import ATTACK, evaluated, group, log, make_run
 
-from turnwise.data.rollouts import Rollouts
+from turnwise.data.batch import Batch
 from turnwise.pages.report import write_report
 from turnwise.runs.folder import Run
 
@@ -29,7 +29,7 @@ def with_goals(runs: Path, goal: str) -> None:
     batch = group(0, "hash-0123") + group(1, "hash-4567")
     for attempt in batch[:3]:
         attempt.goal = goal
-    Run(runs / "good").save_rollouts(3, Rollouts.from_trajectories(batch), batch, keep=None)
+    Run(runs / "good").save_batch(3, Batch.of(batch), keep=None)
 
 
 def test_goals_stand_in_words_and_attempts_by_number(page: Any, runs: Path, url: str) -> None:
@@ -198,7 +198,7 @@ def test_runs_tasks_and_pages_named_like_parts_of_a_script(page: Any, runs: Path
     for attempt in batch:
         attempt.id, attempt.group = f"{name}{attempt.id}", f"{name}{attempt.group}"
         attempt.stop_detail = attempt.goal = name
-    run.save_rollouts(3, Rollouts.from_trajectories(batch), batch, keep=None)
+    run.save_batch(3, Batch.of(batch), keep=None)
     open_page(page, url)
     page.locator("td .name", has_text=name).click()
     page.wait_for_selector(".chart")

@@ -17,7 +17,8 @@ from turnwise.cli.app import app
 from turnwise.collect.collector import Collector, Start
 from turnwise.collect.player_policy import PlayerPolicy
 from turnwise.collect.players import RandomPlayer
-from turnwise.data.rollouts import Rollouts, Trajectory, Turn
+from turnwise.data.batch import Batch
+from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.pool import Pool
 from turnwise.pages import packed
@@ -49,7 +50,7 @@ ODD_NAMES = [
 
 
 def save(run: Run, batch: list[Trajectory], iteration: int = 3) -> None:
-    run.save_rollouts(iteration, Rollouts.from_trajectories(batch), batch, keep=None)
+    run.save_batch(iteration, Batch.of(batch), keep=None)
 
 
 def goals(tmp_path: Path, batch: list[Trajectory]) -> list[tuple[Any, Any]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,12 @@ from test_train import command, start
 
 import turnwise as tw
 from turnwise import TurnwiseError
+from turnwise.data.batch import Batch
 from turnwise.data.tokenfile import read_tokens, write_tokens
 from turnwise.evaluation.agreement import agreement, correlation, ranks
 from turnwise.evaluation.replay import replay, replayable
 from turnwise.runs.folder import Run
-from turnwise.runs.stored import anchor_at, stored_rollouts, stored_trajectories
+from turnwise.runs.stored import anchor_at, stored_batch, stored_rollouts, stored_trajectories
 from turnwise.setup.system import System
 
 KEPT: dict[str, Any] = {"run.keep_checkpoints": 9, "iterations": 3, "learner.minibatches": 2}
@@ -86,17 +89,22 @@ def test_damaged_and_missing_tokens_are_named(tmp_path: Path) -> None:
         read_tokens(good)
 
 
-def test_stored_trajectories_are_those_that_were_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[list[tw.Trajectory]] = []
-    real = System.annotate
-    monkeypatch.setattr(System, "annotate", lambda self, found, rollouts: (seen.append(list(found)), real(self, found, rollouts))[1])
+def test_a_stored_batch_is_the_one_that_was_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Batch] = []
+    real = System.give_credit
+    monkeypatch.setattr(System, "give_credit", lambda self, batch: (seen.append(real(self, batch)), seen[-1])[1])
     run = Run.open(start(tmp_path, iterations=2, **{"agent.context": "window"}).folder)
     for iteration in (1, 2):
-        back = stored_trajectories(run, iteration, tokens=True)
-        for one, other in zip(back, seen[iteration - 1], strict=True):
+        back, trained = stored_batch(run, iteration, tokens=True), seen[iteration - 1]
+        assert back.rollouts.names() == trained.rollouts.names() and "turn.advantage" in back.rollouts.names()
+        for name in trained.rollouts.names():
+            assert back.column(name).tolist() == trained.column(name).tolist(), name
+        assert back.tasks == trained.tasks and back.task(0).data == trained.task(0).data
+        for one, other in zip(back.trajectories, trained.trajectories, strict=True):
             for turn, kept in zip(one.turns, other.turns, strict=True):
                 assert list(turn.prompt_ids) == list(kept.prompt_ids) and list(turn.response_ids) == list(kept.response_ids)
                 assert list(turn.logprobs) == list(kept.logprobs) and turn.anchor == kept.anchor and turn.response == kept.response
+                assert turn.version == kept.version
             assert (one.id, one.group, one.task, one.stop, one.success, one.seed, one.final_anchor) == (
                 other.id,
                 other.group,
@@ -106,6 +114,29 @@ def test_stored_trajectories_are_those_that_were_trained_on(tmp_path: Path, monk
                 other.seed,
                 other.final_anchor,
             )
+
+
+def test_a_batch_of_an_earlier_run_has_no_tasks_and_no_advantages_and_can_be_read(tmp_path: Path) -> None:
+    run = Run.open(start(tmp_path, iterations=1).folder)
+    folder = run.folder / "rollouts"
+    (folder / "000001.tasks.jsonl.gz").unlink()
+    rollouts = stored_rollouts(run, 1)
+    replace(rollouts, extra={}, token_extra={}).save(folder / "000001.npz")
+    batch = stored_batch(run, 1)
+    assert batch.advantage_level is None and not batch.tasks
+    with pytest.raises(TurnwiseError, match="made without its tasks"):
+        batch.task(0)
+    found = replay(run.folder, also=["grpo"])
+    assert len(found["comparisons"]) == 1
+
+
+def test_a_damaged_file_of_tasks_is_named(tmp_path: Path) -> None:
+    run = Run.open(start(tmp_path, iterations=1).folder)
+    path = run.folder / "rollouts" / "000001.tasks.jsonl.gz"
+    for damage in (path.read_bytes()[:-9], gzip.compress(b'{"id": 1}\n'), b"no archive"):
+        path.write_bytes(damage)
+        with pytest.raises(TurnwiseError, match=r"000001\.tasks.*damaged"):
+            stored_batch(run, 1)
 
 
 def test_files_of_different_iterations_are_told_apart(tmp_path: Path) -> None:

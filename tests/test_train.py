@@ -145,12 +145,14 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Pat
     assert all((weights(one.folder)[name] == tensor).all() for name, tensor in weights(two.folder).items())
 
 
-@pytest.mark.parametrize("name", ["grpo", "gae", "rloo"])
-@pytest.mark.parametrize("context", ["window", "full"])
-def test_other_algorithms_and_contexts_train(tmp_path: Path, name: str, context: str) -> None:
-    changes: dict[str, Any] = {"credit.name": name, "agent.context": context, "iterations": 2, "objective.kl": "loss"}
-    if name == "gae":
-        changes |= {"learner.value.level": "turn", "objective.kl": "reward"}
+@pytest.mark.parametrize("name", tw.credit.algorithms.names())
+def test_every_algorithm_trains_with_what_it_needs(tmp_path: Path, name: str) -> None:
+    contexts = ["window", "full"]
+    context = contexts[tw.credit.algorithms.names().index(name) % len(contexts)]
+    changes: dict[str, Any] = {"credit.name": name, "agent.context": context, "iterations": 1, "objective.kl": "loss"}
+    for need in tw.credit.algorithms[name].needed({}):
+        if need.endswith(".value"):
+            changes |= {"learner.value.level": need.partition(".")[0], "objective.kl": "reward"}
     result = start(tmp_path, **changes)
     assert result.summary["finished"] and result.metrics[-1]["learner/steps"] == 1
     assert result.metrics[1]["learner/engine_gap_max"] < 1e-4  # the learner's log-probs are the engine's
@@ -601,5 +603,5 @@ def test_the_engine_rests_during_an_update_where_asked_and_on_a_gpu(asked: bool,
     system.__dict__["learner"] = SimpleNamespace(
         device=SimpleNamespace(type=device), update=lambda *rest, **more: seen.append("update") or {"steps": 1.0}
     )
-    assert system.update([], None, None, 0, 0.0) == {"steps": 1.0}  # type: ignore[arg-type]
+    assert system.update(None, 0, 0.0) == {"steps": 1.0}  # type: ignore[arg-type]
     assert seen == (["sleep"] if rests else []) + ["update", "refresh"]

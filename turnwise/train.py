@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from turnwise import credit
 from turnwise.collect.collector import summarise
 from turnwise.collect.panel import Evaluation
 from turnwise.data.batch import Batch
-from turnwise.data.rollouts import Rollouts
 from turnwise.report.metrics import Clock, evaluation_metrics, numbers
 from turnwise.report.warnings import Watch
 from turnwise.runs.folder import Run
@@ -48,16 +46,13 @@ def loop(run: Run, system: System, state: State, reporter: Reporter, interrupted
         if trajectories:
             reporter.phase("learning")
             with clock("credit"):
-                rollouts = system.annotate(trajectories, Rollouts.from_trajectories(trajectories))
-                advantages = credit.assign(config.credit.name, rollouts, **config.credit.options)
-                metrics |= numbers("credit", credit.observe(config.credit.name, config.credit.options, rollouts, advantages.values))
+                batch = system.give_credit(system.annotate(Batch.of(trajectories, gathered.tasks)))
+                metrics |= numbers("credit", system.diagnose(batch))
             with clock("update"):
                 progress = state.iteration / config.iterations
-                metrics |= numbers(
-                    "learner", system.update(trajectories, rollouts, advantages, derive(config.seed, "update", iteration), progress)
-                )
-                metrics |= numbers("model", system.train_models(Batch(tuple(trajectories), rollouts), progress))
-            run.save_rollouts(iteration, rollouts, trajectories, config.run.keep_rollouts, config.run.keep_tokens)
+                metrics |= numbers("learner", system.update(batch, derive(config.seed, "update", iteration), progress))
+                metrics |= numbers("model", system.train_models(batch, progress))
+            run.save_batch(iteration, batch, config.run.keep_rollouts, config.run.keep_tokens)
         state.advance(gathered, metrics | clock.metrics(metrics), clock.total)
     save(run, system, state)
     return state

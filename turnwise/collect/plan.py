@@ -12,7 +12,7 @@ from functools import cached_property
 
 from turnwise.collect.collector import Start
 from turnwise.data.rollouts import Stop, Trajectory, alike
-from turnwise.data.tasks import TaskSet
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.util.seeds import Order, derive
 
 FAULTS = (Stop.ENVIRONMENT_FAULT, Stop.ENVIRONMENT_TIMEOUT, Stop.ENGINE_FAULT, Stop.CANCELLED)
@@ -67,6 +67,7 @@ class Gathered:
     trajectories: list[Trajectory]
     places: int
     counts: dict[str, float] = field(default_factory=dict)
+    tasks: dict[str, Task] = field(default_factory=dict)
 
 
 Collect = Callable[[Sequence[Start]], list[Trajectory]]

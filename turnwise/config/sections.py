@@ -341,7 +341,7 @@ class Learner(Optimiser):
     kl_stop: float | None = Field(None, gt=0)
     """Stop an iteration's update when the KL from the old policy exceeds this; none: never."""
     value: Value | None = None
-    """A critic, for credit that needs values (gae, bi_level_gae)."""
+    """A critic, for credit that needs values: `turnwise algos NAME` says what an algorithm needs."""
 
 
 class Sft(Section):

@@ -27,11 +27,13 @@ OF_STATES = ("gamma", "anchors", "threshold", "linkage")  # what a return and a 
 OF_STEPS = ("step_credit_share", "step_to_episode")
 BINS = (1, 2, 4, 8, 16, 32, 64)  # lower edges of the histogram of anchor-group sizes
 
+EXPLAINED = "gigpo"  # whose options `explain` and `diagnose` take: what a return and a state are
+
 
 def explain(rollouts: Rollouts, **options: Any) -> dict[str, NDArray[Any]]:
     """For each turn, in the order of the rows: `step_return` (discounted, without penalty), `episode` and `step` credit before weighting,
     `anchor_group` (a dense id) and `anchor_size` (turns in that group)."""
-    chosen = algorithms["gigpo"].bind(options, algorithms.kind)
+    chosen = algorithms[EXPLAINED].bind(options, algorithms.kind)
     r = rollouts.in_order()
     segment, size = anchor_groups(r, chosen["anchors"], chosen["threshold"], chosen["linkage"])
     returns = discounted_returns(r, chosen["gamma"])
@@ -79,7 +81,7 @@ def diagnose(rollouts: Rollouts, **options: Any) -> dict[str, Any]:
 def explaining(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Those of an algorithm's options that `explain` and `diagnose` take and that mean the same there: what a return is, which turns start
     from the same state, how credit is normalised. Of an algorithm that is not known here, those that it probably shares."""
-    explained, own = algorithms["gigpo"], algorithms.known(name)
+    explained, own = algorithms[EXPLAINED], algorithms.known(name)
     try:
         if own is None:
             return {key: explained.options[key].check(value, name) for key, value in options.items() if key in OF_STATES}

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,10 +30,10 @@ from numpy.typing import NDArray
 
 from turnwise.config.kinds import CREDIT
 from turnwise.config.options import Entry, Registry
-from turnwise.data.rollouts import Floats, Rollouts, ragged
+from turnwise.data.rollouts import Floats, Rollouts, ragged, split_name
 from turnwise.util.errors import TurnwiseError
 
-CreditFunction = Callable[..., "NDArray[Any] | PerTurn | PerToken"]
+CreditFunction = Callable[..., "NDArray[Any] | PerTurn | PerToken | Mapping[str, Any]"]
 Level = Literal["turn", "token"]
 
 
@@ -85,11 +85,13 @@ class Credit:
     values    float32, one per turn or one per response token
     level     which of the two
     targets   the targets of a critic at that level: the advantage before normalisation, plus the value; None without a critic
+    columns   further columns that the algorithm returned, by level and name
     """
 
     values: NDArray[np.float32]
     level: Level = "turn"
     targets: Floats | None = None
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def by_turn(self, rollouts: Rollouts) -> Floats:
         """One number per turn: unchanged, or the mean over the turn's tokens (0 for a turn without tokens)."""
@@ -119,8 +121,12 @@ class PerToken:
 
 def apply(entry: Entry[CreditFunction], rollouts: Rollouts, options: dict[str, Any]) -> Credit:
     """Run a credit function on sorted rows and restore the order of the rows in its result."""
-    result = entry.function(rollouts.in_order(), **options)
-    if not isinstance(result, (PerTurn, PerToken)):
+    ordered = rollouts.in_order()
+    result = entry.function(ordered, **options)
+    further: Mapping[str, Any] = {}
+    if isinstance(result, Mapping):
+        result, further = _by_name(result, entry.name)
+    elif not isinstance(result, (PerTurn, PerToken)):
         result = PerTurn(result)
     level: Level = "token" if isinstance(result, PerToken) else "turn"
     size = int(rollouts.token_offsets[-1]) if level == "token" else len(rollouts)
@@ -128,10 +134,31 @@ def apply(entry: Entry[CreditFunction], rollouts: Rollouts, options: dict[str, A
     largest = np.finfo(np.float32).max
     credit: NDArray[np.float32] = np.clip(exact, -largest, largest).astype(np.float32)
     targets = None if result.targets is None else _checked(result.targets, size, entry.name, " targets of", level)
-    if rollouts.is_in_order:
-        return Credit(credit, level, targets)
-    place = ragged(rollouts.in_order().token_offsets, rollouts.positions) if level == "token" else rollouts.positions
-    return Credit(credit[place], level, None if targets is None else targets[place])
+    columns = {name: _placed(ordered.with_columns({name: values}).column(name), name, rollouts) for name, values in further.items()}
+    name = f"{level}.advantage"
+    return Credit(_placed(credit, name, rollouts), level, None if targets is None else _placed(targets, name, rollouts), columns)
+
+
+def _placed(values: NDArray[Any], name: str, rollouts: Rollouts) -> NDArray[Any]:
+    """A column of rows in order, brought to the rows' own order."""
+    level = split_name(name)[0]
+    if rollouts.is_in_order or level in ("group", "trajectory"):
+        return values
+    found: NDArray[Any] = values[ragged(rollouts.in_order().token_offsets, rollouts.positions) if level == "token" else rollouts.positions]
+    return found
+
+
+def _by_name(columns: Mapping[str, Any], name: str) -> tuple[PerTurn | PerToken, dict[str, Any]]:
+    """Advantages and targets out of the columns that an algorithm returned, and the others."""
+    further = dict(columns)
+    levels = [level for level in ("turn", "token") if f"{level}.advantage" in further]
+    if len(levels) != 1:
+        raise TurnwiseError(
+            f"credit algorithm {name!r} returned the columns {', '.join(further) or 'none'}; exactly one of turn.advantage and "
+            "token.advantage is needed"
+        )
+    kind = PerToken if levels[0] == "token" else PerTurn
+    return kind(further.pop(f"{levels[0]}.advantage"), further.pop(f"{levels[0]}.target", None)), further
 
 
 def _checked(values: Any, size: int, name: str, what: str, level: Level) -> Floats:

@@ -1,4 +1,4 @@
-"""A first look at an environment, before anything long begins: the checker's first rules, on two tasks, in a moment."""
+"""A quick check of an environment before a long run: the checker's first rules, on two tasks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ LOOKS, LOOK_TURNS = 6, 4
 
 
 def first_look(pool: Pool, name: str, task_set: TaskSet, say: Callable[[str], None], cancelled: Callable[[], bool] = lambda: False) -> None:
-    """The first rules, in a moment, before anything long begins: can the environment be started and played at all? Two tasks, a few turns
-    each. Where both fail, four more are tried, so that a bad task is told of and only a bad environment is an error."""
+    """A quick check before a long run: can the environment be started and played at all? It plays a few turns of two tasks. If both fail,
+    it tries four more, so that a bad task is only reported, and a bad environment is an error."""
     places = list(dict.fromkeys(number * len(task_set) // LOOKS for number in range(LOOKS)))
     faults: list[tuple[str, Result]] = []
     for pair in (places[:2], places[2:]):
@@ -33,7 +33,7 @@ def first_look(pool: Pool, name: str, task_set: TaskSet, say: Callable[[str], No
 
 
 def _glance(task: Task) -> Play[tuple[str, Result] | None]:
-    """A few turns of one task; where and how it failed, None where it did not."""
+    """A few turns of one task; where and how it failed, or None."""
     result, where = (yield Reset(task)), f"task {task.id!r}, reset"
     for turn in range(LOOK_TURNS):
         if result.over:
@@ -45,5 +45,5 @@ def _glance(task: Task) -> Play[tuple[str, Result] | None]:
 
 
 def _reason(result: Result) -> str:
-    """A fault in words; of a time limit, which."""
+    """A description of a fault, including the time limit."""
     return result.message or result.traceback or result.stop_reason

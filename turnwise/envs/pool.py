@@ -2,12 +2,12 @@
 
     with Pool("alfworld", size=64, workers=4, timeout=60) as pool:
         pool.submit_reset(0, task, seed=7)
-        for result in pool.results():            # waits for at least one, hands out all that are there
+        for result in pool.results():            # waits for at least one, returns all that are ready
             pool.submit_step(result.slot, "look")
 
-Nothing that an environment does harms the others: an exception, a dead process and an exceeded time limit are results with a `fault`,
-and the slot plays again after its next reset. Seeds, tasks and answers do not depend on the number of workers. In this process
-(`workers=0`) a call costs next to nothing, but a time limit cannot be enforced. A pool belongs to one thread.
+No environment can harm the others: an exception, a dead process and an exceeded time limit are results with a `fault`, and the slot plays
+again after its next reset. Seeds, tasks and results do not depend on the number of workers. In this process (`workers=0`) a call is almost
+free, but a time limit cannot be enforced. A pool is not thread-safe.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from turnwise.util.errors import TurnwiseError
 
 
 class Fault(StrEnum):
-    """Why a trajectory stopped when it was the environment's doing."""
+    """Why an environment stopped a trajectory."""
 
     ERROR = "environment fault"
     TIMEOUT = "environment timeout"
@@ -62,9 +62,9 @@ Ask = Reset | Restore | Snapshot | str  # a text is an action
 
 
 class Result(NamedTuple):
-    """What came of one request. After a reset or a restore, `transition` holds the observation where the agent stands, reward 0, not done.
-    After a snapshot there is no transition: `state` is what was kept, None where the environment has no snapshots. With a `fault` there
-    is neither: `message` is one line, `traceback` the rest, `own_lines` the lines of it that stand in the user's own files."""
+    """The result of one request. After a reset or a restore, `transition` holds the observation where the agent stands, reward 0, not done.
+    After a snapshot there is no transition: `state` is the saved state, None if the environment has no snapshots. With a `fault` there
+    is neither: `message` is one line, `traceback` the rest, `own_lines` its lines in the user's files."""
 
     slot: int
     transition: Transition | None
@@ -82,12 +82,12 @@ class Result(NamedTuple):
 
     @property
     def over(self) -> bool:
-        """Whether the episode ended here, by the environment's word or by a fault."""
+        """Whether the episode ended here, by the environment or by a fault."""
         return self.fault is not None or (self.transition is not None and self.transition.done)
 
     @property
     def stop_reason(self) -> str:
-        """The fault as a stop reason: `environment fault: …` or `environment timeout`; empty where there was none."""
+        """The fault as a stop reason: `environment fault: …` or `environment timeout`; empty if there was none."""
         if self.fault is None:
             return ""
         return f"{self.fault.value}: {self.message}" if self.fault is Fault.ERROR else self.fault.value
@@ -95,8 +95,8 @@ class Result(NamedTuple):
 
 class Pool:
     """`size` environments in slots 0 … size − 1. `factory` is a registered name, `path/to/my_env.py:MyEnv`, or a function that makes an
-    environment; `options` go to a named one. `workers=0` plays here; `timeout` (seconds a request, or None) needs workers, and so does
-    `memory_mb` (what one worker, and each process that it starts, may allocate)."""
+    environment; `options` go to a named one. `workers=0` plays in this process; `timeout` (seconds per request, or None) needs workers, and
+    so does `memory_mb` (the memory limit of a worker, and of each process it starts)."""
 
     def __init__(
         self,
@@ -109,13 +109,13 @@ class Pool:
         memory_mb: int | None = None,
     ):
         if size < 1 or workers < 0:
-            raise TurnwiseError(f"a pool has at least one slot and no negative number of workers, got size={size}, workers={workers}")
+            raise TurnwiseError(f"a pool needs at least one slot and a non-negative number of workers, got size={size}, workers={workers}")
         if timeout is not None and not timeout > 0:
-            raise TurnwiseError(f"the time limit of a pool is a positive number of seconds or None, got {timeout!r}")
+            raise TurnwiseError(f"the time limit of a pool must be a positive number of seconds or None, got {timeout!r}")
         if memory_mb is not None and (workers == 0 or memory_mb < 1):
             raise TurnwiseError(f"memory_mb={memory_mb} limits worker processes: give a positive number, and workers of at least 1")
         if isinstance(factory, str):
-            factory = portable(factory, options or {})  # a wrong name or option is an error here, not a fault in every slot
+            factory = portable(factory, options or {})  # an invalid name or option is an error here, not a fault in every slot
         elif options:
             raise TurnwiseError("options are for an environment that is given by name: bind them to your function instead")
         self.size = size
@@ -132,12 +132,12 @@ class Pool:
 
     @property
     def pending(self) -> int:
-        """How many requests have a result that was not handed out yet."""
+        """Number of requests whose result has not been returned yet."""
         return len(self._waiting)
 
     @property
     def pids(self) -> list[int]:
-        """The process ids of the workers, none where the environments play in this process."""
+        """The process ids of the workers; none if the environments play in this process."""
         return self._away.pids if self._away else []
 
     def reset(self, slot: int, task: Task, seed: int = 0) -> Result:
@@ -149,7 +149,7 @@ class Pool:
         return self._await(slot)
 
     def step(self, slot: int, action: str) -> Result:
-        """Play one action in a slot and wait for what it leads to."""
+        """Play one action in a slot and wait for its result."""
         self._admit(slot, starts=False)
         if self._here is not None:
             return self._settle(slot, self._here.step(slot, action))
@@ -167,7 +167,7 @@ class Pool:
         return self._await(slot)
 
     def submit(self, slot: int, request: Ask) -> None:
-        """Send any request; `results` hands out what comes of it."""
+        """Send any request; `results` returns its result."""
         if isinstance(request, str):
             return self.submit_step(slot, request)
         if isinstance(request, Reset):
@@ -178,18 +178,18 @@ class Pool:
         return self._send(Request(slot))
 
     def submit_reset(self, slot: int, task: Task, seed: int = 0) -> None:
-        """Start a task in a slot; `results` hands out its first observation."""
+        """Start a task in a slot; `results` returns its first observation."""
         self._admit(slot)
         self._send(Request(slot, task, seed))
 
     def submit_step(self, slot: int, action: str) -> None:
-        """Play one action in a slot; `results` hands out what it leads to."""
+        """Play one action in a slot; `results` returns its result."""
         self._admit(slot, starts=False)
         self._send(Request(slot, None, 0, action))
 
     def results(self, timeout: float | None = None) -> list[Result]:
-        """All results that are there, in the order in which they came. Waits for the first one, at most `timeout` seconds (0: does not
-        wait); empty when nothing is pending or the time is over."""
+        """All results that are ready, in the order of arrival. Waits for the first one, at most `timeout` seconds (0: does not wait); empty
+        if nothing is pending or the time is over."""
         if self._away is not None:
             until = math.inf if timeout is None else time.monotonic() + timeout
             self._take(-math.inf if self._done else until)
@@ -198,7 +198,7 @@ class Pool:
         return done
 
     def reset_all(self, starts: Iterable[tuple[int, Task, int]]) -> list[Result]:
-        """Start tasks in many slots, given as (slot, task, seed), and wait for all: results in the order asked for."""
+        """Start tasks in many slots, given as (slot, task, seed), and wait for all: results in the order requested."""
         slots = []
         for slot, task, seed in starts:
             self.submit_reset(slot, task, seed)
@@ -206,7 +206,7 @@ class Pool:
         return [self._await(slot) for slot in slots]
 
     def step_all(self, actions: Iterable[tuple[int, str]]) -> list[Result]:
-        """Play one action in each of many slots, given as (slot, action), and wait for all: results in the order asked for."""
+        """Play one action in each of many slots, given as (slot, action), and wait for all: results in the order requested."""
         slots = []
         for slot, action in actions:
             self.submit_step(slot, action)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,10 @@ from turnwise import credit
 from turnwise.config.recipes import parse_override
 from turnwise.config.references import is_reference
 from turnwise.config.schema import Config
-from turnwise.data.rollouts import Rollouts
+from turnwise.data.batch import Batch
 from turnwise.evaluation.agreement import agreement, biggest_differences
 from turnwise.runs.folder import CONFIG, Run
-from turnwise.runs.stored import stored_rollouts, stored_trajectories
+from turnwise.runs.stored import stored_batch
 from turnwise.setup.names import STAGES, know
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
@@ -58,14 +58,16 @@ def replay(
         if not known:
             raise TurnwiseError(f"{run.folder} keeps no rollouts: train with run.keep_rollouts above 0")
         iteration = known[-1]
-    rollouts = stored_rollouts(run, iteration)
+    batch = stored_batch(run, iteration)
+    rollouts = batch.rollouts
     variants = _variants(run, overrides, also, update)
     trusted = variants[0].config
     if update or is_reference(trusted.credit.name):
         trusted.trusted(trust, run.folder)
     for variant in variants:
         know(variant.config, STAGES if update else ("credit",))
-    credits = [credit.assign(variant.config.credit.name, rollouts, **variant.config.credit.options) for variant in variants]
+    batches = [credit.give(batch, variant.config.credit.name, **variant.config.credit.options) for variant in variants]
+    credits = [given for each in batches if (given := credit.credit_of(each.rollouts)) is not None]
     by_turn = [given.by_turn(rollouts) for given in credits]
     records = run.trajectories(iteration)
     found: dict[str, Any] = {
@@ -80,7 +82,7 @@ def replay(
             for variant, other in zip(variants[1:], by_turn[1:], strict=True)
         ],
     }
-    return found | (_updates(run, iteration, rollouts, variants, credits) if update else {})
+    return found | (_updates(run, iteration, variants, batches) if update else {})
 
 
 def _variants(run: Run, overrides: Sequence[str], also: Sequence[str], update: bool) -> list[Variant]:
@@ -109,15 +111,17 @@ def replayable(run: Run) -> list[int]:
     return [n for n in kept if n - 1 in steps]
 
 
-def _updates(run: Run, iteration: int, rollouts: Rollouts, variants: Sequence[Variant], credits: Sequence[credit.Credit]) -> dict[str, Any]:
+def _updates(run: Run, iteration: int, variants: Sequence[Variant], batches: Sequence[Batch]) -> dict[str, Any]:
     if iteration not in (possible := replayable(run)):
         raise TurnwiseError(
             f"the update of iteration {iteration} cannot be run again: that needs its tokens (run.keep_tokens) and the checkpoint of "
             f"iteration {iteration - 1}. Possible in {run.folder}: {', '.join(map(str, possible)) or 'none'}. "
             "run.checkpoint_every=1 with a larger run.keep_checkpoints keeps more"
         )
-    trajectories = stored_trajectories(run, iteration, tokens=True)
-    moves = [_move(run, iteration, variant, trajectories, rollouts, given) for variant, given in zip(variants, credits, strict=True)]
+    whole = stored_batch(run, iteration, tokens=True)
+    moves = [
+        _move(run, iteration, variant, replace(whole, rollouts=given.rollouts)) for variant, given in zip(variants, batches, strict=True)
+    ]
     logged = next((line for line in run.metrics() if line.get("iteration") == iteration), {})
     return {
         "updates": [{"name": variant.name} | move["metrics"] for variant, move in zip(variants, moves, strict=True)],
@@ -134,7 +138,7 @@ def _updates(run: Run, iteration: int, rollouts: Rollouts, variants: Sequence[Va
     }
 
 
-def _move(run: Run, iteration: int, variant: Variant, trajectories: Any, rollouts: Rollouts, given: credit.Credit) -> dict[str, Any]:
+def _move(run: Run, iteration: int, variant: Variant, batch: Batch) -> dict[str, Any]:
     """One update from the checkpoint before the iteration: its metrics, its first gradient, and how the weights moved."""
     from turnwise.learn import checkpoint
     from turnwise.learn.packing import pack
@@ -151,10 +155,10 @@ def _move(run: Run, iteration: int, variant: Variant, trajectories: Any, rollout
             gradients.append({name: m.grad.detach().cpu().clone() for name, m in weights.masters.items() if m.grad is not None})
 
     learner.optimiser.look = look
-    packed = pack(trajectories, rollouts)
+    packed = pack(batch.trajectories, batch.rollouts)
     before, start = learner.logprobs(packed), _copy(learner.weights.tensors())
     config = variant.config
-    metrics = system.learn(trajectories, rollouts, given, derive(config.seed, "update", iteration), (iteration - 1) / config.iterations)
+    metrics = system.learn(batch, derive(config.seed, "update", iteration), (iteration - 1) / config.iterations)
     delta = {name: tensor.cpu() - start[name] for name, tensor in learner.weights.tensors().items()}
     gap = learner.logprobs(packed).astype(np.float64) - before
     own = {name: value for name, value in metrics.items() if not name.startswith("seconds")}

@@ -1,7 +1,7 @@
 """One iteration's attempts, ready to be looked at: who tried what and how it ended, and where every turn's credit comes from.
 
-`rollouts` are what was trained on; their columns are saved, so credit is computed from them again, with the run's own algorithm and
-options: what is shown is what was trained with. `evals` are what an evaluation played; they have texts and outcomes, and no credit.
+`rollouts` are what was trained on, with the advantages that were trained with. `evals` are what an evaluation played; they have texts and
+outcomes, and no credit.
 """
 
 from __future__ import annotations
@@ -158,17 +158,22 @@ class Batch:
         """Credit by the run's own algorithm; where that cannot be had here, why."""
         if self.columns is None:
             return Credit(self._algorithm, self._options, None, self.problem)
-        if self._foreign:
+        given, parts = credit.credit_of(self.columns), credit.parts_of(self.columns, self._algorithm, self._options)
+        options = self._options
+        if given is None and self._foreign:
             return Credit(self._algorithm, self._options, None, f"{self._algorithm} is code from elsewhere, which this page does not run")
         try:
-            total = credit.assign(self._algorithm, self.columns, **self._options).by_turn(self.columns)
-            options = credit.algorithms[self._algorithm].bind(self._options, credit.algorithms.kind)
-            parts = credit.split(self._algorithm, self.columns, **self._options)
+            if self._algorithm in credit.algorithms:
+                options = credit.algorithms[self._algorithm].bind(self._options, credit.algorithms.kind)
+            if given is None:  # an earlier Turnwise kept no advantages
+                given = credit.assign(self._algorithm, self.columns, **self._options)
+                parts = credit.split(self._algorithm, self.columns, **self._options)
         except TurnwiseError as error:
-            return Credit(self._algorithm, self._options, None, str(error))
+            if given is None:
+                return Credit(self._algorithm, self._options, None, str(error))
         except Exception as error:  # code of the user's own may fail in any way
             return Credit(self._algorithm, self._options, None, f"{self._algorithm} failed: {type(error).__name__}: {error}")
-        return Credit(self._algorithm, options, total, self.problem, parts)
+        return Credit(self._algorithm, options, given.by_turn(self.columns), self.problem, parts)
 
     @cached_property
     def states(self) -> States | None:

@@ -22,7 +22,7 @@ from turnwise.util.unpack import check_parquet
 
 Row = dict[str, Any]
 TEXTS = ("task", "goal", "stop_detail", "observation", "thought", "action", "response", "anchor", "next_anchor", "info")
-LABELS = ("trajectory", "group")  # numbers or texts
+LABELS = ("trajectory", "group", "parent")  # numbers or texts
 TOKENS = ("prompt_ids", "response_ids", "logprobs")
 NO_TURN = -1  # the `t` of the one row of a trajectory without turns
 
@@ -42,6 +42,8 @@ def to_rows(trajectories: Iterable[Trajectory], tokens: bool = False, columns: M
             "stop_detail": trajectory.stop_detail,
             "success": trajectory.success,
             "return": trajectory.reward,
+            "parent": trajectory.parent,
+            "branch_t": trajectory.branch_t,
         }
         for t, turn in enumerate(trajectory.turns):
             after = trajectory.turns[t + 1].anchor if t + 1 < len(trajectory.turns) else trajectory.final_anchor
@@ -63,6 +65,7 @@ def _turn_row(t: int, turn: Turn, after: Any, tokens: bool) -> Row:
         "response": turn.response,
         "reward": float(turn.reward),
         "valid": bool(turn.valid),
+        "version": turn.version,
         "info": json_value(turn.info),
         "images": [image.name for image in turn.images],
     }
@@ -115,6 +118,7 @@ def _add(found: dict[Any, Trajectory], row: Mapping[str, Any]) -> None:
     if trajectory is None:
         trajectory = found[label] = Trajectory(row["group"], label, row["task"], [], Stop(row["stop"]), row["stop_detail"])
         trajectory.success, trajectory.seed, trajectory.goal = bool(row["success"]), int(row["seed"]), row.get("goal") or ""
+        trajectory.parent, trajectory.branch_t = row.get("parent"), int(row.get("branch_t") or 0)
     trajectory.final_anchor = _anchor_in(row["next_anchor"], row["next_anchor_key"])
     if row["t"] == NO_TURN:
         return
@@ -122,7 +126,7 @@ def _add(found: dict[Any, Trajectory], row: Mapping[str, Any]) -> None:
         raise ValueError(f"turn {row['t']} of trajectory {label!r} comes after {len(trajectory.turns)} turns: rows are in order, from 0")
     turn = Turn(_anchor_in(row["anchor"], row["anchor_key"]), float(row["reward"]), bool(row["valid"]))
     turn.observation, turn.thought, turn.action, turn.response = (row[name] for name in ("observation", "thought", "action", "response"))
-    turn.info = row["info"]
+    turn.info, turn.version = row["info"], int(row.get("version", -1))
     for name in TOKENS:
         setattr(turn, name, tuple(row.get(name) or ()))
     trajectory.turns.append(turn)
@@ -260,16 +264,18 @@ def export_trajectories(
 
 
 def credit_columns(run: Run, iteration: int, trust: bool = False) -> dict[str, Any]:
-    """What the run's algorithm gave every turn, and why (`turnwise.credit.explain`)."""
+    """What every turn was given, as it was trained with, and why (`turnwise.credit.explain`)."""
     from turnwise import credit
     from turnwise.config.references import is_reference
     from turnwise.config.schema import Config
     from turnwise.runs.folder import CONFIG
-    from turnwise.runs.stored import stored_rollouts
+    from turnwise.runs.stored import stored_batch
 
     config = Config.load(run.folder / CONFIG)
-    rollouts, own = stored_rollouts(run, iteration), config.credit
-    if is_reference(own.name):  # the user's own code, or somebody's: it is asked before it runs
-        config.trusted(trust, run.folder)
-    given = credit.assign(own.name, rollouts, **own.options).by_turn(rollouts)
-    return {"credit": given, **credit.explain(rollouts, **credit.explaining(own.name, own.options))}
+    rollouts, own = stored_batch(run, iteration).rollouts, config.credit
+    given = credit.credit_of(rollouts)
+    if given is None:  # a run of an earlier Turnwise kept no advantages
+        if is_reference(own.name):  # the user's own code, or somebody's: it is asked before it runs
+            config.trusted(trust, run.folder)
+        given = credit.assign(own.name, rollouts, **own.options)
+    return {"credit": given.by_turn(rollouts), **credit.explain(rollouts, **credit.explaining(own.name, own.options))}

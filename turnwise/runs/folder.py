@@ -25,8 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnwise.config.trust import forget, remember
+from turnwise.data.batch import Batch
 from turnwise.data.images import load_pictures, save_pictures
-from turnwise.data.rollouts import Rollouts, Trajectory
+from turnwise.data.rollouts import Trajectory
+from turnwise.data.tasks import Task
 from turnwise.data.tokenfile import Pair, read_tokens, write_tokens
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside, sweep_files, write_atomically, write_text_atomically
@@ -228,16 +230,17 @@ class Run:
             number += 1
         return (self.folder / name).replace(aside)
 
-    def save_rollouts(
-        self, iteration: int, rollouts: Rollouts, trajectories: Sequence[Trajectory], keep: int | None, tokens: bool = True
-    ) -> None:
-        """The columns, the texts and the exact tokens of one iteration; only the last `keep` iterations stay (None: all, 0: none)."""
+    def save_batch(self, iteration: int, batch: Batch, keep: int | None, tokens: bool = True) -> None:
+        """Everything known about one iteration's batch: columns, texts, tasks, exact tokens and images. Only the last `keep` iterations
+        stay (None: all, 0: none)."""
         if keep == 0:
             return
-        folder = self.folder / "rollouts"
+        folder, trajectories = self.folder / "rollouts", batch.trajectories
         with self.writing():
-            rollouts.save(folder / f"{iteration:06d}.npz")
+            batch.rollouts.save(folder / f"{iteration:06d}.npz")
             write_texts(folder / f"{iteration:06d}.jsonl.gz", trajectories)
+            if batch.tasks:
+                write_tasks(folder / f"{iteration:06d}.tasks.jsonl.gz", batch.tasks)
             if tokens:
                 write_tokens(folder / f"{iteration:06d}.tokens.npz", trajectories)
             if pictures := {image for trajectory in trajectories for turn in trajectory.turns for image in turn.images}:
@@ -285,13 +288,20 @@ class Run:
         if not path.exists():
             known = self.iterations_of(part)
             raise TurnwiseError(f"{self.folder} keeps no {part} of iteration {iteration}; it keeps {known or 'none'}")
-        try:
-            found = [json.loads(line.decode("utf-8", "surrogatepass")) for line in packed_lines(path)]
-        except (EOFError, OSError, ValueError, zlib.error) as error:  # cut off, no archive, no UTF-8, no JSON
-            raise TurnwiseError(f"{path}: damaged after it was written ({error}). Put it back from a copy") from None
+        found = _read_lines(path)
         if not found or not all(isinstance(record, dict) and isinstance(record.get("turns"), list) for record in found):
             raise TurnwiseError(f"{path}: it holds no attempts, so it was damaged after it was written. Put it back from a copy")
         return found
+
+    def tasks(self, iteration: int) -> dict[str, Task]:
+        """The tasks that one iteration attempted, by id; empty where a run of an earlier Turnwise kept none."""
+        path = self.file("rollouts", f"{iteration:06d}.tasks.jsonl.gz")
+        if not path.exists():
+            return {}
+        try:
+            return {row["id"]: Task(str(row["id"]), str(row["split"]), dict(row["data"])) for row in _read_lines(path)}
+        except (KeyError, TypeError, ValueError):
+            raise TurnwiseError(f"{path}: it holds no tasks, so it was damaged after it was written. Put it back from a copy") from None
 
     def tokens(self, iteration: int) -> list[Pair]:
         """Prompt and response ids of every turn of one iteration, trajectory by trajectory."""
@@ -307,9 +317,25 @@ class Run:
             write_text_atomically(self.folder / SUMMARY, json.dumps(summary, indent=2, allow_nan=False, default=float) + "\n")
 
 
+def _read_lines(path: Path) -> list[Any]:
+    """The records of a packed file of JSON lines."""
+    try:
+        return [json.loads(line.decode("utf-8", "surrogatepass")) for line in packed_lines(path)]
+    except (EOFError, OSError, ValueError, zlib.error) as error:  # cut off, no archive, no UTF-8, no JSON
+        raise TurnwiseError(f"{path}: damaged after it was written ({error}). Put it back from a copy") from None
+
+
 def write_texts(path: Path, trajectories: Sequence[Trajectory]) -> None:
     """Trajectories as packed lines of JSON, one each; the same ones give the same bytes."""
     lines = "".join(json.dumps(as_json(trajectory)) + "\n" for trajectory in trajectories)
+    packed = gzip.compress(lines.encode("utf-8", "surrogatepass"), compresslevel=5, mtime=0)
+    write_atomically(path, lambda file: file.write(packed))
+
+
+def write_tasks(path: Path, tasks: Mapping[str, Task]) -> None:
+    """The tasks of a batch with their data; the same ones give the same bytes."""
+    rows = [{"id": task.id, "split": task.split, "data": dict(task.data)} for task in tasks.values()]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
     packed = gzip.compress(lines.encode("utf-8", "surrogatepass"), compresslevel=5, mtime=0)
     write_atomically(path, lambda file: file.write(packed))
 
@@ -321,6 +347,7 @@ def as_json(trajectory: Trajectory) -> dict[str, Any]:
         "group": trajectory.group,
         "task": trajectory.task,
         **({"goal": trajectory.goal} if trajectory.goal else {}),
+        **({"parent": trajectory.parent, "branch_t": trajectory.branch_t} if trajectory.parent is not None else {}),
         "seed": trajectory.seed,
         "stop": trajectory.stop.value,
         "stop_detail": trajectory.stop_detail,

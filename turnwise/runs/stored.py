@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from turnwise.data.anchors import INTEGER_TAG, UNKNOWN, AnchorTable
+from turnwise.data.batch import Batch
 from turnwise.data.images import Picture
 from turnwise.data.rollouts import Rollouts, Stop, Trajectory, Turn
 from turnwise.runs.folder import Run
@@ -23,6 +24,14 @@ def stored_rollouts(run: Run, iteration: int) -> Rollouts:
             f"{run.folder} keeps no rollouts of iteration {iteration}; it keeps {known or 'none'} (run.keep_rollouts says how many stay)"
         )
     return Rollouts.load(path)
+
+
+def stored_batch(run: Run, iteration: int, tokens: bool = False) -> Batch:
+    """What one iteration was learned from, with every column that was known: advantages, targets, what signals added."""
+    trajectories = stored_trajectories(run, iteration, tokens=tokens)
+    return Batch(
+        tuple(trajectory for trajectory in trajectories if trajectory.turns), stored_rollouts(run, iteration), run.tasks(iteration)
+    )
 
 
 def stored_trajectories(run: Run, iteration: int, part: str = "rollouts", tokens: bool = False) -> list[Trajectory]:
@@ -43,10 +52,13 @@ def stored_trajectories(run: Run, iteration: int, part: str = "rollouts", tokens
     labels = [(trajectory.id, t) for trajectory, t, _ in _turns(trajectories)]
     if labels != list(zip(rollouts.trajectory_labels[rollouts.trajectory].tolist(), rollouts.t.tolist(), strict=True)):
         raise TurnwiseError(f"{run.folder}, iteration {iteration}: columns and texts are not of the same attempts")
+    versions = rollouts.extra.get("version")
     for row, (trajectory, _, turn) in enumerate(_turns(trajectories)):
         turn.anchor = anchor_at(rollouts.anchor_table, int(rollouts.anchor[row]))
         if rollouts.next_anchor is not None:
             trajectory.final_anchor = anchor_at(rollouts.anchor_table, int(rollouts.next_anchor[row]))
+        if versions is not None:
+            turn.version = int(versions[row])
         if rollouts.token_logprob is not None:
             turn.logprobs = tuple(rollouts.token_logprob[rollouts.token_offsets[row] : rollouts.token_offsets[row + 1]].tolist())
     if tokens or (run.folder / "rollouts" / f"{iteration:06d}.tokens.npz").is_file():
@@ -90,6 +102,8 @@ def from_json(record: Mapping[str, Any], pictures: Mapping[str, Picture] | None 
         success=bool(record["success"]),
         seed=int(record["seed"]),
         goal=str(record.get("goal", "")),
+        parent=record.get("parent"),
+        branch_t=int(record.get("branch_t", 0)),
     )
 
 

@@ -24,8 +24,9 @@ from turnwise.collect.warmstart import chance_trajectories, demonstrated, expert
 from turnwise.config.schema import Config
 from turnwise.config.sections import Sft
 from turnwise.data.batch import Batch
+from turnwise.data.masks import with_shared_prefix
 from turnwise.data.rollouts import Rollouts, Trajectory
-from turnwise.data.tasks import TaskSet
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.engines.base import Engine, Sampling
 from turnwise.envs import registry
 from turnwise.envs.blame import EnvironmentFault
@@ -238,8 +239,10 @@ class System:
     def collect(self, place: int) -> Gathered:
         """The groups from a place on, by the recipe's strategy; the counts include what the policy counted."""
         own, collector = self.config.collect, self.collector()
+        tasks: dict[str, Task] = {}
 
         def run(starts: Sequence[Start]) -> list[Trajectory]:
+            tasks.update((start.task.id, start.task) for start in starts)
             return self._heard(collector.run(starts))
 
         if own.strategy == "dynamic":
@@ -248,6 +251,7 @@ class System:
             gathered = plain(run, self.plan, place, own.groups)
         if isinstance(collector.policy, ModelPolicy):
             gathered.counts |= dict(collector.policy.counts)
+        gathered.tasks = tasks
         return gathered
 
     def _heard(self, trajectories: list[Trajectory]) -> list[Trajectory]:
@@ -258,12 +262,27 @@ class System:
             self.broken = fault
         return trajectories
 
-    def annotate(self, trajectories: Sequence[Trajectory], rollouts: Rollouts) -> Rollouts:
-        """The rollouts with what only the learner knows, where the recipe needs it: values, a KL penalty in the reward."""
+    def annotate(self, batch: Batch) -> Batch:
+        """The batch with what only the learner knows, where the recipe needs it: values, a KL penalty in the reward."""
         needed = self.config.learner.value is not None or self.config.objective.kl == "reward"
-        if needed:
-            self._rest_engine()
-        return self.learner.annotate(Batch(tuple(trajectories), rollouts)).rollouts if needed else rollouts
+        if not needed:
+            return batch
+        self._rest_engine()
+        return self.learner.annotate(batch)
+
+    def give_credit(self, batch: Batch) -> Batch:
+        """The batch with its advantages by the recipe's credit function, and with the targets of the recipe's critic."""
+        own, value = self.config.credit, self.config.learner.value
+        batch = credit.give(with_shared_prefix(batch, self.config.collect.shared_prefix), own.name, **own.options)
+        given = credit.credit_of(batch.rollouts)
+        if value is None or given is None:
+            return batch
+        return batch.with_columns({f"{value.level}.target": self._value_targets(batch.rollouts, given)})
+
+    def diagnose(self, batch: Batch) -> dict[str, Any]:
+        """What the log says of a batch's credit."""
+        own, given = self.config.credit, credit.credit_of(batch.rollouts)
+        return credit.observe(own.name, own.options, batch.rollouts, () if given is None else given.values)
 
     def _rest_engine(self) -> None:
         """Free the engine's cache on a GPU, where the recipe says so; the next generation takes the memory again."""
@@ -271,12 +290,10 @@ class System:
         if self.config.engine.sleep and sleep is not None and self.learner.device.type == "cuda":
             sleep()
 
-    def update(
-        self, trajectories: Sequence[Trajectory], rollouts: Rollouts, advantages: credit.Credit, seed: int, progress: float
-    ) -> dict[str, float]:
+    def update(self, batch: Batch, seed: int, progress: float) -> dict[str, float]:
         """One update of the weights; the engine then forgets what it computed with the old ones."""
         self._rest_engine()
-        metrics = self.learn(trajectories, rollouts, advantages, seed, progress)
+        metrics = self.learn(batch, seed, progress)
         self.engine.refresh()
         return metrics
 
@@ -285,14 +302,9 @@ class System:
         self.models.at(progress)
         return self.models.update(batch)
 
-    def learn(
-        self, trajectories: Sequence[Trajectory], rollouts: Rollouts, advantages: credit.Credit, seed: int, progress: float
-    ) -> dict[str, float]:
+    def learn(self, batch: Batch, seed: int, progress: float) -> dict[str, float]:
         """The learner's part of an update, which needs no engine."""
-        columns: dict[str, Any] = {f"{advantages.level}.advantage": advantages.values}
-        if (value := self.config.learner.value) is not None:
-            columns[f"{value.level}.target"] = self._value_targets(rollouts, advantages)
-        return self.learner.update(Batch(tuple(trajectories), rollouts).with_columns(columns), seed, progress=progress)
+        return self.learner.update(batch, seed, progress=progress)
 
     def _value_targets(self, rollouts: Rollouts, given: credit.Credit) -> Any:
         """What the critic should learn: the targets of the credit function itself."""
