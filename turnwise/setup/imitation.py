@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from turnwise.collect.collector import Start
-from turnwise.methods.plans import Places
 from turnwise.config.sections import Sft
 from turnwise.data.rollouts import Trajectory
 from turnwise.learn.settings import OptimiserSettings
 from turnwise.learn.sft import SftSettings, warm_start
+from turnwise.methods.plans import Places
 from turnwise.setup.build import settings_from
 from turnwise.util.seeds import derive
 

@@ -1,15 +1,16 @@
 """What the stages of a run need, and where it comes from: columns, further models, data of tasks, abilities of the environment.
 
-A stage declares its needs where it is registered (`needs=("token.entropy", "model.teacher", "task.answer")`). Before a run starts, each need
-is looked up among what will be there at that point; what is missing is told with who needs it and how to get it. Columns that an engine
-can report while it samples are asked for automatically.
+A stage declares its needs where it is registered (`needs=("token.entropy", "model.teacher")`). Before a run starts, each need is looked
+up among what will be there at that point. What is missing is told with who needs it and how to get it. Columns that an engine can report
+while it samples are asked for automatically.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
+from turnwise.config.further import RESERVED
 from turnwise.config.schema import Config
 from turnwise.data.rollouts import BUILT_IN, DERIVED, LEVELS
 from turnwise.data.tasks import Task
@@ -22,13 +23,6 @@ LEARNED = ("turn.value", "token.value")  # given by a critic
 ALWAYS = {*BUILT_IN, *DERIVED, "turn.version"} - {*LEARNED}
 GIVEN_BY_CREDIT = ("turn.advantage", "token.advantage", "turn.target", "token.target")
 ELSEWHERE = ("group.peers",)  # checked when the recipe is read
-
-
-class Need(NamedTuple):
-    """Something that a stage of a recipe needs."""
-
-    piece: Piece
-    name: str
 
 
 def needs(config: Config) -> Iterator[tuple[Piece, tuple[str, ...], tuple[str, ...]]]:
@@ -54,11 +48,11 @@ def check_needs(config: Config, *, models: Iterable[str] = (), task: Task | None
     there = set(ALWAYS)
     if (critic := config.learner.value) is not None:
         there.add(f"{critic.level}.value")
-    there |= {f"model.{name}" for name in ("policy", *models)}
+    there |= {f"model.{name}" for name in (*RESERVED, *models)}
     missing: list[str] = []
     for piece, needed, gives in needs(config):
         for name in needed:
-            if name in there or name in ELSEWHERE or piece.family == "plan" and name.split(".")[0] in LEVELS:
+            if name in there or name in ELSEWHERE or (piece.family == "plan" and name.split(".")[0] in LEVELS):
                 continue
             if words := _missing(name, config, task, environment):
                 missing.append(f"{piece.key}={piece.name} needs {name}: {words}")

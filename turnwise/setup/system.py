@@ -6,10 +6,10 @@ This is the only place that knows both the recipe's words and the parts' constru
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from turnwise import credit
 from turnwise.agent import Agent
@@ -18,29 +18,31 @@ from turnwise.collect.collector import Collector, Start
 from turnwise.collect.faults import FaultWatch, spoilt
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.panel import Evaluation, check_disjoint, run_panel
-from turnwise.collect.source import LocalSource
 from turnwise.collect.rewards import Rewards, find_term
+from turnwise.collect.source import LocalSource
 from turnwise.collect.warmstart import chance_trajectories, demonstrated, expert_trajectories, has_expert, lists_actions
 from turnwise.config.schema import Config
 from turnwise.config.sections import Sft
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory
-from turnwise.data.tasks import Task, TaskSet
+from turnwise.data.tasks import TaskSet
 from turnwise.engines.base import Engine, Sampling
 from turnwise.envs import registry
 from turnwise.envs.blame import EnvironmentFault
 from turnwise.envs.look import LOOKS, first_look
 from turnwise.envs.pool import Pool
 from turnwise.envs.scripts import Limits
-from turnwise.learn import models
+from turnwise.learn import models as loading
+from turnwise.learn.further.models import Models
 from turnwise.learn.learner import Learner
 from turnwise.learn.values import targets_of
-from turnwise.runs.exchange import read_trajectories
-from turnwise.setup.build import agent_settings, build_engine, build_learner, build_server, engine_options
-from turnwise.setup.imitation import imitate
 from turnwise.methods.plans import Dynamic, Places, Plain, Plan
 from turnwise.methods.registry import plans, signals
-from turnwise.setup.names import know
+from turnwise.runs.exchange import read_trajectories
+from turnwise.setup.build import agent_settings, build_engine, build_learner, build_server, engine_options
+from turnwise.setup.further import build_models
+from turnwise.setup.imitation import imitate
+from turnwise.setup.names import know, needed
 from turnwise.setup.needs import check_needs, reports
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.notice import told_after
@@ -73,13 +75,13 @@ class System:
         model, device, the engine's options."""
         know(self.config)
         environment = registry.spec(self.config.env.name).load()
-        check_needs(self.config, models=further(self.config), task=self.tasks[0] if len(self.tasks) else None, environment=environment)
+        check_needs(self.config, models=self.config.models, task=self.tasks[0] if len(self.tasks) else None, environment=environment)
         for part in ("panel", "max_turns", "rewards"):
             getattr(self, part)
         engine_options(self.config)
         self.faults.tasks = len(self.tasks)
         self.look(self.tasks)
-        for part in ("agent", "learner"):
+        for part in ("agent", "learner", "models"):  # before the engine, whose cache takes a share of the memory that is left
             getattr(self, part)
 
     def look(self, tasks: TaskSet) -> None:
@@ -131,31 +133,31 @@ class System:
     def _loaded(self) -> tuple[Any, Any]:
         """Model and tokenizer; torch computes with as many threads as that model can use."""
         loaded = self._load()
-        models.use_threads(loaded[0], self.config.threads)
+        loading.use_threads(loaded[0], self.config.threads)
         return loaded
 
     def _load(self) -> tuple[Any, Any]:
         if self.model_folder is not None or self.config.model.path is not None:
-            return models.load(self.config, self.model_folder)
+            return loading.load(self.config, self.model_folder)
         if self.words is not None:
-            return models.load_tiny(self.config, self.words)
+            return loading.load_tiny(self.config, self.words)
         words = (
             f"still playing environment {self.config.env.name!r} for the words of the tiny model (model.tiny.vocabulary_tasks); "
             "if this does not end, does its reset or step return?"
         )
         with told_after(PATIENCE, self.say, words):
-            return models.load(self.config, limits=self.limits)
+            return loading.load(self.config, limits=self.limits)
 
     @cached_property
     def tokenizer(self) -> Any:
         """The model's; of a served model, whose tokenizer is the server's, one that counts its prompts' tokens."""
         served = self.config.engine.name == "openai"
-        return models.load_tokenizer(self.config, self.model_folder, self.limits) if served else self._loaded[1]
+        return loading.load_tokenizer(self.config, self.model_folder, self.limits) if served else self._loaded[1]
 
     @cached_property
     def vision(self) -> Vision | None:
         """The processor of a model that sees; None for other models and for a server's."""
-        return None if self.config.engine.name == "openai" else models.load_vision(self.model_folder or self.config.model.path)
+        return None if self.config.engine.name == "openai" else loading.load_vision(self.model_folder or self.config.model.path)
 
     @property
     def preprocessor(self) -> Any:
@@ -170,6 +172,11 @@ class System:
     @cached_property
     def learner(self) -> Learner:
         return build_learner(self.config, self._loaded[0], self.vision)
+
+    @cached_property
+    def models(self) -> Models:
+        """The policy, the reference and the recipe's further models."""
+        return build_models(self.config, self.learner, self.tokenizer, needed(self.config))
 
     @cached_property
     def engine(self) -> Engine:
@@ -239,8 +246,7 @@ class System:
         """The recipe's plan; without one, what `collect.strategy` says."""
         own, collect = self.config.plan, self.config.collect
         if own is not None:
-            made: Plan = plans[own.name].make(own.options, plans.kind)
-            return made
+            return cast("Plan", plans[own.name].make(own.options, plans.kind))
         return Dynamic(refills=collect.refills) if collect.strategy == "dynamic" else Plain()
 
     @cached_property
@@ -312,6 +318,11 @@ class System:
         self._rest_engine()
         return self.learn(batch, seed, progress)
 
+    def train_models(self, batch: Batch, progress: float) -> dict[str, float]:
+        """One update of every further model that has a loss, from a batch with its credit."""
+        self.models.at(progress)
+        return self.models.update(batch)
+
     def learn(self, batch: Batch, seed: int, progress: float) -> dict[str, float]:
         """The learner's part of an update, which needs no engine."""
         return self.learner.update(batch, seed, progress=progress)
@@ -340,6 +351,7 @@ class System:
             self.learner.reset_reference()
         elif self.config.objective.kl != "off":
             self.say("KL is measured against the model without its adapters, as it was before the warm start")
+        self.models.follow_policy()
         self.engine.refresh()
         return metrics | {"turns": float(sum(len(example.turns) for example in examples))}
 
