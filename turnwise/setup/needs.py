@@ -50,12 +50,15 @@ def check_needs(config: Config, *, models: Iterable[str] = (), task: Task | None
         there.add(f"{critic.level}.value")
     there |= {f"model.{name}" for name in (*RESERVED, *models)}
     missing: list[str] = []
+    unsaid = False  # a signal before that does not say what it gives may give any column
     for piece, needed, gives in needs(config):
         for name in needed:
-            if name in there or name in ELSEWHERE or (piece.family == "plan" and name.split(".")[0] in LEVELS):
+            column = name.partition(".")[0] in LEVELS
+            if name in there or name in ELSEWHERE or (column and (unsaid or piece.family == "plan")):
                 continue
             if words := _missing(name, config, task, environment):
                 missing.append(f"{piece.key}={piece.name} needs {name}: {words}")
+        unsaid = unsaid or (piece.family == "signal" and not gives)
         there |= {*gives, *(GIVEN_BY_CREDIT if piece.family == "credit" else ())}
     if missing:
         raise TurnwiseError(missing[0] if len(missing) == 1 else "".join(f"\n  - {line}" for line in missing))
