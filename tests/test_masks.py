@@ -7,10 +7,14 @@ from typing import Any
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from learn_cases import tiny
 
+from turnwise.config.schema import Config
 from turnwise.data.batch import Batch
 from turnwise.data.masks import own_turns, with_shared_prefix
 from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.learn import Learner
+from turnwise.setup.system import System
 
 
 @st.composite
@@ -80,6 +84,15 @@ def test_a_batch_of_branches_is_masked_by_the_rule() -> None:
     given_mask = np.arange(len(batch)) != 0
     both = with_shared_prefix(batch.with_columns({"turn.mask": given_mask}), "once")
     assert both.column("turn.mask").tolist() == [False, *masked.column("turn.mask").tolist()[1:]]
+
+
+def test_a_recipe_says_how_often_a_shared_prefix_is_learned_from() -> None:
+    for rule, learned in (("once", 7), ("each", 12)):
+        system = System(Config.load(None, {"collect.shared_prefix": rule, "credit.name": "grpo", "agent.max_prompt_tokens": 100}))
+        batch = system.give_credit(branched())
+        assert batch.has("turn.advantage")
+        learner = Learner(tiny())
+        assert learner.update(batch)["turns"] == learned
 
 
 def test_a_batch_without_branches_needs_no_mask() -> None:

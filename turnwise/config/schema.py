@@ -33,7 +33,7 @@ from turnwise.config.sections import (
     Objective,
     Plan,
     RewardTerm,
-    Run,
+    RunSection,
     Schedule,
     Section,
     Sft,
@@ -72,7 +72,7 @@ class Config(Section):
     sft: Sft | None = None
     eval: Eval = Eval()
     reward: list[RewardTerm] = Field([])
-    run: Run = Run()
+    run: RunSection = RunSection()
     models: dict[str, FurtherModel] = Field({})
     """Further models by name, each in a table [models.NAME]."""
     _folder: Path | None = PrivateAttr(None)  # of the run that it was read from

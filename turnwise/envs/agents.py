@@ -1,12 +1,12 @@
-"""What an environment's scores are worth: random, scripted and expert agents on one fixed panel of each environment.
+"""Reference scores: random, scripted and expert agents on one fixed panel of each environment.
 
-The *random* agent takes any of the listed actions. The *scripted* one is the environment's own simple rule (`scripted_action()`), which
-sees no more than an agent does, or its expert where that can be told to know only what was seen. The *expert* is the environment's own
-too (`expert_action()` or `expert(task)`) and may know everything. A learned agent below the random one has learned nothing; one above
-the expert should be looked at.
+The *random* agent takes any of the listed actions. The *scripted* agent is a simple rule of the environment (`scripted_action()`) that sees
+no more than an agent does, or its expert if that can be limited to what was seen. The *expert* is the environment's expert
+(`expert_action()` or `expert(task)`) and may know everything. A trained agent below the random one has learned nothing; one above the
+expert deserves a closer look.
 
-Plain loops, one environment at a time: nothing here needs the collector, so that it can also say what is wrong with an environment that
-the collector could not play.
+These are plain loops over one environment at a time. They do not need the collector, so they also work for an environment that the
+collector cannot play, and report what is wrong with it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Choose = Callable[[Observation, int], str | None]
 
 @dataclass(frozen=True)
 class Score:
-    """How an agent did on a panel."""
+    """An agent's result on a panel."""
 
     success: float
     reward: float
@@ -40,7 +40,7 @@ class Score:
 
 
 def compare(name: str, n: int = PANEL, **options: Any) -> dict[str, Any]:
-    """One environment's agents on `n` tasks of its validation split (all, where there are fewer), as plain JSON values."""
+    """The agents of one environment on `n` tasks of its validation split (all, if there are fewer), as plain JSON values."""
     report = check(name, **options)
     split, panel = _panel(name, n, options)
     env = make(name, **options)
@@ -63,7 +63,7 @@ def compare(name: str, n: int = PANEL, **options: Any) -> dict[str, Any]:
 
 
 def compare_all(n: int = PANEL, tell: Callable[[str], None] = lambda name: None) -> Iterator[dict[str, Any]]:
-    """The same for every environment that can run here; of the others, what they lack."""
+    """The same for every environment that can run here; for the others, what they are missing."""
     for row in describe():
         tell(row["name"])
         missing = [need["what"] for need in row["needs"] if not need["present"]]
@@ -84,7 +84,7 @@ def _panel(name: str, n: int, options: dict[str, Any]) -> tuple[str, TaskSet]:
 
 
 def _modest_expert(name: str, panel: TaskSet, limit: int, options: dict[str, Any]) -> Score | None:
-    """The expert of an environment that lets it know only what an agent has seen; None where there is no such option."""
+    """The expert limited to what an agent has seen; None if the environment has no such option."""
     factory = spec(name).load()
     if "expert_knows" not in signature(factory).parameters:
         return None
@@ -96,7 +96,7 @@ def _modest_expert(name: str, panel: TaskSet, limit: int, options: dict[str, Any
 
 
 def _score(env: Any, agent: str, panel: TaskSet, limit: int) -> Score | None:
-    """None where the environment has no such agent."""
+    """None if the environment has no such agent."""
     played = []
     for task in panel:
         attempt = _attempt(env, agent, task, limit)

@@ -1,8 +1,8 @@
-"""The border to an environment: whatever its `reset` and `step` return is read here, before anybody else sees it.
+"""Validation of what an environment's `reset` and `step` return, before any other code sees it.
 
-What means one thing only is accepted: numbers of any kind as a reward, a list as `actions`, numpy's truth values, no `info`. Everything
-else is a `BadAnswer`, which says what was returned and what to return instead. So behind this border every observation has text, every
-reward is a finite float and every anchor can be hashed, whoever wrote the environment.
+Unambiguous values are accepted: numbers of any kind as a reward, a list as `actions`, numpy booleans, no `info`. Everything else is a
+`BadAnswer`, which states what was returned and what to return instead. All other code can therefore rely on observations with text, finite
+float rewards and hashable anchors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PLAIN_ANCHORS = (str, bytes, int)
 
 
 class BadAnswer(TurnwiseError):
-    """An answer that an environment must not give. `rule` names the rule that it breaks, `lines` the place of the method that gave it."""
+    """An invalid return value. `rule` names the broken rule, `lines` the location of the method that returned it."""
 
     def __init__(self, rule: str, message: str):
         super().__init__(message)
@@ -34,7 +34,7 @@ class BadAnswer(TurnwiseError):
 
 
 def read_observation(given: Any, env: Any, method: str = "reset") -> Observation:
-    """What `reset` (or `restore`) returned, as an observation that keeps all rules."""
+    """The return value of `reset` (or `restore`) as a valid observation."""
     try:
         return _first(given, f"{type(env).__name__}.{method}()")
     except BadAnswer as error:
@@ -54,7 +54,7 @@ def read_snapshot(given: Any, env: Any) -> bytes | None:
 
 
 def read_transition(given: Any, env: Any) -> Transition:
-    """What `step` returned, as a transition that keeps all rules."""
+    """The return value of `step` as a valid transition."""
     if type(given) is Transition and _is_plain(given):
         return given
     try:
@@ -91,7 +91,7 @@ def _transition(given: Any, where: str) -> Transition:
 
 
 def _is_plain(given: Transition) -> bool:
-    """Whether an answer is of the exact types already: the usual case, in a microsecond."""
+    """Whether a return value already has the exact types: the common case, in a microsecond."""
     seen = given.observation
     return (
         type(given.reward) is float
@@ -192,7 +192,7 @@ def _info(given: Any, where: str) -> Mapping[str, Any]:
 
 
 def _what(given: Any) -> str:
-    """A value in a few words: None, a tuple of 5, 'text' (str)."""
+    """A short description of a value: None, a tuple of 5, 'text' (str)."""
     kind = type(given).__name__
     if given is None or isinstance(given, bool):
         return repr(given)

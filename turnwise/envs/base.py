@@ -1,9 +1,9 @@
-"""The environment protocol: what an environment must offer, and the three small records that cross its border.
+"""The environment protocol, and its three small records.
 
-An environment plays one task at a time. The task fixes the initial state; `seed` drives all chance after it. Calling `step` before
-`reset` or after the end raises `EpisodeOver`. Optional members, used where present: `close()`, `tasks(split) -> TaskSet`,
-`max_turns`, and `expert(task) -> list of actions` or `expert_action() -> the best action now` (None where nothing can be won any more), and
-`scripted_action() -> what a simple rule would do that sees no more than an agent`. An environment with `snapshot` and `restore` is
+An environment plays one task at a time. The task fixes the initial state; `seed` drives all randomness after it. Calling `step` before
+`reset` or after the end raises `EpisodeOver`. Optional members, used if present: `close()`, `tasks(split) -> TaskSet`,
+`max_turns`, and `expert(task) -> list of actions` or `expert_action() -> the best action now` (None if the task can no longer be won), and
+`scripted_action() -> the action of a simple rule that sees no more than an agent`. An environment with `snapshot` and `restore` is
 `Restorable`: an attempt can start from the middle of another one without playing its actions again.
 """
 
@@ -27,7 +27,7 @@ class EpisodeOver(TurnwiseError):
 @dataclass(frozen=True, slots=True)
 class Observation:
     """What the agent sees. `images` are RGB arrays (uint8, height × width × 3). `anchor` is a key of the state it is in (text, bytes,
-    integer or image); None means: the text itself, or, where there are images, a hash of text and images."""
+    integer or image); None means the text itself or, if there are images, a hash of text and images."""
 
     text: str
     images: tuple[Any, ...] = ()
@@ -36,14 +36,14 @@ class Observation:
 
     @property
     def key(self) -> Any:
-        """The anchor; where none was given the text, or the content of text and images."""
+        """The anchor; by default the text, or a hash of text and images."""
         if self.anchor is not None:
             return self.anchor
         return content_hash(self.images, self.text) if self.images else self.text
 
 
 def without(actions: Sequence[str], hidden: Sequence[str]) -> tuple[str, ...]:
-    """The actions less those that a pattern names; `*` in a pattern stands for any text, everything else for itself."""
+    """The actions without those that match a pattern; `*` in a pattern matches any text."""
     pattern = _pattern(tuple(hidden))
     return tuple(action for action in actions if not pattern.fullmatch(action)) if hidden else tuple(actions)
 
@@ -55,7 +55,7 @@ def _pattern(hidden: tuple[str, ...]) -> re.Pattern[str]:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """What one action led to. `success` is about the task and counts when `done`; `info` carries anything else worth logging;
+    """The outcome of one action. `success` refers to the task and counts when `done`; `info` carries anything else worth logging;
     numbers under `info["measures"]` on the last step (a score, F1) are reported by evaluations as means over attempts."""
 
     observation: Observation

@@ -1,7 +1,7 @@
-"""What a person needs to see of an environment's mistake: what it was, and the lines of their own file that led there.
+"""Error reports about an environment: the error, and the lines of the user's own file that caused it.
 
-A traceback of a run has dozens of lines, and most of them are ours or a library's. Kept are those of the user's own code; where there are
-none, as in an environment that came with a package, those of the environment.
+A traceback of a run has dozens of lines, most of them ours or a library's. Only the lines of the user's code are kept or, if there are
+none, as in an environment from a package, those of the environment.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from turnwise.util.printable import printable
 PACKAGE = Path(__file__).resolve().parent.parent
 GUARDS = tuple(
     PACKAGE / file
-    for file in ("envs/seats.py", "envs/worker.py", "envs/check.py", "envs/play.py", "envs/registry.py", "collect/players.py")
+    for file in ("envs/guarded.py", "envs/worker.py", "envs/check.py", "envs/play.py", "envs/registry.py", "collect/players.py")
 )
 MOST_FRAMES = 8
 MESSAGE_LIMIT = 500
@@ -36,13 +36,13 @@ class EnvironmentFault(TurnwiseError):
 
 
 def one_line(error: BaseException) -> str:
-    """An exception in one line that a terminal may show: its kind and its words; of our own errors the words alone."""
+    """An exception in one printable line: its type and its message; for our own errors only the message."""
     words = printable(" ".join(str(error).split()))
     return (words if isinstance(error, TurnwiseError) else f"{type(error).__name__}: {words}")[:MESSAGE_LIMIT]
 
 
 def own_lines(error: BaseException) -> str:
-    """The user's own lines of an exception's traceback, innermost last; empty where there are none."""
+    """The lines of an exception's traceback in the user's files, innermost last; empty if there are none."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
     own = [frame for frame in frames if _is_own(frame.filename)] or [frame for frame in frames if Path(frame.filename) not in GUARDS]
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
@@ -51,7 +51,7 @@ def own_lines(error: BaseException) -> str:
 
 
 def place_of(method: Callable[..., Any]) -> str:
-    """Where a method is written, in the form of a traceback's line; empty where that cannot be told."""
+    """The location of a method, in the form of a traceback line; empty if unknown."""
     while isinstance(method, partial):
         method = method.func
     code = getattr(inspect.unwrap(method), "__code__", None)

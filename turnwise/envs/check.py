@@ -1,8 +1,8 @@
 """The checker: plays an environment with random actions and reports where it breaks the contract.
 
-The first thing to run on a new environment. Each problem names the rule, what was seen, and what to do. The rules are those that
-training leans on: a group of trajectories can only be compared if the same task, seed and actions lead to the same answers, in any
-process, whatever else is being played beside it.
+Run it first on a new environment. Each problem names the rule, what was observed, and what to do. Training depends on these rules: a group
+of trajectories can be compared only if the same task, seed and actions lead to the same results, in any process, whatever else is played at
+the same time.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def check(env: str | Callable[[], Any], *, episodes: int = 5, turns: int = 50, s
 
 @contextmanager
 def _shaken_globals() -> Iterator[None]:
-    """Environments must not draw from the global generator; it is put back as it was."""
+    """Environments must not draw from the global generator; its state is restored."""
     state = random.getstate()
     try:
         yield
@@ -69,7 +69,7 @@ class _Checks:
         self.opened: list[Any] = []
 
     def make(self) -> Any:
-        random.seed(len(self.opened))  # a different global state every time: an environment that uses it is found out
+        random.seed(len(self.opened))  # a different global state every time, to detect an environment that uses it
         env = self.factory()
         self.opened.append(env)
         return env
@@ -82,7 +82,7 @@ class _Checks:
                 self.report.add("close() does not raise", f"it raised {type(error).__name__}: {error}")
 
     def task_list(self, env: str | Callable[[], Any], options: Mapping[str, Any], count: int) -> list[Task] | None:
-        """A few tasks of the first split, after looking at the identity of all splits' first tasks."""
+        """A few tasks of the first split, after checking the identity of the first tasks of all splits."""
         made = self.make()
         for method in ("reset", "step"):
             if not callable(getattr(made, method, None)):
@@ -126,7 +126,7 @@ class _Checks:
         return list(declared or NUMBERED_SPLITS)
 
     def play(self, task: Task, turns: int, seed: int) -> Script | None:
-        """One episode of random actions, each answer looked at."""
+        """One episode of random actions, with each return value checked."""
         env = self.make()
         self._must_raise(env, "step() before reset() raises EpisodeOver")
         try:
@@ -212,7 +212,7 @@ class _Checks:
             self._same(script, list(_steps(env, script)), "the same task, seed and actions give the same answers")
 
     def side_by_side(self, scripts: list[Script]) -> None:
-        """Two environments take turns: neither may see what the other does."""
+        """Two environments alternate: neither may affect the other."""
         if len(scripts) < 2:
             return
         pair = scripts[:2]
@@ -229,12 +229,12 @@ class _Checks:
                 self.report.add(rule, f"task {script.task.id!r}, seed {script.seed}, answer {turn}: {type(two).__name__}: {two}")
                 return
             if essence(one) != essence(two):
-                hint = "Take all chance from random.Random(seed), never from a global generator or the order of a set"
+                hint = "Take all randomness from random.Random(seed), never from a global generator or the order of a set"
                 self.report.add(rule, f"task {script.task.id!r}, seed {script.seed}: answer {turn} differs. {hint}")
                 return
 
     def odd_actions(self, task_list: list[Task]) -> None:
-        """Models write anything: each odd action from a fresh episode and one after another."""
+        """Models produce any text: try each unusual action in a fresh episode and one after another."""
         env = self.make()
         for task in task_list[:2]:
             try:
@@ -267,7 +267,7 @@ class _Checks:
                 return
 
     def in_a_worker(self, env: str, options: Mapping[str, Any], scripts: list[Script]) -> None:
-        """Another process has other hash seeds and other globals."""
+        """Another process has different hash seeds and globals."""
         try:
             pool = Pool(env, 1, workers=1, timeout=60, options=options)
         except TurnwiseError as error:

@@ -1,4 +1,4 @@
-"""Chance for generated tasks. It comes from BLAKE2b, not from a library's generator, whose stream may change with its version."""
+"""Randomness for generated tasks. It comes from BLAKE2b, not from a library's generator, whose stream may change with its version."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Dice:
-    """Numbers from a hash of a text: the same everywhere, for ever."""
+    """Numbers from a hash of a text: the same on every machine and with every version."""
 
     def __init__(self, seed: str):
         self._seed = blake2b(seed.encode(), digest_size=32).digest()
@@ -33,7 +33,7 @@ class Dice:
         return options[self.below(len(options))]
 
     def weighted(self, weights: Mapping[T, int]) -> T:
-        """An option, as likely as its weight says."""
+        """A random option with probability proportional to its weight."""
         mark = self.below(sum(weights.values()))
         for option, weight in weights.items():
             mark -= weight

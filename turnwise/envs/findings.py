@@ -1,4 +1,4 @@
-"""What the checker writes down: the episodes that it played, and the rules that it saw broken."""
+"""The checker's records: the episodes that it played, and the broken rules that it found."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from turnwise.envs.base import Observation, Transition
 
 @dataclass(frozen=True)
 class Problem:
-    """One broken rule: its name, what was seen where, and the lines of the user's own file that led there."""
+    """One broken rule: its name, what was observed and where, and the lines of the user's file that caused it."""
 
     rule: str
     seen: str
@@ -20,7 +20,7 @@ class Problem:
 
 @dataclass
 class Report:
-    """What the checker found. `ok` is true where there are no problems; notes are worth knowing but break nothing."""
+    """The checker's findings. `ok` is true if there are no problems; notes are informative but not problems."""
 
     name: str
     problems: list[Problem] = field(default_factory=list)
@@ -35,7 +35,7 @@ class Report:
         return not self.problems
 
     def add(self, rule: str, seen: str, lines: str = "") -> None:
-        """Keep the first sighting of a rule: ten more of the same help nobody."""
+        """Keep only the first occurrence per rule."""
         if all(problem.rule != rule for problem in self.problems):
             self.problems.append(Problem(rule, " ".join(seen.split())[:400], lines))
 
@@ -45,7 +45,7 @@ class Report:
 
 @dataclass
 class Script:
-    """One episode: the actions and what came of them, to be compared with the same played again."""
+    """One episode: the actions and their results, to be compared with a replay."""
 
     task: Task
     seed: int
@@ -55,7 +55,7 @@ class Script:
 
 
 def essence(answer: Any) -> tuple[Any, ...]:
-    """What must be equal where two answers are the same: text, actions, anchor, and of a transition reward and end."""
+    """What must be equal in two equal results: text, actions, anchor and, for a transition, reward and end."""
     if isinstance(answer, Transition):
         return (*essence(answer.observation), answer.reward, answer.done, answer.success)
     anchor = answer.anchor

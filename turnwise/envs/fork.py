@@ -1,8 +1,8 @@
-"""A worker process that is a copy of this one: for environments that only this process has, such as a class from a notebook's cell.
+"""A worker process that is a copy of this one, for environments that only this process has, such as a class from a notebook cell.
 
-A fresh interpreter is the better worker (no inherited locks, threads or CUDA state), so this is for what a fresh one cannot get. The copy
-plays environments and nothing else: signals act as usual in it, torch computes in one thread there (a pool of threads does not survive a
-fork), and it ends without running anything that this process has put aside for its own end.
+A fresh interpreter is the better worker (no inherited locks, threads or CUDA state), so this is only for classes that a fresh one cannot
+import. The copy only plays environments: signals have their default behaviour, torch uses one thread (a thread pool does not survive a
+fork), and it exits without running this process's exit handlers.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ POLL_SECONDS = 0.02
 
 
 class Inherited(NamedTuple):
-    """What a copy of this process plays: it has the factory already."""
+    """The factory for a copy of this process, which already has it."""
 
     factory: Callable[[], Any]
     memory_mb: int | None
 
 
 class Forked:
-    """A copy of this process, with as much of `subprocess.Popen` as the pool asks for."""
+    """A copy of this process, with the part of `subprocess.Popen` that the pool uses."""
 
     def __init__(self, channel: int, setup: Inherited):
         self.returncode: int | None = None
         parent = os.getpid()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError, AttributeError):
-                stream.flush()  # or the copy would write it a second time
+                stream.flush()  # otherwise the copy would write it a second time
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # Python warns where there are threads: see above
             self.pid = os.fork()
@@ -52,11 +52,11 @@ class Forked:
             os.setpgid(self.pid, self.pid)  # the copy does so too; whoever comes first
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal; none while it runs."""
+        """The exit code, negative for a signal; none while it is running."""
         if self.returncode is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:  # somebody else has waited for it
+            except ChildProcessError:  # other code has already waited for it
                 pid, status = self.pid, 0
             if pid:
                 self.returncode = os.waitstatus_to_exitcode(status)
@@ -73,7 +73,7 @@ class Forked:
 
 
 def _live(channel: int, setup: Inherited, parent: int) -> None:
-    """The copy's whole life. It never returns."""
+    """The main function of the copy. It never returns."""
     code = 1
     try:
         with contextlib.suppress(OSError):
@@ -93,7 +93,7 @@ def _live(channel: int, setup: Inherited, parent: int) -> None:
 
 
 def _allocated() -> int:
-    """Bytes that this process has allocated already, which the limit is on top of."""
+    """Bytes that this process has already allocated; the limit is added to them."""
     with contextlib.suppress(OSError, ValueError):
         status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
         return next((int(line.split()[1]) * 1024 for line in status if line.startswith("VmData:")), 0)

@@ -1,4 +1,4 @@
-"""A first look at an environment, before anything long begins: the checker's first rules, on two tasks, in a moment."""
+"""A quick check of an environment before a long run: the checker's first rules, on two tasks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.blame import EnvironmentFault
-from turnwise.envs.pool import Pool, Result
+from turnwise.envs.pool import EnvResult, Pool
 from turnwise.envs.scripts import Play, Reset, play_all
 from turnwise.util.seeds import derive
 
@@ -14,10 +14,10 @@ LOOKS, LOOK_TURNS = 6, 4
 
 
 def first_look(pool: Pool, name: str, task_set: TaskSet, say: Callable[[str], None], cancelled: Callable[[], bool] = lambda: False) -> None:
-    """The first rules, in a moment, before anything long begins: can the environment be started and played at all? Two tasks, a few turns
-    each. Where both fail, four more are tried, so that a bad task is told of and only a bad environment is an error."""
+    """A quick check before a long run: can the environment be started and played at all? It plays a few turns of two tasks. If both fail,
+    it tries four more, so that a bad task is only reported, and a bad environment is an error."""
     places = list(dict.fromkeys(number * len(task_set) // LOOKS for number in range(LOOKS)))
-    faults: list[tuple[str, Result]] = []
+    faults: list[tuple[str, EnvResult]] = []
     for pair in (places[:2], places[2:]):
         looks = list(play_all(pool, [_glance(task_set[place]) for place in pair], cancelled))
         faults += [look for look in looks if look is not None]
@@ -32,8 +32,8 @@ def first_look(pool: Pool, name: str, task_set: TaskSet, say: Callable[[str], No
         say(f"warning: {where}: {_reason(result)}")
 
 
-def _glance(task: Task) -> Play[tuple[str, Result] | None]:
-    """A few turns of one task; where and how it failed, None where it did not."""
+def _glance(task: Task) -> Play[tuple[str, EnvResult] | None]:
+    """A few turns of one task; where and how it failed, or None."""
     result, where = (yield Reset(task)), f"task {task.id!r}, reset"
     for turn in range(LOOK_TURNS):
         if result.over:
@@ -44,6 +44,6 @@ def _glance(task: Task) -> Play[tuple[str, Result] | None]:
     return None if result.fault is None else (where, result)
 
 
-def _reason(result: Result) -> str:
-    """A fault in words; of a time limit, which."""
+def _reason(result: EnvResult) -> str:
+    """A description of a fault, including the time limit."""
     return result.message or result.traceback or result.stop_reason

@@ -1,7 +1,7 @@
-"""Play an environment by hand: what the agent sees, typed answers, hints from the expert where there is one, and a score at the end.
+"""Play an environment by hand: observations, typed actions, hints from the expert if there is one, and a score at the end.
 
-On a terminal the admissible actions complete with the tab key; through a pipe it reads lines, so a test or a script can play too.
-Whatever an environment writes is shown as plain text: control characters and terminal sequences never reach the screen.
+On a terminal, the tab key completes admissible actions. Through a pipe it reads lines, so a test or a script can play too. Text from an
+environment is sanitised: control characters and terminal sequences never reach the screen.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ Read = Callable[[], str | None]
 
 
 def find_task(name: str, wanted: str, split: str = "train", **options: Any) -> Task:
-    """The task with this id, in `split` or in another split; or, for a number that is no id, the task at this place of `split`."""
+    """The task with this id, in `split` or in another split; or, for a number that is not an id, the task at this index of `split`."""
     sizes = split_sizes(name) or dict.fromkeys(NUMBERED_SPLITS)
     sets = {split: tasks(name, split, **options)}
     for other in sizes:
         if other != split:
-            with contextlib.suppress(TurnwiseError):  # a split whose data is absent
+            with contextlib.suppress(TurnwiseError):  # a split whose data is missing
                 sets[other] = tasks(name, other, **options)
     if wanted.isdecimal() and not (len(sets[split]) and sets[split][0].id.isdecimal()):
-        return task_at(name, split, int(wanted), **options)  # where ids are no numbers, a number is a place: no need to make all tasks
+        return task_at(name, split, int(wanted), **options)  # if ids are not numbers, a number is an index: no need to create all tasks
     for found in sets.values():
         for task in found:
             if task.id == wanted:
@@ -46,7 +46,7 @@ def find_task(name: str, wanted: str, split: str = "train", **options: Any) -> T
 
 
 def task_at(name: str, split: str, place: int, **options: Any) -> Task:
-    """The task at a place of a split; of an endless split, any place."""
+    """The task at an index of a split; any index for an unlimited split."""
     endless = split in (sizes := split_sizes(name)) and sizes[split] is None
     found = tasks(name, split, n=place + 1 if endless else None, **options)
     if not 0 <= place < len(found):
@@ -62,7 +62,7 @@ def _nearest(wanted: str, sets: Mapping[str, TaskSet]) -> str:
 
 @dataclass
 class Game:
-    """One task being played by a person."""
+    """One task that a person plays."""
 
     env: Env
     task: Task
@@ -94,7 +94,7 @@ class Game:
         return self.max_turns is not None and len(self.actions) >= self.max_turns
 
     def hint(self) -> str | None:
-        """The expert's next action: from where the player is, or along its plan as long as the player has followed it."""
+        """The expert's next action: from the current state, or along its plan while the player follows it."""
         if callable(advise := getattr(self.env, "expert_action", None)):
             with named(f"task {self.task.id!r}, expert_action()"):
                 advice = advise()
@@ -117,7 +117,7 @@ class Game:
 
 @contextlib.contextmanager
 def named(where: str) -> Iterator[None]:
-    """What an environment raises, or answers wrongly, as an error that says where, with the lines of its own file."""
+    """Turn an environment's exception or invalid return value into an error with its location and the lines of the file."""
     try:
         yield
     except BadAnswer as error:
@@ -129,7 +129,7 @@ def named(where: str) -> Iterator[None]:
 
 
 def expert_plan(env: Env, task: Task, seed: int) -> list[str] | None:
-    """The expert's actions from the start: its plan where it gives one, else its advice followed to the end. None: no expert."""
+    """The expert's actions from the start: its plan if it has one, otherwise its actions followed to the end. None: no expert."""
     if callable(plan := getattr(env, "expert", None)):
         return [str(action) for action in plan(task)]
     if not callable(advise := getattr(env, "expert_action", None)):
@@ -155,7 +155,7 @@ def play(
     read: Read | None = None,
     **options: Any,
 ) -> Game:
-    """Play one task in the terminal. Where no task is given, `seed` says which of the split. With `watch` the expert plays it."""
+    """Play one task in the terminal. Without a task, `seed` selects one from the split. With `watch`, the expert plays it."""
     out = out or sys.stdout
     chosen = task_at(name, split, seed, **options) if task is None else find_task(name, task, split, **options)
     env = make(name, **options)
@@ -193,7 +193,7 @@ def _loop(game: Game, say: Callable[[str], None], read: Read) -> None:
             say(f"The expert would: {game.hint()}" if game.hint() else "No hint here.")
         elif word == "actions":
             say("\n".join(game.observation.actions or ("This environment does not list its actions.",)))
-        elif line.strip():  # an empty line is a slip of the finger, not a turn
+        elif line.strip():  # an empty line is a typo, not a turn
             game.act(line.strip())
             _show(game.observation, say)
     if game.out_of_turns and not game.done:
@@ -201,7 +201,7 @@ def _loop(game: Game, say: Callable[[str], None], read: Read) -> None:
 
 
 def _own_word(line: str, observation: Observation) -> str | None:
-    """The player's word to us, not to the environment. A word that the environment lists as an action is the environment's."""
+    """A command to the game instead of the environment. A word that the environment lists as an action goes to the environment."""
     word = line.strip().lower()
     if word in (":quit", ":hint", ":actions"):
         return word[1:]
@@ -237,7 +237,7 @@ def _watcher(game: Game, say: Callable[[str], None]) -> Read:
 
 
 def _reader(out: TextIO, game: Game) -> Read:
-    """Lines from the terminal with tab completion, or from a pipe, echoed so that the record reads like a game."""
+    """Lines from the terminal with tab completion, or from a pipe, echoed so that the transcript is readable."""
     if sys.stdin.isatty() and out is sys.stdout:
         _complete_with(lambda: (*(game.observation.actions or ()), "hint", "quit", "actions"))
         return _ask
@@ -260,14 +260,14 @@ def _ask() -> str | None:
 
 
 def completions(line: str, known: Iterable[str]) -> list[str]:
-    """The known actions that begin with what was typed, whatever its case."""
+    """The known actions that start with the typed text, ignoring case."""
     return sorted({action for action in known if printable(action).lower().startswith(line.lower())})
 
 
 def _complete_with(known: Callable[[], Iterable[str]]) -> None:
     try:
         import readline
-    except ImportError:  # some builds of Python have none: playing works without completion
+    except ImportError:  # some builds of Python lack it: playing works without completion
         return
 
     def complete(text: str, state: int) -> str | None:

@@ -2,12 +2,12 @@
 
     with Pool("alfworld", size=64, workers=4, timeout=60) as pool:
         pool.submit_reset(0, task, seed=7)
-        for result in pool.results():            # waits for at least one, hands out all that are there
+        for result in pool.results():            # waits for at least one, returns all that are ready
             pool.submit_step(result.slot, "look")
 
-Nothing that an environment does harms the others: an exception, a dead process and an exceeded time limit are results with a `fault`,
-and the slot plays again after its next reset. Seeds, tasks and answers do not depend on the number of workers. In this process
-(`workers=0`) a call costs next to nothing, but a time limit cannot be enforced. A pool belongs to one thread.
+No environment can harm the others: an exception, a dead process and an exceeded time limit are results with a `fault`, and the slot plays
+again after its next reset. Seeds, tasks and results do not depend on the number of workers. In this process (`workers=0`) a call is almost
+free, but a time limit cannot be enforced. A pool is not thread-safe.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from typing import Any, NamedTuple
 
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Observation, Transition
+from turnwise.envs.guarded import Answer, GuardedEnvs, Kept
 from turnwise.envs.registry import portable
-from turnwise.envs.seats import Answer, Kept, Seats
 from turnwise.envs.worker import Request, perform
 from turnwise.envs.workers import WorkerSeats
 from turnwise.util.errors import TurnwiseError
 
 
 class Fault(StrEnum):
-    """Why a trajectory stopped when it was the environment's doing."""
+    """Why an environment stopped a trajectory."""
 
     ERROR = "environment fault"
     TIMEOUT = "environment timeout"
@@ -61,10 +61,10 @@ class Snapshot:
 Ask = Reset | Restore | Snapshot | str  # a text is an action
 
 
-class Result(NamedTuple):
-    """What came of one request. After a reset or a restore, `transition` holds the observation where the agent stands, reward 0, not done.
-    After a snapshot there is no transition: `state` is what was kept, None where the environment has no snapshots. With a `fault` there
-    is neither: `message` is one line, `traceback` the rest, `own_lines` the lines of it that stand in the user's own files."""
+class EnvResult(NamedTuple):
+    """The result of one request. After a reset or a restore, `transition` holds the observation where the agent stands, reward 0, not done.
+    After a snapshot there is no transition: `state` is the saved state, None if the environment has no snapshots. With a `fault` there
+    is neither: `message` is one line, `traceback` the rest, `own_lines` its lines in the user's files."""
 
     slot: int
     transition: Transition | None
@@ -82,12 +82,12 @@ class Result(NamedTuple):
 
     @property
     def over(self) -> bool:
-        """Whether the episode ended here, by the environment's word or by a fault."""
+        """Whether the episode ended here, by the environment or by a fault."""
         return self.fault is not None or (self.transition is not None and self.transition.done)
 
     @property
     def stop_reason(self) -> str:
-        """The fault as a stop reason: `environment fault: …` or `environment timeout`; empty where there was none."""
+        """The fault as a stop reason: `environment fault: …` or `environment timeout`; empty if there was none."""
         if self.fault is None:
             return ""
         return f"{self.fault.value}: {self.message}" if self.fault is Fault.ERROR else self.fault.value
@@ -95,8 +95,8 @@ class Result(NamedTuple):
 
 class Pool:
     """`size` environments in slots 0 … size − 1. `factory` is a registered name, `path/to/my_env.py:MyEnv`, or a function that makes an
-    environment; `options` go to a named one. `workers=0` plays here; `timeout` (seconds a request, or None) needs workers, and so does
-    `memory_mb` (what one worker, and each process that it starts, may allocate)."""
+    environment; `options` go to a named one. `workers=0` plays in this process; `timeout` (seconds per request, or None) needs workers, and
+    so does `memory_mb` (the memory limit of a worker, and of each process it starts)."""
 
     def __init__(
         self,
@@ -109,38 +109,38 @@ class Pool:
         memory_mb: int | None = None,
     ):
         if size < 1 or workers < 0:
-            raise TurnwiseError(f"a pool has at least one slot and no negative number of workers, got size={size}, workers={workers}")
+            raise TurnwiseError(f"a pool needs at least one slot and a non-negative number of workers, got size={size}, workers={workers}")
         if timeout is not None and not timeout > 0:
-            raise TurnwiseError(f"the time limit of a pool is a positive number of seconds or None, got {timeout!r}")
+            raise TurnwiseError(f"the time limit of a pool must be a positive number of seconds or None, got {timeout!r}")
         if memory_mb is not None and (workers == 0 or memory_mb < 1):
             raise TurnwiseError(f"memory_mb={memory_mb} limits worker processes: give a positive number, and workers of at least 1")
         if isinstance(factory, str):
-            factory = portable(factory, options or {})  # a wrong name or option is an error here, not a fault in every slot
+            factory = portable(factory, options or {})  # an invalid name or option is an error here, not a fault in every slot
         elif options:
             raise TurnwiseError("options are for an environment that is given by name: bind them to your function instead")
         self.size = size
-        self._here: Seats | None = None
+        self._here: GuardedEnvs | None = None
         self._away: WorkerSeats | None = None
         if workers == 0:
-            self._here = Seats(factory)
+            self._here = GuardedEnvs(factory)
         else:
             self._away = WorkerSeats(factory, min(workers, size), math.inf if timeout is None else timeout, memory_mb)
         self._playing = [False] * size
         self._waiting: set[int] = set()
-        self._done: list[Result] = []
+        self._done: list[EnvResult] = []
         self._open = True
 
     @property
     def pending(self) -> int:
-        """How many requests have a result that was not handed out yet."""
+        """Number of requests whose result has not been returned yet."""
         return len(self._waiting)
 
     @property
     def pids(self) -> list[int]:
-        """The process ids of the workers, none where the environments play in this process."""
+        """The process ids of the workers; none if the environments play in this process."""
         return self._away.pids if self._away else []
 
-    def reset(self, slot: int, task: Task, seed: int = 0) -> Result:
+    def reset(self, slot: int, task: Task, seed: int = 0) -> EnvResult:
         """Start a task in a slot and wait for its first observation."""
         self._admit(slot)
         if self._here is not None:
@@ -148,26 +148,26 @@ class Pool:
         self._send(Request(slot, task, seed))
         return self._await(slot)
 
-    def step(self, slot: int, action: str) -> Result:
-        """Play one action in a slot and wait for what it leads to."""
+    def step(self, slot: int, action: str) -> EnvResult:
+        """Play one action in a slot and wait for its result."""
         self._admit(slot, starts=False)
         if self._here is not None:
             return self._settle(slot, self._here.step(slot, action))
         self._send(Request(slot, None, 0, action))
         return self._await(slot)
 
-    def snapshot(self, slot: int) -> Result:
+    def snapshot(self, slot: int) -> EnvResult:
         """Take a snapshot of a slot's attempt and wait for it: `state` of the result."""
         self.submit(slot, Snapshot())
         return self._await(slot)
 
-    def restore(self, slot: int, task: Task, seed: int, state: bytes) -> Result:
+    def restore(self, slot: int, task: Task, seed: int, state: bytes) -> EnvResult:
         """Start a slot from a snapshot, and wait for the observation where the agent stands."""
         self.submit(slot, Restore(task, seed, state))
         return self._await(slot)
 
     def submit(self, slot: int, request: Ask) -> None:
-        """Send any request; `results` hands out what comes of it."""
+        """Send any request; `results` returns its result."""
         if isinstance(request, str):
             return self.submit_step(slot, request)
         if isinstance(request, Reset):
@@ -178,18 +178,18 @@ class Pool:
         return self._send(Request(slot))
 
     def submit_reset(self, slot: int, task: Task, seed: int = 0) -> None:
-        """Start a task in a slot; `results` hands out its first observation."""
+        """Start a task in a slot; `results` returns its first observation."""
         self._admit(slot)
         self._send(Request(slot, task, seed))
 
     def submit_step(self, slot: int, action: str) -> None:
-        """Play one action in a slot; `results` hands out what it leads to."""
+        """Play one action in a slot; `results` returns its result."""
         self._admit(slot, starts=False)
         self._send(Request(slot, None, 0, action))
 
-    def results(self, timeout: float | None = None) -> list[Result]:
-        """All results that are there, in the order in which they came. Waits for the first one, at most `timeout` seconds (0: does not
-        wait); empty when nothing is pending or the time is over."""
+    def results(self, timeout: float | None = None) -> list[EnvResult]:
+        """All results that are ready, in the order of arrival. Waits for the first one, at most `timeout` seconds (0: does not wait); empty
+        if nothing is pending or the time is over."""
         if self._away is not None:
             until = math.inf if timeout is None else time.monotonic() + timeout
             self._take(-math.inf if self._done else until)
@@ -197,16 +197,16 @@ class Pool:
         self._waiting.difference_update(result.slot for result in done)
         return done
 
-    def reset_all(self, starts: Iterable[tuple[int, Task, int]]) -> list[Result]:
-        """Start tasks in many slots, given as (slot, task, seed), and wait for all: results in the order asked for."""
+    def reset_all(self, starts: Iterable[tuple[int, Task, int]]) -> list[EnvResult]:
+        """Start tasks in many slots, given as (slot, task, seed), and wait for all: results in the order requested."""
         slots = []
         for slot, task, seed in starts:
             self.submit_reset(slot, task, seed)
             slots.append(slot)
         return [self._await(slot) for slot in slots]
 
-    def step_all(self, actions: Iterable[tuple[int, str]]) -> list[Result]:
-        """Play one action in each of many slots, given as (slot, action), and wait for all: results in the order asked for."""
+    def step_all(self, actions: Iterable[tuple[int, str]]) -> list[EnvResult]:
+        """Play one action in each of many slots, given as (slot, action), and wait for all: results in the order requested."""
         slots = []
         for slot, action in actions:
             self.submit_step(slot, action)
@@ -231,20 +231,20 @@ class Pool:
         elif self._here is not None:
             self._done.append(self._settle(request.slot, perform(self._here, request)))
 
-    def _settle(self, slot: int, answer: Answer, timed_out: bool = False) -> Result:
+    def _settle(self, slot: int, answer: Answer, timed_out: bool = False) -> EnvResult:
         if isinstance(answer, Transition):
             self._playing[slot] = not answer.done
-            return Result(slot, answer)
+            return EnvResult(slot, answer)
         if isinstance(answer, Kept):
-            return Result(slot, None, state=answer.state)
+            return EnvResult(slot, None, state=answer.state)
         self._playing[slot] = False
-        return Result(slot, None, Fault.TIMEOUT if timed_out else Fault.ERROR, answer.message, answer.traceback, answer.own_lines)
+        return EnvResult(slot, None, Fault.TIMEOUT if timed_out else Fault.ERROR, answer.message, answer.traceback, answer.own_lines)
 
     def _take(self, until: float) -> None:
         if self._away is not None:
             self._done += [self._settle(*answer) for answer in self._away.gather(until)]
 
-    def _await(self, slot: int) -> Result:
+    def _await(self, slot: int) -> EnvResult:
         while True:
             for index, result in enumerate(self._done):
                 if result.slot == slot:

@@ -1,11 +1,11 @@
 """The registry: environments by name, their tasks, and what each of them needs.
 
 A new environment is one new folder here: its `__init__.py` calls `register`, with the factory given as text (`"module:Class"`) so
-that listing the environments imports none of their code. The adapters to other people's environments register in the same way, from a room
-of their own. Other packages register theirs as plugins (`turnwise.plugins`), or announce a class under the entry point group
-`turnwise.envs`. A user's own file needs neither: `"path/to/my_env.py:MyEnv"` is a name everywhere a name is asked for.
+that listing the environments imports none of their code. The adapters to third-party environments register in the same way, from a
+separate package. Other packages register theirs as plugins (`turnwise.plugins`), or name a class under the entry point group
+`turnwise.envs`. A user's file needs neither: `"path/to/my_env.py:MyEnv"` works wherever a name does.
 
-A folder or a package that cannot be imported never takes the others down: its error is kept, listed, and raised when it is asked for.
+A folder or a package that cannot be imported does not affect the others: its error is kept, listed, and raised when it is requested.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from turnwise.util.errors import TurnwiseError, unknown_name
 
 ENTRY_POINTS = "turnwise.envs"
 NUMBERED_SPLITS: Mapping[str, tuple[int, ...]] = {"train": (0, 1, 2, 3, 4, 5, 6, 7), "valid": (8,), "test": (9,)}
-NUMBERED_DECADES = 1000  # where no `n` is given, numbered tasks are 0 … 9,999: 8,000 train, 1,000 valid, 1,000 test
+NUMBERED_DECADES = 1000  # without `n`, numbered tasks are 0 … 9,999: 8,000 train, 1,000 valid, 1,000 test
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
-SplitSizes = Mapping[str, int | None]  # None: as many as asked for
+SplitSizes = Mapping[str, int | None]  # None: as many as requested
 
 
 @dataclass(frozen=True)
 class Need:
-    """Something an environment cannot run without. `present` is asked only when the environments are listed or made."""
+    """A requirement of an environment. `present` is called only when the environments are listed or created."""
 
     what: str
     present: Callable[[], bool]
@@ -49,18 +49,18 @@ class Need:
     def met(self) -> bool:
         try:
             return bool(self.present())
-        except Exception:  # a probe that fails is an answer, and must not hide the other environments
+        except Exception:  # a failing probe is a result, and must not hide the other environments
             return False
 
 
 def needs_package(module: str, extra: str) -> Need:
-    """The need for an optional package, installed with `turnwise[extra]`."""
+    """The requirement of an optional package, installed with `turnwise[extra]`."""
     return Need(f"package {module}", lambda: find_spec(module) is not None, f"pip install 'turnwise[{extra}]'")
 
 
 @dataclass(frozen=True)
 class Spec:
-    """One registered environment: how to make it and what a listing says about it."""
+    """One registered environment: how to create it, and its description in listings."""
 
     name: str
     factory: Callable[..., Any] | str
@@ -83,7 +83,7 @@ class Spec:
 
 _specs: dict[str, Spec] = {}
 _broken: dict[str, str] = {}
-_rooms: list[str] = []  # packages that register theirs besides the folders of this one
+_rooms: list[str] = []  # packages that register theirs in addition to the folders of this one
 _discovered = False
 
 
@@ -107,7 +107,7 @@ def register(
         if known is not None and _identity(known.factory) != _identity(made_by):
             raise TurnwiseError(f"two environments are called {name!r}: {_identity(known.factory)} and {_identity(made_by)}. Rename one")
         if is_reference(name) or not name.strip():
-            raise TurnwiseError(f"an environment cannot be called {name!r}: a name has letters and no ':' or '.py'")
+            raise TurnwiseError(f"invalid environment name {name!r}: a name has letters and no ':' or '.py'")
         if isinstance(made_by, str) and not is_reference(made_by):
             raise TurnwiseError(f"environment {name!r}: a factory given as text is written 'package.module:Class', got {made_by!r}")
         _specs[name] = Spec(name, made_by, summary, splits, max_turns, tuple(needs), source, dict(options or {}))
@@ -133,7 +133,7 @@ def _identity(factory: Callable[..., Any] | str) -> str:
 
 
 def look_in(room: str) -> None:
-    """Have another package register its environments when somebody asks for one: the adapters' room, which lies above this one."""
+    """Let another package register its environments on first use: the adapters, which depend on this package."""
     if room not in _rooms:
         _rooms.append(room)
 
@@ -152,7 +152,7 @@ def discover() -> None:
     plugins.load()
     for point in entry_points(group=ENTRY_POINTS):
         if point.name in _specs:
-            warnings.warn(f"{point.value} offers an environment called {point.name!r}, which exists already; it is ignored", stacklevel=2)
+            warnings.warn(f"{point.value} offers an environment called {point.name!r}, which already exists; it is ignored", stacklevel=2)
             continue
         package_name = point.dist.name if point.dist else point.module
         register(point.name, point.value, source=package_name)
@@ -166,7 +166,7 @@ def _import_folder(folder: str) -> None:
 
 
 def names() -> list[str]:
-    """The names of all environments that are registered, in order."""
+    """The names of all registered environments, in order."""
     discover()
     return sorted(_specs)
 
@@ -178,7 +178,7 @@ def broken() -> dict[str, str]:
 
 
 def spec(name: str) -> Spec:
-    """What is known of an environment, by its name or by `path/to/my_env.py:MyEnv`."""
+    """The entry of an environment, by its name or by `path/to/my_env.py:MyEnv`."""
     discover()
     if name in _specs:
         return _specs[name]
@@ -192,12 +192,12 @@ def spec(name: str) -> Spec:
 
 
 def make(name: str, **options: Any) -> Env:
-    """An environment by name. Options go to its factory; an option that it does not know is an error that names the nearest one."""
+    """An environment by name. Options go to its factory; an unknown option is an error that suggests the closest match."""
     return _checked(name, resolve(name, options)())
 
 
 def make_registered(factory: str, options: Mapping[str, Any]) -> Env:
-    """An environment that somebody registered, in a process where its name is not known."""
+    """A registered environment, in a process where its name is unknown."""
     return _checked(factory, load_registered(factory)(**options))
 
 
@@ -209,7 +209,7 @@ def _checked(name: str, env: Any) -> Env:
 
 
 def resolve(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
-    """The factory of an environment with its options bound, after both were checked; nothing is made yet."""
+    """The factory of an environment with its options bound, after both were checked; nothing is created yet."""
     entry = spec(name)
     factory = entry.load()
     options = objects.put_back({**entry.options, **options})
@@ -218,7 +218,7 @@ def resolve(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
 
 
 def portable(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
-    """Like `resolve`, but fit for another process, where a name that was registered at run time is not known."""
+    """Like `resolve`, but for another process, where a name that was registered at run time is unknown."""
     options = objects.put_back(options)
     bound = resolve(name, options)
     entry = spec(name)
@@ -232,7 +232,7 @@ def portable(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
 def _check_options(name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
     try:
         parameters = inspect.signature(factory).parameters
-    except (TypeError, ValueError):  # some callables written in C have no signature: they check for themselves
+    except (TypeError, ValueError):  # some callables written in C have no signature: they check their arguments themselves
         return
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     known = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -252,7 +252,7 @@ def tasks(name: str, split: str = "train", *, n: int | None = None, **options: A
     The environment made to ask for its tasks is closed again: what a task set makes lazily must not need an open environment.
     """
     if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 0):
-        raise TurnwiseError(f"tasks({name!r}): n must be a whole number that is not negative, got {n!r}")
+        raise TurnwiseError(f"tasks({name!r}): n must be a non-negative integer, got {n!r}")
     env = make(name, **options)
     try:
         return _tasks_of(env, name, split, n)
@@ -276,9 +276,9 @@ def _tasks_of(env: Env, name: str, split: str, n: int | None) -> TaskSet:
 
 
 def numbered(name: str, split: str, n: int | None = None) -> TaskSet:
-    """The tasks of an environment that lists none: the numbers 0, 1, 2 …, split by their last digit.
+    """The tasks of an environment without a list: the numbers 0, 1, 2 …, split by their last digit.
 
-    0 to 7 is train, 8 is valid, 9 is test: disjoint however many are taken, and the numbers stay small.
+    0 to 7 is train, 8 is valid, 9 is test: disjoint for any number of tasks, and the numbers stay small.
     """
     if split not in NUMBERED_SPLITS:
         raise unknown_name(f"split of environment {name!r}:", split, NUMBERED_SPLITS)
@@ -298,13 +298,13 @@ def close(env: Any) -> None:
 
 
 def turn_limit(name: str, env: Any) -> int | None:
-    """After how many turns an episode is cut off where nothing else was said: the environment's word, else the registered one."""
+    """The default turn limit of an episode: the environment's, else the registered one."""
     limit = getattr(env, "max_turns", None)
     return limit if limit is not None else spec(name).max_turns
 
 
 def split_sizes(name: str) -> dict[str, int | None]:
-    """How many tasks each split has (None: as many as asked for), as far as that is known without making the environment."""
+    """The number of tasks per split (None: as many as requested), if it is known without creating the environment."""
     entry = spec(name)
     declared = entry.splits() if callable(entry.splits) else entry.splits
     if declared is None:

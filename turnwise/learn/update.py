@@ -160,7 +160,7 @@ class Update:
         learner, rollouts = self.learner, self.batch.rollouts
         learner.memory.prepare(len(part.ids))
         logprob, entropy, value = learner.forward(learner.policy, part, learner.critic)
-        columns = {name: torch.as_tensor(column, device=logprob.device) for name, column in part.columns.items()}
+        columns = {name: torch.as_tensor(column, device=logprob.device) for name, column in part.columns.items() if name != "kept"}
         tokens = Tokens(
             logprob=logprob,
             old_logprob=columns.get("old_logprob", logprob.detach()),

@@ -24,6 +24,7 @@ from turnwise.collect.warmstart import chance_trajectories, demonstrated, expert
 from turnwise.config.schema import Config
 from turnwise.config.sections import Sft
 from turnwise.data.batch import Batch
+from turnwise.data.masks import with_shared_prefix
 from turnwise.data.rollouts import Rollouts, Trajectory
 from turnwise.data.tasks import TaskSet
 from turnwise.engines.base import Engine, Sampling
@@ -296,7 +297,7 @@ class System:
     def give_credit(self, batch: Batch) -> Batch:
         """The batch with its advantages by the recipe's credit function, and with the targets of the recipe's critic."""
         own, value = self.config.credit, self.config.learner.value
-        batch = credit.give(batch, own.name, **own.options)
+        batch = credit.give(with_shared_prefix(batch, self.config.collect.shared_prefix), own.name, **own.options)
         given = credit.credit_of(batch.rollouts)
         if value is None or given is None:
             return batch
