@@ -37,7 +37,7 @@ from turnwise.learn import models as loading
 from turnwise.learn.further.models import Models
 from turnwise.learn.learner import Learner
 from turnwise.learn.values import targets_of
-from turnwise.methods.plans import Dynamic, Places, Plain, Plan
+from turnwise.methods.planning import Dynamic, Places, Plain, Plan
 from turnwise.methods.registry import plans, signals
 from turnwise.runs.exchange import read_trajectories
 from turnwise.setup.build import agent_settings, build_engine, build_learner, build_server, engine_options
