@@ -45,7 +45,7 @@ from turnwise.engines.base import Sampling
 from turnwise.engines.native import NativeEngine
 from turnwise.engines.native import engine as native
 from turnwise.engines.native.memory import GPU_PAGE
-from turnwise.engines.native.rows import Step
+from turnwise.engines.native.requests import Step
 from turnwise.envs import registry
 from turnwise.envs.pool import Pool
 from turnwise.learn.packing import pack

@@ -30,8 +30,8 @@ from urllib.request import urlopen
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.pages.report import write_report
+from turnwise.pages.run_list import RunList
 from turnwise.pages.server import SCRIPT, STYLE, Server
-from turnwise.pages.shelf import Shelf
 from turnwise.runs.folder import Run
 
 RESULT = Path(__file__).with_suffix(".json")
@@ -94,7 +94,7 @@ def get(url: str) -> bytes:
 
 def asked(folder: Path, name: str, last: int, members: int) -> dict[str, Any]:
     """First and repeated times of every kind of answer, on a fresh server."""
-    server = Server(Shelf(folder), 0)
+    server = Server(RunList(folder), 0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url, place = server.url, f"run={name}&part=rollouts&iteration={last}"
     first = ["", f"static/{SCRIPT}", f"static/{STYLE}", "api/runs"]
@@ -131,7 +131,7 @@ def in_chromium(folder: Path, name: str, last: int, chromium: str) -> dict[str, 
         return None
     if not Path(chromium).exists():
         return None
-    server = Server(Shelf(folder), 0)
+    server = Server(RunList(folder), 0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     places = {
         "an empty page": ("static/style.css", "body"),

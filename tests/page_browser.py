@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from page_runs import make_run
 
+from turnwise.pages.run_list import RunList
 from turnwise.pages.server import Server
-from turnwise.pages.shelf import Shelf
 
 CHROMIUM = (
     os.environ.get("TURNWISE_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -62,7 +62,7 @@ def runs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def url(runs: Path) -> Iterator[str]:
-    served = Server(Shelf(runs), 0)
+    served = Server(RunList(runs), 0)
     threading.Thread(target=served.serve_forever, daemon=True).start()
     yield served.url
     served.shutdown()

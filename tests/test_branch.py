@@ -20,7 +20,7 @@ from turnwise.data.tasks import Task
 from turnwise.envs import EpisodeOver, Observation
 from turnwise.envs.branch import Arrived, arrive, short
 from turnwise.envs.check import check
-from turnwise.envs.pool import Fault, Pool, Reset, Restore, Result, Snapshot
+from turnwise.envs.pool import EnvResult, Fault, Pool, Reset, Restore, Snapshot
 from turnwise.envs.scripts import Play, play_all
 from turnwise.util.errors import TurnwiseError
 
@@ -63,7 +63,7 @@ def test_answers_to_snapshots_come_with_the_others() -> None:
         pool.reset_all([(0, TASK, 1), (1, TASK, 2)])
         pool.submit(0, Snapshot())
         pool.submit(1, "walk")
-        found: dict[int, Result] = {}
+        found: dict[int, EnvResult] = {}
         while pool.pending:
             found |= {result.slot: result for result in pool.results()}
         assert found[0].state is not None and found[1].observation.text.startswith("place")
@@ -117,7 +117,7 @@ def test_a_snapshot_that_fails_is_a_fault_of_its_slot_alone(workers: int, troubl
 def test_a_state_that_cannot_be_kept_is_no_fault() -> None:
     with Pool(WALKER, 1, options={"trouble": "none"}) as pool:
         pool.reset(0, Task("snapshot"), 1)
-        assert pool.snapshot(0) == Result(0, None)
+        assert pool.snapshot(0) == EnvResult(0, None)
         assert pool.step(0, "walk").fault is None
 
 
@@ -207,7 +207,7 @@ def test_an_attempt_goes_on_from_where_it_arrived() -> None:
         anchors = [pool.reset(0, task).observation.key, *(pool.step(0, action).observation.key for action in plan[:-1])]
         state = kept(pool, 0)
 
-        def branch(snapshot: bytes | None) -> Play[tuple[bool, Result]]:
+        def branch(snapshot: bytes | None) -> Play[tuple[bool, EnvResult]]:
             arrived = yield from arrive(task, 0, plan[:-1], anchors, snapshot)
             return arrived.ok, (yield plan[-1])
 

@@ -15,7 +15,7 @@ from turnwise.collect.collector import Collector
 from turnwise.collect.plan import Plan
 from turnwise.data.rollouts import Trajectory
 from turnwise.engines.base import Request, Response
-from turnwise.envs.pool import Pool, Result
+from turnwise.envs.pool import EnvResult, Pool
 
 
 class StepEngine:
@@ -69,7 +69,7 @@ class Workers:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._pool, name)
 
-    def results(self, timeout: float | None = None) -> list[Result]:
+    def results(self, timeout: float | None = None) -> list[EnvResult]:
         return self._pool.results(timeout)
 
 

@@ -19,7 +19,7 @@ from turnwise.evaluation.replay import replay
 from turnwise.evaluation.rescore import rescore
 from turnwise.pages.answers import Answers
 from turnwise.pages.report import write_report
-from turnwise.pages.shelf import Shelf
+from turnwise.pages.run_list import RunList
 from turnwise.report.comparison import compare
 from turnwise.runs.exchange import export_trajectories
 from turnwise.runs.folder import Run
@@ -36,7 +36,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 def view(folder: Path) -> None:
-    answers = Answers(Shelf(folder.parent))
+    answers = Answers(RunList(folder.parent))
     for name, words in (
         ("runs", {}),
         ("run", {"run": folder.name}),

@@ -26,7 +26,7 @@ from turnwise.envs import Observation, Transition
 from turnwise.envs.answers import BadAnswer, read_observation, read_transition
 from turnwise.envs.blame import EnvironmentFault
 from turnwise.envs.check import check
-from turnwise.envs.pool import Fault, Pool, Result
+from turnwise.envs.pool import EnvResult, Fault, Pool
 from turnwise.envs.registry import numbered
 from turnwise.envs.scripts import Limits
 from turnwise.learn.tiny import build_tokenizer, environment_texts
@@ -122,7 +122,7 @@ def test_a_traceback_is_shortened_to_the_users_own_lines_in_a_worker_too() -> No
     assert found[0].own_lines == found[1].own_lines and found[0].message == "KeyError: 'left'"
     lines = found[0].own_lines.splitlines()
     assert [line.strip() for line in lines[1::2]] == ["return self.wrong()", 'return self.counted["left"]']
-    assert all("faulty_env.py" in line for line in lines[::2]) and "seats.py" in found[0].traceback
+    assert all("faulty_env.py" in line for line in lines[::2]) and "guarded.py" in found[0].traceback
 
 
 # Training
@@ -193,7 +193,7 @@ def trajectory(task: str, stop: Stop = Stop.ENVIRONMENT_FAULT) -> Trajectory:
 def test_one_bad_task_is_no_reason_to_stop_and_several_are() -> None:
     heard: list[str] = []
     watch = FaultWatch(heard.append, "mine", tasks=100)
-    watch.hear(trajectory("7"), Result(0, None, Fault.ERROR, "it broke", "", "my own line"))
+    watch.hear(trajectory("7"), EnvResult(0, None, Fault.ERROR, "it broke", "", "my own line"))
     for _ in range(5):
         watch.look([trajectory("7")] * 8)
     watch.look([trajectory("7")] * 8 + [trajectory("8", Stop.DONE)] * 8)

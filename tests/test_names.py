@@ -22,7 +22,7 @@ from turnwise.config.schema import Config
 from turnwise.config.trust import Untrusted
 from turnwise.evaluation.replay import replay
 from turnwise.pages.answers import Answers
-from turnwise.pages.shelf import Shelf
+from turnwise.pages.run_list import RunList
 from turnwise.runs.exchange import export_trajectories
 from turnwise.setup.catalogue import FAMILIES
 from turnwise.setup.names import REGISTRIES, know, pieces, registry
@@ -170,7 +170,7 @@ def test_credit_of_a_file_is_replayed_exported_shown_measured_and_resumed(home: 
     assert found["credits"][1]["size"] == pytest.approx(2 * found["credits"][0]["size"]) and found["credits"][0]["size"] > 0
     path, _ = export_trajectories(run, tmp_path / "out.jsonl")
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    shown = Answers(Shelf(run.parent))("attempt", {"run": "own", "iteration": "1", "id": "0"})["turns"]
+    shown = Answers(RunList(run.parent))("attempt", {"run": "own", "iteration": "1", "id": "0"})["turns"]
     assert shown[0]["credit"] == pytest.approx(rows[0]["credit"], rel=1e-4)
     assert tw.evaluate(run, n=2).panel_size == 2
     assert tw.train(resume=run, iterations=2).metrics[-1]["iteration"] == 2
@@ -193,7 +193,7 @@ def test_a_run_from_elsewhere_asks_before_its_credit_is_imported(strange: Path, 
 
 
 def test_pages_and_a_dry_run_import_nothing_from_elsewhere(strange: Path) -> None:
-    turns = Answers(Shelf(strange.parent))("attempt", {"run": "strange", "iteration": "1", "id": "0"})
+    turns = Answers(RunList(strange.parent))("attempt", {"run": "strange", "iteration": "1", "id": "0"})
     look_at(Config.load(strange / "config.toml"))
     assert turns["turns"] and not (strange.parent / "mark").exists()
 

@@ -13,8 +13,8 @@ from native_models import ask, drain, make, plain_logprobs, prompt, worst
 
 from turnwise.engines.base import Finish, Request, Response, Sampling
 from turnwise.engines.native import NativeEngine
-from turnwise.engines.native.pages import Chain, Pages
-from turnwise.engines.native.rows import Step
+from turnwise.engines.native.cache_pages import CachePages, Chain
+from turnwise.engines.native.requests import Step
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.prefix import common_length
 
@@ -213,7 +213,7 @@ def test_a_thousand_random_requests_leak_no_page_and_no_seat(slots: int) -> None
     assert engine._pages.available == slots and not engine._pages._nodes and not engine._pages._after
 
 
-def chain_of(pages: Pages, ids: list[int]) -> Chain:
+def chain_of(pages: CachePages, ids: list[int]) -> Chain:
     """A chain with these tokens written and known."""
     chain = Chain(ids=list(ids), written=len(ids))
     for _ in range(pages.needed(len(ids))):
@@ -225,7 +225,7 @@ def chain_of(pages: Pages, ids: list[int]) -> Chain:
 
 
 def test_small_pages_are_shared_whole_and_the_rest_is_copied() -> None:
-    pages = Pages(16, 4, 4)
+    pages = CachePages(16, 4, 4)
     first = chain_of(pages, list(range(10)))
     same_step = pages.match(list(range(10)), 9)
     assert same_step.pages == tuple(first.pages[:2])
@@ -239,7 +239,7 @@ def test_small_pages_are_shared_whole_and_the_rest_is_copied() -> None:
 
 
 def test_a_page_that_others_hold_is_copied_and_never_written_over() -> None:
-    pages = Pages(8, 4, 4)
+    pages = CachePages(8, 4, 4)
     first = chain_of(pages, list(range(8)))
     second = Chain(list(first.pages), list(range(8)), list(first.nodes), 8)
     for page in second.pages:
@@ -252,7 +252,7 @@ def test_a_page_that_others_hold_is_copied_and_never_written_over() -> None:
 
 
 def test_pages_of_nobody_are_found_until_their_memory_is_needed() -> None:
-    pages = Pages(4, 4, 4)
+    pages = CachePages(4, 4, 4)
     first = chain_of(pages, list(range(8)))
     pages.drop(first.pages)
     pages.step()

@@ -22,7 +22,7 @@ from turnwise.pages.answers import Answers, as_json
 from turnwise.pages.packed import CHUNK, PackedLines
 from turnwise.pages.png import png
 from turnwise.pages.reasons import signed
-from turnwise.pages.shelf import Shelf
+from turnwise.pages.run_list import RunList
 from turnwise.pages.tail import news
 from turnwise.runs.folder import Run, write_texts
 
@@ -30,7 +30,7 @@ from turnwise.runs.folder import Run, write_texts
 @pytest.fixture
 def answers(tmp_path: Path) -> Answers:
     make_run(tmp_path)
-    return Answers(Shelf(tmp_path))
+    return Answers(RunList(tmp_path))
 
 
 def test_a_card_says_what_a_run_is_and_how_good_it_became(answers: Answers) -> None:
@@ -44,13 +44,13 @@ def test_a_card_says_what_a_run_is_and_how_good_it_became(answers: Answers) -> N
 
 def test_a_finished_runs_summary_says_the_same_as_its_metrics(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    shelf = Shelf(tmp_path)
-    read = shelf.card("good", run.folder)
+    listed = RunList(tmp_path)
+    read = listed.card("good", run.folder)
     known = {"name": "good", "algorithm": "gigpo", "environment": "household", "seed": 0, "iterations": 3, "panel_size": 2}
     measured = {"success_before": 0.25, "success_after": 0.75, "interval_before": [0.125, 0.625], "interval_after": [0.375, 0.875]}
     run.write_summary({"finished": True, "train_seconds": 6.0, "turns": 16} | known | measured)
     (run.folder / "metrics.jsonl").unlink()
-    told = shelf.card("good", run.folder)
+    told = listed.card("good", run.folder)
     assert told | {"planned": 4, "touched": read["touched"]} == read
 
 
@@ -58,23 +58,23 @@ def test_runs_are_found_in_folders_below_and_not_inside_each_other(tmp_path: Pat
     make_run(tmp_path / "sweep", "one")
     make_run(tmp_path / "sweep" / "deeper", "two")
     make_run(tmp_path / "sweep" / "one", "inside")
-    assert sorted(Shelf(tmp_path).folders()) == ["sweep/deeper/two", "sweep/one"]
-    assert list(Shelf(tmp_path / "sweep" / "one").folders()) == ["one"]
+    assert sorted(RunList(tmp_path).folders()) == ["sweep/deeper/two", "sweep/one"]
+    assert list(RunList(tmp_path / "sweep" / "one").folders()) == ["one"]
 
 
 def test_a_folder_without_runs_is_an_error_that_says_so(tmp_path: Path) -> None:
     with pytest.raises(tw.TurnwiseError, match="holds no run"):
-        Shelf(tmp_path)
+        RunList(tmp_path)
     with pytest.raises(tw.TurnwiseError, match="not a folder"):
-        Shelf(tmp_path / "absent")
+        RunList(tmp_path / "absent")
 
 
 def test_a_run_is_running_while_it_writes_and_stopped_when_it_is_quiet_for_long(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    shelf = Shelf(tmp_path)
+    listed = RunList(tmp_path)
 
     def state() -> str:
-        return str(shelf.card("good", run.folder)["state"])
+        return str(listed.card("good", run.folder)["state"])
 
     (run.folder / "summary.json").unlink()
     assert state() == "running"
@@ -121,7 +121,7 @@ def test_damaged_lines_are_counted_and_passed_over(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     path = run.folder / "metrics.jsonl"
     path.write_bytes(b'{"iteration": 0}\n\xff{broken\n[1]\n' + path.read_bytes())
-    found = Answers(Shelf(tmp_path))("metrics", {"run": "good"})
+    found = Answers(RunList(tmp_path))("metrics", {"run": "good"})
     assert found["damaged"] == 2 and found["columns"]["iteration"] == [0, 0, 1, 2, 3]
 
 
@@ -133,7 +133,7 @@ def test_curves_are_columns_with_gaps_where_nothing_was_measured(answers: Answer
 
 def test_the_credit_shown_is_the_runs_own(tmp_path: Path) -> None:
     run = make_run(tmp_path, more="gamma = 0.5\nomega = 2.0")
-    answers = Answers(Shelf(tmp_path))
+    answers = Answers(RunList(tmp_path))
     r = Rollouts.load(run.folder / "rollouts" / "000003.npz")
     options: dict[str, Any] = {"gamma": 0.5, "omega": 2.0, "norm": "none"}
     total, why = tw.credit.compute("gigpo", r, **options), tw.credit.explain(r, **options)
@@ -165,7 +165,7 @@ def test_words_say_what_a_return_was_compared_with(answers: Answers) -> None:
 )
 def test_words_about_the_edges(tmp_path: Path, more: str, attempt: int, t: int, words: str) -> None:
     make_run(tmp_path, more=more)
-    assert words in " ".join(Answers(Shelf(tmp_path))("attempt", place(id=attempt))["turns"][t]["why"])
+    assert words in " ".join(Answers(RunList(tmp_path))("attempt", place(id=attempt))["turns"][t]["why"])
 
 
 def test_a_state_that_nobody_else_saw_is_named_as_such(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_state_that_nobody_else_saw_is_named_as_such(tmp_path: Path) -> None:
         Trajectory(0, m, "task", [Turn("shared", action="a"), Turn(f"own {m}", action="b", reward=m)], success=bool(m)) for m in (0, 1)
     ]
     run.save_batch(4, Batch.of(batch), keep=None)
-    why = Answers(Shelf(tmp_path))("attempt", place(4, id=1))["turns"][1]["why"]
+    why = Answers(RunList(tmp_path))("attempt", place(4, id=1))["turns"][1]["why"]
     assert why[1] == "Step credit 0: no other turn of the group started from this state, so there is nothing to compare it with."
 
 
@@ -193,7 +193,7 @@ ONE_LEVEL = [e.name for e in tw.credit.algorithms if len(e.parts) < 2 and not an
 @pytest.mark.parametrize("algorithm", ONE_LEVEL)
 def test_algorithms_without_two_levels_show_their_total(tmp_path: Path, algorithm: str) -> None:
     run = make_run(tmp_path, algorithm=algorithm)
-    turns = Answers(Shelf(tmp_path))("attempt", place(id=0))["turns"]
+    turns = Answers(RunList(tmp_path))("attempt", place(id=0))["turns"]
     r = Rollouts.load(run.folder / "rollouts" / "000003.npz")
     rows = (r.trajectory == 0) & (r.group == 0)
     assert [turn["credit"] for turn in turns] == pytest.approx(tw.credit.compute(algorithm, r, norm="none")[rows].tolist(), rel=1e-4)
@@ -206,7 +206,7 @@ def test_every_algorithm_that_is_a_sum_shows_its_parts(tmp_path: Path) -> None:
         if len(entry.parts) < 2:
             continue
         make_run(tmp_path, entry.name, algorithm=entry.name)
-        found = Answers(Shelf(tmp_path))("attempt", place(run=entry.name, id=0))
+        found = Answers(RunList(tmp_path))("attempt", place(run=entry.name, id=0))
         assert found["split"] and set(found["scales"]) == {"credit", *entry.parts} and set(found["weights"]) == set(entry.parts)
         for turn in found["turns"]:
             assert sum(found["weights"][part] * turn[part] for part in entry.parts) == pytest.approx(turn["credit"], rel=1e-4, abs=1e-5)
@@ -215,14 +215,14 @@ def test_every_algorithm_that_is_a_sum_shows_its_parts(tmp_path: Path) -> None:
 
 def test_step_credit_on_something_else_than_returns_is_not_explained_by_returns(tmp_path: Path) -> None:
     make_run(tmp_path, algorithm="graph_gpo")
-    why = " ".join(Answers(Shelf(tmp_path))("attempt", place(id=0))["turns"][0]["why"])
+    why = " ".join(Answers(RunList(tmp_path))("attempt", place(id=0))["turns"][0]["why"])
     assert "what graph_gpo scores here, compared over 3 visits of this state" in why and "against 0." not in why.split("Episode")[0]
 
 
 @pytest.mark.parametrize("algorithm", [*(e.name for e in tw.credit.algorithms if "step" not in e.parts), "of_my_own"])
 def test_nothing_speaks_of_step_credit_where_there_is_none(tmp_path: Path, algorithm: str) -> None:
     make_run(tmp_path, algorithm=algorithm)
-    answers = Answers(Shelf(tmp_path))
+    answers = Answers(RunList(tmp_path))
     found, group = answers("attempt", place(id=0)), answers("group", place(group=0))
     assert answers("runs", {})["runs"][0]["steps"] is False
     assert "step" not in found["scales"] and "step" not in group["scales"] and not found["split"]
@@ -231,7 +231,7 @@ def test_nothing_speaks_of_step_credit_where_there_is_none(tmp_path: Path, algor
 
 def test_options_that_another_algorithm_reads_otherwise_do_no_harm(tmp_path: Path) -> None:
     make_run(tmp_path, algorithm="reinforce_pp", more='gamma = "often"')
-    found = Answers(Shelf(tmp_path))("attempt", place(id=0))
+    found = Answers(RunList(tmp_path))("attempt", place(id=0))
     assert not found["credited"] and found["turns"][0]["return"] == pytest.approx(0.95)
 
 
@@ -246,13 +246,13 @@ def test_credit_by_token_is_shown_as_the_mean_of_a_turn(tmp_path: Path) -> None:
     valued = Rollouts.from_columns(**columns, **labels, token_value=np.linspace(0, 1, tokens))
     valued.save(run.folder / "rollouts" / "000003.npz")
     by_token = tw.credit.compute("gae", valued, level="token")
-    turns = Answers(Shelf(tmp_path))("attempt", place(id=0))["turns"]
+    turns = Answers(RunList(tmp_path))("attempt", place(id=0))["turns"]
     assert len(by_token) == tokens and turns[1]["credit"] == pytest.approx(by_token[2:4].mean(), rel=1e-4)
 
 
 def test_an_algorithm_that_is_not_known_here_is_a_word_and_not_a_failure(tmp_path: Path) -> None:
     make_run(tmp_path, algorithm="of_my_own")
-    found = Answers(Shelf(tmp_path))("attempt", place(id=0))
+    found = Answers(RunList(tmp_path))("attempt", place(id=0))
     assert not found["credited"] and "of_my_own" in found["problem"]
     assert found["turns"][0]["action"] == "go to kitchen" and found["turns"][0]["visits"] == 3
 
@@ -260,7 +260,7 @@ def test_an_algorithm_that_is_not_known_here_is_a_word_and_not_a_failure(tmp_pat
 def test_texts_without_columns_are_shown_without_credit(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     (run.folder / "rollouts" / "000003.npz").write_bytes(b"damaged")
-    answers = Answers(Shelf(tmp_path))
+    answers = Answers(RunList(tmp_path))
     rows = answers("batch", place())["rows"]
     assert rows["turns"] == [2, 3, 3, 2, 3, 3] and rows["invalid"] == [0, 0, 1, 0, 0, 1]
     assert "damaged" in answers("group", place(group=0))["problem"]
@@ -292,7 +292,7 @@ def test_numbers_that_json_does_not_have_are_shown_as_words(tmp_path: Path) -> N
     def refuse(word: str) -> float:
         raise AssertionError(f"{word} is no JSON")
 
-    sent = as_json(Answers(Shelf(tmp_path))("attempt", place(id=0)))
+    sent = as_json(Answers(RunList(tmp_path))("attempt", place(id=0)))
     assert json.loads(sent, parse_constant=refuse)["turns"][0]["info"]["env"] == {"odds": "inf", "nested": ["nan", 1.5]}
     assert json.loads(as_json({"odds": float("nan"), "rest": (1, "a")}), parse_constant=refuse) == {"odds": "nan", "rest": [1, "a"]}
 
@@ -358,14 +358,14 @@ def test_the_recipe_shows_what_differs_from_the_defaults(answers: Answers) -> No
 def test_a_recipe_that_cannot_be_read_is_shown_as_text(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     (run.folder / "config.toml").write_bytes(b"name = \xff broken")
-    answers = Answers(Shelf(tmp_path))
+    answers = Answers(RunList(tmp_path))
     assert answers("config", {"run": "good"})["problem"] and answers("runs", {})["runs"][0]["run"] == "good"
 
 
 def test_warnings_are_passed_on(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     (run.folder / "warnings.jsonl").write_text('{"iteration": 2, "name": "entropy", "text": "it fell"}\n')
-    found = Answers(Shelf(tmp_path))("run", {"run": "good"})
+    found = Answers(RunList(tmp_path))("run", {"run": "good"})
     assert found["warnings"] == [{"iteration": 2, "name": "entropy", "text": "it fell"}]
     assert (found["rollouts"], found["evals"]) == ([3], [3])
 
@@ -403,7 +403,7 @@ def test_a_damaged_file_of_texts_is_an_error_that_names_it(tmp_path: Path, what:
 
 def test_an_iteration_that_a_resumed_run_wrote_again_is_read_again(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    answers = Answers(Shelf(tmp_path))
+    answers = Answers(RunList(tmp_path))
     assert len(answers("batch", place())["rows"]["id"]) == 6
     batch = [Trajectory(0, 5, "another", [Turn("s")])]
     Run(run.folder).save_batch(3, Batch.of(batch), keep=None)

@@ -11,8 +11,8 @@ from page_browser import open_page, texts
 from page_runs import ATTACK, evaluated, log, make_run
 
 from turnwise.pages.report import write_report
+from turnwise.pages.run_list import RunList
 from turnwise.pages.server import Server
-from turnwise.pages.shelf import Shelf
 from turnwise.runs.folder import Run
 
 pytest_plugins = ["page_browser"]
@@ -200,7 +200,7 @@ def test_everything_can_be_reached_and_is_named(page: Any, url: str) -> None:
 
 
 def test_a_server_that_went_away_is_told(page: Any, runs: Path) -> None:
-    served = Server(Shelf(runs), 0)
+    served = Server(RunList(runs), 0)
     threading.Thread(target=served.serve_forever, daemon=True).start()
     open_page(page, served.url)
     page.route("**/api/**", lambda route: route.abort())

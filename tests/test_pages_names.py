@@ -27,8 +27,8 @@ from turnwise.pages.goals import first_observation, sentence
 from turnwise.pages.names import distinct, readable
 from turnwise.pages.packed import PackedLines
 from turnwise.pages.report import write_report
+from turnwise.pages.run_list import RunList
 from turnwise.pages.settings import settings_of
-from turnwise.pages.shelf import Shelf
 from turnwise.runs.folder import Run, write_texts
 from turnwise.runs.stored import stored_trajectories
 
@@ -55,7 +55,7 @@ def save(run: Run, batch: list[Trajectory], iteration: int = 3) -> None:
 
 def goals(tmp_path: Path, batch: list[Trajectory]) -> list[tuple[Any, Any]]:
     save(make_run(tmp_path), batch)
-    rows = Answers(Shelf(tmp_path))("batch", place())["rows"]
+    rows = Answers(RunList(tmp_path))("batch", place())["rows"]
     return list(zip(rows["goal"], rows["opening"], strict=True))
 
 
@@ -64,7 +64,7 @@ def test_a_stored_goal_is_shown_in_words(tmp_path: Path) -> None:
     for attempt in batch:
         attempt.goal = "Your task is to: put a mug\n in the sink."
     assert goals(tmp_path, batch) == [("Put a mug in the sink.", None)] * 3
-    assert Answers(Shelf(tmp_path))("attempt", place(id=1))["goal"] == "Put a mug in the sink."
+    assert Answers(RunList(tmp_path))("attempt", place(id=1))["goal"] == "Put a mug in the sink."
     assert stored_trajectories(Run(tmp_path / "good"), 3)[0].goal == batch[0].goal
 
 
@@ -114,7 +114,7 @@ def test_collecting_keeps_the_goal_with_the_attempt() -> None:
 
 def test_attempts_are_numbered_within_their_group(tmp_path: Path) -> None:
     make_run(tmp_path)
-    answers = Answers(Shelf(tmp_path))
+    answers = Answers(RunList(tmp_path))
     rows = answers("batch", place())["rows"]
     assert list(zip(rows["place"], rows["of"], strict=True)) == [(1, 3), (2, 3), (3, 3)] * 2
     assert (answers("attempt", place(id=11))["place"], answers("attempt", place(id=11))["of"]) == (2, 3)
@@ -124,7 +124,7 @@ def test_attempts_are_numbered_within_their_group(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ODD_NAMES)
 def test_a_run_of_any_name_is_found_again_by_it(tmp_path: Path, name: str) -> None:
     make_run(tmp_path / "runs", name)
-    answers = Answers(Shelf(tmp_path / "runs"))
+    answers = Answers(RunList(tmp_path / "runs"))
     (card,) = answers("runs", {})["runs"]
     shown = json.loads(as_json(card))["run"]
     assert answers("run", {"run": shown})["rollouts"] == [3]
@@ -139,7 +139,7 @@ def test_names_that_are_no_utf8_are_shown_found_and_reported(tmp_path: Path) -> 
         make_run(tmp_path / "runs", odd)
     except tw.TurnwiseError:
         pytest.skip("this file system takes UTF-8 alone")
-    answers = Answers(Shelf(tmp_path / "runs"))
+    answers = Answers(RunList(tmp_path / "runs"))
     names = [card["run"] for card in answers("runs", {})["runs"]]
     assert sorted(names) == ["caf\\udce9", "plain"]
     "".join(names).encode()
@@ -158,13 +158,13 @@ def test_files_that_only_look_like_an_iteration_are_passed_over(tmp_path: Path, 
     run = make_run(tmp_path)
     for part in ("rollouts", "evals"):
         (run.folder / part / f"{name}.jsonl.gz").write_bytes(b"")
-    found = Answers(Shelf(tmp_path))("run", {"run": "good"})
+    found = Answers(RunList(tmp_path))("run", {"run": "good"})
     assert found["rollouts"] == found["evals"] == [3]
 
 
 def test_ids_with_half_characters_are_asked_for_as_they_are_shown(tmp_path: Path) -> None:
     save(make_run(tmp_path), [Trajectory("g\ud800", "a\udfff", "task\ud800", [turn("hall", "go")])])
-    answers = Answers(Shelf(tmp_path))
+    answers = Answers(RunList(tmp_path))
     rows = answers("batch", place())["rows"]
     json.dumps(rows, ensure_ascii=False).encode()
     assert answers("attempt", place(id=rows["id"][0]))["turns"][0]["credit"] == 0
@@ -176,7 +176,7 @@ def test_one_run_that_cannot_be_read_leaves_the_list_alone(tmp_path: Path) -> No
     make_run(tmp_path, "fine")
     (tmp_path / "broken" / "metrics.jsonl").mkdir(parents=True)
     (tmp_path / "broken" / "config.toml").write_text('name = "broken"')
-    cards = {card["run"]: card for card in Answers(Shelf(tmp_path))("runs", {})["runs"]}
+    cards = {card["run"]: card for card in Answers(RunList(tmp_path))("runs", {})["runs"]}
     assert cards["fine"]["state"] == "finished" and cards["broken"]["state"] == "unreadable" and cards["broken"]["problem"]
 
 
@@ -188,11 +188,11 @@ def test_cards_hold_texts_and_numbers_whatever_the_files_say(tmp_path: Path, val
     keys = ("name", "algorithm", "environment", "seed", "iterations", "success_before", "success_after", "interval_before", "panel_size")
     for finished in ("true", "false"):
         (run.folder / "summary.json").write_text(f'{{"finished": {finished}, ' + ", ".join(f'"{key}": {value}' for key in keys) + "}")
-        (card,) = Answers(Shelf(tmp_path))("runs", {})["runs"]
+        (card,) = Answers(RunList(tmp_path))("runs", {})["runs"]
         assert len(card["before_interval"]) == len(card["after_interval"]) == 2
         for key in ("seed", "iterations", "before", "after", "tasks", "seconds"):
             assert card[key] is None or isinstance(card[key], (int, float))
-        assert Answers(Shelf(tmp_path))("metrics", {"run": "good"})["lines"] == 1
+        assert Answers(RunList(tmp_path))("metrics", {"run": "good"})["lines"] == 1
 
 
 def test_turns_of_another_shape_are_shown_as_text(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_turns_of_another_shape_are_shown_as_text(tmp_path: Path) -> None:
         "turns": [{"observation": 1, "thought": ["a"], "action": None, "images": "x", "reward": "much"}],
     }
     (run.folder / "rollouts" / "000003.jsonl.gz").write_bytes(gzip.compress(json.dumps(record).encode()))
-    (shown,) = Answers(Shelf(tmp_path))("attempt", place(id=0))["turns"]
+    (shown,) = Answers(RunList(tmp_path))("attempt", place(id=0))["turns"]
     assert (shown["observation"], shown["thought"], shown["action"], shown["images"]) == ("1", "['a']", "None", [])
 
 
@@ -241,7 +241,7 @@ def test_settings_are_runs_that_differ_by_their_seed_alone(tmp_path: Path) -> No
     assert [each["label"] for each in found["settings"]] == ["gigpo", "grpo"] and found["keys"] == ["credit.name"]
     assert [each["values"] for each in found["settings"]] == [["gigpo"], ["grpo"]]
     assert [(run["seed"], run["twice"]) for run in found["settings"][1]["runs"]] == [(0, False), (1, False), (1, True)]
-    answers = Answers(Shelf(tmp_path))
+    answers = Answers(RunList(tmp_path))
     asked = answers("settings", {"runs": json.dumps(["grpo-0", "grpo-1", "absent"])})
     assert [len(each["runs"]) for each in asked["settings"]] == [2] and asked["keys"] == []
     for wrong in ("", "{", "5", "[1]", '"a"'):

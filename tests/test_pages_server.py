@@ -20,15 +20,15 @@ from typer.testing import CliRunner
 import turnwise as tw
 from turnwise.cli.app import app
 from turnwise.pages.report import collect, digest, html, key, write_report
+from turnwise.pages.run_list import RunList
 from turnwise.pages.server import SCRIPTS, WORKERS, Server, static
-from turnwise.pages.shelf import Shelf
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     make_run(tmp_path / "runs")
     (tmp_path / "secret.txt").write_text("secret")
-    served = Server(Shelf(tmp_path / "runs"), 0)
+    served = Server(RunList(tmp_path / "runs"), 0)
     threading.Thread(target=served.serve_forever, daemon=True).start()
     yield served
     served.shutdown()
@@ -138,7 +138,7 @@ def read_all(caller: socket.socket) -> bytes:
 def test_a_burst_of_callers_is_answered_by_a_few_threads(tmp_path: Path) -> None:
     """All call before anybody is served, so that it does not depend on speed whether the system has room for them."""
     make_run(tmp_path)
-    served = Server(Shelf(tmp_path), 0)
+    served = Server(RunList(tmp_path), 0)
     callers = [socket.create_connection(served.server_address, timeout=20) for _ in range(200)]
     for caller in callers:
         caller.sendall(head_of(served))
@@ -168,7 +168,7 @@ def test_connections_that_nobody_uses_give_way(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("turnwise.pages.server.MOST_CONNECTIONS", 3)
     monkeypatch.setattr("turnwise.pages.server.PATIENCE", 0.0)
     make_run(tmp_path)
-    served = Server(Shelf(tmp_path), 0)
+    served = Server(RunList(tmp_path), 0)
     threading.Thread(target=served.serve_forever, daemon=True).start()
     silent = [socket.create_connection(served.server_address, timeout=20) for _ in range(4)]
     with suppress(ConnectionResetError):
@@ -326,4 +326,4 @@ def test_a_taken_port_is_an_error_that_says_what_to_do(server: Server, tmp_path:
     from turnwise.pages.command import open_server
 
     with pytest.raises(tw.TurnwiseError, match="--port"):
-        open_server(server.answers.shelf, server.server_port)
+        open_server(server.answers.listed, server.server_port)

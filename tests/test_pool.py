@@ -16,7 +16,7 @@ import pytest
 
 from turnwise.data.tasks import Task
 from turnwise.envs import EpisodeOver, fork
-from turnwise.envs.pool import Fault, Pool, Result
+from turnwise.envs.pool import EnvResult, Fault, Pool
 from turnwise.util.errors import TurnwiseError
 
 ENV = f"{Path(__file__).parent / 'troubled_env.py'}:Troubled"
@@ -27,7 +27,7 @@ def starts(count: int) -> list[tuple[int, Task, int]]:
     return [(slot, Task(str(slot)), 100 + slot) for slot in range(count)]
 
 
-def texts(results: list[Result]) -> list[str]:
+def texts(results: list[EnvResult]) -> list[str]:
     return [result.observation.text for result in results]
 
 

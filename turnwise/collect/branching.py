@@ -18,7 +18,7 @@ from turnwise.data.attempts import Branch, Start
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.branch import Arrived, arrive
-from turnwise.envs.pool import Ask, Result
+from turnwise.envs.pool import Ask, EnvResult
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class Arriving:
         self._play = arrive(start.task, parent.seed, actions, anchors, kept[1] if kept is not None else None)
         self.request: Ask = next(self._play)
 
-    def take(self, result: Result) -> Arrived | None:
+    def take(self, result: EnvResult) -> Arrived | None:
         """The environment's answer to the request; what came of the branch once that is known."""
         if not self._restores and result.transition is not None:
             self.seen.append(result.observation)

@@ -24,7 +24,7 @@ from turnwise.collect.rewards import BadReward, Rewards
 from turnwise.data.attempts import Branch, Start
 from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.envs.base import Observation, Transition
-from turnwise.envs.pool import Fault, Pool, Result, Snapshot
+from turnwise.envs.pool import EnvResult, Fault, Pool, Snapshot
 from turnwise.util.garbage import rare_searches
 
 LONGEST_GOAL = 2000  # characters of a goal that are kept with an attempt
@@ -97,7 +97,7 @@ class Collector:
     on_start: Callable[[int], None] = lambda count: None  # so many attempts more will be made
     on_end: Callable[[Trajectory], None] = lambda trajectory: None  # one of them is over
     ordered: bool = True
-    on_fault: Callable[[Trajectory, Result], None] = lambda trajectory, result: None
+    on_fault: Callable[[Trajectory, EnvResult], None] = lambda trajectory, result: None
     snapshots: bool = False
     counts: Counter[str] = field(default_factory=Counter)
     lost: str = ""
@@ -171,7 +171,7 @@ class Collector:
             self._answers.reset(slot, start.task, start.env_seed)
         return attempt
 
-    def _observed(self, attempt: Attempt, result: Result) -> None:
+    def _observed(self, attempt: Attempt, result: EnvResult) -> None:
         """The environment has answered: record the turn that led here, then ask for the next one or stop."""
         if attempt.arriving is not None:
             return self._arrived(attempt, attempt.arriving, result)
@@ -187,7 +187,7 @@ class Collector:
             try:
                 self._record(attempt, transition)
             except BadReward as error:  # a mistake of one term at one turn costs this attempt and no other
-                return self._fault(attempt, Result(attempt.slot, None, Fault.ERROR, str(error), "", error.lines))
+                return self._fault(attempt, EnvResult(attempt.slot, None, Fault.ERROR, str(error), "", error.lines))
         attempt.observation = transition.observation
         if transition.done:
             trajectory.success = bool(transition.success)
@@ -207,13 +207,13 @@ class Collector:
             return self._answers.submit(attempt.slot, Snapshot())
         return self.policy.ask(attempt.slot)
 
-    def _kept(self, attempt: Attempt, result: Result) -> None:
+    def _kept(self, attempt: Attempt, result: EnvResult) -> None:
         attempt.keeping = False
         if result.state is not None:
             self._trails.of(attempt.trajectory).snapshots[len(attempt.trajectory.turns)] = result.state
         self.policy.ask(attempt.slot)
 
-    def _arrived(self, attempt: Attempt, arriving: Arriving, result: Result) -> None:
+    def _arrived(self, attempt: Attempt, arriving: Arriving, result: EnvResult) -> None:
         """A branch is one request further, or at its place: then it goes on as its own attempt."""
         found = arriving.take(result)
         if found is None:
@@ -266,7 +266,7 @@ class Collector:
         attempt.turn = turn
         return self._answers.step(attempt.slot, turn.action)
 
-    def _fault(self, attempt: Attempt, result: Result) -> None:
+    def _fault(self, attempt: Attempt, result: EnvResult) -> None:
         self._stop(attempt, Stop.ENVIRONMENT_TIMEOUT if result.fault is Fault.TIMEOUT else Stop.ENVIRONMENT_FAULT, result.message)
         self.on_fault(attempt.trajectory, result)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from turnwise.data.rollouts import Stop, Trajectory
 from turnwise.envs.blame import EnvironmentFault
-from turnwise.envs.pool import Result
+from turnwise.envs.pool import EnvResult
 
 NEARLY_ALL = 0.9
 ENOUGH_ATTEMPTS, ENOUGH_TASKS = 8, 3
@@ -44,7 +44,7 @@ class FaultWatch:
     _attempts: int = 0  # since something good was last seen
     _bad_tasks: set[str] = field(default_factory=set)
 
-    def hear(self, trajectory: Trajectory, result: Result) -> None:
+    def hear(self, trajectory: Trajectory, result: EnvResult) -> None:
         """The collector's word about a fault, while its traceback is at hand."""
         self._lines.setdefault(trajectory.stop, result.own_lines)
 

@@ -18,7 +18,7 @@ from turnwise.util.seeds import derive
 
 
 @dataclass(slots=True)
-class Seat:
+class Attempt:
     """What is known of the attempt in one slot."""
 
     start: Start
@@ -44,7 +44,7 @@ class ModelPolicy:
     counts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self._seats: dict[int, Seat] = {}
+        self._attempts: dict[int, Attempt] = {}
         self._ready: list[Answer] = []
         self._sequences = count()
         self._steps = "wait" in signature(self.engine.poll).parameters  # an engine may know nothing of steps
@@ -56,19 +56,19 @@ class ModelPolicy:
     def begin(self, slot: int, start: Start, observation: Observation) -> None:
         context = self.new_context()
         context.start(start.task, observation)
-        self._seats[slot] = Seat(start, next(self._sequences), context, observation)
+        self._attempts[slot] = Attempt(start, next(self._sequences), context, observation)
 
     def ask(self, slot: int) -> None:
-        seat = self._seats[slot]
-        prompt = seat.context.prompt()
+        attempt = self._attempts[slot]
+        prompt = attempt.context.prompt()
         self.counts["dropped_history"] += prompt.dropped
         if not prompt.fits:
             why = f"the shortest prompt has {len(prompt.ids)} tokens, more than agent.max_prompt_tokens allows"
             self._ready.append(Answer(slot, None, Stop.CONTEXT_LIMIT, why))
             return
-        seat.prompt_ids, seat.images = prompt.ids, prompt.images
-        seed = derive(seat.start.policy_seed, seat.turn)
-        request = Request(slot, prompt.ids, self.sampling, seed, seat.sequence, prompt.messages or None, prompt.images)
+        attempt.prompt_ids, attempt.images = prompt.ids, prompt.images
+        seed = derive(attempt.start.policy_seed, attempt.turn)
+        request = Request(slot, prompt.ids, self.sampling, seed, attempt.sequence, prompt.messages or None, prompt.images)
         self.counts["generations"] += 1
         self.engine.submit([request])
 
@@ -77,53 +77,53 @@ class ModelPolicy:
         if ready:
             return ready
         responses = self.engine.poll() if wait or not self._steps else self.engine.poll(wait=False)
-        return [self._answer(response) for response in responses if response.key in self._seats]
+        return [self._answer(response) for response in responses if response.key in self._attempts]
 
     def _answer(self, response: Response) -> Answer:
         if response.finish is Finish.REFUSED:
             return Answer(response.key, None, Stop.CONTEXT_LIMIT, response.message)
         if response.finish is Finish.FAULT:
             return Answer(response.key, None, Stop.ENGINE_FAULT, response.message)
-        seat = self._seats[response.key]
+        attempt = self._attempts[response.key]
         if response.text is not None and self.read_text is not None:  # a server's answer: its text counts, not a re-encoding of it
-            text, parsed = response.text, self.read_text(response.text, seat.observation)
+            text, parsed = response.text, self.read_text(response.text, attempt.observation)
         else:
-            text, parsed = self.read(response.token_ids, seat.observation)
-        seat.parsed = parsed
+            text, parsed = self.read(response.token_ids, attempt.observation)
+        attempt.parsed = parsed
         self.counts["truncated"] += response.finish is Finish.LENGTH
         if parsed.problem:
             self.counts[f"problem/{parsed.problem}"] += 1
         turn = Turn(
-            seat.observation.key,
+            attempt.observation.key,
             valid=parsed.valid,
             thought=parsed.thought,
             action=parsed.action,
             response=text,
-            prompt_ids=seat.prompt_ids,
+            prompt_ids=attempt.prompt_ids,
             response_ids=response.token_ids,
             logprobs=response.logprobs,
             info={"problem": parsed.problem} if parsed.problem else {},
-            images=seat.images,
+            images=attempt.images,
             version=response.version,
             reports=response.reports,
         )
         return Answer(response.key, turn)
 
     def observe(self, slot: int, turn: Turn, transition: Transition) -> None:
-        seat = self._seats[slot]
-        if seat.parsed is not None and not transition.done:
-            seat.context.record(turn.response_ids, seat.parsed, transition.observation)
-        seat.observation, seat.turn = transition.observation, seat.turn + 1
+        attempt = self._attempts[slot]
+        if attempt.parsed is not None and not transition.done:
+            attempt.context.record(turn.response_ids, attempt.parsed, transition.observation)
+        attempt.observation, attempt.turn = transition.observation, attempt.turn + 1
 
     def retrace(self, slot: int, turn: Turn, transition: Transition) -> str:
         """The context comes to the same prompt as the turn had, and goes on as it did."""
-        seat = self._seats[slot]
-        if turn.prompt_ids and list(seat.context.prompt().ids) != list(turn.prompt_ids):
+        attempt = self._attempts[slot]
+        if turn.prompt_ids and list(attempt.context.prompt().ids) != list(turn.prompt_ids):
             return "the context makes another prompt than the attempt had that is branched from"
-        seat.parsed = Parsed(turn.action, turn.thought, turn.valid, turn.info.get("problem", ""))
+        attempt.parsed = Parsed(turn.action, turn.thought, turn.valid, turn.info.get("problem", ""))
         self.observe(slot, turn, transition)
         return ""
 
     def end(self, slot: int) -> None:
-        if (seat := self._seats.pop(slot, None)) is not None:
-            self.engine.release(seat.sequence)
+        if (attempt := self._attempts.pop(slot, None)) is not None:
+            self.engine.release(attempt.sequence)

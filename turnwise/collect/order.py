@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 
 from turnwise.data.tasks import Task
-from turnwise.envs.pool import Ask, Pool, Result
+from turnwise.envs.pool import Ask, EnvResult, Pool
 
 AWAY = 3  # one in so many attempts may be with its environment while the model thinks
 
@@ -25,7 +25,7 @@ class Answers:
     def __init__(self, pool: Pool, ordered: bool):
         self._pool, self._ordered = pool, ordered
         self._asked: deque[int] = deque()  # slots whose result was not passed on yet, the oldest request first
-        self._here: dict[int, Result] = {}
+        self._here: dict[int, EnvResult] = {}
 
     def reset(self, slot: int, task: Task, seed: int) -> None:
         self._pool.submit_reset(slot, task, seed)
@@ -40,12 +40,12 @@ class Answers:
         self._pool.submit(slot, request)
         self._asked.append(slot)
 
-    def next(self, thinking: bool, attempts: int) -> list[Result]:
+    def next(self, thinking: bool, attempts: int) -> list[EnvResult]:
         """Results to go on with, at least one unless the model is `thinking` for somebody; `attempts` are under way."""
         if not self._ordered:
             return self._pool.results(timeout=0 if thinking else None)
         away = attempts // AWAY if self._pool.pids else 0  # in this process every answer is there at once
-        found: list[Result] = []
+        found: list[EnvResult] = []
         while len(self._asked) > away or (self._asked and not thinking and not found):
             slot = self._asked.popleft()
             while slot not in self._here:

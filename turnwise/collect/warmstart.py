@@ -18,7 +18,7 @@ from turnwise.collect.players import ASK_EXPERT, NO_ADVICE, Advised, ExpertPlaye
 from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs import registry
-from turnwise.envs.pool import Fault, Pool, Result
+from turnwise.envs.pool import EnvResult, Fault, Pool
 from turnwise.envs.registry import portable
 from turnwise.envs.scripts import Limits, Play, Reset, play_all
 from turnwise.util.errors import TurnwiseError
@@ -26,10 +26,10 @@ from turnwise.util.seeds import derive
 
 Chance = tuple[int, list[int], list[int]]  # a turn that chance played: its number, prompt and response
 ENOUGH_BETTER = 0.1  # of the tasks: fewer examples would be learned by heart
-Hear = Callable[[Trajectory, Result], None]
+Hear = Callable[[Trajectory, EnvResult], None]
 
 
-def unheard(trajectory: Trajectory, result: Result) -> None:
+def unheard(trajectory: Trajectory, result: EnvResult) -> None:
     """Nobody listens to faults."""
 
 
@@ -185,7 +185,7 @@ def _play_recorded(task: Task, number: int, example: Trajectory, agent: Agent, h
     return trajectory
 
 
-def _ended(trajectory: Trajectory, result: Result, hear: Hear) -> Trajectory:
+def _ended(trajectory: Trajectory, result: EnvResult, hear: Hear) -> Trajectory:
     """An attempt that a fault has ended."""
     trajectory.stop = Stop.ENVIRONMENT_TIMEOUT if result.fault is Fault.TIMEOUT else Stop.ENVIRONMENT_FAULT
     trajectory.stop_detail = result.message

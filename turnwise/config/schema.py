@@ -31,7 +31,7 @@ from turnwise.config.sections import (
     Model,
     Objective,
     RewardTerm,
-    Run,
+    RunSection,
     Schedule,
     Section,
     Sft,
@@ -67,7 +67,7 @@ class Config(Section):
     sft: Sft | None = None
     eval: Eval = Eval()
     reward: list[RewardTerm] = Field([])
-    run: Run = Run()
+    run: RunSection = RunSection()
     _folder: Path | None = PrivateAttr(None)  # of the run that it was read from
     _typed: tuple[str, ...] = PrivateAttr(())  # code that the user has named himself, on top of it
 

@@ -423,7 +423,7 @@ class RewardTerm(Section):
         return self
 
 
-class Run(Section):
+class RunSection(Section):
     """What a run stores."""
 
     checkpoint_every: int = Field(10, ge=0)
@@ -440,6 +440,6 @@ class Run(Section):
     """Options of the trackers by name, for example wandb = {project = "mine", mode = "offline"}."""
 
     @model_validator(mode="after")
-    def _known(self) -> Run:
+    def _known(self) -> RunSection:
         check("run", self)
         return self

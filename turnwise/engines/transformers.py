@@ -28,10 +28,10 @@ from torch import Tensor
 
 from turnwise.agent.vision import Vision
 from turnwise.engines.base import Finish, Request, Response
+from turnwise.engines.batch_cache import BatchCache, Prefix, from_prefixes
 from turnwise.engines.module import evaluating, forward_parameters, load_weights, longest
 from turnwise.engines.registry import register
 from turnwise.engines.reports import COLUMNS
-from turnwise.engines.rowcache import Prefix, RowCache, from_prefixes
 from turnwise.engines.sampling import Columns, Noted, draw, frozen, measure, reports_of
 from turnwise.engines.stopping import StopStrings, stop_tokens
 from turnwise.util.errors import TurnwiseError
@@ -43,7 +43,7 @@ NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 
 @dataclass(slots=True)
-class Row:
+class RunningRequest:
     """A request on its way. `ids` are the prompt and what was sampled; `end` is how many there may be at most; `shift` is how far the
     positions after its pictures are from the count of its tokens."""
 
@@ -91,9 +91,9 @@ class TransformersEngine:
         self._takes = forward_parameters(model)
         self._stretching = Stretching(model)
         self._reuse, self._autocast = reuse_prefixes, autocast
-        self._queue: deque[Row] = deque()
-        self._rows: list[Row] = []
-        self._cache: RowCache | None = None
+        self._queue: deque[RunningRequest] = deque()
+        self._rows: list[RunningRequest] = []
+        self._cache: BatchCache | None = None
         self._columns: Columns | None = None
         self._kept: dict[int, Prefix] = {}
         self._done: list[Response] = []
@@ -119,7 +119,7 @@ class TransformersEngine:
                 continue
             stop = StopStrings(self.tokenizer, request.sampling.stop) if request.sampling.stop else None
             end = min(len(request.prompt_ids) + request.sampling.max_tokens, self.max_length)
-            self._queue.append(Row(request, [int(token) for token in request.prompt_ids], end, stop))
+            self._queue.append(RunningRequest(request, [int(token) for token in request.prompt_ids], end, stop))
 
     def _problem(self, prompt: Sequence[int]) -> str:
         if not len(prompt):
@@ -185,11 +185,11 @@ class TransformersEngine:
         if self._rows:
             self._attempt(self._rows)
 
-    def _next_rows(self) -> list[Row]:
+    def _next_rows(self) -> list[RunningRequest]:
         """The rows that join now: in order of arrival, as many as there is room for, all with a kept prefix or all without."""
         if self._rows and self._cache is not None and not self._cache.joins:
             return []
-        joining: list[Row] = []
+        joining: list[RunningRequest] = []
         most, continues = 0, False
         while self._queue and len(joining) + len(self._rows) < self._limit:
             row = self._queue[0]
@@ -206,19 +206,19 @@ class TransformersEngine:
             joining.append(self._queue.popleft())
         return joining
 
-    def _sight(self, row: Row) -> Hashable:
+    def _sight(self, row: RunningRequest) -> Hashable:
         """None for a row without pictures; rows that agree in it can be looked at together."""
         return self.vision.kind(len(row.ids), row.request.images) if self.vision is not None and row.request.images else None
 
-    def _key(self, row: Row) -> tuple[int, ...]:
+    def _key(self, row: RunningRequest) -> tuple[int, ...]:
         """Equal for rows that the model turns by the same frequencies, now that they have so many tokens."""
         return self._stretching.key(len(row.ids))
 
-    def _goes_on(self, row: Row) -> bool:
+    def _goes_on(self, row: RunningRequest) -> bool:
         """Whether the keys in the cache of a row are still right now that it has one more token."""
         return self._key(row) == self._stretching.key(len(row.ids) - 1)
 
-    def _common(self, row: Row) -> int:
+    def _common(self, row: RunningRequest) -> int:
         """How many tokens of this row are computed already."""
         kept = self._kept.get(row.request.sequence) if not row.request.images else None
         if kept is not None and self._stretching.key(len(kept.ids)) != self._key(row):
@@ -226,7 +226,7 @@ class TransformersEngine:
         common = kept.common(row.ids) if kept is not None else 0
         return common if common >= SHORTEST_PREFIX else 0
 
-    def _attempt(self, rows: list[Row]) -> None:
+    def _attempt(self, rows: list[RunningRequest]) -> None:
         """One forward over new rows or over the running ones. The cache of rows whose forward failed cannot be trusted."""
         running = rows is self._rows
         try:
@@ -248,7 +248,7 @@ class TransformersEngine:
         if unfinished := [row for row in rows if not row.finished]:
             self._recover(unfinished, failure, no_memory)
 
-    def _recover(self, rows: list[Row], failure: str, no_memory: bool) -> None:
+    def _recover(self, rows: list[RunningRequest], failure: str, no_memory: bool) -> None:
         """Try again with fewer rows, or without what was kept; a row that fails alone with nothing left to give up is a fault."""
         could_help = no_memory and bool(self._kept or self._rows)
         self._kept.clear()
@@ -264,14 +264,14 @@ class TransformersEngine:
         if no_memory and self._device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _put_back(self, rows: Sequence[Row]) -> None:
+    def _put_back(self, rows: Sequence[RunningRequest]) -> None:
         self._queue.extendleft(row for row in reversed(rows) if not row.finished)
 
-    def _stop_running(self) -> list[Row]:
+    def _stop_running(self) -> list[RunningRequest]:
         rows, self._rows, self._cache, self._columns = self._rows, [], None, None
         return rows
 
-    def _prefill(self, rows: list[Row]) -> None:
+    def _prefill(self, rows: list[RunningRequest]) -> None:
         if rows[0].request.images:
             logits, cache = self._look(rows)
         else:
@@ -302,7 +302,7 @@ class TransformersEngine:
             self._rows, self._cache = [rows[place] for place in staying], cache
         self._put_back(anew)
 
-    def _narrow(self, cache: RowCache, rows: list[Row], staying: list[int]) -> bool:
+    def _narrow(self, cache: BatchCache, rows: list[RunningRequest], staying: list[int]) -> bool:
         """Keep the staying rows of the cache. False where none is left to go on with: all have left, or they must be computed anew."""
         if len(staying) < len(rows) and not cache.leaves:
             self._put_back([rows[place] for place in staying])
@@ -310,7 +310,7 @@ class TransformersEngine:
         cache.select(staying)
         return bool(staying)
 
-    def _look(self, rows: list[Row]) -> tuple[Tensor, RowCache]:
+    def _look(self, rows: list[RunningRequest]) -> tuple[Tensor, BatchCache]:
         """The same as `_forward` for whole rows with pictures."""
         assert self.vision is not None
         inner = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
@@ -319,11 +319,11 @@ class TransformersEngine:
             row.shift = shift
         self._stretching.reset()
         output = self.model(**inputs, use_cache=True, **({"logits_to_keep": 1} if "logits_to_keep" in self._takes else {}))
-        cache = RowCache(output.past_key_values, [0] * len(rows), 0)
+        cache = BatchCache(output.past_key_values, [0] * len(rows), 0)
         cache.grow([len(row.ids) for row in rows])
         return self.vision.silence(output.logits[:, -1]), cache
 
-    def _forward(self, ids: list[list[int]], past: RowCache | None, shifts: Sequence[int] = ()) -> tuple[Tensor, RowCache]:
+    def _forward(self, ids: list[list[int]], past: BatchCache | None, shifts: Sequence[int] = ()) -> tuple[Tensor, BatchCache]:
         """The logits after the last token of every row, and the cache with the tokens in it. Shorter rows are padded on the left."""
         device = self._device
         added = [len(row) for row in ids]
@@ -346,13 +346,15 @@ class TransformersEngine:
         self._stretching.reset()
         output = self.model(**inputs)
         if past is None:
-            past = RowCache(output.past_key_values, [0] * len(ids), 0)
+            past = BatchCache(output.past_key_values, [0] * len(ids), 0)
         past.cache = output.past_key_values
         past.grow(added)
         logits = output.logits[:, -1]
         return logits if self.vision is None else self.vision.silence(logits), past
 
-    def _draw(self, rows: list[Row], logits: Tensor, columns: Columns, cache: RowCache) -> tuple[list[int], list[Row]]:
+    def _draw(
+        self, rows: list[RunningRequest], logits: Tensor, columns: Columns, cache: BatchCache
+    ) -> tuple[list[int], list[RunningRequest]]:
         """One more token for every row; hands out those that are finished and says which stay, and which must be computed anew."""
         position = torch.tensor([len(row.logprobs) for row in rows], device=logits.device)
         drawn = draw(logits, columns, position)
@@ -380,12 +382,12 @@ class TransformersEngine:
         staying = [place for place, row in enumerate(rows) if not row.finished and self._goes_on(row)]
         return staying, [row for row in rows if not row.finished and not self._goes_on(row)]
 
-    def _finish(self, row: Row, token: int) -> Finish | None:
+    def _finish(self, row: RunningRequest, token: int) -> Finish | None:
         if token in self.stop_token_ids or (row.stop is not None and row.stop.push(token)):
             return Finish.STOP
         return Finish.LENGTH if len(row.ids) >= row.end else None
 
-    def _hand_out(self, row: Row, finish: Finish, message: str = "") -> None:
+    def _hand_out(self, row: RunningRequest, finish: Finish, message: str = "") -> None:
         row.finished = True
         sampled = row.ids[len(row.ids) - len(row.logprobs) :]
         self._done.append(
@@ -394,7 +396,7 @@ class TransformersEngine:
             )
         )
 
-    def _keep(self, row: Row, prefix: Prefix) -> None:
+    def _keep(self, row: RunningRequest, prefix: Prefix) -> None:
         """Keep what a row computed until its trajectory goes on or ends; of very many, the newest."""
         self._kept.pop(row.request.sequence, None)
         self._kept[row.request.sequence] = prefix

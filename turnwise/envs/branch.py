@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from turnwise.data.anchors import digest
 from turnwise.data.tasks import Task
-from turnwise.envs.pool import Reset, Restore, Result
+from turnwise.envs.pool import EnvResult, Reset, Restore
 from turnwise.envs.scripts import Play
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.printable import printable
@@ -24,7 +24,7 @@ class Arrived(NamedTuple):
     """The outcome. `ok`: the environment is in the state where the branch begins, and `result` has the observation there. Otherwise
     `message` says in one line at which turn the states differ, and `result` is the last one."""
 
-    result: Result
+    result: EnvResult
     ok: bool
     message: str = ""
 
@@ -60,7 +60,7 @@ def short(anchor: Any) -> str:
     return f"{mark} ({words[:SHOWN]!r}{'…' if len(words) > SHOWN or len(anchor) > 4 * SHOWN else ''})"
 
 
-def _compare(result: Result, turn: int, anchor: Any) -> Arrived | None:
+def _compare(result: EnvResult, turn: int, anchor: Any) -> Arrived | None:
     """What is wrong with the state before a turn; None if it is the recorded one."""
     if result.fault is not None:
         return Arrived(result, False, f"turn {turn}: {result.stop_reason}")

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Observation, Transition
+from turnwise.envs.guarded import Answer, GuardedEnvs, Kept
 from turnwise.envs.registry import portable
-from turnwise.envs.seats import Answer, Kept, Seats
 from turnwise.envs.worker import Request, perform
 from turnwise.envs.workers import WorkerSeats
 from turnwise.util.errors import TurnwiseError
@@ -61,7 +61,7 @@ class Snapshot:
 Ask = Reset | Restore | Snapshot | str  # a text is an action
 
 
-class Result(NamedTuple):
+class EnvResult(NamedTuple):
     """The result of one request. After a reset or a restore, `transition` holds the observation where the agent stands, reward 0, not done.
     After a snapshot there is no transition: `state` is the saved state, None if the environment has no snapshots. With a `fault` there
     is neither: `message` is one line, `traceback` the rest, `own_lines` its lines in the user's files."""
@@ -119,15 +119,15 @@ class Pool:
         elif options:
             raise TurnwiseError("options are for an environment that is given by name: bind them to your function instead")
         self.size = size
-        self._here: Seats | None = None
+        self._here: GuardedEnvs | None = None
         self._away: WorkerSeats | None = None
         if workers == 0:
-            self._here = Seats(factory)
+            self._here = GuardedEnvs(factory)
         else:
             self._away = WorkerSeats(factory, min(workers, size), math.inf if timeout is None else timeout, memory_mb)
         self._playing = [False] * size
         self._waiting: set[int] = set()
-        self._done: list[Result] = []
+        self._done: list[EnvResult] = []
         self._open = True
 
     @property
@@ -140,7 +140,7 @@ class Pool:
         """The process ids of the workers; none if the environments play in this process."""
         return self._away.pids if self._away else []
 
-    def reset(self, slot: int, task: Task, seed: int = 0) -> Result:
+    def reset(self, slot: int, task: Task, seed: int = 0) -> EnvResult:
         """Start a task in a slot and wait for its first observation."""
         self._admit(slot)
         if self._here is not None:
@@ -148,7 +148,7 @@ class Pool:
         self._send(Request(slot, task, seed))
         return self._await(slot)
 
-    def step(self, slot: int, action: str) -> Result:
+    def step(self, slot: int, action: str) -> EnvResult:
         """Play one action in a slot and wait for its result."""
         self._admit(slot, starts=False)
         if self._here is not None:
@@ -156,12 +156,12 @@ class Pool:
         self._send(Request(slot, None, 0, action))
         return self._await(slot)
 
-    def snapshot(self, slot: int) -> Result:
+    def snapshot(self, slot: int) -> EnvResult:
         """Take a snapshot of a slot's attempt and wait for it: `state` of the result."""
         self.submit(slot, Snapshot())
         return self._await(slot)
 
-    def restore(self, slot: int, task: Task, seed: int, state: bytes) -> Result:
+    def restore(self, slot: int, task: Task, seed: int, state: bytes) -> EnvResult:
         """Start a slot from a snapshot, and wait for the observation where the agent stands."""
         self.submit(slot, Restore(task, seed, state))
         return self._await(slot)
@@ -187,7 +187,7 @@ class Pool:
         self._admit(slot, starts=False)
         self._send(Request(slot, None, 0, action))
 
-    def results(self, timeout: float | None = None) -> list[Result]:
+    def results(self, timeout: float | None = None) -> list[EnvResult]:
         """All results that are ready, in the order of arrival. Waits for the first one, at most `timeout` seconds (0: does not wait); empty
         if nothing is pending or the time is over."""
         if self._away is not None:
@@ -197,7 +197,7 @@ class Pool:
         self._waiting.difference_update(result.slot for result in done)
         return done
 
-    def reset_all(self, starts: Iterable[tuple[int, Task, int]]) -> list[Result]:
+    def reset_all(self, starts: Iterable[tuple[int, Task, int]]) -> list[EnvResult]:
         """Start tasks in many slots, given as (slot, task, seed), and wait for all: results in the order requested."""
         slots = []
         for slot, task, seed in starts:
@@ -205,7 +205,7 @@ class Pool:
             slots.append(slot)
         return [self._await(slot) for slot in slots]
 
-    def step_all(self, actions: Iterable[tuple[int, str]]) -> list[Result]:
+    def step_all(self, actions: Iterable[tuple[int, str]]) -> list[EnvResult]:
         """Play one action in each of many slots, given as (slot, action), and wait for all: results in the order requested."""
         slots = []
         for slot, action in actions:
@@ -231,20 +231,20 @@ class Pool:
         elif self._here is not None:
             self._done.append(self._settle(request.slot, perform(self._here, request)))
 
-    def _settle(self, slot: int, answer: Answer, timed_out: bool = False) -> Result:
+    def _settle(self, slot: int, answer: Answer, timed_out: bool = False) -> EnvResult:
         if isinstance(answer, Transition):
             self._playing[slot] = not answer.done
-            return Result(slot, answer)
+            return EnvResult(slot, answer)
         if isinstance(answer, Kept):
-            return Result(slot, None, state=answer.state)
+            return EnvResult(slot, None, state=answer.state)
         self._playing[slot] = False
-        return Result(slot, None, Fault.TIMEOUT if timed_out else Fault.ERROR, answer.message, answer.traceback, answer.own_lines)
+        return EnvResult(slot, None, Fault.TIMEOUT if timed_out else Fault.ERROR, answer.message, answer.traceback, answer.own_lines)
 
     def _take(self, until: float) -> None:
         if self._away is not None:
             self._done += [self._settle(*answer) for answer in self._away.gather(until)]
 
-    def _await(self, slot: int) -> Result:
+    def _await(self, slot: int) -> EnvResult:
         while True:
             for index, result in enumerate(self._done):
                 if result.slot == slot:

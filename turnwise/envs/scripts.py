@@ -1,9 +1,10 @@
 """Many small plays through one pool, each written as if it were alone.
 
-A play is a generator: it yields a request (`Reset(task, seed)`, an action, `Snapshot()`, `Restore(task, seed, state)`), gets the `Result`,
-and returns what it found. `play_all` lets as many of them run side by side as the pool has slots and hands their findings out in the order
-of the plays. So what is played before training (the words of the tiny model, a warm start's examples, a first look at the environment)
-obeys workers, time limits, memory limits and signals like the training itself, and is the same for any number of workers.
+A play is a generator: it yields a request (`Reset(task, seed)`, an action, `Snapshot()`, `Restore(task, seed, state)`), gets the
+`EnvResult`, and returns what it found. `play_all` lets as many of them run side by side as the pool has slots and hands their findings
+out in the order of the plays. So what is played before training (the words of the tiny model, a warm start's examples, a first look at
+the environment) obeys workers, time limits, memory limits and signals like the training itself, and is the same for any number of
+workers.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from turnwise.envs.pool import Ask, Pool, Reset, Restore, Result, Snapshot
+from turnwise.envs.pool import Ask, EnvResult, Pool, Reset, Restore, Snapshot
 
 __all__ = ["Limits", "Play", "Reset", "Restore", "Snapshot", "play_all"]
 
@@ -23,7 +24,7 @@ SLOTS_PER_WORKER = 2
 T = TypeVar("T")
 
 
-Play = Generator[Ask, Result, T]
+Play = Generator[Ask, EnvResult, T]
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def play_all(pool: Pool, plays: Iterable[Play[T]], cancelled: Callable[[], bool]
         pool.results()
 
 
-def _go_on(pool: Pool, slot: int, active: dict[int, tuple[int, Play[T]]], found: dict[int, T], result: Result | None) -> bool:
+def _go_on(pool: Pool, slot: int, active: dict[int, tuple[int, Play[T]]], found: dict[int, T], result: EnvResult | None) -> bool:
     """Give a play its result and send its next request; false where it has ended."""
     number, play = active[slot]
     try:

@@ -21,7 +21,7 @@ from threading import Thread
 from typing import Any, NamedTuple
 
 from turnwise.data.tasks import Task
-from turnwise.envs.seats import Answer, Failure, Seats, failure
+from turnwise.envs.guarded import Answer, Failure, GuardedEnvs, failure
 
 PARENT_CHECK_SECONDS = 1.0
 MEGABYTE = 2**20
@@ -65,7 +65,7 @@ def play_requests(
     Thread(target=_read, args=(connection, inbox, parent), daemon=True).start()
     if limit is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    seats = Seats(load())
+    seats = GuardedEnvs(load())
     connection.send_bytes(b"started")
     while (request := inbox.get()) is not None:
         connection.send_bytes(_pack(_explained(perform(seats, request), memory_mb)))
@@ -90,7 +90,7 @@ def _factory(setup: Setup) -> Callable[[], Any]:
         return cannot_make
 
 
-def perform(seats: Seats, request: Request) -> Answer:
+def perform(seats: GuardedEnvs, request: Request) -> Answer:
     """What comes of one request."""
     if request.action is not None:
         return seats.step(request.slot, request.action)

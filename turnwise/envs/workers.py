@@ -34,7 +34,7 @@ from turnwise.envs import fork
 from turnwise.envs import worker as child
 from turnwise.envs.base import Transition
 from turnwise.envs.fork import Forked, Inherited
-from turnwise.envs.seats import Answer, Failure, Kept, failure
+from turnwise.envs.guarded import Answer, Failure, Kept, failure
 from turnwise.envs.worker import Request, Setup
 from turnwise.util.errors import TurnwiseError
 

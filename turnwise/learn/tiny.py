@@ -20,7 +20,7 @@ from typing import Any
 
 from turnwise.collect.players import ASK_EXPERT, NO_EXPERT, Advised
 from turnwise.data.tasks import Task
-from turnwise.envs.pool import Result
+from turnwise.envs.pool import EnvResult
 from turnwise.envs.registry import portable, tasks
 from turnwise.envs.scripts import Limits, Play, Reset, play_all
 from turnwise.util.errors import Stopped, TurnwiseError
@@ -213,7 +213,7 @@ def _play(task: Task, turns: int, chance: random.Random, nobody: set[str]) -> Pl
     return said
 
 
-def _said(result: Result) -> list[str]:
+def _said(result: EnvResult) -> list[str]:
     """The words of an answer: after a step, the action comes first."""
     if result.transition is None:
         return []

@@ -31,8 +31,8 @@ from turnwise.pages.names import readable
 from turnwise.pages.png import png
 from turnwise.pages.reasons import why
 from turnwise.pages.recipe import recipe_of
+from turnwise.pages.run_list import RunList, read_recipe
 from turnwise.pages.settings import chosen, settings_of
-from turnwise.pages.shelf import Shelf, read_recipe
 from turnwise.pages.tail import news
 from turnwise.runs.folder import METRICS, Run, json_value
 from turnwise.util.errors import TurnwiseError
@@ -46,10 +46,10 @@ Words = Mapping[str, str]
 
 
 class Answers:
-    """The answers about the runs of a shelf."""
+    """The answers about a list of runs."""
 
-    def __init__(self, shelf: Shelf):
-        self.shelf = shelf
+    def __init__(self, runs: RunList):
+        self.listed = runs
         self._batches: OrderedDict[Any, Batch] = OrderedDict()
         self._types: dict[Path, tuple[int, list[str]]] = {}
         self._lock = threading.Lock()
@@ -72,13 +72,13 @@ class Answers:
         return self.known[name](words)
 
     def runs(self, words: Words) -> Any:
-        return {"folder": str(self.shelf.root), "runs": self.shelf.cards()}
+        return {"folder": str(self.listed.root), "runs": self.listed.cards()}
 
     def run(self, words: Words) -> Any:
         run = self._run(words)
         noted = news(run.folder / "warnings.jsonl").lines
         return {
-            "card": self.shelf.card(words["run"], run.folder),
+            "card": self.listed.card(words["run"], run.folder),
             "rollouts": run.iterations_of("rollouts"),
             "evals": run.iterations_of("evals"),
             "warnings": [{key: line.get(key) for key in ("iteration", "name", "text")} for line in noted],
@@ -90,7 +90,7 @@ class Answers:
         names = list(dict.fromkeys(name for line in found.lines for name in line))
         columns = {name: [_short(line.get(name)) for line in found.lines] for name in names}
         told = {"columns": columns, "lines": len(found.lines), "after": found.after, "mark": found.mark, "anew": found.anew}
-        return told | {"damaged": found.damaged, "state": self.shelf.card(words["run"], run.folder)["state"]}
+        return told | {"damaged": found.damaged, "state": self.listed.card(words["run"], run.folder)["state"]}
 
     def batch(self, words: Words) -> Any:
         batch, types = self._batch(words), self._known_types(self._run(words))
@@ -152,7 +152,7 @@ class Answers:
         return {"hits": hits[:MOST_HITS], "more": len(hits) >= MOST_HITS, "iteration": batch.iteration, "part": batch.part}
 
     def settings(self, words: Words) -> Any:
-        names, folders = chosen(_need(words, "runs")), self.shelf.folders()
+        names, folders = chosen(_need(words, "runs")), self.listed.folders()
         return settings_of({name: folders[name] for name in names if name in folders})
 
     def picture(self, words: Words) -> bytes:
@@ -171,7 +171,7 @@ class Answers:
         return png(pixels)
 
     def _run(self, words: Words) -> Run:
-        return self.shelf.run(_need(words, "run"))
+        return self.listed.run(_need(words, "run"))
 
     def _batch(self, words: Words) -> Batch:
         """The batch that was asked for; the last few stay in memory. A resumed run writes iterations again, so the file's stamp counts."""

@@ -8,17 +8,17 @@ from pathlib import Path
 
 from turnwise.pages.names import readable
 from turnwise.pages.report import ATTEMPTS, write_report
+from turnwise.pages.run_list import RunList
 from turnwise.pages.server import PORT, Server
-from turnwise.pages.shelf import Shelf
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.terminal import say
 
 
 def view(folder: str, port: int | None = None, browser: bool = True) -> None:
     """Serve the pages of the runs below a folder until Ctrl-C."""
-    shelf = Shelf(folder)
-    server = open_server(shelf, port)
-    count = len(shelf.folders())
+    runs = RunList(folder)
+    server = open_server(runs, port)
+    count = len(runs.folders())
     say(f"{count} run{'s' if count != 1 else ''} at {server.url}   (Ctrl-C ends)")
     if browser:
         webbrowser.open(server.url)
@@ -30,11 +30,11 @@ def view(folder: str, port: int | None = None, browser: bool = True) -> None:
         server.server_close()
 
 
-def open_server(shelf: Shelf, port: int | None) -> Server:
+def open_server(runs: RunList, port: int | None) -> Server:
     """On the port that was asked for, or on the usual one, or where that is taken on a free one."""
     for choice in (port,) if port is not None else (PORT, 0):
         try:
-            return Server(shelf, choice)
+            return Server(runs, choice)
         except OSError as error:
             problem = error
     raise TurnwiseError(f"cannot listen on port {port}: {problem.strerror}. Take another with --port, or leave it out for a free one")

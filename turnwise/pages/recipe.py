@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from turnwise.pages.shelf import read_recipe
+from turnwise.pages.run_list import read_recipe
 from turnwise.runs.folder import CONFIG
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside

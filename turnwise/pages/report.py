@@ -16,9 +16,9 @@ from urllib.parse import quote
 
 from turnwise.pages.answers import Answers, as_json
 from turnwise.pages.names import distinct, readable
+from turnwise.pages.run_list import RunList
 from turnwise.pages.server import PAGE, STYLE, script, static
 from turnwise.pages.settings import settings_of
-from turnwise.pages.shelf import Shelf
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically
 
@@ -35,7 +35,7 @@ def key(name: str, words: Mapping[str, Any]) -> str:
 class Collected:
     """The answers that go into a file."""
 
-    answers: dict[str, Answers]  # by run: each lies on a shelf of its own
+    answers: dict[str, Answers]  # by run: each has a list of its own
     found: dict[str, Any] = field(default_factory=dict)
     pictures: dict[str, str] = field(default_factory=dict)
     attempts: int = 0
@@ -89,7 +89,7 @@ class Collected:
 
 def collect(runs: Mapping[str, Path], attempts: int = ATTEMPTS) -> Collected:
     """The answers about one run, or about several that are compared."""
-    told = Collected({name: Answers(Shelf(folder, name)) for name, folder in runs.items()})
+    told = Collected({name: Answers(RunList(folder, name)) for name, folder in runs.items()})
     cards = [told.add("run", run=name)["card"] for name in runs]
     told.found["runs?"] = {"folder": "", "runs": cards}
     told.found["settings?"] = settings_of(runs)
@@ -146,7 +146,7 @@ def write_report(run: Path, out: Path, others: Sequence[Path] = (), attempts: in
     for folder in (run, *others):
         if folder.resolve() in {known.resolve() for known in runs.values()}:
             raise TurnwiseError(f"{folder} is the same run: --compare takes another one")
-        if not Shelf(folder).single:
+        if not RunList(folder).single:
             raise TurnwiseError(f"{folder} holds runs and is none itself: a report is about one run, or with --compare about several")
         place = folder.resolve()
         name = readable(place.name) or "run"

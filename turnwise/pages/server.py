@@ -25,7 +25,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from turnwise.pages.answers import Answers, as_json
-from turnwise.pages.shelf import Shelf
+from turnwise.pages.run_list import RunList
 from turnwise.util.errors import TurnwiseError
 
 ADDRESS = "127.0.0.1"
@@ -137,8 +137,8 @@ class Server:
     others. The system keeps as many callers waiting as a burst can bring.
     """
 
-    def __init__(self, shelf: Shelf, port: int = PORT):
-        self.answers = Answers(shelf)
+    def __init__(self, runs: RunList, port: int = PORT):
+        self.answers = Answers(runs)
         self.socket = socket.create_server((ADDRESS, port), backlog=BACKLOG)
         self.server_address: tuple[str, int] = self.socket.getsockname()
         self.server_port = self.server_address[1]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.pages.recipe import shown
-from turnwise.pages.shelf import read_recipe
+from turnwise.pages.run_list import read_recipe
 from turnwise.report.groups import ABSENT, gathered
 from turnwise.runs.folder import json_value
 from turnwise.runs.records import Record, flatten

@@ -19,7 +19,7 @@ from turnwise.util.errors import TurnwiseError
 
 if TYPE_CHECKING:
     from turnwise.config.schema import Config
-    from turnwise.config.sections import Agent, Engine, Named, Objective, RewardTerm, Run
+    from turnwise.config.sections import Agent, Engine, Named, Objective, RewardTerm, RunSection
 
 # Where each family is registered. Environments have a registry of their own (turnwise/envs/registry.py).
 REGISTRIES: Mapping[str, str] = {
@@ -166,7 +166,7 @@ def check_reward(section: RewardTerm) -> None:
         registry("reward")[section.function].bind(section.options, registry("reward").kind)
 
 
-def check_trackers(section: Run) -> None:
+def check_trackers(section: RunSection) -> None:
     """The trackers, and those that options are given for."""
     from turnwise.runs.trackers import check_names
 

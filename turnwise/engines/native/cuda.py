@@ -20,7 +20,7 @@ from torch.nn.functional import embedding
 from turnwise.engines.native.draw_kernel import draw_tokens
 from turnwise.engines.native.kernels import add_norm, begin, rotate, silu_mul
 from turnwise.engines.native.paged_attention import attend_prompts, attend_singles
-from turnwise.engines.native.rows import Row, Step
+from turnwise.engines.native.requests import RunningRequest, Step
 from turnwise.engines.native.weights import Layer, Weights
 from turnwise.engines.sampling import Noted, measure, reports_of, signed
 
@@ -29,7 +29,7 @@ Attend = Callable[[Tensor, Tensor, Layer], Tensor]
 
 
 @dataclass(slots=True)
-class Tables:
+class BlockTables:
     """What the GPU knows by seat, and the rotations by position. The last seat is nobody's: unused lanes work on it."""
 
     cos: Tensor
@@ -86,7 +86,7 @@ class CudaRunner:
         self._seats, self._graphs = seats, graphs
         cos, sin = weights.rotation(longest)
         device, width = weights.device, -(-longest // page_size)
-        self.tables = Tables(
+        self.tables = BlockTables(
             cos=cos,
             sin=sin,
             pages=torch.full((seats + 1, width), page_count, dtype=torch.int32, device=device),
@@ -139,7 +139,7 @@ class CudaRunner:
         host = torch.from_numpy(np.ascontiguousarray(values, dtype=dtype))
         return host.pin_memory().to(self.weights.device, non_blocking=True) if self.weights.device.type == "cuda" else host
 
-    def _seat(self, rows: list[Row]) -> None:
+    def _seat(self, rows: list[RunningRequest]) -> None:
         """Make rows known that have a new seat: their pages, settings, and their last token."""
         if not rows:
             return
@@ -158,7 +158,7 @@ class CudaRunner:
 
     # A step of single tokens.
 
-    def _singles(self, rows: list[Row]) -> Landing:
+    def _singles(self, rows: list[RunningRequest]) -> Landing:
         lanes = self._lanes(len(rows)) if self._graphs else len(rows)
         control = np.empty((4, lanes), dtype=np.int32)
         control[:, len(rows) :] = [[self._seats], [0], [self.page_count], [0]]

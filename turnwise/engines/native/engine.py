@@ -22,9 +22,9 @@ from torch import Tensor
 
 from turnwise.engines.base import Finish, Request, Response
 from turnwise.engines.module import load_weights
+from turnwise.engines.native.cache_pages import CachePages, Chain, Match
 from turnwise.engines.native.memory import make_runner
-from turnwise.engines.native.pages import Chain, Match, Pages
-from turnwise.engines.native.rows import Result, Row, Runner, Step
+from turnwise.engines.native.requests import Runner, RunningRequest, Step, StepResult
 from turnwise.engines.native.weights import Weights
 from turnwise.engines.registry import register
 from turnwise.engines.reports import COLUMNS
@@ -70,15 +70,15 @@ class NativeEngine:
         self.stop_token_ids = named if stop_token_ids is None else frozenset(stop_token_ids)
         self._runner: Runner = make_runner(self.weights, max_batch, self.max_length, cache_memory, graphs)
         self.prefill_tokens = prefill_tokens or (16384 if self.weights.device.type == "cuda" else 1024)
-        self._pages = Pages(self._runner.page_count, self._runner.page_size, GRAIN if self._runner.mixed else self._runner.page_size)
+        self._pages = CachePages(self._runner.page_count, self._runner.page_size, GRAIN if self._runner.mixed else self._runner.page_size)
         self.max_length = min(self.max_length, self._pages.count * self._pages.size)
-        self._queue: deque[Row] = deque()
-        self._rows: list[Row] = []
+        self._queue: deque[RunningRequest] = deque()
+        self._rows: list[RunningRequest] = []
         self._seats = list(range(max_batch))
         self._kept: OrderedDict[int, Chain] = OrderedDict()  # by trajectory; the longest unused first
-        self._flights: deque[tuple[list[Row], Result]] = deque()
+        self._flights: deque[tuple[list[RunningRequest], StepResult]] = deque()
         self._done: list[Response] = []
-        self._seated: list[Row] = []
+        self._seated: list[RunningRequest] = []
         self._copies: list[tuple[int, int, int]] = []
         self._since_prefill = 0
         self._unclean = False  # something that is not a number may be in the cache
@@ -101,7 +101,7 @@ class NativeEngine:
                 self._done.append(Response(request.key, finish=Finish.REFUSED, message=problem))
                 continue
             stop = StopStrings(self.tokenizer, request.sampling.stop) if request.sampling.stop else None
-            self._queue.append(Row(request, ids, min(len(ids) + request.sampling.max_tokens, self.max_length), stop))
+            self._queue.append(RunningRequest(request, ids, min(len(ids) + request.sampling.max_tokens, self.max_length), stop))
 
     def _split(self, request: Request) -> tuple[list[int], list[int]]:
         """A prompt as what is kept of its trajectory, which was looked at when it came, and the plain integers that follow."""
@@ -204,7 +204,7 @@ class NativeEngine:
         self._flights.append((drawing, result))
         self._pages.drop([source for source, _, _ in step.copies])  # held until now, so that nobody else wrote there
 
-    def _settle(self, rows: list[Row], result: Result) -> None:
+    def _settle(self, rows: list[RunningRequest], result: StepResult) -> None:
         """Look at the tokens that a step drew."""
         for place, (row, token, logprob) in enumerate(zip(rows, *result.wait(), strict=True)):
             row.flying -= 1
@@ -226,7 +226,7 @@ class NativeEngine:
             elif len(row.ids) >= row.end:
                 self._leave(row, row.response(Finish.LENGTH))
 
-    def _leave(self, row: Row, response: Response) -> None:
+    def _leave(self, row: RunningRequest, response: Response) -> None:
         """The row is finished: its seat is free, and its pages are kept for the trajectory's next turn."""
         row.finished = True
         self._done.append(response)
@@ -279,7 +279,7 @@ class NativeEngine:
         ready = min(len(self._queue), len(self._seats))
         return bool(ready) and (ready * 4 >= len(self._rows) or self._since_prefill >= 8)
 
-    def _schedule(self, row: Row, todo: int, step: Step) -> None:
+    def _schedule(self, row: RunningRequest, todo: int, step: Step) -> None:
         """Give a row its tokens in this step, as far as budget and memory go."""
         count = min(todo, self.prefill_tokens - step.tokens) if todo > 1 else todo
         if count < 1 or not self._grow(row.chain, row.computed + count):
@@ -309,7 +309,7 @@ class NativeEngine:
 
     def _admit(self, step: Step) -> None:
         """Take rows out of the queue, in order of arrival; those whose prefix is just being computed by another one come a step later."""
-        waiting: list[Row] = []
+        waiting: list[RunningRequest] = []
         while self._queue and self._seats and step.tokens < self.prefill_tokens and len(waiting) < self.max_batch:
             row = self._queue.popleft()
             ready = self._find_prefix(row)
@@ -328,13 +328,13 @@ class NativeEngine:
                 self._schedule(row, row.todo, step)
         self._queue.extendleft(reversed(waiting))
 
-    def _fits(self, row: Row, spare: int) -> bool:
+    def _fits(self, row: RunningRequest, spare: int) -> bool:
         """Whether there are pages for all of the row's tokens and one more; those that it needs now are taken."""
         missing = self._pages.needed(row.length + 1) - len(row.chain.pages)
         kept = sum(len(chain.pages) for chain in self._kept.values()) if self._pages.available < missing + spare else 0
         return self._pages.available + kept >= missing + spare and self._grow(row.chain, row.length)
 
-    def _find_prefix(self, row: Row) -> bool | None:
+    def _find_prefix(self, row: RunningRequest) -> bool | None:
         """Give the row what is in memory of its tokens. None: wait a step; False: no page for a copy."""
         limit = row.length - 1  # the last token must be computed to be gone on from
         own = self._kept.pop(row.request.sequence, None)
@@ -371,7 +371,7 @@ class NativeEngine:
         self._copies.append((source, page, tokens))
         return True
 
-    def _give_up(self, row: Row) -> None:
+    def _give_up(self, row: RunningRequest) -> None:
         """The row was not admitted after all, or has to make room: it holds nothing and starts over."""
         for copy in [c for c in self._copies if c[1] in row.chain.pages]:
             self._copies.remove(copy)
@@ -387,7 +387,7 @@ class NativeEngine:
             raise TurnwiseError(f"engine: {len(self._queue)} requests wait and none can start; this is a fault of the engine")
         self._put_back(self._rows[-1])
 
-    def _put_back(self, row: Row) -> None:
+    def _put_back(self, row: RunningRequest) -> None:
         self._rows.remove(row)
         self._seats.append(row.seat)
         if row in self._seated:

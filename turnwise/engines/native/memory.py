@@ -6,8 +6,8 @@ import os
 
 import torch
 
-from turnwise.engines.native.plain import PlainRunner
-from turnwise.engines.native.rows import Runner
+from turnwise.engines.native.eager import EagerRunner
+from turnwise.engines.native.requests import Runner
 from turnwise.engines.native.weights import Weights
 from turnwise.util.errors import TurnwiseError
 
@@ -28,7 +28,7 @@ def make_runner(weights: Weights, seats: int, longest: int, memory: float | None
         wanted = -(-longest // GPU_PAGE) * seats * 2
         return CudaRunner(weights, seats, longest, _pages(budget, weights, GPU_PAGE, wanted), GPU_PAGE, graphs)
     budget = _bytes(memory, weights.device) if memory is not None else int(CPU_PART * _all_memory())
-    return PlainRunner(weights, seats, _pages(budget, weights, longest, 2 * seats), longest)
+    return EagerRunner(weights, seats, _pages(budget, weights, longest, 2 * seats), longest)
 
 
 def _all_memory() -> int:

@@ -23,7 +23,7 @@ GRAIN = 256  # lengths of long sequences are rounded up to this
 
 
 @dataclass(frozen=True)
-class Run:
+class Stretch:
     """Neighbours that are one call: a long sequence, or short ones with their offsets in the run."""
 
     start: int
@@ -45,7 +45,7 @@ class Frame:
     kv_heads: int
     size: int
     eps: float
-    runs: list[Run] = field(default_factory=list)
+    runs: list[Stretch] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.offsets.is_cuda:
@@ -63,9 +63,9 @@ class Frame:
         return queries, keys, values
 
 
-def _runs(frame: Frame) -> list[Run]:
+def _runs(frame: Frame) -> list[Stretch]:
     fast = max(frame.lengths) >= LONG and cudnn_is_right(frame.heads, frame.kv_heads, frame.size)
-    found: list[Run] = []
+    found: list[Stretch] = []
     start = first = 0  # the token and the sequence that the present run of short ones begins with
     place = 0
 
@@ -73,12 +73,12 @@ def _runs(frame: Frame) -> list[Run]:
         if last > first:
             longest = max(frame.lengths[first:last])
             whole = first == 0 and last == len(frame.lengths)
-            found.append(Run(start, place, frame.offsets if whole else frame.offsets[first : last + 1] - start, longest))
+            found.append(Stretch(start, place, frame.offsets if whole else frame.offsets[first : last + 1] - start, longest))
 
     for number, length in enumerate(frame.lengths):
         if fast and length >= LONG:
             close(number)
-            found.append(Run(place, place + length, None, length))
+            found.append(Stretch(place, place + length, None, length))
             first, start = number + 1, place + length
         place += length
     close(len(frame.lengths))
@@ -117,7 +117,7 @@ def attend_backward(grad: Tensor, qkv: Tensor, out: Tensor, state: Sequence[Tens
 # Short sequences: one call for all of a run.
 
 
-def _short(qkv: Tensor, run: Run, frame: Frame) -> tuple[Tensor, Tensor]:
+def _short(qkv: Tensor, run: Stretch, frame: Frame) -> tuple[Tensor, Tensor]:
     q, k, v = frame.cut(qkv[run.start : run.end])
     out, normaliser, *_ = torch.ops.aten._flash_attention_forward(
         q, k, v, run.offsets, run.offsets, run.longest, run.longest, 0.0, True, False, scale=frame.scale
@@ -125,7 +125,7 @@ def _short(qkv: Tensor, run: Run, frame: Frame) -> tuple[Tensor, Tensor]:
     return out, normaliser
 
 
-def _short_backward(grad: Tensor, qkv: Tensor, out: Tensor, normaliser: Tensor, run: Run, frame: Frame) -> Any:
+def _short_backward(grad: Tensor, qkv: Tensor, out: Tensor, normaliser: Tensor, run: Stretch, frame: Frame) -> Any:
     q, k, v = frame.cut(qkv[run.start : run.end])
     no_chance = torch.zeros(2, dtype=torch.uint64, device=qkv.device)  # there is no dropout to repeat
     nothing = torch.empty(0, device=qkv.device)
@@ -138,7 +138,7 @@ def _short_backward(grad: Tensor, qkv: Tensor, out: Tensor, normaliser: Tensor, 
 # Long sequences: a call each.
 
 
-def _long(qkv: Tensor, run: Run, frame: Frame) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _long(qkv: Tensor, run: Stretch, frame: Frame) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     rows = _padded_rows(qkv, run, frame)
     out, normaliser, *_, seed, offset, _ = torch.ops.aten._scaled_dot_product_cudnn_attention(
         *rows, None, True, 0.0, True, False, scale=frame.scale
@@ -146,7 +146,7 @@ def _long(qkv: Tensor, run: Run, frame: Frame) -> tuple[Tensor, Tensor, Tensor, 
     return out[0].transpose(0, 1)[: run.longest], normaliser, seed, offset
 
 
-def _long_backward(grad: Tensor, qkv: Tensor, out: Tensor, state: Sequence[Tensor], run: Run, frame: Frame) -> Any:
+def _long_backward(grad: Tensor, qkv: Tensor, out: Tensor, state: Sequence[Tensor], run: Stretch, frame: Frame) -> Any:
     rows, (normaliser, seed, offset) = _padded_rows(qkv, run, frame), state
     length = rows[0].shape[2]
     wide, slope = (x.new_zeros(length, *x.shape[1:]) for x in (out, grad))
@@ -158,7 +158,7 @@ def _long_backward(grad: Tensor, qkv: Tensor, out: Tensor, state: Sequence[Tenso
     return tuple(x[0].transpose(0, 1)[: run.longest] for x in found)
 
 
-def _padded_rows(qkv: Tensor, run: Run, frame: Frame) -> list[Tensor]:
+def _padded_rows(qkv: Tensor, run: Stretch, frame: Frame) -> list[Tensor]:
     """Queries, keys and values of a long sequence and what lies behind it, [1, heads, rounded length, size] each."""
     end = run.start + -(-run.longest // GRAIN) * GRAIN
     part = qkv[run.start : end]
@@ -174,7 +174,7 @@ def cudnn_is_right(heads: int, kv_heads: int, size: int) -> bool:
     generator = torch.Generator("cuda").manual_seed(0)
     qkv, grad = (torch.randn(300, n * size, generator=generator, device="cuda").bfloat16() for n in (heads + 2 * kv_heads, heads))
     offsets = torch.tensor([0, 300], dtype=torch.int32, device="cuda")
-    short, alone = Run(0, 300, offsets, 300), Run(0, 300, None, 300)
+    short, alone = Stretch(0, 300, offsets, 300), Stretch(0, 300, None, 300)
     slope = grad.view(300, heads, size)
     try:
         out, normaliser = _short(qkv, short, frame)

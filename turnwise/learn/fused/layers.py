@@ -17,14 +17,14 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from turnwise.engines.native.weights import Layer
-from turnwise.learn.fused import plain
+from turnwise.learn.fused import eager
 from turnwise.learn.fused.attention import Frame, attend, attend_backward
 
 
 def operations(device: torch.device) -> Any:
     """The kernels of a device."""
     if device.type != "cuda":
-        return plain
+        return eager
     from turnwise.learn.fused import kernels
 
     return kernels

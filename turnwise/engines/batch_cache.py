@@ -41,7 +41,7 @@ class Prefix:
         return limit
 
 
-class RowCache:
+class BatchCache:
     """A cache with the lengths of its rows and its width: the number of its columns."""
 
     def __init__(self, cache: Any, lengths: Sequence[int], width: int):
@@ -87,7 +87,7 @@ class RowCache:
             _cut_left(self.cache, self.width - needed)
             self.width = needed
 
-    def join(self, other: RowCache) -> None:
+    def join(self, other: BatchCache) -> None:
         """Put the rows of `other` after these. Where memory does not suffice these rows stay as they are."""
         pairs = [(m, t) for m, t in zip(_layers(self.cache), _layers(other.cache), strict=True) if m.is_initialized]
         joined = [(_stack(mine.keys, theirs.keys), _stack(mine.values, theirs.values)) for mine, theirs in pairs]
@@ -107,7 +107,7 @@ class RowCache:
         return Prefix(list(ids[: self.lengths[row]]), copies)
 
 
-def from_prefixes(prefixes: Sequence[Prefix], lengths: Sequence[int]) -> RowCache:
+def from_prefixes(prefixes: Sequence[Prefix], lengths: Sequence[int]) -> BatchCache:
     """A batch in which row i begins with the first `lengths[i]` tokens of prefix i."""
     width = max(lengths)
     cache = DynamicCache()
@@ -117,7 +117,7 @@ def from_prefixes(prefixes: Sequence[Prefix], lengths: Sequence[int]) -> RowCach
             for kind in (0, 1)
         )
         cache.update(keys, values, number)
-    return RowCache(cache, lengths, width)
+    return BatchCache(cache, lengths, width)
 
 
 def _layers(cache: Any) -> list[Any]:

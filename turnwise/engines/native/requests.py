@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from turnwise.engines.base import Finish, Request, Response
-from turnwise.engines.native.pages import Chain
+from turnwise.engines.native.cache_pages import Chain
 from turnwise.engines.sampling import Noted, frozen
 from turnwise.engines.stopping import StopStrings
 
 
 @dataclass(slots=True, eq=False)
-class Row:
+class RunningRequest:
     """A request. `ids` are the prompt and what was sampled and seen; `flying` tokens more were drawn on the device and are not seen yet.
     `computed` counts the tokens whose keys and values are in the cache or on their way there; `end` is how many tokens there may be."""
 
@@ -57,15 +57,15 @@ class Step:
     """One forward: `counts[i]` more tokens of `rows[i]`. Those that have read all their tokens then draw one. Before it, `copies` of the
     beginnings of pages are made (source, target, tokens), and rows that got a seat since the last step are made known."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[RunningRequest] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     copies: list[tuple[int, int, int]] = field(default_factory=list)
-    seated: list[Row] = field(default_factory=list)
+    seated: list[RunningRequest] = field(default_factory=list)
 
     drawing: list[int] = field(default_factory=list)  # the places of the rows that draw
     tokens: int = 0
 
-    def add(self, row: Row, count: int, draws: bool) -> None:
+    def add(self, row: RunningRequest, count: int, draws: bool) -> None:
         if draws:
             self.drawing.append(len(self.rows))
         self.rows.append(row)
@@ -73,7 +73,7 @@ class Step:
         self.tokens += count
 
 
-class Result(Protocol):
+class StepResult(Protocol):
     """Tokens and log-probs of a step's drawing rows, perhaps not ready yet; `noted` is what is reported about them, to be read after
     `wait`, and None if no row asks for anything."""
 
@@ -92,7 +92,7 @@ class Runner(Protocol):
     page_size: int
     page_count: int
 
-    def launch(self, step: Step) -> Result: ...
+    def launch(self, step: Step) -> StepResult: ...
 
     def update(self) -> None:
         """The weights have changed."""

@@ -53,7 +53,7 @@ class Progress:
                 self.last = line
 
 
-class Shelf:
+class RunList:
     """The runs below a folder, or the one run that a folder is (under another name, where one is given)."""
 
     def __init__(self, root: str | Path, name: str | None = None):

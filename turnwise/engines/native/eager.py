@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, linear, rms_norm, silu
 
-from turnwise.engines.native.rows import Row, Step
-from turnwise.engines.native.slots import Prompt, Singles
+from turnwise.engines.native.cpu_attention import Prompt, Singles
+from turnwise.engines.native.requests import RunningRequest, Step
 from turnwise.engines.native.weights import Layer, Weights
 from turnwise.engines.sampling import Columns, Noted, draw, measure, reports_of, signed
 
@@ -31,7 +31,7 @@ class Done:
         return self._result
 
 
-class PlainRunner:
+class EagerRunner:
     """Runs steps with torch's operations over `page_count` slots of `page_size` tokens."""
 
     mixed = True
@@ -82,14 +82,14 @@ class PlainRunner:
         logits = linear(self._norm(hidden[last[drawing]], self.weights.norm), self.weights.head, self.weights.head_bias)
         return self._draw([step.rows[i] for i in drawing], logits)
 
-    def _seat(self, rows: list[Row]) -> None:
+    def _seat(self, rows: list[RunningRequest]) -> None:
         for row in rows:
             s = row.request.sampling
             self._floats[row.seat] = torch.tensor([s.temperature or 1.0, s.top_p, s.min_p], dtype=torch.float64)
             self._integers[row.seat] = torch.tensor([s.temperature == 0, s.top_k or NO_LIMIT, signed(row.request.seed)])
             self._truncates[row.seat] = s.temperature > 0 and bool(s.top_k or s.top_p < 1 or s.min_p)
 
-    def _draw(self, rows: list[Row], logits: Tensor) -> Done:
+    def _draw(self, rows: list[RunningRequest], logits: Tensor) -> Done:
         seats = [row.seat for row in rows]
         floats, integers = self._floats[seats], self._integers[seats]
         columns = Columns(
@@ -106,7 +106,7 @@ class PlainRunner:
         noted = Noted(reports, measure(logits, columns.temperature, reports)) if reports else None
         return Done(drawn.tokens.tolist(), drawn.logprobs.tolist(), noted)
 
-    def _forward(self, rows: list[Row], counts: list[int]) -> Tensor:
+    def _forward(self, rows: list[RunningRequest], counts: list[int]) -> Tensor:
         """The last layer's output for every token; keys and values go into the cache."""
         w, shape = self.weights, self.weights.shape
         slots = [row.chain.pages[0] for row in rows]

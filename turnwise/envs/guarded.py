@@ -40,7 +40,7 @@ def failure(error: BaseException) -> Failure:
     return Failure(one_line(error), "".join(traceback.format_exception(error)), lines)
 
 
-class Seats:
+class GuardedEnvs:
     """The environments of one process by slot, made when they are first started and made anew after a fault."""
 
     def __init__(self, factory: Callable[[], Any]):

@@ -47,7 +47,7 @@ class Match:
         return len(self.pages) * size + self.tail
 
 
-class Pages:
+class CachePages:
     """`count` pages of `size` tokens."""
 
     def __init__(self, count: int, size: int, grain: int):
