@@ -31,7 +31,7 @@ from turnwise.setup.source import source_config, write_weights
 from turnwise.setup.state import restore
 from turnwise.setup.system import System
 from turnwise.train import loop
-from turnwise.util.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.garbage import loaded_set_apart
 from turnwise.util.interrupt import Interrupt
 
@@ -248,17 +248,21 @@ def evaluate_given(
         system.close()
 
 
-def export(run_folder: str | Path, out: str | Path, *, merged: bool = True, best: bool = False) -> Path:
-    """Write a run's weights as a new Hugging Face folder: of its last checkpoint, or of the best one by evaluation."""
+def export(run_folder: str | Path, out: str | Path, *, merged: bool = True, best: bool = False, model: str | None = None) -> Path:
+    """Write a run's weights as a new Hugging Face folder: of its last checkpoint, or of the best one by evaluation. `model`: one of its
+    further models instead of the policy."""
     run, folder = Run.open(run_folder), Path(out)
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         what = "is a folder that is not empty" if folder.is_dir() else "is a file"
         raise TurnwiseError(f"{folder} {what}, and nothing is overwritten: name a new folder, or remove that one first")
     config = Config.load(run.folder / CONFIG)
-    if not merged and config.model.lora is None:
-        raise TurnwiseError(f"{run.folder} was trained without adapters (model.lora), so there are none to export: leave --adapters out")
+    if model is not None and model not in config.models:
+        raise unknown_name(f"model of {run.folder}:", model, config.models)
+    place = "model" if model is None else f"models.{model}"
+    if not merged and (config.model if model is None else config.models[model]).lora is None:
+        raise TurnwiseError(f"{run.folder} was trained without adapters ({place}.lora), so there are none to export: leave --adapters out")
     with run.locked("export") if folder.resolve().is_relative_to(run.folder.resolve()) else nullcontext():
-        return write_weights(run, config, folder, merged, best)
+        return write_weights(run, config, folder, merged, best, model)
 
 
 # The loop's module is called turnwise.train, and importing it above has put it there; what users call by that name is the function.

@@ -51,6 +51,7 @@ def loop(run: Run, system: System, state: State, reporter: Reporter, interrupted
             with clock("update"):
                 progress = state.iteration / config.iterations
                 metrics |= numbers("learner", system.update(batch, derive(config.seed, "update", iteration), progress))
+                metrics |= numbers("model", system.train_models(batch, progress))
             run.save_batch(iteration, batch, config.run.keep_rollouts, config.run.keep_tokens)
         state.advance(gathered, metrics | clock.metrics(metrics), clock.total)
     save(run, system, state)

@@ -15,6 +15,7 @@ def export(
     out: Annotated[str, typer.Argument(help="The folder to write: a Hugging Face model.")],
     adapters: Annotated[bool, typer.Option("--adapters", help="Write only the LoRA adapters instead of merging them.")] = False,
     best: Annotated[bool, typer.Option("--best", help="Use the best checkpoint by evaluation instead of the last one.")] = False,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Write the model [models.NAME] instead of the policy.")] = None,
     trust: Trust = False,
 ) -> None:
     """Write a run's weights as a model folder that transformers can load."""
@@ -23,4 +24,4 @@ def export(
     Run.open(run)  # before torch is imported
     from turnwise.api import export as write
 
-    say(f"written: {write(run, out, merged=not adapters, best=best)}")
+    say(f"written: {write(run, out, merged=not adapters, best=best, model=model)}")

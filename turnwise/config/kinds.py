@@ -97,6 +97,7 @@ PARSER = Kind(
     callable_class=True,
     example="def mine(response: str, actions) -> Parsed  # actions: the admissible ones, or None",
 )
+MODEL = Kind("model kind", ("loss",), example="class Mine: def loss(self, said): return -said.logprob.mean()")
 
 # By the family that a recipe names them in.
 KINDS = {
@@ -107,6 +108,7 @@ KINDS = {
     "signal": SIGNAL,
     "schedule": SCHEDULE,
     "method": METHOD,
+    "model kind": MODEL,
     "reward": REWARD,
     "context": CONTEXT,
     "parser": PARSER,

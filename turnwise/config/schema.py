@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, Field, PrivateAttr, ValidationError, model_validator
 
 from turnwise.config import trust as trusting
 from turnwise.config.checks import check as ask
+from turnwise.config.further import FurtherModel, check_model_names
 from turnwise.config.recipes import changed, parse_override, read_values, run_of
 from turnwise.config.references import code_in
 from turnwise.config.sections import (
@@ -68,6 +69,8 @@ class Config(Section):
     eval: Eval = Eval()
     reward: list[RewardTerm] = Field([])
     run: RunSection = RunSection()
+    models: dict[str, FurtherModel] = Field({})
+    """Further models by name, each in a table [models.NAME]."""
     _folder: Path | None = PrivateAttr(None)  # of the run that it was read from
     _typed: tuple[str, ...] = PrivateAttr(())  # code that the user has named himself, on top of it
 
@@ -84,6 +87,7 @@ class Config(Section):
                 f"{secret} holds a password or a key, and a recipe is kept and shown with its run. Put it into an environment variable and "
                 "name that instead (key_variable); an address goes without user:password@"
             )
+        check_model_names(self.models)
         if found := contradictions(self):
             raise ValueError("; ".join(found))
         return self
@@ -140,11 +144,14 @@ def _elsewhere(key: str) -> list[str]:
 def section_at(place: Sequence[Any]) -> type[BaseModel] | None:
     """The section class at a place of the config."""
     section: type[BaseModel] | None = Config
+    named = False  # whether the next part is the name of a table that users name themselves
     for part in place:
-        if isinstance(part, int):
+        if isinstance(part, int) or named:
+            named = False
             continue
         field = section.model_fields.get(part) if section else None
         section = _section_of(field.annotation) if field else None
+        named = field is not None and get_origin(field.annotation) is dict and section is not None
     return section
 
 
@@ -161,7 +168,8 @@ def fields(section: type[BaseModel] = Config, prefix: str = "") -> Iterator[tupl
         inner = _section_of(field.annotation)
         yield f"{prefix}{name}", field, inner
         if inner is not None:
-            yield from fields(inner, f"{prefix}{name}.")
+            named = ".NAME" if get_origin(field.annotation) is dict else ""
+            yield from fields(inner, f"{prefix}{name}{named}.")
 
 
 def contradictions(config: Config) -> list[str]:

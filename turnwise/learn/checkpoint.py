@@ -16,7 +16,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +31,20 @@ from turnwise.util.files import inside
 VERSION = 1
 PATTERN = re.compile(r"step-(\d{8,})")
 FILE = re.compile(r"\w+\.(safetensors|json)")
+FURTHER = "model_"  # how the groups begin that belong to further models, one for each
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was read: tensors by name, the JSON state, the step, and the score it was saved with."""
+    """What was read: the learner's tensors by name, the JSON state, the step, the score it was saved with, and the tensors of further
+    models."""
 
     path: Path
     step: int
     score: float | None
     tensors: dict[str, Tensor]
     state: dict[str, Any]
+    further: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,9 @@ def load(path: str | Path) -> Checkpoint:
     state = json.loads((path / "state.json").read_text("utf-8"))
     if not isinstance(state, dict):
         raise TurnwiseError(f"checkpoint {path} is damaged: its state.json holds no state")
-    return Checkpoint(path, manifest["step"], manifest["score"], tensors, state)
+    further = {name: tensor for name, tensor in tensors.items() if name.startswith(FURTHER)}
+    own = {name: tensor for name, tensor in tensors.items() if name not in further}
+    return Checkpoint(path, manifest["step"], manifest["score"], own, state, further)
 
 
 def latest_good(folder: str | Path) -> Checkpoint | None:

@@ -8,6 +8,7 @@ batch has a fixed size, and results do not depend on the machine.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,12 +32,13 @@ class Memory:
         """`keep`: everything (true), nothing that can be computed again (false), or what the memory allows (None)."""
         self.policy, self.weights, self.keep = policy, weights, keep
         self.room = float("inf")
+        self.others: Callable[[], int] = lambda: 0  # bytes that other models on this device will still allocate for good
 
     def look(self, optimiser: Optimiser | None = None) -> None:
         """Find out how much memory is left for activations."""
         device = self.policy.device
         if device.type == "cuda":
-            self.room = USABLE * (free_bytes(device) - self._to_come(optimiser) - self._head_bytes())
+            self.room = USABLE * (free_bytes(device) - self._to_come(optimiser) - self._head_bytes() - self.others())
 
     def tokens(self) -> int:
         """Tokens of a micro-batch: as many as are worth it and fit with everything kept; if those are few, more with less kept."""
@@ -89,7 +91,14 @@ class Memory:
         """Bytes of gradients and moments that are not there yet."""
         count: int = sum(master.numel() for master in self.weights.masters.values())
         gradients = 0 if any(master.grad is not None for master in self.weights.masters.values()) else 4 * count
-        return gradients + (0 if optimiser is not None and optimiser.has_moments else 8 * count)
+        return gradients + self.moments_to_come(optimiser)
+
+    def moments_to_come(self, optimiser: Optimiser | None) -> int:
+        """Bytes of the optimiser's moments alone: unlike gradients, which go after each step, they stay."""
+        if optimiser is not None and optimiser.has_moments:
+            return 0
+        count: int = sum(master.numel() for master in self.weights.masters.values())
+        return 8 * count
 
     def _head_bytes(self) -> int:
         """A chunk of logits with its gradient, and the output layer's gradient in float32 and as it is handed on."""

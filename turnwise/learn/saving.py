@@ -113,8 +113,10 @@ def no_progress_bar() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def write_model(model: nn.Module, folder: Path, merged: bool, tokenizer: Any = None) -> Path:
-    """The model (adapters merged into a copy, or alone) and its tokenizer as one Hugging Face folder."""
+def write_model(
+    model: nn.Module, folder: Path, merged: bool, tokenizer: Any = None, also: Callable[[Path], Any] = lambda folder: None
+) -> Path:
+    """The model (adapters merged into a copy, or alone) and its tokenizer as one Hugging Face folder, and what `also` puts into it."""
     adapted = hasattr(model, "merge_and_unload")
     whole: Any = copy.deepcopy(model).merge_and_unload() if adapted and merged else model
 
@@ -123,6 +125,7 @@ def write_model(model: nn.Module, folder: Path, merged: bool, tokenizer: Any = N
             whole.save_pretrained(temporary)
         if tokenizer is not None:
             tokenizer.save_pretrained(temporary)
+        also(temporary)
 
     try:
         return write_folder(folder, fill)

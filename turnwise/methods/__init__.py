@@ -1,6 +1,19 @@
 """Methods: published algorithms that are more than a credit function. One file is one method; `registry.py` has its stages by name."""
 
-from turnwise.methods.registry import method, methods, plan, plans, schedule, schedules, signal, signals
+from turnwise.methods.registry import method, methods, model, model_kinds, plan, plans, schedule, schedules, signal, signals
 from turnwise.methods.steps import ScheduleView, Step
 
-__all__ = ["ScheduleView", "Step", "method", "methods", "plan", "plans", "schedule", "schedules", "signal", "signals"]
+__all__ = [
+    "ScheduleView",
+    "Step",
+    "method",
+    "methods",
+    "model",
+    "model_kinds",
+    "plan",
+    "plans",
+    "schedule",
+    "schedules",
+    "signal",
+    "signals",
+]

@@ -1,5 +1,5 @@
-"""The stages that a method may bring, by name: plans, signals, schedules, and methods themselves. (Credit and objectives have rooms of
-their own, and registries like these.)
+"""The stages that a method may bring, by name: plans, signals, schedules, kinds of models, and methods themselves. (Credit and
+objectives have rooms of their own, and registries like these.)
 
     @turnwise.methods.signal("length", gives=("turn.length",))
     def length(batch: Batch, models: Models, *, scale: Annotated[float, Help("factor")] = 1.0) -> dict[str, Any]:
@@ -9,6 +9,7 @@ their own, and registries like these.)
 plan       a class with `gather`: which attempts are made next; it sees how they ended, and may keep a state
 signal     a function or a class of (batch, models): columns that are added before credit
 schedule   a generator of (view): which parts of a batch make up which optimiser step
+model      a class with `loss`: a kind of further model, with its heads
 method     a function that returns settings of a recipe (dotted keys and values): parts that belong together
 
 `needs` names what must be there before (`token.entropy`, `model.teacher`, `task.answer`, `env.snapshot`), `gives` the columns that are
@@ -24,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from turnwise.config.kinds import METHOD, PLAN, SCHEDULE, SIGNAL
+from turnwise.config.kinds import METHOD, MODEL, PLAN, SCHEDULE, SIGNAL
 from turnwise.config.options import Registry
 
 Piece = Callable[..., Any]
@@ -40,8 +41,10 @@ plans: Registry[Piece] = Registry("plan", _load, PLAN)
 signals: Registry[Piece] = Registry("signal", _load, SIGNAL)
 schedules: Registry[Piece] = Registry("schedule", _load, SCHEDULE)
 methods: Registry[Piece] = Registry("method", _load, METHOD)
+model_kinds: Registry[type[Any]] = Registry("model kind", _load, MODEL)
 
 plan = plans.register
 signal = signals.register
 schedule = schedules.register
 method = methods.register
+model = model_kinds.register

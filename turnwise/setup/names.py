@@ -13,11 +13,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from turnwise.config.checks import check_with
+from turnwise.config.further import RESERVED
 from turnwise.config.options import Registry
 from turnwise.config.references import is_reference
 from turnwise.util.errors import TurnwiseError
 
 if TYPE_CHECKING:
+    from turnwise.config.further import FurtherModel
     from turnwise.config.schema import Config
     from turnwise.config.sections import Agent, Engine, Named, Objective, RewardTerm, RunSection
 
@@ -30,14 +32,15 @@ REGISTRIES: Mapping[str, str] = {
     "signal": "turnwise.methods.registry:signals",
     "schedule": "turnwise.methods.registry:schedules",
     "method": "turnwise.methods.registry:methods",
+    "model kind": "turnwise.methods.registry:model_kinds",
     "reward": "turnwise.collect.rewards:terms",
     "context": "turnwise.agent.registry:contexts",
     "parser": "turnwise.agent.registry:parsers",
     "engine": "turnwise.engines.registry:engines",
     "tracker": "turnwise.runs.trackers.base:known",
 }
-STAGES = ("plan", "signal", "credit", "objective", "importance", "schedule", "method")
-LIGHT = ("plan", "signal", "credit", "schedule", "method")  # known without torch
+STAGES = ("plan", "signal", "credit", "objective", "importance", "schedule", "method", "model kind")
+LIGHT = ("plan", "signal", "credit", "schedule", "method", "model kind")  # known without torch
 ENGINES = ("native", "transformers", "openai")  # known without importing them, which takes torch's seconds
 
 
@@ -73,6 +76,8 @@ def pieces(config: Config) -> Iterator[Piece]:
     yield Piece("engine", "engine.name", config.engine.name, config.engine.options)
     for term in config.reward:
         yield Piece("reward", f"reward {term.name}", term.function, term.options)
+    for name, model in config.models.items():
+        yield Piece("model kind", f"models.{name}.kind", model.kind, model.options)
     for name in config.run.trackers:
         yield Piece("tracker", "run.trackers", name, config.run.tracker_options.get(name, {}))
 
@@ -98,6 +103,12 @@ def lacks(config: Config, families: tuple[str, ...] = LIGHT) -> list[str]:
     return found
 
 
+def needed(config: Config, families: tuple[str, ...] = STAGES) -> set[str]:
+    """All that the stages of a recipe need, as far as they are known."""
+    known = [(registry(piece.family).known(piece.name), piece.options) for piece in pieces(config) if piece.family in families]
+    return {need for entry, options in known if entry is not None for need in entry.needed(options)}
+
+
 def _lacking(need: str, config: Config) -> str:
     size, critic = config.collect.group_size, config.learner.value
     if need == "group.peers" and size < 2:
@@ -105,6 +116,8 @@ def _lacking(need: str, config: Config) -> str:
     level, _, column = need.partition(".")
     if column == "value" and level in ("turn", "token") and (critic is None or critic.level != level):
         return f'needs a critic: set learner.value.level="{level}"'
+    if level == "model" and column not in (*RESERVED, *config.models):
+        return f"needs the model {column!r}: add it to the recipe with [models.{column}]"
     return ""
 
 
@@ -119,6 +132,7 @@ def check_when_read() -> None:
     check_with("agent", check_agent)
     check_with("engine", check_engine)
     check_with("reward", check_reward)
+    check_with("models", check_model)
     check_with("run", check_trackers)
     check_with("recipe", check_needs)
 
@@ -130,6 +144,13 @@ def check_stage(family: str, section: Named) -> None:
         known = registry(family)
         section.check_names(known[name].options)
         known[name].bind(section.options, known.kind)
+
+
+def check_model(section: FurtherModel) -> None:
+    """The kind of a further model and its options. Code of the user's own is looked at when the run is set up."""
+    if not is_reference(section.kind):
+        known = registry("model kind")
+        known[section.kind].bind(section.options, known.kind)
 
 
 def check_objective(section: Objective) -> None:

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.config import objects
+from turnwise.config.references import is_reference
 from turnwise.config.schema import Config, overridden
 from turnwise.config.sources import keep_files
 from turnwise.learn import checkpoint
+from turnwise.learn.further.loading import export as write_further
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.result import Result
 from turnwise.setup.arguments import Given, RecipeLike, as_recipe
+from turnwise.setup.further import build_models
 from turnwise.setup.system import System
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.lock import Lock
@@ -72,8 +75,8 @@ def model_of(run: Run, config: Config) -> Path:
         lock.release()
 
 
-def write_weights(run: Run, config: Config, out: Path, merged: bool = True, best: bool = False) -> Path:
-    """A checkpoint's weights as a model folder, in place of what was there."""
+def write_weights(run: Run, config: Config, out: Path, merged: bool = True, best: bool = False, model: str | None = None) -> Path:
+    """A checkpoint's weights as a model folder, in place of what was there: the policy's, or those of a further model."""
     path = checkpoint.best(run.checkpoints) if best else None
     found = checkpoint.load(path) if path is not None else checkpoint.latest_good(run.checkpoints)
     if found is None:
@@ -81,9 +84,15 @@ def write_weights(run: Run, config: Config, out: Path, merged: bool = True, best
         raise TurnwiseError(f"{run.folder} has no checkpoint: {trained}")
     if best and path is None:
         raise TurnwiseError(f"none of the checkpoints of {run.folder} was evaluated, so the best is not known: leave --best out")
+    if model in config.models and is_reference(config.models[model].kind):
+        config.trusted(folder=run.folder)
     system = _without_environment(run, config)
     system.learner.load_state(found.tensors, found.state["learner"])
-    return system.learner.save_model(out, merged=merged, tokenizer=system.preprocessor)
+    if model is None:
+        return system.learner.save_model(out, merged=merged, tokenizer=system.preprocessor)
+    models = build_models(config, system.learner, system.tokenizer, only=model)
+    models.load_state(found.further, found.state.get("models", {}))
+    return write_further(models[model], out, merged)
 
 
 def _without_environment(run: Run, config: Config) -> System:

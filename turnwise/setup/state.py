@@ -48,10 +48,11 @@ def save(run: Run, system: System, state: State) -> None:
     if state.saved == state.iteration or not state.prepared or not system.config.run.checkpoint_every:
         return
     tensors, numbers = system.learner.state()
+    further, kept_models = system.models.state()
     state.saved = state.iteration
     keep = system.config.run.keep_checkpoints
-    kept = {"run": asdict(state), "learner": numbers, "logs": run.logs}
-    checkpoint.save(run.checkpoints, state.iteration, tensors, kept, score=state.score, keep=keep)
+    kept = {"run": asdict(state), "learner": numbers, "models": kept_models, "logs": run.logs}
+    checkpoint.save(run.checkpoints, state.iteration, tensors | further, kept, score=state.score, keep=keep)
 
 
 def restore(run: Run, system: System, say: Callable[[str], None]) -> State:
@@ -70,6 +71,7 @@ def restore(run: Run, system: System, say: Callable[[str], None]) -> State:
         state = State(**found.state["run"])
         logs = {name: str(text) for name, text in found.state["logs"].items()} if "logs" in found.state else None
         system.learner.load_state(found.tensors, found.state["learner"])
+        system.models.load_state(found.further, found.state.get("models", {}))
     except (KeyError, TypeError, AttributeError):
         raise TurnwiseError(
             f"checkpoint {found.path}: its state is not one of this Turnwise; it was written by another version. Go on with that version, "

@@ -33,13 +33,15 @@ from turnwise.envs.blame import EnvironmentFault
 from turnwise.envs.look import LOOKS, first_look
 from turnwise.envs.pool import Pool
 from turnwise.envs.scripts import Limits
-from turnwise.learn import models
+from turnwise.learn import models as loading
+from turnwise.learn.further.models import Models
 from turnwise.learn.learner import Learner
 from turnwise.learn.values import targets_of
 from turnwise.runs.exchange import read_trajectories
 from turnwise.setup.build import agent_settings, build_engine, build_learner, build_server, engine_options
+from turnwise.setup.further import build_models
 from turnwise.setup.imitation import imitate
-from turnwise.setup.names import know
+from turnwise.setup.names import know, needed
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.notice import told_after
 from turnwise.util.seeds import derive
@@ -75,7 +77,7 @@ class System:
         engine_options(self.config)
         self.faults.tasks = len(self.tasks)
         self.look(self.tasks)
-        for part in ("agent", "learner"):
+        for part in ("agent", "learner", "models"):  # before the engine, whose cache takes a share of the memory that is left
             getattr(self, part)
 
     def look(self, tasks: TaskSet) -> None:
@@ -127,31 +129,31 @@ class System:
     def _loaded(self) -> tuple[Any, Any]:
         """Model and tokenizer; torch computes with as many threads as that model can use."""
         loaded = self._load()
-        models.use_threads(loaded[0], self.config.threads)
+        loading.use_threads(loaded[0], self.config.threads)
         return loaded
 
     def _load(self) -> tuple[Any, Any]:
         if self.model_folder is not None or self.config.model.path is not None:
-            return models.load(self.config, self.model_folder)
+            return loading.load(self.config, self.model_folder)
         if self.words is not None:
-            return models.load_tiny(self.config, self.words)
+            return loading.load_tiny(self.config, self.words)
         words = (
             f"still playing environment {self.config.env.name!r} for the words of the tiny model (model.tiny.vocabulary_tasks); "
             "if this does not end, does its reset or step return?"
         )
         with told_after(PATIENCE, self.say, words):
-            return models.load(self.config, limits=self.limits)
+            return loading.load(self.config, limits=self.limits)
 
     @cached_property
     def tokenizer(self) -> Any:
         """The model's; of a served model, whose tokenizer is the server's, one that counts its prompts' tokens."""
         served = self.config.engine.name == "openai"
-        return models.load_tokenizer(self.config, self.model_folder, self.limits) if served else self._loaded[1]
+        return loading.load_tokenizer(self.config, self.model_folder, self.limits) if served else self._loaded[1]
 
     @cached_property
     def vision(self) -> Vision | None:
         """The processor of a model that sees; None for other models and for a server's."""
-        return None if self.config.engine.name == "openai" else models.load_vision(self.model_folder or self.config.model.path)
+        return None if self.config.engine.name == "openai" else loading.load_vision(self.model_folder or self.config.model.path)
 
     @property
     def preprocessor(self) -> Any:
@@ -166,6 +168,11 @@ class System:
     @cached_property
     def learner(self) -> Learner:
         return build_learner(self.config, self._loaded[0], self.vision)
+
+    @cached_property
+    def models(self) -> Models:
+        """The policy, the reference and the recipe's further models."""
+        return build_models(self.config, self.learner, self.tokenizer, needed(self.config))
 
     @cached_property
     def engine(self) -> Engine:
@@ -290,6 +297,11 @@ class System:
         self.engine.refresh()
         return metrics
 
+    def train_models(self, batch: Batch, progress: float) -> dict[str, float]:
+        """One update of every further model that has a loss, from a batch with its credit."""
+        self.models.at(progress)
+        return self.models.update(batch)
+
     def learn(self, batch: Batch, seed: int, progress: float) -> dict[str, float]:
         """The learner's part of an update, which needs no engine."""
         return self.learner.update(batch, seed, progress=progress)
@@ -318,6 +330,7 @@ class System:
             self.learner.reset_reference()
         elif self.config.objective.kl != "off":
             self.say("KL is measured against the model without its adapters, as it was before the warm start")
+        self.models.follow_policy()
         self.engine.refresh()
         return metrics | {"turns": float(sum(len(example.turns) for example in examples))}
 

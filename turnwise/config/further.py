@@ -1,0 +1,97 @@
+"""`[models.NAME]`: further models beside the policy."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from turnwise.config.checks import check
+from turnwise.config.sections import Lora, Section
+
+RESERVED = ("policy", "reference")  # every run has these
+SOURCES = ("path", "tiny", "copy_of", "reads")
+
+
+class TinySizes(Section):
+    """A small transformer of our own, made on the spot with the policy's tokenizer and random weights."""
+
+    layers: int = Field(4, ge=1)
+    """Layers."""
+    hidden: int = Field(128, ge=8)
+    """Width."""
+    heads: int = Field(4, ge=1)
+    """Attention heads."""
+    max_length: int = Field(1024, ge=16)
+    """Longest sequence."""
+
+
+class FurtherModel(Section):
+    """A model beside the policy: a teacher, a reward model, a process reward model, a critic. NAME is a word of your choice. Exactly one of
+    path, tiny, copy_of and reads says where its weights come from."""
+
+    path: str | None = None
+    """A Hugging Face model folder, or what `turnwise export --model` wrote."""
+    tiny: TinySizes | None = None
+    """A small model with random weights."""
+    copy_of: Literal["policy"] | None = None
+    """Start from the policy's own weights: as they are before the first iteration, after a warm start."""
+    reads: Literal["policy"] | None = None
+    """No weights but heads: they read the policy's hidden states, without moving the policy."""
+    trained: bool = False
+    """Whether it is trained; a frozen model never changes by itself."""
+    kind: str = "causal"
+    """What it has on top and how it learns: causal, heads, reward, or a class of your own (path/to/file.py:Class, package.module:Class)."""
+    options: dict[str, Any] = Field({})
+    """Options of the kind."""
+    texts: bool = False
+    """Let it read texts alone, with its own tokenizer: for a model whose tokens are not the policy's."""
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """Precision of the computation; none: bfloat16 for a frozen model on a GPU, else model.dtype."""
+    device: str | None = Field(None, pattern=r"^(cpu|cuda(:\d+)?)$")
+    """Where it lives (cpu, cuda, cuda:1); none: where the policy does."""
+    lora: Lora | None = None
+    """Train adapters instead of all weights."""
+    lr: float = Field(1e-6, gt=0)
+    """Learning rate."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the learning rate goes on after the warm-up; linear and cosine end at 0."""
+    warmup: int = Field(0, ge=0)
+    """Optimiser steps in which the learning rate rises from 0."""
+    weight_decay: float = Field(0.01, ge=0)
+    """AdamW's weight decay, not on norms and biases."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's betas."""
+    clip: float | None = Field(1.0, gt=0)
+    """Largest norm of the gradient; none: no clipping."""
+    epochs: int = Field(1, ge=1)
+    """Passes over a batch in each update."""
+    minibatches: int = Field(1, ge=1)
+    """Optimiser steps in a pass; each sees whole groups."""
+    tokens_per_batch: int = Field(0, ge=0)
+    """Tokens that are computed at once; a matter of memory, never of the result. 0: what a GPU's memory allows, 8,192 on a CPU."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> FurtherModel:
+        given = [name for name in SOURCES if getattr(self, name) is not None]
+        if len(given) != 1:
+            found = " and ".join(given) or "none of them"
+            raise ValueError(f"say where its weights come from with exactly one of {', '.join(SOURCES)}; given: {found}")
+        if self.lora is not None and (not self.trained or self.reads):
+            raise ValueError("lora goes with trained = true and weights of its own")
+        if self.texts and (self.path is None or self.trained):
+            raise ValueError("texts = true is for a frozen model with a tokenizer of its own (path)")
+        if self.reads and (self.dtype or self.device or not self.trained):
+            raise ValueError('reads = "policy" trains heads (trained = true) on the policy\'s device, in its dtype')
+        check("models", self)
+        return self
+
+
+def check_model_names(names: Any) -> None:
+    """Raises for a name that a recipe cannot give to a further model."""
+    for name in names:
+        if name in RESERVED:
+            raise ValueError(f"[models.{name}]: every run has this model already; give yours another name")
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+            raise ValueError(f"[models.{name}]: a model's name is made of small letters, digits and _, and starts with a letter")

@@ -1,0 +1,41 @@
+"""The heads of further models, and what a kind of model (`turnwise/methods/kinds_of_models.py`) may say about its loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor, nn
+
+from turnwise.learn.further.said import Said
+from turnwise.learn.further.scorer import Place
+from turnwise.util.errors import TurnwiseError
+
+PLACES: tuple[Place, ...] = ("turn", "turn_end", "token")
+Metrics = Mapping[str, Any]
+Loss = Callable[[Said], "Tensor | tuple[Tensor, Metrics] | None"]
+
+
+@runtime_checkable
+class HasLoss(Protocol):
+    """A kind that says itself how its model is trained."""
+
+    def loss(self, said: Said) -> Tensor | tuple[Tensor, Metrics] | None: ...
+
+
+def heads_of(kind: Any, size: int, where: str) -> tuple[dict[str, Place], nn.ModuleDict]:
+    """Where each head of a kind is read, and the layers themselves: `kind.head(name, size)`, or a linear one that starts at zero."""
+    places: dict[str, Place] = dict(kind.heads()) if hasattr(kind, "heads") else {}
+    for name, place in places.items():
+        if place not in PLACES or not name.isidentifier():
+            raise TurnwiseError(f"{where}: heads are names with one of {', '.join(PLACES)}, not {name!r}: {place!r}")
+    make_head = getattr(kind, "head", lambda name, size: linear(size))
+    return places, nn.ModuleDict({name: make_head(name, size) for name in places}).float()
+
+
+def linear(size: int) -> nn.Module:
+    """A linear layer that starts at zero: before it has learned, everything is worth 0."""
+    layer = nn.Linear(size, 1)
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer

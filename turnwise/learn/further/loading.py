@@ -1,0 +1,189 @@
+"""Further models as a recipe describes them."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from turnwise.config.further import FurtherModel as Section
+from turnwise.learn import models as loading
+from turnwise.learn.forward import PackedModel
+from turnwise.learn.further.model import FurtherModel, Training
+from turnwise.learn.further.scorer import plain_weights
+from turnwise.learn.further.tokens import check_shared
+from turnwise.learn.learner import Learner
+from turnwise.learn.logprobs import Head
+from turnwise.learn.saving import write_folder, write_model
+from turnwise.learn.seeing import SeeingModel
+from turnwise.learn.settings import OptimiserSettings
+from turnwise.learn.tiny import TinySize, build_model
+from turnwise.methods.registry import model_kinds
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.hub import find_model
+from turnwise.util.seeds import derive
+
+HEADS = "heads.safetensors"  # beside the weights in an exported folder
+
+
+class Headless(PackedModel):
+    """A model without an output layer over words, such as a reward model: hidden states alone."""
+
+    def __init__(self, model: Any):
+        super().__init__(model, fused=False)
+
+    @property
+    def head(self) -> Head:
+        return Head(torch.zeros(0, self.causal.config.get_text_config().hidden_size))
+
+    def _check_head(self) -> None:
+        """There is none."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What a further model is built beside: the policy and its tokenizer, the run's seed."""
+
+    learner: Learner
+    tokenizer: Any
+    seed: int
+
+
+def build(name: str, section: Section, beside: Beside) -> FurtherModel:
+    """The model of `[models.NAME]`."""
+    where = f"models.{name}"
+    made = model_kinds[section.kind].make(section.options, model_kinds.kind)
+    seed, policy = derive(beside.seed, where), beside.learner
+    packed, tokenizer = _weights(name, section, made, beside, seed)
+    model = FurtherModel(
+        name,
+        packed,
+        tokenizer,
+        kind=made,
+        training=training_of(section) if section.trained else None,
+        dtype=dtype_of(section, packed.device, policy.settings.dtype),
+        temperature=policy.settings.temperature,
+        tokens_per_batch=section.tokens_per_batch,
+        shares=section.reads is not None,
+        texts=section.texts,
+        starts_from_policy=section.copy_of is not None,
+        seed=seed,
+    )
+    if model.shares and not model.places:
+        raise TurnwiseError(f'{where}: reads="policy" needs a kind with heads, and {section.kind} has none')
+    if section.path is not None:
+        _load_heads(model, Path(find_model(section.path)))
+    return model
+
+
+def training_of(section: Section) -> Training:
+    """The recipe's words in the optimiser's."""
+    optimiser = OptimiserSettings(
+        section.lr, section.schedule, section.warmup, weight_decay=section.weight_decay, betas=section.betas, clip=section.clip
+    )
+    return Training(optimiser, section.epochs, section.minibatches)
+
+
+def dtype_of(section: Section, device: torch.device, policy: str) -> torch.dtype:
+    """What the model computes in. A frozen one on a GPU needs no more than half precision."""
+    half = not section.trained and device.type == "cuda" and section.reads is None
+    found: torch.dtype = getattr(torch, section.dtype or ("bfloat16" if half else policy))
+    return found
+
+
+def _weights(name: str, section: Section, kind: Any, beside: Beside, seed: int) -> tuple[PackedModel, Any]:
+    """The model, run as it will be, on its device, and its tokenizer."""
+    policy, tokenizer = beside.learner.policy, beside.tokenizer
+    if section.reads is not None:
+        return policy, tokenizer
+    vision = None
+    if section.path is not None:
+        model, tokenizer = _classifier(section.path) if getattr(kind, "classifier", False) else loading.load_folder(section.path)
+        if not section.texts:
+            check_shared(name, tokenizer, beside.tokenizer, model.get_input_embeddings().weight.shape[0])
+        vision = loading.load_vision(section.path)
+    elif section.tiny is not None:
+        own, rows = section.tiny, policy.causal.get_input_embeddings().weight.shape[0]
+        model = build_model(rows, TinySize(own.layers, own.hidden, own.heads, own.max_length), seed % 2**63, tokenizer)
+    else:
+        model = copied(beside.learner)
+    model = model.to(_device(name, section, beside.learner))
+    if section.lora is not None:
+        from turnwise.learn.lora import add_lora
+
+        own_lora = section.lora
+        model = add_lora(
+            model, rank=own_lora.rank, alpha=own_lora.alpha, dropout=own_lora.dropout, targets=own_lora.targets, seed=seed % 2**63
+        )
+    if section.copy_of is not None:
+        return policy.like(model), tokenizer
+    if getattr(kind, "classifier", False):
+        return Headless(model), tokenizer
+    return PackedModel(model) if vision is None else SeeingModel(model, vision), tokenizer
+
+
+def _device(name: str, section: Section, learner: Learner) -> torch.device:
+    if section.device is None:
+        return learner.device
+    if section.device.startswith("cuda") and not torch.cuda.is_available():
+        raise TurnwiseError(f"models.{name}.device={section.device}, but torch sees no GPU here")
+    return torch.device(section.device)
+
+
+def copied(learner: Learner) -> Any:
+    """A plain model of its own with the policy's weights, float32."""
+    model: Any = copy.deepcopy(learner.model)
+    model = model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
+    exact = {} if hasattr(learner.model, "merge_and_unload") else plain_weights(learner.policy, learner.weights.masters)
+    for key, weight in model.named_parameters():
+        weight.data = exact.get(key, weight.data).detach().float().clone()
+        weight.requires_grad_(True)
+    return model.eval()
+
+
+def _classifier(path: str) -> tuple[Any, Any]:
+    """A reward model (one number per sequence) and its tokenizer."""
+    from transformers import AutoModelForSequenceClassification
+
+    tokenizer = loading.tokenizer_of(path)
+    try:
+        model = AutoModelForSequenceClassification.from_pretrained(
+            find_model(path), dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+        )
+    except Exception as error:
+        raise TurnwiseError(f"model {path} cannot be loaded as a reward model: {type(error).__name__}: {str(error)[:300]}") from error
+    if getattr(model, "score", None) is None or model.config.num_labels != 1:
+        raise TurnwiseError(f"model {path} is no reward model: it gives {model.config.num_labels} numbers per sequence, and one is needed")
+    return model.eval(), tokenizer
+
+
+def _load_heads(model: FurtherModel, folder: Path) -> None:
+    """Heads that were exported beside the weights."""
+    file = folder / HEADS
+    if not model.heads or not file.is_file() or getattr(model.kind, "classifier", False):
+        return
+    known = load_file(file)
+    own = dict(model.heads.named_parameters())
+    if {name: tuple(weight.shape) for name, weight in known.items()} != {name: tuple(weight.shape) for name, weight in own.items()}:
+        raise TurnwiseError(f"models.{model.name}: {file} holds other heads ({', '.join(sorted(known))}) than its kind has")
+    for name, weight in own.items():
+        weight.data.copy_(known[name])
+
+
+def export(model: FurtherModel, folder: str | Path, merged: bool = True) -> Path:
+    """Write a further model as a Hugging Face folder, atomically, with its heads beside the weights. One that reads the policy's hidden
+    states has heads alone."""
+    own = {} if getattr(model.kind, "classifier", False) else dict(model.heads.named_parameters())
+    heads = {name: weight.detach().float().cpu().contiguous() for name, weight in own.items()}
+
+    def put(temporary: Path) -> None:
+        if heads:
+            save_file(heads, temporary / HEADS)
+
+    if model.shares:
+        return write_folder(folder, put)
+    return write_model(model.packed.outer, Path(folder), merged, model.tokenizer, put)

@@ -1,0 +1,360 @@
+"""A model beside the policy: frozen, or trained by an optimiser of its own.
+
+    scores = models["teacher"].score(batch)                        # log-prob of every response token
+    metrics = models["prm"].update(batch, loss, columns=("trajectory.success", "token.logprob"))
+
+A loss sees a whole mini-batch at once, however much memory that takes to compute: where the mini-batch does not fit, its log-probs and
+outputs are computed part by part without gradient, the loss gives the gradient of each of these numbers, and a second pass carries it on
+into the weights, again part by part. So a loss may compare the trajectories of a group, and how a batch is cut never changes a gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from turnwise.data.batch import Batch
+from turnwise.learn.forward import PackedModel
+from turnwise.learn.further.budget import Budget
+from turnwise.learn.further.kinds import HasLoss, Loss, heads_of
+from turnwise.learn.further.said import LEVELS, Rows, Said, chosen_columns
+from turnwise.learn.further.scorer import Column, Place, Scorer, Texts, order_of, placed, places_of, plain_weights
+from turnwise.learn.memory import Memory
+from turnwise.learn.optimiser import Optimiser, Weights, check_names
+from turnwise.learn.packing import Packed, microbatches
+from turnwise.learn.saving import fingerprint
+from turnwise.learn.settings import OptimiserSettings
+from turnwise.methods.kinds_of_models import Causal
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.seeds import derive
+
+Judged = tuple[Tensor | None, Mapping[str, Any]]  # a loss and its metrics
+Judge = Callable[[Mapping[str, Tensor]], Judged]
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a further model is trained. `epochs` and `minibatches`: passes over a batch and optimiser steps in each, of whole groups."""
+
+    optimiser: OptimiserSettings = field(default_factory=OptimiserSettings)
+    epochs: int = 1
+    minibatches: int = 1
+
+
+class FurtherModel(Scorer):
+    """A model of its own. `kind` says which heads it has and how it learns; `training` None freezes it. With `shares`, `packed` is the
+    policy itself: its hidden states feed the heads, and only the heads are trained. With `texts`, token ids mean something else to it."""
+
+    def __init__(
+        self,
+        name: str,
+        packed: PackedModel,
+        tokenizer: Any,
+        *,
+        kind: Any = None,
+        training: Training | None = None,
+        dtype: torch.dtype = torch.float32,
+        temperature: float = 1.0,
+        tokens_per_batch: int = 0,
+        shares: bool = False,
+        texts: bool = False,
+        starts_from_policy: bool = False,
+        seed: int = 0,
+    ):
+        self.kind: Any = kind or Causal()
+        self.training, self.shares, self.texts, self.seed = training, shares, texts, seed
+        self.starts_from_policy = starts_from_policy
+        self.trained, self.progress, self.updates, self.moved = training is not None, 0.0, 0, False
+        size: int = packed.causal.config.get_text_config().hidden_size
+        self.places, self.heads = self._make_heads(packed, size, f"models.{name}.kind")
+        self.weights = self._make_weights(packed, dtype)
+        self.optimiser = Optimiser(self.weights, training.optimiser) if training is not None else None
+        memory = Memory(packed, self.weights, None)
+        self.budget = Budget(memory, tokens_per_batch, f"models.{name}.tokens_per_batch", self.weights.zero_grad)
+        super().__init__(name, packed, tokenizer, self.budget, temperature=temperature)
+        self.budget.look(self.optimiser)
+        if self.trained and not shares and packed.fused is None and memory.must_recompute(self.budget.tokens):
+            packed.causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+    def _make_heads(self, packed: PackedModel, size: int, where: str) -> tuple[dict[str, Place], nn.ModuleDict]:
+        if getattr(self.kind, "classifier", False):
+            return dict(self.kind.heads()), nn.ModuleDict({"reward": packed.causal.score.float()})
+        with torch.random.fork_rng([packed.device] if packed.device.type == "cuda" else []):
+            torch.manual_seed(self.seed % 2**63)  # heads of a kind's own may start at random
+            places, heads = heads_of(self.kind, size, where)
+        return places, heads.to(packed.device)
+
+    def _make_weights(self, packed: PackedModel, dtype: torch.dtype) -> Weights:
+        """All weights in the type that the model computes in. Heads and adapters stay float32."""
+        inner = {} if self.shares else dict(packed.outer.named_parameters())
+        own = {id(weight) for weight in inner.values()}
+        heads = {f"heads.{name}": weight for name, weight in self.heads.named_parameters() if id(weight) not in own}
+        exact_ids = {id(weight) for weight in self.heads.parameters()}
+        adapted = hasattr(packed.outer, "disable_adapter")
+        if self.training is None:
+            for weight in (*inner.values(), *heads.values()):
+                weight.requires_grad_(False)
+        trained = {name: weight for name, weight in (inner | heads).items() if weight.requires_grad}
+        for weight in inner.values():
+            if not weight.requires_grad and id(weight) not in exact_ids:
+                weight.data = weight.data.to(dtype)
+        exact = {name for name, weight in trained.items() if adapted or id(weight) in exact_ids}
+        return Weights(trained.items(), dtype, exact)
+
+    # -- scoring ------------------------------------------------------------------------------------------------------------------
+
+    def outputs(self, batch: Batch) -> dict[str, Column]:
+        """What each head says, one number per turn or per response token, in the batch's order."""
+        packed = self._packed(batch)
+        found = self._score(packed, heads=True)
+        return {name: placed(found[name], order_of(packed, place), len(found[name])) for name, place in self.places.items()}
+
+    def outputs_of(self, prompts: Texts, continuations: Texts) -> dict[str, Column]:
+        """The same for any continuations of any prompts, token ids or texts. Heads that are read per token have all tokens in one array."""
+        if not len(prompts) and not len(continuations):
+            return {name: np.zeros(0, np.float32) for name in self.places}
+        return self._score(self._pairs(prompts, continuations), heads=True)
+
+    def _packed(self, batch: Batch) -> Packed:
+        if self.texts:
+            raise TurnwiseError(
+                f"model {self.name!r} reads texts alone (models.{self.name}.texts=true), and a batch holds the policy's token ids: "
+                "give logprobs(…) or outputs_of(…) texts"
+            )
+        return super()._packed(batch)
+
+    def _ids(self, prompt: Any, continuation: Any) -> tuple[Any, Any]:
+        if self.texts and not isinstance(prompt, str):
+            raise TurnwiseError(f"model {self.name!r} reads texts alone (models.{self.name}.texts=true), and was given token ids")
+        return super()._ids(prompt, continuation)
+
+    def _score(self, packed: Packed, *, temperature: float | None = None, **wanted: Any) -> dict[str, Column]:
+        if getattr(self.kind, "classifier", False) and wanted.get("logprobs"):
+            raise TurnwiseError(f"model {self.name!r} is a reward model: it has outputs(batch), and no log-probs")
+        if wanted.get("heads") and not self.places:
+            raise TurnwiseError(f"model {self.name!r} has no heads: its kind is {type(self.kind).__name__} (models.{self.name}.kind)")
+        return super()._score(packed, temperature=temperature, **wanted)
+
+    def _forward(
+        self, part: Packed, temperature: float, *, logprobs: bool = False, hidden: Place | None = None, heads: bool = False
+    ) -> dict[str, Tensor]:
+        if not heads:
+            return super()._forward(part, temperature, logprobs=logprobs, hidden=hidden)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.shares):
+            states = self._hidden(part)
+            source = torch.as_tensor(part.source, device=states.device)
+            found = {"logprob": self._logprobs(states[source], part, temperature)} if logprobs else {}
+        for name, place in self.places.items():
+            chosen = states[torch.as_tensor(places_of(part, place), device=states.device)]
+            found[name] = self.heads[name](chosen.to(next(self.heads[name].parameters()).dtype))[:, 0]
+        return found
+
+    # -- training -----------------------------------------------------------------------------------------------------------------
+
+    def update(
+        self,
+        batch: Batch,
+        loss: Loss | None = None,
+        *,
+        columns: Sequence[str] | Mapping[str, Any] = (),
+        logprobs: bool | None = None,
+    ) -> dict[str, float]:
+        """Learn from a batch. Returns metrics: means over the optimiser steps.
+
+        loss      a function of what the model said about a mini-batch (`Said`): a number with gradient, (number, metrics), or None where
+                  there is nothing to learn from it. Default: the kind's own
+        columns   names of the batch's columns that the loss reads, or arrays by such names
+        logprobs  whether the loss reads log-probs; none: as the kind says
+        """
+        if self.training is None or self.optimiser is None:
+            raise TurnwiseError(f"model {self.name!r} is frozen, so it cannot be updated: set models.{self.name}.trained=true")
+        chosen = loss if loss is not None else self._own_loss()
+        given = self._columns(batch, columns, loss is None)
+        wanted = {"logprobs": getattr(self.kind, "logprobs", True) if logprobs is None else logprobs, "heads": bool(self.places)}
+        packed, seed = self._packed(batch), derive(self.seed, f"update of model {self.name}", self.updates)
+        self.budget.look(self.optimiser)
+        steps: list[dict[str, float]] = []
+        with self._computing(training=True):
+            for number, sequences in enumerate(self._minibatches(packed, batch, seed)):
+                steps.append(self._step(packed.take(sequences), batch, chosen, given, wanted, derive(seed, number)))
+        self.updates += 1
+        names = dict.fromkeys(name for step in steps for name in step)
+        means = {name: float(np.mean([step[name] for step in steps if name in step])) for name in names}
+        return means | {"steps": float(sum(bool(step) for step in steps))}
+
+    def _own_loss(self) -> Loss:
+        if isinstance(self.kind, HasLoss):
+            return self.kind.loss
+        raise TurnwiseError(
+            f"model {self.name!r}: its kind {type(self.kind).__name__} has no loss of its own: give one, update(batch, loss), or choose a "
+            f"kind that has one (models.{self.name}.kind)"
+        )
+
+    def _columns(self, batch: Batch, given: Sequence[str] | Mapping[str, Any], own: bool) -> dict[str, NDArray[Any]]:
+        names = [*given, *(getattr(self.kind, "needs", ()) if own else ())]
+        arrays = dict(given) if isinstance(given, Mapping) else {}
+        for name in names:
+            if name.partition(".")[0] not in LEVELS:
+                raise TurnwiseError(f"model {self.name!r}: column {name!r} says no level; columns are named as turn.reward")
+        return {name: np.asarray(arrays[name] if name in arrays else batch.column(name)) for name in names}
+
+    def _minibatches(self, packed: Packed, batch: Batch, seed: int) -> list[NDArray[np.int64]]:
+        """The sequences of each optimiser step: whole groups, in an order fixed by the seed; the batch's own where there is one step."""
+        assert self.training is not None
+        if not len(packed):
+            return []
+        if self.training.minibatches == 1:
+            return [np.arange(len(packed))] * self.training.epochs
+        group = np.zeros(len(batch.rollouts.trajectory_labels), np.int64)
+        group[batch.rollouts.trajectory] = batch.rollouts.group
+        owner = group[packed.sequence_trajectory]
+        found = []
+        for epoch in range(self.training.epochs):
+            order = np.random.default_rng((seed % 2**63, epoch)).permutation(np.unique(owner))
+            parts = np.array_split(order, min(self.training.minibatches, len(order)))
+            found += [np.flatnonzero(np.isin(owner, part)) for part in parts]
+        return found
+
+    def _step(
+        self, part: Packed, batch: Batch, loss: Loss, columns: Mapping[str, NDArray[Any]], wanted: Mapping[str, bool], seed: int
+    ) -> dict[str, float]:
+        """One optimiser step on a mini-batch; no metrics where there was nothing to learn from."""
+        assert self.optimiser is not None
+        rows = Rows.of(part, batch.rollouts)
+        tensors = chosen_columns(columns, rows, self.packed.device)
+
+        def judged(found: Mapping[str, Tensor]) -> Judged:
+            outputs = {name: value for name, value in found.items() if name != "logprob"}
+            empty = torch.zeros(0, device=self.packed.device)
+            given = loss(Said(found.get("logprob", empty), outputs, tensors, rows))
+            return given if isinstance(given, tuple) else (given, {})
+
+        value, metrics = self.budget(lambda tokens: self._gradient(part, tokens, judged, wanted, seed))
+        if value is None:
+            return {}
+        step = self.optimiser.step(float(value), self.progress)
+        known = {"loss": float(value), "grad_norm": step.grad_norm, "lr": step.lr, "skipped": float(not step.taken)}
+        return known | {name: float(metric) for name, metric in metrics.items()}
+
+    def _gradient(self, batch: Packed, tokens: int, judged: Judge, wanted: Mapping[str, bool], seed: int) -> Judged:
+        """Gradients of a mini-batch on the weights; its loss and metrics."""
+        parts = [batch.take(part) for part in microbatches(batch, np.arange(len(batch)), tokens)]
+        if len(parts) == 1:
+            return _backward(judged(self._said(parts[0], wanted, derive(seed, 0))), self.name)
+        with torch.no_grad():
+            first = [self._said(part, wanted, derive(seed, number)) for number, part in enumerate(parts)]
+        leaves = {name: torch.cat([found[name] for found in first]).requires_grad_() for name in first[0]}
+        value, metrics = _backward(judged(leaves), self.name)
+        used = {name: leaf.grad.split([len(found[name]) for found in first]) for name, leaf in leaves.items() if leaf.grad is not None}
+        for number, part in enumerate(parts):
+            found = self._said(part, wanted, derive(seed, number))
+            names = [name for name in used if len(found[name])]
+            if names:
+                torch.autograd.backward([found[name] for name in names], [used[name][number] for name in names])
+        return value, metrics
+
+    def _said(self, part: Packed, wanted: Mapping[str, bool], seed: int) -> dict[str, Tensor]:
+        """A part through the model; dropout draws from the seed alone, so both passes over a part are the same."""
+        self.budget.memory.prepare(len(part.ids))
+        with torch.random.fork_rng([self.packed.device] if self.packed.device.type == "cuda" else []):
+            torch.manual_seed(seed % 2**63)
+            return self._forward(part, self.temperature, logprobs=wanted["logprobs"], heads=wanted["heads"])
+
+    # -- keeping ------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def weights_by_name(self) -> dict[str, Tensor]:
+        heads = {f"heads.{name}": weight.detach() for name, weight in self.heads.named_parameters() if not self._is_classifier}
+        return ({} if self.shares else plain_weights(self.packed, self.weights.masters)) | heads
+
+    @property
+    def _is_classifier(self) -> bool:
+        return bool(getattr(self.kind, "classifier", False))
+
+    def follow(self, other: Scorer, share: float = 1.0) -> None:
+        """Move the weights towards another model's: all the way, or by a share of it, as target networks do. The optimiser goes on."""
+        if self.shares:
+            raise TurnwiseError(f"model {self.name!r} has no weights of its own to move: it reads the policy's hidden states")
+        source, own = other.weights_by_name, self._plain_targets()
+        source |= {name: weight for name, weight in own.items() if name.startswith("heads.") and name not in source}
+        check_names(f"model {self.name!r} follows {other.name!r}", source, own)
+        with torch.no_grad():
+            for name, weight in own.items():
+                weight.data.lerp_(source[name].to(weight.device, weight.dtype), share)
+        self.weights.publish()
+        self.moved = True
+
+    def _plain_targets(self) -> dict[str, Tensor]:
+        """What `follow` writes to: the masters of trained weights, the weights themselves elsewhere; adapters are left alone."""
+        inner: dict[str, Tensor] = dict(self.packed.causal.named_parameters())
+        adapted = hasattr(self.packed.outer, "disable_adapter")
+        masters = {} if adapted else self.weights.masters
+        found = {
+            name.replace("base_layer.", ""): masters.get(name, weight).detach() for name, weight in inner.items() if "lora_" not in name
+        }
+        return found | {f"heads.{name}": weight.detach() for name, weight in self.heads.named_parameters() if not self._is_classifier}
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """All that is needed to go on exactly here: tensors (copies, on the CPU) and plain numbers. Frozen weights are kept only where they
+        have moved."""
+        groups: dict[str, Mapping[str, Tensor]] = {"weights": self.weights.tensors()}
+        numbers: dict[str, Any] = {"updates": self.updates, "moved": self.moved, "frozen": "" if self.moved else self._fingerprint()}
+        if self.optimiser is not None:
+            groups["optimiser"], numbers["optimiser"] = self.optimiser.state()
+        if self.moved:
+            groups["frozen"] = self._frozen()
+        if hasattr(self.kind, "state"):
+            numbers["kind"] = self.kind.state()
+        tensors = {f"{group}/{name}": weight.to("cpu", copy=True) for group, own in groups.items() for name, weight in own.items()}
+        return tensors, numbers
+
+    def load_state(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken. The model must have been made from the same weights and settings."""
+        groups: dict[str, dict[str, Tensor]] = {"weights": {}, "optimiser": {}, "frozen": {}}
+        for name, tensor in tensors.items():
+            group, _, own = name.partition("/")
+            groups[group][own] = tensor
+        if not numbers["moved"] and numbers["frozen"] != self._fingerprint():
+            raise TurnwiseError(
+                f"model {self.name!r}: its frozen weights differ from those of the saved state. Was models.{self.name} changed?"
+            )
+        self.weights.load(groups["weights"])
+        if numbers["moved"]:
+            frozen = self._frozen()
+            check_names(f"model {self.name!r}", groups["frozen"], frozen)
+            for name, weight in frozen.items():
+                weight.data.copy_(groups["frozen"][name])
+        if self.optimiser is not None:
+            self.optimiser.load_state(groups["optimiser"], numbers["optimiser"])
+        if "kind" in numbers and hasattr(self.kind, "load_state"):
+            self.kind.load_state(numbers["kind"])
+        self.updates, self.moved = int(numbers["updates"]), bool(numbers["moved"])
+
+    def _frozen(self) -> dict[str, Tensor]:
+        """The weights that no optimiser moves, by name; none of a model that shares the policy's."""
+        inner = {} if self.shares else dict(self.packed.outer.named_parameters())
+        all_ = inner | {f"heads.{name}": weight for name, weight in self.heads.named_parameters() if not self._is_classifier}
+        return {name: weight.detach() for name, weight in all_.items() if name not in self.weights.masters}
+
+    def _fingerprint(self) -> str:
+        return "" if self.shares else fingerprint(self.packed.outer)
+
+
+def _backward(judged: Judged, name: str) -> Judged:
+    """The gradient of a loss on what it was computed from; the loss without it."""
+    value, metrics = judged
+    if value is None:
+        return judged
+    if not isinstance(value, Tensor) or value.dim() != 0 or not value.requires_grad:
+        raise TurnwiseError(
+            f"model {name!r}: its loss is one number that depends on what the model said, or None where there is nothing to learn from; "
+            f"not {str(value)[:80]}"
+        )
+    value.backward()
+    return value.detach(), metrics

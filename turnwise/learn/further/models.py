@@ -1,0 +1,157 @@
+"""All models of a run, as signals see them: the policy, the reference, and those of `[models.NAME]` by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from turnwise.data.batch import Batch
+from turnwise.learn.checkpoint import FURTHER
+from turnwise.learn.further.kinds import HasLoss
+from turnwise.learn.further.model import FurtherModel
+from turnwise.learn.further.scorer import Scorer, plain_weights
+from turnwise.learn.learner import Learner
+from turnwise.learn.reference import Reference
+from turnwise.util.errors import TurnwiseError, unknown_name
+
+T = TypeVar("T")
+POLICY, REFERENCE = "policy", "reference"
+
+
+class Policy(Scorer):
+    """The policy, as far as it can be asked; its updates are the learner's."""
+
+    def __init__(self, learner: Learner, tokenizer: Any):
+        super().__init__(POLICY, learner.policy, tokenizer, retried_by(learner), temperature=learner.settings.temperature)
+        self._learner = learner
+
+    @property
+    def weights_by_name(self) -> dict[str, Tensor]:
+        """The exact weights: the optimiser's float32 ones."""
+        return plain_weights(self.packed, self._learner.weights.masters)
+
+
+def retried_by(learner: Learner) -> Callable[[Callable[[int], Any]], Any]:
+    """Work within the learner's memory, with as many tokens at once as it takes."""
+
+    def run(work: Callable[[int], T]) -> T:
+        return learner.within_memory(lambda: work(learner.settings.tokens_per_batch))
+
+    return run
+
+
+class Models:
+    """`models.policy`, `models.reference`, `models["teacher"]`. `keep_reference`: keep a reference even where no KL asks for one."""
+
+    def __init__(self, learner: Learner, tokenizer: Any, further: Mapping[str, FurtherModel] | None = None, keep_reference: bool = False):
+        self.learner, self.further = learner, dict(further or {})
+        self.policy = Policy(learner, tokenizer)
+        self._own_reference = Reference(learner.policy) if keep_reference and learner.reference is None else None
+        self._plan_memory()
+
+    @property
+    def reference(self) -> Scorer:
+        """The frozen policy that KL is measured against: as it was at the start, after a warm start; with adapters, the base model."""
+        found = self.learner.reference or self._own_reference
+        if found is None:
+            raise TurnwiseError('this run keeps no reference: register what reads it with needs=("model.reference",), or set objective.kl')
+        learner = self.learner
+        temperature = learner.settings.temperature
+        return Scorer(REFERENCE, found.policy, self.policy.tokenizer, retried_by(learner), temperature=temperature, active=found.active)
+
+    def __getitem__(self, name: str) -> Any:
+        if name in (POLICY, REFERENCE):
+            return getattr(self, name)
+        if name not in self.further:
+            hint = f"a recipe brings it with [models.{name}]"
+            error = unknown_name("model", name, self)
+            raise TurnwiseError(f"{error}; {hint}")
+        return self.further[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from (POLICY, REFERENCE, *self.further)
+
+    def __contains__(self, name: object) -> bool:
+        return name in (POLICY, REFERENCE) or name in self.further
+
+    def at(self, progress: float) -> None:
+        """Where the run is, from 0 to 1: learning rates that fall follow it."""
+        for model in self.further.values():
+            model.progress = progress
+
+    def update(self, batch: Batch) -> dict[str, float]:
+        """Train every model that has a loss of its own; metrics by `NAME/metric`."""
+        found: dict[str, float] = {}
+        for name, model in self.further.items():
+            if model.trained and isinstance(model.kind, HasLoss):
+                found |= {f"{name}/{metric}": value for metric, value in model.update(batch).items()}
+        return found
+
+    def follow_policy(self) -> None:
+        """The policy has been changed by a warm start: what began as a copy of it begins anew from there, and so does the reference."""
+        for model in self.further.values():
+            if model.starts_from_policy:
+                model.follow(self.policy)
+        if self._own_reference is not None and not hasattr(self.learner.model, "disable_adapter"):
+            self._own_reference.follow(self.learner.policy)
+
+    # -- memory -------------------------------------------------------------------------------------------------------------------
+
+    def _plan_memory(self) -> None:
+        """Every model leaves room for what the others will still allocate for good on its device: the moments of their optimisers."""
+        self.learner.memory.others = lambda: self._to_come(None)
+        for name, model in self.further.items():
+            model.budget.memory.others = lambda own=name: self._to_come(own)  # type: ignore[misc]
+
+    def _to_come(self, own: str | None) -> int:
+        """Bytes that all models but one will still take on its device; `own` None means the policy."""
+        device = self.learner.device if own is None else self.further[own].packed.device
+        bytes_: int = 0
+        if own is not None and same_device(self.learner.device, device):
+            bytes_ += self.learner.memory.moments_to_come(self.learner.optimiser)
+        for name, model in self.further.items():
+            if name != own and model.optimiser is not None and same_device(model.packed.device, device):
+                bytes_ += model.budget.memory.moments_to_come(model.optimiser)
+        return bytes_
+
+    # -- keeping ------------------------------------------------------------------------------------------------------------------
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What a checkpoint keeps of all further models: tensors in a group for each, and plain numbers by name."""
+        tensors: dict[str, Tensor] = {}
+        numbers: dict[str, Any] = {}
+        for name, model in self.further.items():
+            own, numbers[name] = model.state()
+            tensors |= {f"{FURTHER}{name}/{key}": tensor for key, tensor in own.items()}
+        if self._own_reference is not None:
+            weights = self._own_reference.tensors()
+            tensors |= {f"{FURTHER}{REFERENCE}/{key}": tensor.to("cpu", copy=True) for key, tensor in weights.items()}
+        return tensors, numbers
+
+    def load_state(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken."""
+        for name, model in self.further.items():
+            if name not in numbers:
+                raise TurnwiseError(f"the checkpoint has no state of model {name!r}: it was written by a run without [models.{name}]")
+            model.load_state(_group(tensors, name), numbers[name])
+        if self._own_reference is not None:
+            self._own_reference.load(_group(tensors, REFERENCE))
+
+
+def _group(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    start = f"{FURTHER}{name}/"
+    return {key.removeprefix(start): tensor for key, tensor in tensors.items() if key.startswith(start)}
+
+
+def same_device(one: torch.device, other: torch.device) -> bool:
+    """Whether two names mean the same device: a GPU without a number is the current one."""
+    if one.type != other.type:
+        return False
+    return one.type != "cuda" or _number(one) == _number(other)
+
+
+def _number(device: torch.device) -> int:
+    return int(torch.cuda.current_device() if device.index is None else device.index)

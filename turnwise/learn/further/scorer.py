@@ -1,0 +1,188 @@
+"""What every model of a run can do: log-probs of any continuation of any prompt, of a batch's responses, and hidden states.
+
+All of it goes through the learner's packed forward pass: sequences lie one after another without padding, only the places that predict a
+wanted token reach the output layer, and a batch that does not fit into memory is tried once more with half the tokens at a time.
+Log-probs are at the sampler's temperature unless another one is given, so that they compare with those of the engine and the learner.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from turnwise.data.batch import Batch
+from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.learn.forward import PackedModel
+from turnwise.learn.logprobs import token_logprobs
+from turnwise.learn.packing import Packed, microbatches, pack
+from turnwise.util.errors import TurnwiseError
+
+T = TypeVar("T")
+Column = NDArray[Any]
+Place = Literal["turn", "turn_end", "token"]
+Retried = Callable[[Callable[[int], T]], T]
+Texts = Sequence[str] | Sequence[Sequence[int]]
+
+
+class Scorer:
+    """A model that can be asked. `retried(work)` calls `work(tokens at once)`, and once more with half where memory runs out; `active` is
+    open while the model computes."""
+
+    trained = False
+
+    def __init__(
+        self,
+        name: str,
+        packed: PackedModel,
+        tokenizer: Any,
+        retried: Retried[Any],
+        *,
+        temperature: float = 1.0,
+        active: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ):
+        self.name, self.packed, self.tokenizer, self.temperature = name, packed, tokenizer, temperature
+        self._retried, self._active = retried, active
+
+    def logprobs(self, prompts: Texts, continuations: Texts, *, temperature: float | None = None) -> list[Column]:
+        """The log-probs of each continuation's tokens after its prompt. Both are token ids, or both texts, which this model's own
+        tokenizer then splits."""
+        if not len(prompts) and not len(continuations):
+            return []
+        packed = self._pairs(prompts, continuations)
+        found = self._score(packed, logprobs=True, temperature=temperature)["logprob"]
+        return np.split(found, packed.token_offsets[1:-1])
+
+    def score(self, batch: Batch, *, temperature: float | None = None) -> Column:
+        """The log-prob of every response token of a batch under this model, in the batch's token order."""
+        packed = self._packed(batch)
+        found = self._score(packed, logprobs=True, temperature=temperature)["logprob"]
+        return placed(found, packed.index, len(packed.source))
+
+    def hidden(self, batch: Batch, at: Place = "turn") -> Column:
+        """The last hidden state of every turn, [turns, size]: at its last prompt token, or with at="turn_end" at its last token. With
+        at="token", one per response token: at the token before it."""
+        packed = self._packed(batch)
+        found = self._score(packed, hidden=at)["hidden"]
+        return placed(found, order_of(packed, at), len(found))
+
+    @property
+    def weights_by_name(self) -> dict[str, Tensor]:
+        """The weights as those of a plain model, detached, by name; with adapters: as if they were merged."""
+        return plain_weights(self.packed)
+
+    # -- inside -------------------------------------------------------------------------------------------------------------------
+
+    def _packed(self, batch: Batch) -> Packed:
+        packed = pack(batch.trajectories, batch.rollouts)
+        rows = len(batch.rollouts)
+        if len(packed.turn_row) != rows:
+            missing = int(np.setdiff1d(np.arange(rows), packed.turn_row)[0])
+            raise TurnwiseError(f"model {self.name!r}: the turn of row {missing} has no prompt ids, so the model cannot read it")
+        return packed
+
+    def _pairs(self, prompts: Texts, continuations: Texts) -> Packed:
+        if len(prompts) != len(continuations):
+            raise TurnwiseError(f"model {self.name!r}: {len(prompts)} prompts and {len(continuations)} continuations; give one for each")
+        pairs = [self._ids(prompt, continuation) for prompt, continuation in zip(prompts, continuations, strict=True)]
+        turns = [Turn(anchor=0, prompt_ids=prompt, response_ids=continuation) for prompt, continuation in pairs]
+        packed = pack([Trajectory(0, number, turns=[turn]) for number, turn in enumerate(turns)])
+        if len(packed) != len(pairs):
+            empty = next(number for number, (prompt, _) in enumerate(pairs) if not len(prompt))
+            raise TurnwiseError(f"model {self.name!r}: prompt {empty} is empty, and the first token needs something to follow from")
+        return packed
+
+    def _ids(self, prompt: Any, continuation: Any) -> tuple[Any, Any]:
+        if isinstance(prompt, str) != isinstance(continuation, str):
+            raise TurnwiseError(f"model {self.name!r}: a prompt and its continuation are both texts or both token ids")
+        if not isinstance(prompt, str):
+            return prompt, continuation
+        start = list(self.tokenizer(prompt)["input_ids"])
+        return start, list(self.tokenizer(continuation, add_special_tokens=False)["input_ids"])
+
+    def _score(self, packed: Packed, *, temperature: float | None = None, **wanted: Any) -> dict[str, Column]:
+        """What is wanted of all tokens or turns of `packed`, in its order."""
+        warmth = self.temperature if temperature is None else temperature
+
+        def work(tokens: int) -> list[dict[str, Tensor]]:
+            parts = microbatches(packed, np.arange(len(packed)), tokens)
+            return [self._forward(packed.take(part), warmth, **wanted) for part in parts or [np.zeros(0, np.int64)]]
+
+        with torch.no_grad(), self._computing(training=False):
+            found = self._retried(work)
+        return {name: torch.cat([part[name] for part in found]).cpu().numpy() for name in found[0]}
+
+    def _forward(self, part: Packed, temperature: float, *, logprobs: bool = False, hidden: Place | None = None) -> dict[str, Tensor]:
+        """Log-probs of the response tokens of a part, or hidden states."""
+        found: dict[str, Tensor] = {}
+        if logprobs:
+            found["logprob"] = self._logprobs(self._hidden(part, part.source), part, temperature)
+        if hidden is not None:
+            states = self._hidden(part)[torch.as_tensor(places_of(part, hidden), device=self.packed.device)]
+            found["hidden"] = states.to(torch.promote_types(states.dtype, torch.float32))
+        return found
+
+    def _logprobs(self, states: Tensor, part: Packed, temperature: float) -> Tensor:
+        """Log-probs of the response tokens from the hidden states that predict them."""
+        target = torch.as_tensor(part.target, device=states.device)
+        return token_logprobs(states, self.packed.head, target, temperature=temperature)[0]
+
+    def _hidden(self, part: Packed, places: Any = None) -> Tensor:
+        if not len(part):
+            size = self.packed.causal.config.get_text_config().hidden_size
+            return torch.zeros(0, size, dtype=self.packed.causal.get_input_embeddings().weight.dtype, device=self.packed.device)
+        return self.packed.hidden(part, None if places is None else torch.as_tensor(places, device=self.packed.device))
+
+    @contextmanager
+    def _computing(self, training: bool) -> Iterator[None]:
+        outer = self.packed.outer
+        before = outer.training
+        outer.train(training)
+        try:
+            with self._active(), self.packed.attention():
+                yield
+        finally:
+            outer.train(before)
+
+
+def places_of(part: Packed, at: Place) -> NDArray[np.int64]:
+    """The index in `part.ids` that each turn or response token is read at."""
+    if at == "token":
+        return part.source
+    if at == "turn":
+        return part.turn_source
+    return part.turn_source + tokens_of_turns(part)
+
+
+def tokens_of_turns(part: Packed) -> NDArray[np.int64]:
+    """How many response tokens each turn of `part` has, in its order of turns."""
+    rows = part.turn_row
+    size = int(rows.max()) + 1 if len(rows) else 0
+    return np.bincount(part.turn, minlength=size)[rows]
+
+
+def order_of(packed: Packed, at: Place) -> NDArray[np.int64]:
+    """Where each turn or response token of `packed` stands in the batch."""
+    return packed.index if at == "token" else packed.turn_row
+
+
+def placed(values: Column, index: NDArray[np.int64], size: int) -> Column:
+    """A column in the batch's order from values in the packed one."""
+    column = np.zeros((size, *values.shape[1:]), values.dtype)
+    column[index] = values
+    return column
+
+
+def plain_weights(packed: PackedModel, exact: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+    """The weights of a model as those of one without adapters. `exact`: float32 masters by their names in the outer model."""
+    if hasattr(packed.outer, "merge_and_unload"):
+        model: Any = copy.deepcopy(packed.outer).merge_and_unload()
+        return {name: weight.detach() for name, weight in model.named_parameters()}
+    known = exact or {}
+    return {name: known.get(name, weight).detach() for name, weight in packed.causal.named_parameters()}

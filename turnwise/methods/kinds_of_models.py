@@ -1,0 +1,90 @@
+"""Kinds of further models: which heads a model has on its hidden states, and what its loss is.
+
+    class Mine:
+        '''A value per turn, trained towards the return.'''
+
+        needs = ("turn.to_go",)                       # columns that the loss reads
+
+        def __init__(self, *, scale: float = 1.0): ...
+
+        def heads(self):                              # optional: name → where it is read
+            return {"value": "turn"}
+
+        def loss(self, said):                         # optional: a number with gradient, or (number, metrics)
+            return (said.outputs["value"] - said["turn.to_go"]).square().mean()
+
+A recipe names a kind by its registered name, as `package.module:Class` or as `path/file.py:Class`. A model that has a loss is trained by
+the run itself, once per iteration after credit is known; one without is trained by whoever calls `update(batch, loss)`, such as a signal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from turnwise.config.options import Help
+from turnwise.methods.registry import model
+from turnwise.util.errors import TurnwiseError, unknown_name
+
+
+@model("causal")
+class Causal:
+    """A plain causal language model: it gives log-probs, and has no loss of its own."""
+
+
+@model("heads")
+class Heads:
+    """Linear heads on the last hidden state, per turn or per token, each trained towards a column of its own.
+
+    `turn` is read at the last prompt token (what the state is worth), `turn_end` at the turn's last token (what the action is worth),
+    `token` at the token before each response token. Entries whose target is NaN are not trained.
+    """
+
+    logprobs = False
+
+    def __init__(
+        self,
+        *,
+        heads: Annotated[dict[str, str], Help("name → where it is read: turn, turn_end or token")],
+        targets: Annotated[dict[str, str] | None, Help("name → column; none: turn.target_NAME or token.target_NAME")] = None,
+        weights: Annotated[dict[str, float] | None, Help("name → factor of its loss, 1 unless given")] = None,
+    ) -> None:
+        levels = {name: "token" if place == "token" else "turn" for name, place in heads.items()}
+        self._heads, self.weights = dict(heads), dict(weights or {})
+        self.targets = {name: f"{level}.target_{name}" for name, level in levels.items()} | dict(targets or {})
+        for option, given in (("targets", targets), ("weights", weights)):
+            for name in given or ():
+                if name not in heads:
+                    raise unknown_name(f"head (option {option}):", name, heads)
+        for name, column in self.targets.items():
+            if column.partition(".")[0] != levels[name]:
+                raise TurnwiseError(f"head {name!r} has one value per {levels[name]}, and its target {column!r} is of another level")
+        self.needs = tuple(self.targets.values())
+
+    def heads(self) -> dict[str, str]:
+        """Name → where it is read."""
+        return dict(self._heads)
+
+    def loss(self, said: Any) -> tuple[Any, Mapping[str, Any]]:
+        """Half the mean squared error of every head, summed."""
+        total: Any = 0.0
+        metrics: dict[str, Any] = {}
+        for name, value in said.outputs.items():
+            target = said[self.targets[name]].to(value.dtype)
+            known = target.isfinite()
+            error = (value - target).where(known, 0.0).square().sum() / known.sum().clamp(min=1) / 2
+            total = total + self.weights.get(name, 1.0) * error
+            metrics |= {f"loss_{name}": error.detach(), f"mean_{name}": value.detach().mean()}
+        return total, metrics
+
+
+@model("reward")
+class Reward:
+    """A reward model of transformers: one number per sequence, read at the end of each turn. It has no loss of its own."""
+
+    logprobs = False
+    classifier = True
+
+    def heads(self) -> dict[str, str]:
+        """One head, the model's own."""
+        return {"reward": "turn_end"}
