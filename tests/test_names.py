@@ -88,6 +88,10 @@ class Ahead:
     def __init__(self, *, depth: int = 1): ...
     def gather(self, places, groups): ...
 
+class Judge:
+    def __init__(self, *, margin: float = 0.1): ...
+    def loss(self, said): ...
+
 def longer(batch, models, *, scale: float = 1.0): ...
 def reverse(view, *, epochs: int = 1): ...
 def bundle(*, strength: float = 1.0):
@@ -96,10 +100,12 @@ def bundle(*, strength: float = 1.0):
 NAMES = {
     "credit": "spread", "objective": "push", "importance": "even", "reward": "brief", "context": "Last", "parser": "first",
     "tracker": "Diary", "engine": "Slow", "plan": "Ahead", "signal": "longer", "schedule": "reverse", "method": "bundle",
+    "model kind": "Judge",
 }  # fmt: skip
 OPTIONS = {
     "credit": "scale", "objective": "bound", "importance": "high", "reward": "cost", "context": "turns", "tracker": "title",
     "engine": "patience", "plan": "depth", "signal": "scale", "schedule": "epochs", "method": "strength",
+    "model kind": "margin",
 }  # fmt: skip
 
 
