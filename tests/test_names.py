@@ -278,10 +278,10 @@ def test_a_class_is_registered_by_the_options_of_its_init() -> None:
 
     entry = known["counted"]
     assert (entry.needs, entry.gives, entry.summary) == (("token.entropy",), ("turn.count",), "Counts.")
-    assert entry.options["start"].kind == "whole number ≥ 0" and entry.options["names"].kind == "list or none"
+    assert entry.options["start"].kind == "integer ≥ 0" and entry.options["names"].kind == "list or none"
     made = entry.make({"start": 5}, known.kind)
     assert isinstance(made, Counted) and made.start == 5
-    with pytest.raises(TurnwiseError, match="option start takes whole number ≥ 0, not -1"):
+    with pytest.raises(TurnwiseError, match="option start takes integer ≥ 0, not -1"):
         entry.make({"start": -1}, known.kind)
     with pytest.raises(TurnwiseError, match="needs is a list of texts"):
         known.register("wrong", needs="token.entropy")(Counted)
