@@ -180,8 +180,8 @@ def test_a_picture_is_passed_on_with_three_colours(own: str) -> None:
         ({"id": "{own}:Huge"}, "too large for text"),
         ({"id": "FrozenLake-v1", "kwargs": {"bogus": 1}}, "cannot be made with kwargs .*TypeError.*bogus"),
         ({"id": "FrozenLake-v1", "kwargs": {"map_name": "9x9"}}, "cannot be made with kwargs .*KeyError.*9x9"),
-        ({"id": "FrozenLake-v1", "max_turns": 0}, "max_turns is a whole number from 1, not 0"),
-        ({"id": "FrozenLake-v1", "max_turns": -2}, "max_turns is a whole number from 1, not -2"),
+        ({"id": "FrozenLake-v1", "max_turns": 0}, "max_turns must be an integer from 1, not 0"),
+        ({"id": "FrozenLake-v1", "max_turns": -2}, "max_turns must be an integer from 1, not -2"),
     ],
 )
 def test_what_cannot_be_played_is_refused_with_the_reason(own: str, options: dict[str, Any], words: str) -> None:

@@ -187,10 +187,10 @@ def test_any_option_value_survives_writing(value: Any) -> None:
     ("override", "words"),
     [
         ("learner.lr=true", "learner.lr: a number is needed, not true"),
-        ("iterations=true", "iterations: a whole number is needed, not true"),
-        ("seed=false", "seed: a whole number is needed, not false"),
+        ("iterations=true", "iterations: an integer is needed, not true"),
+        ("seed=false", "seed: an integer is needed, not false"),
         ("env.timeout=true", "env.timeout: a number is needed"),
-        ("env.max_turns=true", "env.max_turns: a whole number is needed"),
+        ("env.max_turns=true", "env.max_turns: an integer is needed"),
         ("learner.value.lr=true", "learner.value.lr: a number is needed"),
         ("learner.betas=[true, 0.9]", "learner.betas: a number is needed, not true"),
         ("sft.noise=true", "sft.noise: a number is needed"),
@@ -236,11 +236,11 @@ def test_options_of_environments_and_engines_are_not_taken_for_what_they_are_not
     from turnwise.envs import registry
     from turnwise.setup.build import engine_options
 
-    with pytest.raises(TurnwiseError, match=r"option size: a whole number is needed, not true"):
+    with pytest.raises(TurnwiseError, match=r"option size: an integer is needed, not true"):
         registry.make("sokoban", size=True)
     with pytest.raises(TurnwiseError, match=r"show_attributes: true or false is needed, not 1"):
         registry.make("webshop", show_attributes=1)
-    for options, words in (({"graphs": 1}, r"graphs takes true"), ({"prefill_tokens": True}, r"prefill_tokens takes whole number")):
+    for options, words in (({"graphs": 1}, r"graphs takes true"), ({"prefill_tokens": True}, r"prefill_tokens takes integer")):
         config = Config.load(None, {"model.tiny.max_length": 4096, "engine.options": options, "engine.name": "native"})
         with pytest.raises(TurnwiseError, match=r"engine\.options of native: option " + words):
             engine_options(config)

@@ -208,7 +208,7 @@ def test_skill_is_the_share_of_best_actions_and_raises_the_return() -> None:
     [
         ("gird", "Did you mean 'grid'"),
         ("grid:sise=4", "Did you mean 'size'"),
-        ("grid:size=2", r"size takes whole number in \[3, 16\], not 2"),
+        ("grid:size=2", r"size takes integer in \[3, 16\], not 2"),
         ("grid:size", "write a name, then :option=value"),
         ("grid:size=4:size=5", "given twice"),
         ("tree:depth=8:branching=6", "at most 20000"),

@@ -125,3 +125,14 @@ def test_a_learner_computes_no_more_tokens_at_once_than_every_process_has_room_f
 def test_a_step_is_skipped_when_another_process_has_no_finite_loss() -> None:
     learner = Learner(tiny(), LearnerSettings(), decisions=Decisions(Elsewhere({2})))  # 1: memory, 2: the step
     assert learner.update(credited(trajectories(8)))["skipped_steps"] == 1
+
+
+def test_an_update_stops_when_the_other_processes_have_moved_too_far() -> None:
+    class Far(Alone):
+        def total(self, number: float) -> float:
+            return number + 1e6  # of the other one: as many tokens, each with a KL of 1
+
+    for together, steps in ((Decisions(), 1), (Decisions(Far()), 0)):
+        learner = Learner(tiny(), LearnerSettings(kl_stop=0.5), decisions=together)
+        learner.update(credited(trajectories(8)))
+        assert learner.optimiser.steps_taken == steps

@@ -188,7 +188,7 @@ def test_options_are_checked(folder: Path) -> None:
         ({"anchor": "page"}, "anchor 'page'"),
         ({"reward": "money"}, "reward 'money'"),
         ({"goals": "odd"}, "kind of goals 'odd'"),
-        ({"products": 0}, "products must be a whole number above zero"),
+        ({"products": 0}, "products must be a positive integer"),
     ):
         with pytest.raises(TurnwiseError, match=text):
             WebShopEnv(folder, **options)  # type: ignore[arg-type]

@@ -38,22 +38,22 @@ def loop(run: Run, system: System, state: State, reporter: Reporter, interrupted
         clock, iteration = Clock(), state.iteration + 1
         reporter.phase("collecting")
         with clock("collect"):
-            gathered = system.collect(state.place)
-        if interrupted():
+            found = system.source.collect(system.plan)
+        if interrupted() or not found.complete:
             break  # half a batch teaches nothing; the same one is collected whole after a resume
-        trajectories = gathered.trajectories
-        metrics = {"iteration": iteration} | numbers("collect", summarise(trajectories) | gathered.counts)
-        if trajectories:
+        metrics = {"iteration": iteration} | numbers("collect", summarise(found.trajectories) | found.counts)
+        if found.trajectories:
             reporter.phase("learning")
             with clock("credit"):
-                batch = system.give_credit(system.annotate(Batch.of(trajectories, gathered.tasks)))
+                batch = system.give_credit(system.signal(system.annotate(Batch.of(found.trajectories, found.tasks))))
                 metrics |= numbers("credit", system.diagnose(batch))
             with clock("update"):
                 progress = state.iteration / config.iterations
                 metrics |= numbers("learner", system.update(batch, derive(config.seed, "update", iteration), progress))
                 metrics |= numbers("model", system.train_models(batch, progress))
+                system.source.publish(iteration)
             run.save_batch(iteration, batch, config.run.keep_rollouts, config.run.keep_tokens)
-        state.advance(gathered, metrics | clock.metrics(metrics), clock.total)
+        state.advance(system, found.trajectories, metrics | clock.metrics(metrics), clock.total)
     save(run, system, state)
     return state
 

@@ -22,7 +22,7 @@ def load(package: str, feature: str, extra: str) -> Any:
 def turn_limit(value: Any, where: str) -> int:
     """A limit of turns as given, where it is one."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise TurnwiseError(f"{where}: max_turns is a whole number from 1, not {value!r}")
+        raise TurnwiseError(f"{where}: max_turns must be an integer from 1, not {value!r}")
     return value
 
 

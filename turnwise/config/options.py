@@ -29,7 +29,7 @@ from turnwise.config.references import is_reference
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 F = TypeVar("F", bound=Callable[..., Any])
-WORDS = {float: "number", int: "whole number", bool: "true|false", str: "text", list: "list", tuple: "list", dict: "table", object: "value"}
+WORDS = {float: "number", int: "integer", bool: "true|false", str: "text", list: "list", tuple: "list", dict: "table", object: "value"}
 REQUIRED = inspect.Parameter.empty
 
 
@@ -327,7 +327,7 @@ def mistaken(value: Any, annotation: Any) -> str:
         return next((wrong for item in value for kind in kinds[:1] if (wrong := mistaken(item, kind))), "")
     numbers, switch = parts & {int, float}, bool in parts
     if isinstance(value, bool) and numbers and not switch:
-        return f"{'a whole number' if float not in numbers else 'a number'} is needed, not {str(value).lower()}"
+        return f"{'an integer' if float not in numbers else 'a number'} is needed, not {str(value).lower()}"
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if switch and not numbers and (is_number or value in ("0", "1")):
         return f"true or false is needed, not {value}"

@@ -31,11 +31,13 @@ from turnwise.config.sections import (
     Learner,
     Model,
     Objective,
+    Plan,
     RewardTerm,
     RunSection,
     Schedule,
     Section,
     Sft,
+    Signal,
 )
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.secret import redact, secrets_in
@@ -61,6 +63,8 @@ class Config(Section):
     model: Model = Model()
     engine: Engine = Engine()
     collect: Collect = Collect()
+    plan: Plan | None = None
+    signal: list[Signal] = Field([])
     credit: Credit = Field(default_factory=Credit)  # a factory: checking the name imports the algorithms
     objective: Objective = Field(default_factory=Objective)
     schedule: Schedule = Schedule()

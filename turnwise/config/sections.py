@@ -286,6 +286,30 @@ class Schedule(Named):
         return self
 
 
+class Plan(Named):
+    """Which attempts are made next. Further keys are the plan's options: see `turnwise algos NAME`."""
+
+    name: str
+    """A plan that `turnwise algos` lists, package.module:Class or path/to/file.py:Class. Without this section, collect.strategy decides."""
+
+    @model_validator(mode="after")
+    def _known(self) -> Plan:
+        check("plan", self)
+        return self
+
+
+class Signal(Named):
+    """A function that adds columns to every batch before credit. Further keys are its options: see `turnwise algos NAME`."""
+
+    name: str
+    """A signal that `turnwise algos` lists, package.module:function or path/to/file.py:function."""
+
+    @model_validator(mode="after")
+    def _known(self) -> Signal:
+        check("signal", self)
+        return self
+
+
 class Value(Section):
     """A critic: a small head on the policy's hidden states."""
 

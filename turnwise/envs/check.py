@@ -90,7 +90,7 @@ class _Checks:
                 return None
         turns = getattr(made, "max_turns", None)
         if turns is not None and (isinstance(turns, bool) or not isinstance(turns, int) or turns < 1):
-            self.report.add("max_turns is a positive whole number", f"it is {turns!r}")
+            self.report.add("max_turns is a positive integer", f"it is {turns!r}")
         sets: dict[str, TaskSet] = {}
         for split in self._splits(env):
             try:

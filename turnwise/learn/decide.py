@@ -67,7 +67,7 @@ class Decisions:
         Without a limit nobody is asked."""
         if limit is None:
             return False
-        if isinstance(self.together, Alone):
+        if type(self.together) is Alone:
             return kl > limit  # exactly this number: a product and a quotient could round it
         return self.together.total(kl * tokens) / max(self.together.total(tokens), 1) > limit
 

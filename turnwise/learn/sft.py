@@ -76,7 +76,7 @@ def warm_start(
         packed = packed.take(np.flatnonzero(np.diff(packed.token_offsets)))
     if len(packed) == 0:
         raise TurnwiseError("sft: the trajectories hold no response token to learn from")
-    optimiser = Optimiser(learner.weights, settings.optimiser)
+    optimiser = Optimiser(learner.weights, settings.optimiser, decisions=learner.decisions)
     losses: dict[int, list[tuple[float, int]]] = {}
     looks: list[float] = []
     with log.phase("update"):

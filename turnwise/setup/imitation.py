@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from turnwise.collect.collector import Start
-from turnwise.collect.plan import Plan
 from turnwise.config.sections import Sft
 from turnwise.data.rollouts import Trajectory
 from turnwise.learn.settings import OptimiserSettings
 from turnwise.learn.sft import SftSettings, warm_start
+from turnwise.methods.planning import Places
 from turnwise.setup.build import settings_from
 from turnwise.util.seeds import derive
 
@@ -73,7 +73,7 @@ def _go_on(
 def _measure(system: System, own: Sft) -> Callable[[], float]:
     """The share of `look_tasks` training tasks that the model, as it is, wins. A first part that lies far below what is wanted speaks for
     the whole, so that the many looks before a model can play cost little."""
-    starts = Plan(system.tasks, derive(system.config.seed, "look"), 1).starts(0, own.look_tasks)
+    starts = Places(system.tasks, derive(system.config.seed, "look"), 1).groups(own.look_tasks)
     first, wanted = starts[: -(-len(starts) // 4)], own.until or own.at_least or 0.0
 
     def won(some: Sequence[Start]) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from shlex import quote
+from typing import Any
 
-from turnwise.collect.plan import Gathered
+from turnwise.data.rollouts import Trajectory
 from turnwise.learn import checkpoint
 from turnwise.learn.saving import sweep
 from turnwise.runs.folder import CONFIG, METRICS, Run
@@ -19,7 +20,7 @@ from turnwise.util.errors import TurnwiseError
 class State:
     """`iteration`: how many updates are done. `place`: how many groups of the plan are used up. `prepared`: the warm start is behind.
     `waiting`: metrics of the last update that are not logged yet, because its evaluation is not done. `saved`: the last checkpoint.
-    `score`: the success that the evaluation of this iteration found, where there was one."""
+    `score`: the success that the evaluation of this iteration found, where there was one. `plan`: what the plan remembers."""
 
     iteration: int = 0
     place: int = 0
@@ -29,16 +30,17 @@ class State:
     saved: int = -1
     waiting: dict[str, float] | None = None
     score: float | None = None
+    plan: dict[str, Any] = field(default_factory=dict)
 
     def finished(self, iterations: int) -> bool:
         """Whether a run of so many iterations is done, down to its last line in the log."""
         return self.prepared and self.waiting is None and self.iteration >= iterations
 
-    def advance(self, gathered: Gathered, metrics: dict[str, float], seconds: float) -> None:
+    def advance(self, system: System, trajectories: Sequence[Trajectory], metrics: dict[str, float], seconds: float) -> None:
         """One more update is done; its metrics wait for the evaluation and the log."""
         self.iteration += 1
-        self.place += gathered.places
-        self.turns += sum(len(trajectory.turns) for trajectory in gathered.trajectories)
+        self.place, self.plan = system.places.used, system.plan.state()
+        self.turns += sum(len(trajectory.turns) for trajectory in trajectories)
         self.seconds += seconds
         self.waiting, self.score = metrics, None
 
@@ -72,6 +74,9 @@ def restore(run: Run, system: System, say: Callable[[str], None]) -> State:
         logs = {name: str(text) for name, text in found.state["logs"].items()} if "logs" in found.state else None
         system.learner.load_state(found.tensors, found.state["learner"])
         system.models.load_state(found.further, found.state.get("models", {}))
+        system.places.used = state.place
+        system.plan.load_state(state.plan)
+        system.source.publish(state.iteration)
     except (KeyError, TypeError, AttributeError):
         raise TurnwiseError(
             f"checkpoint {found.path}: its state is not one of this Turnwise; it was written by another version. Go on with that version, "

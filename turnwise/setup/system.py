@@ -5,11 +5,11 @@ This is the only place that knows both the recipe's words and the parts' constru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from turnwise import credit
 from turnwise.agent import Agent
@@ -18,15 +18,15 @@ from turnwise.collect.collector import Collector, Start
 from turnwise.collect.faults import FaultWatch, spoilt
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.panel import Evaluation, check_disjoint, run_panel
-from turnwise.collect.plan import Gathered, Plan, dynamic, plain
 from turnwise.collect.rewards import Rewards, find_term
+from turnwise.collect.source import LocalSource
 from turnwise.collect.warmstart import chance_trajectories, demonstrated, expert_trajectories, has_expert, lists_actions
 from turnwise.config.schema import Config
 from turnwise.config.sections import Sft
 from turnwise.data.batch import Batch
 from turnwise.data.masks import with_shared_prefix
 from turnwise.data.rollouts import Rollouts, Trajectory
-from turnwise.data.tasks import Task, TaskSet
+from turnwise.data.tasks import TaskSet
 from turnwise.engines.base import Engine, Sampling
 from turnwise.envs import registry
 from turnwise.envs.blame import EnvironmentFault
@@ -37,11 +37,14 @@ from turnwise.learn import models as loading
 from turnwise.learn.further.models import Models
 from turnwise.learn.learner import Learner
 from turnwise.learn.values import targets_of
+from turnwise.methods.planning import Dynamic, Places, Plain, Plan
+from turnwise.methods.registry import plans, signals
 from turnwise.runs.exchange import read_trajectories
 from turnwise.setup.build import agent_settings, build_engine, build_learner, build_server, engine_options
 from turnwise.setup.further import build_models
 from turnwise.setup.imitation import imitate
 from turnwise.setup.names import know, needed
+from turnwise.setup.needs import check_needs, reports
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.notice import told_after
 from turnwise.util.seeds import derive
@@ -72,6 +75,8 @@ class System:
         """Look at all that a recipe can get wrong before any time is spent on it: tasks and panel, environment, reward terms, prompts,
         model, device, the engine's options."""
         know(self.config)
+        environment = registry.spec(self.config.env.name).load()
+        check_needs(self.config, models=self.config.models, task=self.tasks[0] if len(self.tasks) else None, environment=environment)
         for part in ("panel", "max_turns", "rewards"):
             getattr(self, part)
         engine_options(self.config)
@@ -232,27 +237,32 @@ class System:
         )
 
     @cached_property
-    def plan(self) -> Plan:
+    def places(self) -> Places:
+        """The attempts of the run, in its order."""
         own = self.config.collect
-        return Plan(self.tasks, self.config.seed, own.group_size, own.shuffle, self.config.env.own_seeds)
+        return Places(self.tasks, self.config.seed, own.group_size, own.shuffle, self.config.env.own_seeds)
 
-    def collect(self, place: int) -> Gathered:
-        """The groups from a place on, by the recipe's strategy; the counts include what the policy counted."""
-        own, collector = self.config.collect, self.collector()
-        tasks: dict[str, Task] = {}
+    @cached_property
+    def plan(self) -> Plan:
+        """The recipe's plan; without one, what `collect.strategy` says."""
+        own, collect = self.config.plan, self.config.collect
+        if own is not None:
+            return cast("Plan", plans[own.name].make(own.options, plans.kind))
+        return Dynamic(refills=collect.refills) if collect.strategy == "dynamic" else Plain()
 
-        def run(starts: Sequence[Start]) -> list[Trajectory]:
-            tasks.update((start.task.id, start.task) for start in starts)
-            return self._heard(collector.run(starts))
+    @cached_property
+    def source(self) -> LocalSource:
+        """Where batches come from: collected in this process."""
+        return LocalSource(
+            self.places, self.config.collect.groups, self.training_collector, self.engine, self._heard, self.say, self.cancelled
+        )
 
-        if own.strategy == "dynamic":
-            gathered = dynamic(run, self.plan, place, own.groups, own.refills)
-        else:
-            gathered = plain(run, self.plan, place, own.groups)
-        if isinstance(collector.policy, ModelPolicy):
-            gathered.counts |= dict(collector.policy.counts)
-        gathered.tasks = tasks
-        return gathered
+    def training_collector(self) -> Collector:
+        """A collector for attempts that are learned from: the engine reports what the stages of the recipe need."""
+        collector = self.collector()
+        if isinstance(collector.policy, ModelPolicy) and (asked := reports(self.config)):
+            collector.policy.sampling = replace(collector.policy.sampling, report=asked)
+        return collector
 
     def _heard(self, trajectories: list[Trajectory]) -> list[Trajectory]:
         """The trajectories as they are; where nearly all attempts came to nothing, the run is over."""
@@ -269,6 +279,20 @@ class System:
             return batch
         self._rest_engine()
         return self.learner.annotate(batch)
+
+    @cached_property
+    def _signals(self) -> list[Callable[..., Mapping[str, Any]]]:
+        return [signals[own.name].make(own.options, signals.kind) for own in self.config.signal]
+
+    def signal(self, batch: Batch) -> Batch:
+        """The batch with the columns of the recipe's signals, in their order; each sees those of the ones before."""
+        for own, signal in zip(self.config.signal, self._signals, strict=True):
+            self._rest_engine()
+            columns = signal(batch, self.models)
+            if not isinstance(columns, Mapping):
+                raise TurnwiseError(f"signal {own.name!r} returned {type(columns).__name__}; a dictionary of columns is needed")
+            batch = batch.with_columns(columns)
+        return batch
 
     def give_credit(self, batch: Batch) -> Batch:
         """The batch with its advantages by the recipe's credit function, and with the targets of the recipe's critic."""
@@ -291,11 +315,9 @@ class System:
             sleep()
 
     def update(self, batch: Batch, seed: int, progress: float) -> dict[str, float]:
-        """One update of the weights; the engine then forgets what it computed with the old ones."""
+        """One update of the weights. The engine hears of it when the source publishes the version."""
         self._rest_engine()
-        metrics = self.learn(batch, seed, progress)
-        self.engine.refresh()
-        return metrics
+        return self.learn(batch, seed, progress)
 
     def train_models(self, batch: Batch, progress: float) -> dict[str, float]:
         """One update of every further model that has a loss, from a batch with its credit."""
@@ -348,7 +370,8 @@ class System:
             if not examples:
                 raise TurnwiseError(f"sft.file: {own.file} holds no trajectory that succeeds when its actions are played again")
             return examples
-        starts = Plan(self.tasks, derive(self.config.seed, "warm start"), 1, self.config.collect.shuffle).starts(0, own.tasks)
+        places = Places(self.tasks, derive(self.config.seed, "warm start"), 1, self.config.collect.shuffle)
+        starts = places.groups(own.tasks)
         if not has_expert(env.name, dict(env.options)):
             if not own.required:
                 return self._examples_by_chance(own, starts, on_task)

@@ -1,6 +1,6 @@
 """Exact arithmetic over formulas that are built piece by piece: a parser of our own, fractions, and all solutions of a deal.
 
-A formula is a list of pieces: whole numbers and the signs + - * / ( ). Nothing is ever evaluated as code, two numbers side by side are
+A formula is a list of pieces: integers and the signs + - * / ( ). Nothing is ever evaluated as code, two numbers side by side are
 not a larger number, and 8 / (3 - 8 / 3) is exactly 24.
 """
 
@@ -72,7 +72,7 @@ class _Reader:
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """An expression: its value as a whole number over another, its pieces, and how tightly its outermost sign binds (3 a number, 2 a
+    """An expression: its value as an integer over another, its pieces, and how tightly its outermost sign binds (3 a number, 2 a
     product, 1 a sum)."""
 
     over: int
@@ -89,7 +89,7 @@ def _joined(left: _Tree, sign: str, right: _Tree) -> _Tree:
 
 
 def _value(left: _Tree, sign: str, right: _Tree) -> tuple[int, int]:
-    """Plain pairs of whole numbers: as exact as fractions and several times faster."""
+    """Plain pairs of integers: as exact as fractions and several times faster."""
     if sign == "+":
         return left.over * right.under + right.over * left.under, left.under * right.under
     if sign == "-":

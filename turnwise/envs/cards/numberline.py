@@ -1,4 +1,4 @@
-"""NumberLine: walk along the whole numbers to a target, one step at a time."""
+"""NumberLine: walk along the integers to a target, one step at a time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NumberLineEnv(TableEnv):
     ):
         super().__init__(observe, anchor, rewards, scale)
         if isinstance(highest, bool) or not isinstance(highest, int) or not 2 <= highest <= FURTHEST:
-            raise TurnwiseError(f"numberline: highest is a whole number from 2 to {FURTHEST}, got {highest!r}")
+            raise TurnwiseError(f"numberline: highest must be an integer from 2 to {FURTHEST}, got {highest!r}")
         self.highest = highest
         self.max_turns = 2 * highest
         self.position = self.target = 0
@@ -46,9 +46,7 @@ class NumberLineEnv(TableEnv):
         start, target = task.data.get("start"), task.data.get("target")
         for number in (start, target):
             if not isinstance(number, int) or not 0 <= number <= self.highest:
-                raise TurnwiseError(
-                    f"task {task.id!r}: start and target are whole numbers from 0 to highest={self.highest}, got {number!r}"
-                )
+                raise TurnwiseError(f"task {task.id!r}: start and target must be integers from 0 to highest={self.highest}, got {number!r}")
         if start == target:
             raise TurnwiseError(f"task {task.id!r}: start and target are both {start}")
         self.position, self.target = int(start or 0), int(target or 0)

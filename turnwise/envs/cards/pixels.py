@@ -40,7 +40,7 @@ SUIT_ROWS = {
 def check_scale(scale: int) -> int:
     """How many pixels one drawn pixel becomes, if it can be drawn."""
     if isinstance(scale, bool) or not isinstance(scale, int) or not 1 <= scale <= LARGEST_SCALE:
-        raise TurnwiseError(f"cards: scale is a whole number from 1 to {LARGEST_SCALE}, got {scale!r}")
+        raise TurnwiseError(f"cards: scale must be an integer from 1 to {LARGEST_SCALE}, got {scale!r}")
     return scale
 
 

@@ -137,7 +137,7 @@ def _with_objects(base: Knobs, objects: Any, distractors: Any, copies: Any) -> K
 def _range(name: str, value: Any, least: int, most: int | None = None) -> Range:
     pair = (value, value) if isinstance(value, int) else value
     if not (isinstance(pair, Sequence) and not isinstance(pair, str) and len(pair) == 2 and all(_whole(n) for n in pair)):
-        raise TurnwiseError(f"household: {name} is a whole number or a pair (from, to), got {value!r}")
+        raise TurnwiseError(f"household: {name} is an integer or a pair (from, to), got {value!r}")
     low, high = pair
     if low > high:
         raise TurnwiseError(f"household: {name} from {low} to {high} is empty: the first number must not be larger")

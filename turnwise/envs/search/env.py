@@ -58,7 +58,7 @@ class SearchEnv:
             raise unknown_name("anchor", str(anchor), ("observation", "state"))
         for name, value in (("topk", topk), ("max_turns", max_turns), ("per_set", 1 if per_set is None else per_set)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise TurnwiseError(f"environment 'search': {name} is a whole number from 1, not {value!r}")
+                raise TurnwiseError(f"environment 'search': {name} must be an integer from 1, not {value!r}")
         check_kind(retriever)
         if corpus is not None and not Path(corpus).expanduser().is_file():
             raise TurnwiseError(f"environment 'search': there is no corpus file {corpus}. See docs/search.md for its forms")

@@ -79,7 +79,7 @@ def read_request(raw: bytes, limits: Limits, topk: int) -> Asked:
         raise Refused(413, f"at most {limits.queries} queries of at most {limits.query} characters")
     wanted = topk if wanted is None else wanted
     if isinstance(wanted, bool) or not isinstance(wanted, int) or not 1 <= wanted <= limits.topk:
-        raise Refused(400, f"topk is a whole number from 1 to {limits.topk}")
+        raise Refused(400, f"topk must be an integer from 1 to {limits.topk}")
     if not isinstance(scores, bool):
         raise Refused(400, "return_scores is true or false")
     return Asked([query.encode("utf-8", "replace").decode() for query in queries], wanted, scores)

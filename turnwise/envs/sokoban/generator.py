@@ -52,12 +52,14 @@ def turn_knobs(size: int | Sequence[int], boxes: int, depth: int, least: int) ->
     """The knobs, checked. `size` is one number or a pair (height, width), walls included."""
     pair: tuple[Any, ...] = tuple(size) if isinstance(size, (list, tuple)) else (size, size)
     if len(pair) != 2 or not all(_whole(n) and SMALLEST <= n <= LARGEST for n in pair):
-        raise TurnwiseError(f"sokoban: size is a whole number from {SMALLEST} to {LARGEST} or a pair (height, width) of them, got {size!r}")
+        raise TurnwiseError(
+            f"sokoban: size must be an integer from {SMALLEST} to {LARGEST} or a pair (height, width) of them, got {size!r}"
+        )
     cells = (pair[0] - 2) * (pair[1] - 2)
     if not _whole(boxes) or not 1 <= boxes <= max(1, cells // 4):
         raise TurnwiseError(f"sokoban: a room of {pair[0]} × {pair[1]} takes 1 to {max(1, cells // 4)} boxes, got {boxes!r}")
     if not _whole(least) or not _whole(depth) or not 1 <= least <= depth:
-        raise TurnwiseError(f"sokoban: depth and least are whole numbers with 1 ≤ least ≤ depth, got depth={depth!r}, least={least!r}")
+        raise TurnwiseError(f"sokoban: depth and least must be integers with 1 ≤ least ≤ depth, got depth={depth!r}, least={least!r}")
     return Knobs(pair[0], pair[1], boxes, depth, least)
 
 

@@ -28,7 +28,7 @@ _books: dict[tuple[int, str], GoalBook] = {}
 def open_catalogue(data: str | os.PathLike[str] | None = None, products: int | None = SMALL) -> Catalogue:
     """The catalogue of a folder, read once a process."""
     if products is not None and (isinstance(products, bool) or not isinstance(products, int) or products < 1):
-        raise TurnwiseError(f"webshop: products must be a whole number above zero, or None for all, got {products!r}")
+        raise TurnwiseError(f"webshop: products must be a positive integer, or None for all, got {products!r}")
     files = choose_files(find_data() if data is None else Path(data).expanduser(), products)
     key = (files, products, files.products.stat().st_mtime_ns)
     if key not in _catalogues:

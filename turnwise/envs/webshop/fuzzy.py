@@ -15,7 +15,7 @@ _SIGNS = re.compile(r"[^a-z0-9]+")
 
 @lru_cache(maxsize=1 << 16)
 def token_set_ratio(one: str, two: str) -> int:
-    """A whole number from 0 to 100; 0 where either has no word."""
+    """An integer from 0 to 100; 0 where either has no word."""
     ours, theirs = _words(one), _words(two)
     if not ours or not theirs:
         return 0

@@ -1,0 +1,82 @@
+"""What the stages of a run need, and where it comes from: columns, further models, data of tasks, abilities of the environment.
+
+A stage declares its needs where it is registered (`needs=("token.entropy", "model.teacher")`). Before a run starts, each need is looked
+up among what will be there at that point. What is missing is told with who needs it and how to get it. Columns that an engine can report
+while it samples are asked for automatically.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from turnwise.config.further import RESERVED
+from turnwise.config.schema import Config
+from turnwise.data.rollouts import BUILT_IN, DERIVED, LEVELS
+from turnwise.data.tasks import Task
+from turnwise.engines.reports import report_of
+from turnwise.setup.names import Piece, pieces, registry
+from turnwise.util.errors import TurnwiseError
+
+ORDER = ("plan", "signal", "credit", "objective", "schedule")  # in which the stages of an iteration run
+LEARNED = ("turn.value", "token.value")  # given by a critic
+ALWAYS = {*BUILT_IN, *DERIVED, "turn.version"} - {*LEARNED}
+GIVEN_BY_CREDIT = ("turn.advantage", "token.advantage", "turn.target", "token.target")
+ELSEWHERE = ("group.peers",)  # checked when the recipe is read
+
+
+def needs(config: Config) -> Iterator[tuple[Piece, tuple[str, ...], tuple[str, ...]]]:
+    """The stages in the order in which they run, each with what it needs and what it gives."""
+    named = list(pieces(config))
+    for family in ORDER:
+        for piece in named:
+            if piece.family == family and (entry := registry(family).known(piece.name)) is not None:
+                yield piece, entry.needed(piece.options), tuple(entry.gives)
+
+
+def reports(config: Config) -> tuple[str, ...]:
+    """What the engine must report about tokens, because a stage needs it and no signal gives it."""
+    given = {column for _, _, gives in needs(config) for column in gives}
+    wanted = [name for _, needed, _ in needs(config) for name in needed if name.startswith("token.") and name not in given]
+    found = [report for name in wanted if (report := report_of(name.removeprefix("token."))) is not None]
+    return tuple(dict.fromkeys(found))
+
+
+def check_needs(config: Config, *, models: Iterable[str] = (), task: Task | None = None, environment: Any = None) -> None:
+    """An error that lists all that is missing. `models` are the names of further models, `task` is one of the tasks, `environment` the
+    class that plays them."""
+    there = set(ALWAYS)
+    if (critic := config.learner.value) is not None:
+        there.add(f"{critic.level}.value")
+    there |= {f"model.{name}" for name in (*RESERVED, *models)}
+    missing: list[str] = []
+    unsaid = False  # a signal before that does not say what it gives may give any column
+    for piece, needed, gives in needs(config):
+        for name in needed:
+            column = name.partition(".")[0] in LEVELS
+            if name in there or name in ELSEWHERE or (column and (unsaid or piece.family == "plan")):
+                continue
+            if words := _missing(name, config, task, environment):
+                missing.append(f"{piece.key}={piece.name} needs {name}: {words}")
+        unsaid = unsaid or (piece.family == "signal" and not gives)
+        there |= {*gives, *(GIVEN_BY_CREDIT if piece.family == "credit" else ())}
+    if missing:
+        raise TurnwiseError(missing[0] if len(missing) == 1 else "".join(f"\n  - {line}" for line in missing))
+
+
+def _missing(name: str, config: Config, task: Task | None, environment: Any) -> str:
+    """How to get what is missing; empty where it comes from elsewhere."""
+    level, _, own = name.partition(".")
+    if level == "task":
+        known = ", ".join(task.data) if task is not None else ""
+        return "" if task is None or own in task.data else f"the tasks of {config.env.name} have no such data (they have {known or 'none'})"
+    if level == "env":
+        return "" if environment is None or callable(getattr(environment, own, None)) else f"{config.env.name} has no {own}()"
+    if level == "model":
+        return f"add a section [models.{own}] to the recipe"
+    if name in LEARNED:
+        return f'set learner.value.level="{level}"'
+    if level == "token" and report_of(own) is not None:
+        return ""  # the engine reports it
+    givers = [entry.name for entry in registry("signal") if name in entry.gives]
+    return f"no signal of this recipe gives it; add one as [[signal]] ({', '.join(givers) or 'one of your own'})"
