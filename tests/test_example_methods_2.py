@@ -21,7 +21,7 @@ from turnwise.config.schema import Config
 from turnwise.data.batch import Batch
 from turnwise.data.tasks import TaskSet
 from turnwise.learn import Learner, LearnerSettings, checkpoint, pack
-from turnwise.methods.plans import Gathered, Places
+from turnwise.methods.planning import Gathered, Places
 from turnwise.runs.folder import Run
 from turnwise.runs.stored import stored_batch
 

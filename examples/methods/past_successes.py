@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from turnwise import Trajectory, methods
 from turnwise.config.options import Help
-from turnwise.methods.plans import Gathered, Places, Plan, Rounds, sound
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
 from turnwise.runs.exchange import from_rows, to_rows
 
 

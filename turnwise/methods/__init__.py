@@ -1,8 +1,6 @@
-"""Methods: published algorithms that are more than a credit function. One file is one method; `registry.py` has its stages by name.
+"""Methods: published algorithms that are more than a credit function. One file is one method; `registry.py` has its stages by name."""
 
-The registry of plans is `registry.plans` alone: `turnwise.methods.plans` is the file of their base class."""
-
-from turnwise.methods.registry import method, methods, model, model_kinds, plan, schedule, schedules, signal, signals
+from turnwise.methods.registry import method, methods, model, model_kinds, plan, plans, schedule, schedules, signal, signals
 from turnwise.methods.steps import ScheduleView, Step
 
 __all__ = [
@@ -13,6 +11,7 @@ __all__ = [
     "model",
     "model_kinds",
     "plan",
+    "plans",
     "schedule",
     "schedules",
     "signal",
