@@ -164,6 +164,12 @@ def test_a_process_reward_model_learns_beside_the_policy_and_its_rewards_become_
     assert found.state["models"]["prm"]["updates"] == 2
 
 
+def test_a_run_is_refused_where_the_loss_of_a_model_lacks_a_column(tmp_path: Path) -> None:
+    own = {"models.prm": {"copy_of": "policy", "trained": True, "kind": f"{METHODS}/process_reward.py:ImplicitReward"}}
+    with pytest.raises(TurnwiseError, match=r"models\.prm\.kind=.* needs token\.start_logprob: .*\[\[signal\]\] \(process_reward\)"):
+        tw.train(ROOT / "recipes" / "numberline-tiny.toml", **{**SMALL, **own, "out": str(tmp_path), "quiet": True})
+
+
 # -- past successes ---------------------------------------------------------------------------------------------------------------
 
 

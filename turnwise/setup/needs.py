@@ -11,10 +11,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from turnwise.config.further import RESERVED
+from turnwise.config.references import is_reference
 from turnwise.config.schema import Config
 from turnwise.data.rollouts import BUILT_IN, DERIVED, LEVELS
 from turnwise.data.tasks import Task
 from turnwise.engines.reports import report_of
+from turnwise.setup.further import columns_read
 from turnwise.setup.names import Piece, pieces, registry
 from turnwise.util.errors import TurnwiseError
 
@@ -26,12 +28,17 @@ ELSEWHERE = ("group.peers",)  # checked when the recipe is read
 
 
 def needs(config: Config) -> Iterator[tuple[Piece, tuple[str, ...], tuple[str, ...]]]:
-    """The stages in the order in which they run, each with what it needs and what it gives."""
+    """The stages in the order in which they run, each with what it needs and what it gives; at last the models that learn from a loss of
+    their own, and the columns that it reads."""
     named = list(pieces(config))
     for family in ORDER:
         for piece in named:
             if piece.family == family and (entry := registry(family).known(piece.name)) is not None:
                 yield piece, entry.needed(piece.options), tuple(entry.gives)
+    read = columns_read(config)
+    for piece in named:
+        if piece.family == "model kind" and (columns := read.get(piece.key.removesuffix(".kind"))):
+            yield piece, columns, ()
 
 
 def reports(config: Config) -> tuple[str, ...]:
@@ -50,7 +57,7 @@ def check_needs(config: Config, *, models: Iterable[str] = (), task: Task | None
         there.add(f"{critic.level}.value")
     there |= {f"model.{name}" for name in (*RESERVED, *models)}
     missing: list[str] = []
-    unsaid = False  # a signal before that does not say what it gives may give any column
+    unsaid = False  # a signal before, or credit of the user's own file, that does not say what it gives may give any column
     for piece, needed, gives in needs(config):
         for name in needed:
             column = name.partition(".")[0] in LEVELS
@@ -58,7 +65,8 @@ def check_needs(config: Config, *, models: Iterable[str] = (), task: Task | None
                 continue
             if words := _missing(name, config, task, environment):
                 missing.append(f"{piece.key}={piece.name} needs {name}: {words}")
-        unsaid = unsaid or (piece.family == "signal" and not gives)
+        own = piece.family == "signal" or (piece.family == "credit" and is_reference(piece.name))
+        unsaid = unsaid or (own and not gives)
         there |= {*gives, *(GIVEN_BY_CREDIT if piece.family == "credit" else ())}
     if missing:
         raise TurnwiseError(missing[0] if len(missing) == 1 else "".join(f"\n  - {line}" for line in missing))
