@@ -28,11 +28,11 @@ from typing import Any
 from turnwise.agent.base import Parsed, Prompt
 from turnwise.collect.collector import Collector
 from turnwise.collect.model_policy import ModelPolicy
-from turnwise.collect.plan import Plan
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.engines.base import Request, Response, Sampling
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.pool import Pool
+from turnwise.methods.planning import Places
 
 TURNS, WORKERS, STEP, LONGEST_WAIT = 8, 4, 0.003, 0.04
 CASES: dict[str, tuple[int, int, Callable[[int], int]]] = {  # attempts, how many at a time, tokens of a response by its seed
@@ -127,7 +127,7 @@ def measure(pool: Pool, case: str, way: str) -> tuple[dict[str, float], list[Any
     kind, ordered = WAYS[way]
     engine = kind(tokens)
     policy = ModelPolicy(engine, Dialogue, lambda ids, seen: (str(ids), Parsed(str(ids[0]))), Sampling())
-    starts = Plan(TaskSet((Task(str(n)) for n in range(attempts)), "numbers"), seed=0, group_size=1).starts(0, attempts)
+    starts = Places(TaskSet((Task(str(n)) for n in range(attempts)), "numbers"), seed=0, group_size=1).starts(0, attempts)
     begun = time.perf_counter()
     found = Collector(pool, policy, TURNS, ordered=ordered).run(starts)
     numbers = {"seconds": time.perf_counter() - begun, "steps": engine.steps, "rows": engine.rows / engine.steps}

@@ -37,7 +37,6 @@ from turnwise import credit
 from turnwise.agent import Agent, AgentSettings
 from turnwise.collect.collector import Collector, Start, summarise
 from turnwise.collect.model_policy import ModelPolicy
-from turnwise.collect.plan import Plan
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory
 from turnwise.data.tasks import TaskSet
@@ -50,6 +49,7 @@ from turnwise.envs import registry
 from turnwise.envs.pool import Pool
 from turnwise.learn.packing import pack
 from turnwise.learn.tiny import build_tiny_for
+from turnwise.methods.planning import Places
 from turnwise.runs.folder import Run
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically
@@ -71,8 +71,8 @@ def games(data: Path) -> TaskSet:
     return TaskSet([task for pair in zip(train, seen, strict=False) for task in pair])
 
 
-def plan(tasks: TaskSet) -> Plan:
-    return Plan(tasks, 0, MEMBERS)
+def plan(tasks: TaskSet) -> Places:
+    return Places(tasks, 0, MEMBERS)
 
 
 def write_scripts(data: Path, iterations: int) -> list[list[str]]:

@@ -37,7 +37,6 @@ from turnwise import credit
 from turnwise.agent.base import Parsed, Prompt
 from turnwise.collect.collector import Collector, summarise
 from turnwise.collect.model_policy import ModelPolicy
-from turnwise.collect.plan import Plan, plain
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import Task, TaskSet
@@ -46,6 +45,7 @@ from turnwise.engines.native import NativeEngine
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.pool import Pool
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings
+from turnwise.methods.planning import Places
 from turnwise.objectives import Loss
 from turnwise.util.seeds import derive
 
@@ -164,7 +164,7 @@ class Bench:
 
     def collect(self, turns: int, groups: int, place: int) -> list[Trajectory]:
         collector = Collector(self.pool, self.policy(), turns)
-        return plain(collector.run, Plan(self.tasks, 0, self.shape.members, shuffle=False), place, groups).trajectories
+        return collector.run(Places(self.tasks, 0, self.shape.members, shuffle=False).starts(place, groups))
 
     @cached_property
     def tasks(self) -> TaskSet:

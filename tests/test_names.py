@@ -88,6 +88,10 @@ class Ahead:
     def __init__(self, *, depth: int = 1): ...
     def gather(self, places, groups): ...
 
+class Judge:
+    def __init__(self, *, margin: float = 0.1): ...
+    def loss(self, said): ...
+
 def longer(batch, models, *, scale: float = 1.0): ...
 def reverse(view, *, epochs: int = 1): ...
 def bundle(*, strength: float = 1.0):
@@ -96,10 +100,12 @@ def bundle(*, strength: float = 1.0):
 NAMES = {
     "credit": "spread", "objective": "push", "importance": "even", "reward": "brief", "context": "Last", "parser": "first",
     "tracker": "Diary", "engine": "Slow", "plan": "Ahead", "signal": "longer", "schedule": "reverse", "method": "bundle",
+    "model kind": "Judge",
 }  # fmt: skip
 OPTIONS = {
     "credit": "scale", "objective": "bound", "importance": "high", "reward": "cost", "context": "turns", "tracker": "title",
     "engine": "patience", "plan": "depth", "signal": "scale", "schedule": "epochs", "method": "strength",
+    "model kind": "margin",
 }  # fmt: skip
 
 
@@ -182,9 +188,8 @@ def test_credit_of_a_file_is_replayed_exported_shown_measured_and_resumed(home: 
         lambda run: tw.evaluate(run, n=2),
         lambda run: tw.train(resume=run),
         lambda run: replay(run),
-        lambda run: export_trajectories(run, run.parent / "out.jsonl"),
     ],
-    ids=["evaluate", "resume", "replay", "trajectories"],
+    ids=["evaluate", "resume", "replay"],
 )
 def test_a_run_from_elsewhere_asks_before_its_credit_is_imported(strange: Path, act: Any) -> None:
     with pytest.raises(Untrusted, match=r"evil\.py:"):
@@ -192,7 +197,9 @@ def test_a_run_from_elsewhere_asks_before_its_credit_is_imported(strange: Path, 
     assert not (strange.parent / "mark").exists()
 
 
-def test_pages_and_a_dry_run_import_nothing_from_elsewhere(strange: Path) -> None:
+def test_pages_tables_and_a_dry_run_import_nothing_from_elsewhere(strange: Path) -> None:
+    path, _ = export_trajectories(strange, strange.parent / "out.jsonl")
+    assert "credit" in json.loads(path.read_text().splitlines()[0])  # as it was stored
     turns = Answers(RunList(strange.parent))("attempt", {"run": "strange", "iteration": "1", "id": "0"})
     look_at(Config.load(strange / "config.toml"))
     assert turns["turns"] and not (strange.parent / "mark").exists()

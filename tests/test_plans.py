@@ -2,55 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import pytest
 from test_collect import WordEngine, attempts, numbered, policy
 from toy_env import Corridor
 
 from turnwise import Task, Trajectory, TurnwiseError
 from turnwise.collect.collector import Collector
-from turnwise.collect.plan import Plan as OldPlan
-from turnwise.collect.plan import dynamic, plain
 from turnwise.collect.source import LocalSource
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Turn
 from turnwise.envs.pool import Pool
 from turnwise.methods import plans
-from turnwise.methods.plans import Dynamic, Gathered, Places, Plain, Plan, Rounds
-
-
-def run(made: Plan, places: Places, groups: int, collect: Callable[[Sequence[Start]], list[Trajectory]]) -> Gathered:
-    rounds = made.gather(places, groups)
-    try:
-        starts = next(rounds)
-        while True:
-            starts = rounds.send(collect(starts))
-    except StopIteration as end:
-        found: Gathered = end.value
-        return found
+from turnwise.methods.planning import Dynamic, Gathered, Places, Plain, Plan, Rounds, gathered
 
 
 @pytest.mark.parametrize("own_seeds", [False, True])
 def test_places_give_out_the_attempts_of_a_run_wherever_it_is_entered(own_seeds: bool) -> None:
-    old = OldPlan(numbered(7), 3, 2, own_seeds=own_seeds)
     places = Places(numbered(7), 3, 2, own_seeds=own_seeds)
-    assert places.groups(3) + places.groups(9) == old.starts(0, 12) and places.used == 12
-    assert Places(numbered(7), 3, 2, own_seeds=own_seeds, used=5).groups(4) == old.starts(5, 4)
+    whole = places.starts(0, 12)
+    assert places.used == 0 and places.groups(3) + places.groups(9) == whole and places.used == 12
+    assert Places(numbered(7), 3, 2, own_seeds=own_seeds, used=5).groups(4) == whole[10:18]
+    assert [start.number for start in whole] == list(range(24)) and [start.group for start in whole[:4]] == [0, 0, 1, 1]
+    seeds = {start.env_seed for start in whole}
+    assert len(seeds) == (24 if own_seeds else 12) and len({start.policy_seed for start in whole}) == 24
 
 
-def test_the_built_in_plans_bring_what_the_strategies_bring() -> None:
-    rewards = {0: [1.0, 1.0], 2: [0.0, 0.0], 3: [1.0, 1.0]}
-    for made, expected in (
-        (Plain(), plain(attempts(rewards), OldPlan(numbered(50), 0, 2), 0, 3)),  # type: ignore[arg-type]
-        (Dynamic(), dynamic(attempts(rewards), OldPlan(numbered(50), 0, 2), 0, 3)),  # type: ignore[arg-type]
-        (Dynamic(refills=0), dynamic(attempts(rewards), OldPlan(numbered(50), 0, 2), 0, 3, refills=0)),  # type: ignore[arg-type]
-    ):
-        places = Places(numbered(50), 0, 2)
-        found = run(made, places, 3, attempts(rewards))  # type: ignore[arg-type]
-        assert found.counts == expected.counts and places.used == expected.places
-        assert [t.id for t in found.trajectories] == [t.id for t in expected.trajectories]
+def test_the_built_in_plans_are_known_by_name() -> None:
     assert plans["plain"].function is Plain and plans["dynamic"].options["refills"].default == 10
+    places = Places(numbered(50), 0, 2)
+    found = gathered(Dynamic(refills=0), places, 3, attempts({0: [1.0, 1.0]}))  # type: ignore[arg-type]
+    assert sorted({t.group for t in found.trajectories}) == [1, 2] and places.used == 3 and found.counts["dropped_groups"] == 1
 
 
 def test_a_group_of_any_size_at_a_chosen_task_has_numbers_and_chance_of_its_own() -> None:

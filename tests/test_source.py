@@ -16,20 +16,20 @@ from turnwise import TurnwiseError
 from turnwise.agent.base import Parsed
 from turnwise.collect.collector import Branch, Collector, Start
 from turnwise.collect.model_policy import ModelPolicy
-from turnwise.collect.plan import Gathered, Plan, plain
 from turnwise.collect.source import LocalSource
 from turnwise.data.rollouts import Trajectory
 from turnwise.engines.base import Sampling
 from turnwise.engines.native import NativeEngine
 from turnwise.envs.base import Observation
 from turnwise.envs.pool import Pool
+from turnwise.methods.planning import Gathered, Places
 
 Rounds = Generator[Sequence[Start], list[Trajectory], Gathered]
 
 
 @dataclass
 class Place:
-    plan: Plan
+    plan: Places
     used: int = 0
 
     def groups(self, n: int) -> list[Start]:
@@ -42,7 +42,7 @@ class Once:
 
     def gather(self, places: Place, groups: int) -> Rounds:
         found = yield places.groups(groups)
-        return Gathered(found, groups, {"rounds": 1.0})
+        return Gathered(found, {"rounds": 1.0})
 
 
 class Branching:
@@ -55,7 +55,7 @@ class Branching:
             Start(start.task, start.group, 1000 + start.number, 0, start.policy_seed + 1, Branch(t, len(t.turns) // 2))
             for start, t in zip(starts, found, strict=True)
         ]
-        return Gathered([*found, *more], groups, {"rounds": 2.0})
+        return Gathered([*found, *more], {"rounds": 2.0})
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Setting:
 
     def __post_init__(self) -> None:
         self.engine.version = 4
-        places = Place(Plan(numbered(6), seed=1, group_size=2))
+        places = Place(Places(numbered(6), seed=1, group_size=2))
         self.said: list[str] = []
         self.source = LocalSource(places, 3, self.collector, self.engine, say=self.said.append, cancelled=lambda: self.stopped)
 
@@ -110,7 +110,7 @@ def test_stored_trajectories_need_ids_of_their_own_and_nothing_runs_ahead() -> N
     class Twice:
         def gather(self, places: Place, groups: int) -> Rounds:
             found = yield places.groups(groups)
-            return Gathered([*found, found[0]], groups)
+            return Gathered([*found, found[0]])
 
     with Pool(Corridor, 4) as pool:
         source = Setting(pool).source
@@ -128,7 +128,7 @@ def read(ids: Sequence[int], observation: Observation) -> tuple[str, Parsed]:
 
 def test_a_batch_is_the_one_that_is_collected_without_a_source_and_carries_the_published_version() -> None:
     """Token by token and log-prob by log-prob: the same forwards over the same rows."""
-    plan = Plan(numbered(6), seed=3, group_size=2)
+    plan = Places(numbered(6), seed=3, group_size=2)
     found = []
     for through_source in (True, False):
         engine = NativeEngine(make(num_hidden_layers=1), max_batch=4, max_length=250)
@@ -145,7 +145,7 @@ def test_a_batch_is_the_one_that_is_collected_without_a_source_and_carries_the_p
                     batches.append(source.collect(Once()).trajectories)
                     source.publish(version + 1)
                 else:
-                    batches.append(plain(collector().run, plan, 2 * version, 2).trajectories)
+                    batches.append(collector().run(plan.starts(2 * version, 2)))
                     engine.refresh()
         found.append(batches)
     for version, (own, expected) in enumerate(zip(*found, strict=True)):

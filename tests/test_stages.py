@@ -16,7 +16,7 @@ from turnwise.runs.stored import stored_batch
 PIECES = '''
 import numpy as np
 from turnwise import credit, methods
-from turnwise.methods.plans import Gathered, Plan
+from turnwise.methods.planning import Gathered, Plan
 
 def length(batch, models, *, scale: float = 1.0):
     """Tokens of each response."""

@@ -286,7 +286,7 @@ def test_a_corrupt_checkpoint_is_passed_over_with_a_warning(tmp_path: Path) -> N
     [
         ({"credit.nam": "grpo"}, "credit"),
         ({"env.name": "housold"}, "household"),
-        ({"model.path": "/nowhere/at/all"}, "/nowhere/at/all: there is no such folder"),
+        ({"model.path": "/nowhere/at/all"}, "/nowhere/at/all: no such folder"),
         ({"eval.split": "valid", "env.split": "valid"}, "both"),
         ({"sft.tasks": 4}, "expert"),
         ({"agent.context": "windw"}, "window"),

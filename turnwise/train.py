@@ -44,11 +44,12 @@ def loop(run: Run, system: System, state: State, reporter: Reporter, interrupted
         metrics = {"iteration": iteration} | numbers("collect", summarise(found.trajectories) | found.counts)
         if found.trajectories:
             reporter.phase("learning")
+            progress = state.iteration / config.iterations
             with clock("credit"):
-                batch = system.give_credit(system.signal(system.annotate(Batch.of(found.trajectories, found.tasks))))
+                batch = system.annotate(Batch.of(found.trajectories, found.tasks))
+                batch = system.give_credit(system.signal(batch, progress))
                 metrics |= numbers("credit", system.diagnose(batch))
             with clock("update"):
-                progress = state.iteration / config.iterations
                 metrics |= numbers("learner", system.update(batch, derive(config.seed, "update", iteration), progress))
                 metrics |= numbers("model", system.train_models(batch, progress))
                 system.source.publish(iteration)

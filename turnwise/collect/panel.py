@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnwise.collect.collector import Collector
-from turnwise.collect.plan import panel_starts
+from turnwise.collect.collector import Collector, Start
 from turnwise.data.rollouts import LARGEST_REWARD, Trajectory
 from turnwise.data.tasks import TaskSet
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.seeds import derive
 from turnwise.util.statistics import effective_attempts, wilson
 
 
@@ -106,6 +106,15 @@ class Evaluation:
             | ({"measures": measured} if (measured := measures_of(trajectory)) else {})
             for trajectory in self.trajectories
         ]
+
+
+def panel_starts(panel: TaskSet, seed: int, repeats: int = 1) -> list[Start]:
+    """Every task of a panel, in order, each `repeats` times with chance of its own."""
+    return [
+        Start(task, index, index * repeats + k, derive(seed, "panel environment", task.id, k), derive(seed, "panel policy", task.id, k))
+        for index, task in enumerate(panel)
+        for k in range(repeats)
+    ]
 
 
 def run_panel(collector: Collector, panel: TaskSet, seed: int = 0, repeats: int = 1) -> Evaluation:

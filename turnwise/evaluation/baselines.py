@@ -24,8 +24,7 @@ from turnwise.agent.prompts import load_template
 from turnwise.agent.text import goal_of, well_formed
 from turnwise.collect.collector import Collector, Start
 from turnwise.collect.model_policy import ModelPolicy
-from turnwise.collect.panel import Evaluation, Share, evaluation_of, run_panel
-from turnwise.collect.plan import panel_starts
+from turnwise.collect.panel import Evaluation, Share, evaluation_of, panel_starts, run_panel
 from turnwise.collect.players import ASK_EXPERT, Advised
 from turnwise.collect.warmstart import has_expert
 from turnwise.config.schema import Config

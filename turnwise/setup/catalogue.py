@@ -22,6 +22,7 @@ FAMILIES: Mapping[str, str] = {
     "signal": "columns that are added to a batch before credit",
     "schedule": "which parts of a batch make up which optimiser step",
     "method": "settings that belong together, under one name",
+    "model kind": "what a further model is trained for",
     "reward": "terms that are added to the environment's reward",
     "context": "how a turn's prompt is made from the past",
     "parser": "how a response becomes an action",

@@ -16,7 +16,7 @@ from turnwise.config.sections import Sft
 from turnwise.data.rollouts import Trajectory
 from turnwise.learn.settings import OptimiserSettings
 from turnwise.learn.sft import SftSettings, warm_start
-from turnwise.methods.plans import Places
+from turnwise.methods.planning import Places
 from turnwise.setup.build import settings_from
 from turnwise.util.seeds import derive
 

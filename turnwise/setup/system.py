@@ -37,7 +37,7 @@ from turnwise.learn import models as loading
 from turnwise.learn.further.models import Models
 from turnwise.learn.learner import Learner
 from turnwise.learn.values import targets_of
-from turnwise.methods.plans import Dynamic, Places, Plain, Plan
+from turnwise.methods.planning import Dynamic, Places, Plain, Plan
 from turnwise.methods.registry import plans, signals
 from turnwise.runs.exchange import read_trajectories
 from turnwise.setup.build import agent_settings, build_engine, build_learner, build_server, engine_options
@@ -286,8 +286,10 @@ class System:
     def _signals(self) -> list[Callable[..., Mapping[str, Any]]]:
         return [signals[own.name].make(own.options, signals.kind) for own in self.config.signal]
 
-    def signal(self, batch: Batch) -> Batch:
-        """The batch with the columns of the recipe's signals, in their order; each sees those of the ones before."""
+    def signal(self, batch: Batch, progress: float = 0.0) -> Batch:
+        """The batch with the columns of the recipe's signals, in their order; each sees those of the ones before. `progress` is the share
+        of the run that is behind, for the learning rates of models that a signal updates."""
+        self.models.at(progress)
         for own, signal in zip(self.config.signal, self._signals, strict=True):
             self._rest_engine()
             columns = signal(batch, self.models)

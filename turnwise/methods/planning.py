@@ -15,8 +15,8 @@ chance, so a checkpoint needs only the number of places that are used up, and wh
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -66,6 +66,10 @@ class Places:
         """The next n groups in the run's order."""
         return [start for _ in range(n) for start in self.group(self.tasks[self._order[self.used]])]
 
+    def starts(self, place: int, groups: int) -> list[Start]:
+        """The attempts of `groups` groups from a place on; nothing is used up."""
+        return replace(self, used=place).groups(groups)
+
     def group(self, task: Task, n: int | None = None) -> list[Start]:
         """n attempts (default: the group size) at a task of the plan's choice, in a group of their own. Uses up one place."""
         place, self.used = self.used, self.used + 1
@@ -113,6 +117,18 @@ class Plan:
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None: ...
+
+
+def gathered(plan: Plan, places: Places, groups: int, collect: Callable[[Sequence[Start]], list[Trajectory]]) -> Gathered:
+    """What a plan brings home where `collect` makes its attempts."""
+    rounds = plan.gather(places, groups)
+    try:
+        starts = next(rounds)
+        while True:
+            starts = rounds.send(collect(starts))
+    except StopIteration as end:
+        found: Gathered = end.value
+        return found
 
 
 @plan("plain")
