@@ -30,9 +30,10 @@ def test_overrides_are_toml_values_and_bare_words_are_text() -> None:
     assert Config.load(None, {"seed": 3, "agent.max_prompt_tokens": 500}).seed == 3
 
 
-def test_an_entry_of_a_list_of_sections_is_overridden_by_its_number() -> None:
-    given = [*SMALL, "signal=[{name='a.py:a', scale=1}, {name='b.py:b', scale=2}]", "plan={name='c.py:C', depth=3}"]
-    changed = Config.load(None, [*given, "signal.1.scale=5", "signal.0.name=d.py:d", "plan.name=plain"])
+def test_an_entry_of_a_list_of_sections_is_overridden_by_its_number(tmp_path: Path) -> None:
+    text = "[plan]\nname='c.py:C'\ndepth=3\n[[signal]]\nname='a.py:a'\nscale=1\n[[signal]]\nname='b.py:b'\nscale=2\n"
+    recipe = write(tmp_path / "two.toml", text)
+    changed = Config.load(recipe, [*SMALL, "signal.1.scale=5", "signal.0.name=d.py:d", "plan.name=plain"])
     assert [(own.name, own.options) for own in changed.signal] == [("d.py:d", {}), ("b.py:b", {"scale": 5})]
     assert changed.plan is not None and changed.plan.options == {}, "options belong to the name that they were given with"
 

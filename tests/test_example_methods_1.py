@@ -14,8 +14,9 @@ from safetensors.torch import load_file
 import turnwise as tw
 from turnwise.config.recipes import read_recipe
 from turnwise.data.batch import Batch
+from turnwise.envs.cards.numberline import NumberLineEnv
 from turnwise.methods import plans, signals
-from turnwise.methods.plans import Places
+from turnwise.methods.planning import Places
 from turnwise.runs.folder import Run
 from turnwise.runs.reporter import Reporter
 from turnwise.runs.stored import stored_batch
@@ -109,12 +110,16 @@ def test_tasks_without_an_answer_are_refused_before_the_run_starts(tmp_path: Pat
 # -- branching --------------------------------------------------------------------------------------------------------------------
 
 
-def test_branches_start_where_entropy_is_high_and_shared_turns_are_learned_once(tmp_path: Path) -> None:
+def test_branches_start_where_entropy_is_high_and_shared_turns_are_learned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    restored = []
+    restore = NumberLineEnv.restore
+    monkeypatch.setattr(NumberLineEnv, "restore", lambda env, state: restored.append(state) or restore(env, state))
     run = start("entropy_branching", tmp_path, iterations=1, **{"plan.branches": 2, "collect.group_size": 3})
     batch = stored_batch(run, 1)
     parent, branch_t = batch.column("trajectory.parent"), batch.column("trajectory.branch_t")
     [line] = [line for line in run.metrics() if line["iteration"] == 1]
     assert (parent >= 0).sum() == line["collect/branches"] == 6 and line["collect/lost_branches"] == 0
+    assert len(restored) == 6  # the plan needs snapshots, so no action is played again
 
     numbers = batch.numbers.tolist()
     place = {number: k for k, number in enumerate(numbers)}

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import turnwise as tw
 from turnwise.config.options import Help
-from turnwise.methods.plans import Gathered, Places, Plan, Rounds, sound
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
 from turnwise.util.seeds import derive
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 import turnwise as tw
 from turnwise.config.options import Help
-from turnwise.methods.plans import Gathered, Places, Plan, Rounds, sound
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
 
 
 # The plan reads what the engine reported about each turn, so it needs token.entropy as a credit function would. With env.snapshot, states

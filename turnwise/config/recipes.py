@@ -173,8 +173,10 @@ def _set(values: dict[str, Any], dotted: str, value: Any) -> None:
     for section in sections:
         values = _opened(values, section, dotted)
     if isinstance(values, list):
-        raise TurnwiseError(f"override {dotted}: {sections[-1]} is a list; change an entry of it ({'.'.join(sections)}.0.KEY), or all of it")
-    if last == "name" and (len(sections) == 1 or sections[0] == "signal"):
+        raise TurnwiseError(
+            f"override {dotted}: {sections[-1]} is a list; change an entry of it ({'.'.join(sections)}.0.KEY), or all of it"
+        )
+    if last == "name" and (len(sections) == 1 or sections[:1] == ["signal"]):
         kept = dict(_renamed(sections[0], values, value))
         values.clear()
         values.update(kept)
