@@ -59,6 +59,15 @@ def test_branches_draw_by_the_place_in_the_run_and_need_a_task_of_this_batch() -
         Places(numbered(5), 0, 1).branch(Trajectory(0, 0, "gone", [Turn("a")]), 0)
 
 
+def test_a_trajectory_of_an_earlier_batch_gets_a_group_and_an_id_of_this_one() -> None:
+    places = Places(numbered(5), 0, 2)
+    earlier = Trajectory(7, 3, "earlier", [Turn("a")], success=True, parent=2, branch_t=1)
+    starts = [*places.group(Task("mine"), 3), *places.branch(Trajectory(0, 0, "mine", [Turn("a")]), 0)]
+    one, other = (places.adopt(earlier, starts[0].group) for _ in range(2))
+    assert len({one.id, other.id, *(start.number for start in starts)}) == 6 and one.group == starts[0].group
+    assert one.success and one.parent is None and one.branch_t == 0 and (earlier.group, earlier.id, earlier.parent) == (7, 3, 2)
+
+
 def test_a_plan_that_branches_runs_through_the_source() -> None:
     class Halves(Plan):
         """Every attempt, then two from its middle."""

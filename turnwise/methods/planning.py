@@ -34,7 +34,7 @@ FAULTS = (Stop.ENVIRONMENT_FAULT, Stop.ENVIRONMENT_TIMEOUT, Stop.ENGINE_FAULT, S
 @dataclass
 class Gathered:
     """What a plan brings home: the trajectories to learn from, and counts for the log. Trajectories of earlier batches may be among them,
-    with a group of this batch and an id that no other has."""
+    with a group of this batch and an id that no other has (`Places.adopt`)."""
 
     trajectories: list[Trajectory]
     counts: dict[str, float] = field(default_factory=dict)
@@ -97,6 +97,11 @@ class Places:
         numbers = [self._number() for _ in range(n)]
         own, branch = trajectory.group if group is None else group, Branch(trajectory, t)
         return [Start(task, own, number, trajectory.seed, derive(self.seed, "branch", self.used, -number), branch) for number in numbers]
+
+    def adopt(self, trajectory: Trajectory, group: int | str) -> Trajectory:
+        """A trajectory of an earlier batch as one of this batch: in this group, with an id that no attempt has, and without its parent. The
+        task has to be one that this batch attempts."""
+        return replace(trajectory, group=group, id=self._number(), parent=None, branch_t=0)
 
     @cached_property
     def _order(self) -> Order:

@@ -1,0 +1,70 @@
+"""CONTRIBUTING.md is followed literally: its files are written, its recipe lines are put into a recipe, and the recipe is trained."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from test_train import TINY
+
+import turnwise as tw
+from turnwise.runs.folder import Run
+from turnwise.runs.stored import stored_batch
+
+TEXT = (ROOT / "CONTRIBUTING.md").read_text()
+PAIRS = re.findall(r"```python\n# file: (\w+\.py)\n(.*?)```\n\n```toml\n(.*?)```", TEXT, re.DOTALL)
+FILES = {name: (code, tomllib.loads(recipe)) for name, code, recipe in PAIRS}
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings by dotted keys; lists and the tables of further models stay as they are."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and prefix + key != "models" else {f"{prefix}{key}": value}
+    return found
+
+
+@pytest.fixture(scope="module")
+def batches(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Train once with each file, and give the run."""
+    runs: dict[str, Run] = {}
+
+    def run_of(name: str, monkeypatch: pytest.MonkeyPatch) -> Run:
+        if name not in runs:
+            folder: Path = tmp_path_factory.mktemp(name.removesuffix(".py"))
+            code, settings = FILES[name]
+            (folder / name).write_text(f"# file: {name}\n{code}")
+            monkeypatch.chdir(folder)
+            changes = {**TINY, "iterations": 2, "out": str(folder), "name": "try", **flat(settings)}
+            runs[name] = Run.open(tw.train(quiet=True, **changes).folder)
+        return runs[name]
+
+    return run_of
+
+
+def test_every_kind_of_the_table_has_its_block() -> None:
+    assert set(FILES) == {
+        f"my_{kind}.py" for kind in ("credit", "objective", "plan", "signal", "schedule", "model", "reward", "env", "tracker")
+    }
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_run_trains_with_the_file(name: str, batches: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = batches(name, monkeypatch)
+    batch, last = stored_batch(run, 2), run.metrics()[-1]
+    did = {
+        "my_credit.py": lambda: (batch.column("turn.advantage") == 0.5 * batch.rollouts.spread("trajectory.return", "turn")).all(),
+        "my_objective.py": lambda: "learner/policy_loss" in last,
+        "my_plan.py": lambda: last["collect/repeated"] >= 0,
+        "my_signal.py": lambda: batch.column("turn.surprise").max() > 0,
+        "my_schedule.py": lambda: last["learner/steps"] == batch.rollouts.t.max() + 1,
+        "my_model.py": lambda: last["model/judge/loss"] >= 0 and any(run.checkpoints.rglob("model_judge.safetensors")),
+        "my_reward.py": lambda: last["collect/rewards/short"] < 0,
+        "my_env.py": lambda: "Say " in batch.trajectories[0].turns[0].observation,
+        "my_tracker.py": lambda: [line.split()[0] for line in (run.folder / "diary.txt").read_text().splitlines()] == ["0", "1", "2"],
+    }[name]
+    assert did()
