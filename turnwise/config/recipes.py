@@ -168,7 +168,7 @@ def is_override(text: str) -> bool:
     return bool(equals) and "/" not in key and os.sep not in key and not os.path.exists(text)  # noqa: PTH110 (Path.exists raises on long texts)
 
 
-def _set(values: dict[str, Any], dotted: str, value: Any) -> None:
+def _set(values: Any, dotted: str, value: Any) -> None:
     *sections, last = dotted.split(".")
     for section in sections:
         values = _opened(values, section, dotted)
