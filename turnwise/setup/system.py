@@ -256,8 +256,10 @@ class System:
         )
 
     def training_collector(self) -> Collector:
-        """A collector for attempts that are learned from: the engine reports what the stages of the recipe need."""
+        """A collector for attempts that are learned from: the engine reports what the stages of the recipe need, and states are kept for
+        a plan that restores them."""
         collector = self.collector()
+        collector.snapshots = "env.snapshot" in needed(self.config)
         if isinstance(collector.policy, ModelPolicy) and (asked := reports(self.config)):
             collector.policy.sampling = replace(collector.policy.sampling, report=asked)
         return collector
