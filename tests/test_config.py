@@ -30,6 +30,14 @@ def test_overrides_are_toml_values_and_bare_words_are_text() -> None:
     assert Config.load(None, {"seed": 3, "agent.max_prompt_tokens": 500}).seed == 3
 
 
+def test_an_entry_of_a_list_of_sections_is_overridden_by_its_number(tmp_path: Path) -> None:
+    text = "[plan]\nname='c.py:C'\ndepth=3\n[[signal]]\nname='a.py:a'\nscale=1\n[[signal]]\nname='b.py:b'\nscale=2\n"
+    recipe = write(tmp_path / "two.toml", text)
+    changed = Config.load(recipe, [*SMALL, "signal.1.scale=5", "signal.0.name=d.py:d", "plan.name=plain"])
+    assert [(own.name, own.options) for own in changed.signal] == [("d.py:d", {}), ("b.py:b", {"scale": 5})]
+    assert changed.plan is not None and changed.plan.options == {}, "options belong to the name that they were given with"
+
+
 def test_the_folder_of_a_run_is_no_override_though_its_name_has_equals_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     name = "quickstart-credit.name=grpo-seed=1"
@@ -72,6 +80,8 @@ def test_none_unsets_what_may_be_empty() -> None:
         (["seed"], ["key=value"]),
         (["seed=1", "seed.deep=1"], ["seed is 1, not a section"]),
         (["name=a/b"], ["name"]),
+        (["signal=[{name='x.py:y'}]", "signal.1.weight=1"], ["no entry 1", "has 1"]),
+        (["signal=[{name='x.py:y'}]", "signal.0=1"], ["signal is a list", "signal.0.KEY"]),
     ],
 )
 def test_every_problem_names_the_key_and_what_would_be_right(overrides: list[str], words: list[str]) -> None:

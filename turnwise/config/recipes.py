@@ -145,7 +145,7 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 def _renamed(section: str, values: dict[str, Any], name: Any) -> dict[str, Any]:
     """A section that now names something else: the options of what it named before do not carry over."""
-    if values.get("name", name) == name or section not in ("credit", "objective", "schedule", "env"):
+    if values.get("name", name) == name or section not in ("plan", "signal", "credit", "objective", "schedule", "env"):
         return values
     return {key: value for key, value in values.items() if key != "options"} if section == "env" else {}
 
@@ -168,17 +168,31 @@ def is_override(text: str) -> bool:
     return bool(equals) and "/" not in key and os.sep not in key and not os.path.exists(text)  # noqa: PTH110 (Path.exists raises on long texts)
 
 
-def _set(values: dict[str, Any], dotted: str, value: Any) -> None:
+def _set(values: Any, dotted: str, value: Any) -> None:
     *sections, last = dotted.split(".")
     for section in sections:
-        inner = values.get(section)
-        inner = {} if inner is None or inner == "none" else inner
-        if not isinstance(inner, dict):
-            raise TurnwiseError(f"override {dotted}: {section} is {inner!r}, not a section")
-        values[section] = inner = dict(inner)
-        values = inner
-    if last == "name" and len(sections) == 1:
+        values = _opened(values, section, dotted)
+    if isinstance(values, list):
+        raise TurnwiseError(
+            f"override {dotted}: {sections[-1]} is a list; change an entry of it ({'.'.join(sections)}.0.KEY), or all of it"
+        )
+    if last == "name" and (len(sections) == 1 or sections[:1] == ["signal"]):
         kept = dict(_renamed(sections[0], values, value))
         values.clear()
         values.update(kept)
     values[last] = value
+
+
+def _opened(values: Any, section: str, dotted: str) -> Any:
+    """A section as a copy that may be changed: of a table by its name, of a list of tables by its number, as in `signal.0.weight`."""
+    key: Any = section
+    if isinstance(values, list):
+        if not section.isdecimal() or int(section) >= len(values):
+            raise TurnwiseError(f"override {dotted}: there is no entry {section}; the list has {len(values)}, counted from 0")
+        key = int(section)
+    inner = values[key] if isinstance(values, list) else values.get(key)
+    inner = {} if inner is None or inner == "none" else inner
+    if not isinstance(inner, dict | list):
+        raise TurnwiseError(f"override {dotted}: {section} is {inner!r}, not a section")
+    values[key] = copied = inner.copy()
+    return copied

@@ -5,7 +5,7 @@ This is the only place that knows both the recipe's words and the parts' constru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,15 +14,14 @@ from typing import Any, cast
 from turnwise import credit
 from turnwise.agent import Agent
 from turnwise.agent.vision import Vision
-from turnwise.collect.collector import Collector, Start
-from turnwise.collect.faults import FaultWatch, spoilt
+from turnwise.collect.collector import Collector
+from turnwise.collect.faults import FaultWatch
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.panel import Evaluation, check_disjoint, run_panel
 from turnwise.collect.rewards import Rewards, find_term
 from turnwise.collect.source import LocalSource
-from turnwise.collect.warmstart import chance_trajectories, demonstrated, expert_trajectories, has_expert, lists_actions
+from turnwise.collect.warmstart import has_expert
 from turnwise.config.schema import Config
-from turnwise.config.sections import Sft
 from turnwise.data.batch import Batch
 from turnwise.data.masks import with_shared_prefix
 from turnwise.data.rollouts import Rollouts, Trajectory
@@ -30,7 +29,7 @@ from turnwise.data.tasks import TaskSet
 from turnwise.engines.base import Engine, Sampling
 from turnwise.envs import registry
 from turnwise.envs.blame import EnvironmentFault
-from turnwise.envs.look import LOOKS, first_look
+from turnwise.envs.look import first_look
 from turnwise.envs.pool import Pool
 from turnwise.envs.scripts import Limits
 from turnwise.learn import models as loading
@@ -39,15 +38,14 @@ from turnwise.learn.learner import Learner
 from turnwise.learn.values import targets_of
 from turnwise.methods.planning import Dynamic, Places, Plain, Plan
 from turnwise.methods.registry import plans, signals
-from turnwise.runs.exchange import read_trajectories
 from turnwise.setup.build import agent_settings, build_engine, build_learner, build_server, engine_options
+from turnwise.setup.examples import examples_of
 from turnwise.setup.further import build_models
 from turnwise.setup.imitation import imitate
 from turnwise.setup.names import know, needed
 from turnwise.setup.needs import check_needs, reports
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.notice import told_after
-from turnwise.util.seeds import derive
 
 DEFAULT_MAX_TURNS = 50
 PATIENCE = 15.0  # seconds before a start that seems to hang is explained
@@ -258,8 +256,10 @@ class System:
         )
 
     def training_collector(self) -> Collector:
-        """A collector for attempts that are learned from: the engine reports what the stages of the recipe need."""
+        """A collector for attempts that are learned from: the engine reports what the stages of the recipe need, and states are kept for
+        a plan that restores them."""
         collector = self.collector()
+        collector.snapshots = "env.snapshot" in needed(self.config)
         if isinstance(collector.policy, ModelPolicy) and (asked := reports(self.config)):
             collector.policy.sampling = replace(collector.policy.sampling, report=asked)
         return collector
@@ -346,7 +346,7 @@ class System:
         measured = own.until is not None or own.at_least is not None
         if measured and own.file is None and not has_expert(self.config.env.name, dict(self.config.env.options)):
             own = own.model_copy(update={"until": None, "at_least": None})  # chance teaches to speak, not to win
-        examples = self._examples(own, on_task)
+        examples = examples_of(self, own, on_task)
         if examples is None or self.cancelled():
             return {}
         metrics = imitate(self, own, examples)
@@ -357,62 +357,6 @@ class System:
         self.models.follow_policy()
         self.engine.refresh()
         return metrics | {"turns": float(sum(len(example.turns) for example in examples))}
-
-    def _examples(self, own: Sft, on_task: Callable[[], None]) -> list[Trajectory] | None:
-        """What the warm start learns from: the expert's attempts, or recorded ones; none where there is no expert and none is required."""
-        env = self.config.env
-        if own.file is not None:
-            recorded = [trajectory for trajectory in read_trajectories(own.file) if trajectory.success]
-            examples = self._sound(
-                demonstrated(
-                    env.name, dict(env.options), self.tasks, recorded[: own.tasks], self.agent, limits=self.limits, hear=self.faults.hear
-                )
-            )
-            examples = [example for example in examples if example.success]
-            if not examples:
-                raise TurnwiseError(f"sft.file: {own.file} holds no trajectory that succeeds when its actions are played again")
-            return examples
-        places = Places(self.tasks, derive(self.config.seed, "warm start"), 1, self.config.collect.shuffle)
-        starts = places.groups(own.tasks)
-        if not has_expert(env.name, dict(env.options)):
-            if not own.required:
-                return self._examples_by_chance(own, starts, on_task)
-            raise TurnwiseError(
-                f"environment {env.name!r} has no expert for the recipe's warm start to learn from (expert(task) or expert_action()). "
-                "Leave the warm start out with sft=none, learn from recorded attempts with sft.file, or, where it lists its actions, from "
-                "what chance plays with sft.required=false"
-            )
-        return self._play(expert_trajectories, starts, "warm start noise", on_task, noise=own.noise, learn_all=own.imitate == "all")
-
-    def _examples_by_chance(self, own: Sft, starts: Sequence[Start], on_task: Callable[[], None]) -> list[Trajectory] | None:
-        """What a model that starts from nothing learns where there is no expert: to say the listed actions, played by chance."""
-        env = self.config.env
-        if self.config.model.path is not None:
-            self.say(f"environment {env.name!r} has no expert: no warm start")
-            return None
-        if not lists_actions(self.pool, [start.task for start in starts[:LOOKS]]):
-            raise TurnwiseError(
-                f"environment {env.name!r} has no expert and lists no actions: a model that starts from nothing would say random bytes "
-                "and never be rewarded. What helps: expert_action() or expert(task) in its class; Observation(text, actions=…) with what "
-                "can be done; recorded attempts (sft.file=FILE); a pretrained model (model.path=FOLDER). To try it all the same: sft=none"
-            )
-        self.say(f"environment {env.name!r} has no expert: the warm start teaches its listed actions, played by chance")
-        return self._play(chance_trajectories, starts, "warm start chance", on_task, tries=own.tries)
-
-    def _play(
-        self, play: Callable[..., list[Trajectory]], starts: Sequence[Start], chance: str, on_task: Callable[[], None], **more: Any
-    ) -> list[Trajectory]:
-        """Examples for the tasks of these starts, played within the recipe's limits; `chance` names what their seed is for."""
-        env, tasks = self.config.env, [start.task for start in starts]
-        shared: dict[str, Any] = {"max_turns": self.max_turns, "seed": derive(self.config.seed, chance), "on_task": on_task}
-        return self._sound(
-            play(env.name, dict(env.options), tasks, self.agent, limits=self.limits, hear=self.faults.hear, **shared, **more)
-        )
-
-    def _sound(self, played: list[Trajectory]) -> list[Trajectory]:
-        """Without the attempts that a fault has ended, which are told of; an error where nearly all are like that."""
-        self.faults.look(played)
-        return [trajectory for trajectory in played if not spoilt(trajectory)]
 
     def evaluate(self) -> Evaluation:
         """The recipe's evaluation with the weights as they are."""
