@@ -117,7 +117,7 @@ def test_collecting_computes_the_same_whether_or_not_an_evaluation_came_before(
         if evaluated:
             system.evaluate()
         steps.clear()
-        tokens = [turn.logprobs for trajectory in system.collect(0).trajectories for turn in trajectory.turns]
+        tokens = [turn.logprobs for trajectory in system.source.collect(system.plan).trajectories for turn in trajectory.turns]
         found.append((tokens, [*steps]))
         system.close()
     assert found[0] == found[1]

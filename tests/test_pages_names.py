@@ -51,6 +51,7 @@ ODD_NAMES = [
 
 def save(run: Run, batch: list[Trajectory], iteration: int = 3) -> None:
     run.save_batch(iteration, Batch.of(batch), keep=None)
+    write_texts(run.folder / "rollouts" / f"{iteration:06d}.jsonl.gz", batch)  # earlier runs kept attempts without turns too
 
 
 def goals(tmp_path: Path, batch: list[Trajectory]) -> list[tuple[Any, Any]]:

@@ -599,9 +599,9 @@ def test_a_run_needs_nothing_that_only_posix_has(tmp_path: Path) -> None:
 def test_the_engine_rests_during_an_update_where_asked_and_on_a_gpu(asked: bool, device: str, rests: bool) -> None:
     seen: list[str] = []
     system = System(Config.load(None, {**TINY, "engine.sleep": asked}))
-    system.__dict__["engine"] = SimpleNamespace(sleep=lambda: seen.append("sleep"), refresh=lambda: seen.append("refresh"))
+    system.__dict__["engine"] = SimpleNamespace(sleep=lambda: seen.append("sleep"))
     system.__dict__["learner"] = SimpleNamespace(
         device=SimpleNamespace(type=device), update=lambda *rest, **more: seen.append("update") or {"steps": 1.0}
     )
     assert system.update(None, 0, 0.0) == {"steps": 1.0}  # type: ignore[arg-type]
-    assert seen == (["sleep"] if rests else []) + ["update", "refresh"]
+    assert seen == (["sleep"] if rests else []) + ["update"]
