@@ -118,8 +118,8 @@ def test_branches_start_where_entropy_is_high_and_shared_turns_are_learned_once(
     batch = stored_batch(run, 1)
     parent, branch_t = batch.column("trajectory.parent"), batch.column("trajectory.branch_t")
     [line] = [line for line in run.metrics() if line["iteration"] == 1]
-    assert (parent >= 0).sum() == line["collect/branches"] == 6 and line["collect/lost_branches"] == 0
-    assert len(restored) == 6  # the plan needs snapshots, so no action is played again
+    assert (parent >= 0).sum() == line["collect/branches"] == len(restored) > 0  # restored: no action is played again
+    assert line["collect/lost_branches"] == 0
 
     numbers = batch.numbers.tolist()
     place = {number: k for k, number in enumerate(numbers)}
@@ -137,10 +137,10 @@ def test_branches_start_where_entropy_is_high_and_shared_turns_are_learned_once(
         shared += sum(len(turn.response_ids) for turn in trajectory.turns[:first])
         chosen.setdefault(of.group, []).append(_entropy(batch, place[parent[number]], first))
     assert line["learner/masked_tokens"] == shared > 0
-    for group, entropies in chosen.items():
+    for group in {trajectory.group for trajectory in batch.trajectories}:
         roots = [k for k, trajectory in enumerate(batch.trajectories) if trajectory.parent is None and trajectory.group == group]
         every = sorted((_entropy(batch, k, t) for k in roots for t in range(1, len(batch.rows(k)))), reverse=True)
-        np.testing.assert_allclose(sorted(entropies, reverse=True), every[: len(entropies)], rtol=1e-4)
+        np.testing.assert_allclose(sorted(chosen.get(group, []), reverse=True), every[:2], rtol=1e-4)
 
 
 def _entropy(batch: Batch, k: int, t: int) -> float:

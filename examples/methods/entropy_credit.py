@@ -2,7 +2,8 @@
 
     A(token) = A(turn) · ((1 − strength) + strength · H(token) / mean H)        H: the entropy that the engine reported
 
-The credit of turns comes from any other algorithm. Only its share among tokens changes: the mean scale over all tokens is 1.
+The credit of turns comes from any other algorithm. Only its share among tokens changes: the mean scale over all tokens is 1, unless one
+reaches `most`.
 
 Use it in a recipe with
 
