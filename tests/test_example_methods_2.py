@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from conftest import ROOT
 from safetensors.torch import load_file as load_tensors
 from test_train import Impatient, without_times
@@ -84,7 +85,7 @@ def test_a_policy_moves_towards_its_teacher_and_the_teacher_stays(tmp_path: Path
     packed = pack(batch.trajectories, batch.rollouts)
     now = np.zeros(len(gap))
     now[packed.index] = student.logprobs(packed)
-    assert (gap * (now - batch.column("token.logprob"))).sum() > 0  # what the teacher prefers has become more likely
+    assert ((gap - gap.mean()) * (now - batch.column("token.logprob"))).sum() > 0  # what the teacher prefers has become more likely
 
     found = kept(result.folder)
     assert not found.state["models"]["teacher"]["moved"] and not found.further
@@ -96,10 +97,10 @@ def test_a_run_without_the_teacher_is_refused(tmp_path: Path) -> None:
     own = {"signal": [{"name": f"{METHODS}/distillation.py:teacher"}]}
     with pytest.raises(TurnwiseError, match=r"teacher needs .*model.?.?teacher.*\[models\.teacher\]"):
         tw.train(ROOT / "recipes" / "numberline-tiny.toml", **{**SMALL, **own, "out": str(tmp_path), "quiet": True})
-    with pytest.raises(TurnwiseError, match=r"distil needs token\.teacher_logprob: .*\[\[signal\]\] \(.*teacher"):
+    with pytest.raises(TurnwiseError, match=r"Distil needs token\.teacher_logprob: .*\[\[signal\]\] \(.*teacher"):
         tw.train(
             ROOT / "recipes" / "numberline-tiny.toml",
-            **{**SMALL, "objective.name": f"{METHODS}/distillation.py:distil", "out": str(tmp_path), "quiet": True},
+            **{**SMALL, "objective.name": f"{METHODS}/distillation.py:Distil", "out": str(tmp_path), "quiet": True},
         )
 
 
@@ -150,6 +151,22 @@ def test_the_rewards_of_turns_add_up_to_the_log_ratio_of_the_trajectory() -> Non
     assert with_process - without == pytest.approx(to_come - to_come.mean())
 
 
+def test_the_loss_of_the_process_reward_model_is_the_cross_entropy_of_the_log_ratio() -> None:
+    kind = load_file(METHODS / "process_reward.py").ImplicitReward(beta=0.5)
+    columns = {"token.start_logprob": torch.tensor([-1.0, -1.0, -1.0]), "trajectory.success": torch.tensor([1.0, 0.0])}
+
+    class Said(dict):  # type: ignore[type-arg]
+        logprob = torch.tensor([0.0, 1.0, 3.0])
+
+        def sum(self, values: torch.Tensor, low: str, high: str) -> torch.Tensor:
+            assert (low, high) == ("token", "trajectory")
+            return torch.stack([values[:2].sum(), values[2]])
+
+    loss, metrics = kind.loss(Said(columns))
+    won, lost = 1 / (1 + math.exp(-1.5)), 1 / (1 + math.exp(-2.0))  # log-ratios 3 and 4, times β
+    assert loss.item() == pytest.approx(-(math.log(won) + math.log(1 - lost)) / 2, rel=1e-5) and metrics["accuracy"] == 0.5
+
+
 def test_a_process_reward_model_learns_beside_the_policy_and_its_rewards_become_credit(tmp_path: Path) -> None:
     result = train("process_reward", tmp_path, **OTHER_GAME, **{"env.name": BANDIT, "env.tasks": 4, "models.prm.epochs": 4})
     first, second = (stored_batch(Run.open(result.folder), n) for n in (1, 2))
@@ -195,7 +212,7 @@ def test_only_a_group_that_failed_as_a_whole_gets_a_past_success_and_a_restored_
     restored = PastSuccesses(per_task=1)
     restored.load_state(plan.state())
     for own, used in ((plan, places), (restored, Places(places.tasks, 0, 2, used=places.used))):
-        found = batch(own, used, (False, False), (True, False), (False, False))
+        found = batch(own, used, (False, False), (False, True), (False, False))
         assert [t.id for t in found.trajectories] == [6, -1, 8, 9, 10, -2]
         assert [t.group for t in found.trajectories] == [3, 3, 4, 4, 5, 5] and found.counts["replaced"] == 2
         past = found.trajectories[1]

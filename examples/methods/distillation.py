@@ -27,16 +27,29 @@ def teacher(batch: Batch, models: Any) -> Mapping[str, Any]:
 
 
 @objectives.register("distil", needs=("token.teacher_logprob",))
-def distil(
-    tokens: Tokens,
-    *,
-    strength: Annotated[float, Help("weight of the teacher beside the advantage", low=0)] = 1.0,
-    bound: Annotated[float, Help("a token's gap counts up to this, either way", low=0)] = 5.0,
-) -> TokenLoss:
-    """Policy gradient with the advantage plus how much more likely the teacher finds each token."""
-    # A declared column arrives in `tokens.extra` under its name without the level, cut and ordered like every other column.
-    # `logprob` carries the gradient. Detached, it is a plain number: the gap is a reward, not something to differentiate.
-    gap = tokens.extra["teacher_logprob"] - tokens.logprob.detach()
-    reward = tokens.advantage + strength * gap.clamp(-bound, bound)
-    # One loss per token; the learner weighs and sums them. Metrics are averaged over tokens and logged as learner/teacher_gap.
-    return TokenLoss(-reward * tokens.ratio, {"teacher_gap": gap})
+class Distil:
+    """Clipped policy gradient; the advantage of a token includes how much more likely than usual the teacher finds it."""
+
+    def __init__(
+        self,
+        *,
+        strength: Annotated[float, Help("weight of the teacher's part of the advantage", low=0)] = 1.0,
+        bound: Annotated[float, Help("a token's gap counts up to this, either way", low=0)] = 3.0,
+        clip: Annotated[float, Help("the ratio counts between 1 - clip and 1 + clip", low=0, high=1)] = 0.2,
+    ):
+        self.strength, self.bound, self.clip = strength, bound, clip
+
+    def prepare(self, columns: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Once per mini-batch, in numpy: the gap of every token against the mean gap. Without this baseline, a student that is far from its
+        teacher would unlearn all that it says, good or bad. `__call__` sees only a part of the mini-batch and could not know the mean."""
+        # A declared column arrives under its name without the level, cut and ordered like every other one.
+        gap = columns["teacher_logprob"] - columns["engine_logprob"]
+        bounded = gap.clip(-self.bound, self.bound)
+        counted = columns["weight"] != 0  # masked tokens have no weight
+        return {"gap": gap, "lesson": bounded - bounded[counted].mean() if counted.any() else bounded}
+
+    def __call__(self, tokens: Tokens) -> TokenLoss:
+        """One loss per token; the learner weighs and sums them. Metrics are averaged over tokens: learner/teacher_gap."""
+        reward = tokens.advantage + self.strength * tokens.extra["lesson"]
+        clipped = tokens.ratio.clamp(1 - self.clip, 1 + self.clip)
+        return TokenLoss(-(tokens.ratio * reward).minimum(clipped * reward), {"teacher_gap": tokens.extra["gap"]})
