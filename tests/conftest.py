@@ -6,6 +6,7 @@ import atexit
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,3 +29,15 @@ def shared_folder(name: str) -> Path:
     if not folder.exists():
         pytest.skip(f"{folder} is absent: set TURNWISE_DATA to the folder with the benchmark data")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def known_algorithms() -> Iterator[None]:
+    """What a test registers is forgotten after it: tests that go over all credit algorithms mean those that come with the package."""
+    from turnwise.credit import algorithms
+
+    algorithms.names()  # the built-in ones are loaded before they are noted
+    kept = dict(algorithms._entries)
+    yield
+    algorithms._entries.clear()
+    algorithms._entries.update(kept)
