@@ -11,6 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 from turnwise import credit
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory, Turn
+from turnwise.learn.learner import Learner
 
 VOCABULARY = 48
 
@@ -77,3 +78,13 @@ def plain_logprobs(model: Any, prompt: list[int], response: list[int], temperatu
 
 def gradients(model: Any) -> dict[str, torch.Tensor]:
     return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+def weights_of(learner: Learner) -> dict[str, torch.Tensor]:
+    """A copy of a learner's weights."""
+    return {name: tensor.clone() for name, tensor in learner.weights.tensors().items()}
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    """Whether two sets of weights are the same, bit by bit."""
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)

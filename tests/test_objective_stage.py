@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from learn_cases import credited, tiny, trajectories
+from learn_cases import credited, equal, tiny, trajectories, weights_of
 from test_learn_gradient import GradientOf, assert_same
 
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, checkpoint
@@ -37,14 +37,6 @@ def objective() -> Iterator[Make]:
     yield register
     for name in known:
         algorithms._entries.pop(name, None)
-
-
-def weights_of(learner: Learner) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in learner.weights.tensors().items()}
-
-
-def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 class Clipped:

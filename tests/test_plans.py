@@ -84,3 +84,8 @@ def test_a_plan_that_branches_runs_through_the_source() -> None:
         batch = source.collect(Halves())
     assert len(batch.trajectories) == 12 and batch.counts["branches"] == 8 and batch.counts["lost_branches"] == 0
     assert source.places.used == 2 and Plan().state() == {}
+
+
+def test_a_plan_without_gather_says_what_to_write() -> None:
+    with pytest.raises(TurnwiseError, match=r"plan Plan has no gather\(self, places, groups\)"):
+        Plan().gather(Places(numbered(2), 0, 2), 1)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from turnwise.config.checks import check
-from turnwise.config.sections import Lora, Section
+from turnwise.config.sections import Lora, Optimiser, Section
 
 RESERVED = ("policy", "reference")  # every run has these
 SOURCES = ("path", "tiny", "copy_of", "reads")
@@ -27,7 +27,7 @@ class TinySizes(Section):
     """Longest sequence."""
 
 
-class FurtherModel(Section):
+class FurtherModel(Optimiser):
     """A model beside the policy: a teacher, a reward model, a process reward model, a critic. NAME is a word of your choice. Exactly one of
     path, tiny, copy_of and reads says where its weights come from."""
 
@@ -53,18 +53,6 @@ class FurtherModel(Section):
     """Where it lives (cpu, cuda, cuda:1); none: where the policy does."""
     lora: Lora | None = None
     """Train adapters instead of all weights."""
-    lr: float = Field(1e-6, gt=0)
-    """Learning rate."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the learning rate goes on after the warm-up; linear and cosine end at 0."""
-    warmup: int = Field(0, ge=0)
-    """Optimiser steps in which the learning rate rises from 0."""
-    weight_decay: float = Field(0.01, ge=0)
-    """AdamW's weight decay, not on norms and biases."""
-    betas: tuple[float, float] = (0.9, 0.999)
-    """AdamW's betas."""
-    clip: float | None = Field(1.0, gt=0)
-    """Largest norm of the gradient; none: no clipping."""
     epochs: int = Field(1, ge=1)
     """Passes over a batch in each update."""
     minibatches: int = Field(1, ge=1)

@@ -116,7 +116,10 @@ class Plan:
     """The base class of plans. `state` is kept in checkpoints (JSON values), and `load_state` gets it after a resume."""
 
     def gather(self, places: Places, groups: int) -> Rounds:
-        raise NotImplementedError(f"{type(self).__name__} has no gather(places, groups)")
+        raise TurnwiseError(
+            f"plan {type(self).__name__} has no gather(self, places, groups): write one that yields attempts, gets them back finished and "
+            "returns Gathered(…); docs/extending.md has examples"
+        )
 
     def state(self) -> dict[str, Any]:
         return {}
