@@ -32,7 +32,7 @@ def near(found: Any, wanted: Any, bound: float = 1e-5) -> bool:
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
 @pytest.mark.parametrize("rows", [1, 7, 3000])
 def test_kernels_do_what_their_plain_arithmetic_does(dtype: torch.dtype, bound: float, rows: int) -> None:
-    from turnwise.learn.fused import kernels, plain
+    from turnwise.learn.fused import eager, kernels
 
     generator = torch.Generator("cuda").manual_seed(rows)
 
@@ -40,9 +40,9 @@ def test_kernels_do_what_their_plain_arithmetic_does(dtype: torch.dtype, bound: 
         return torch.randn(*shape, generator=generator, device="cuda").to(dtype)
 
     x, delta, more, grad, weight = draw(rows, 1100), draw(rows, 1100), draw(rows, 1100), draw(rows, 1100), draw(1100)
-    assert near(kernels.add_norm(x, delta, weight, 1e-6), plain.add_norm(x, delta, weight, 1e-6), bound)
-    scales = plain.add_norm(x, None, weight, 1e-6)[2]
-    assert near(kernels.norm_backward(grad, more, x, scales, weight), plain.norm_backward(grad, more, x, scales, weight), bound)
+    assert near(kernels.add_norm(x, delta, weight, 1e-6), eager.add_norm(x, delta, weight, 1e-6), bound)
+    scales = eager.add_norm(x, None, weight, 1e-6)[2]
+    assert near(kernels.norm_backward(grad, more, x, scales, weight), eager.norm_backward(grad, more, x, scales, weight), bound)
     heads, kv_heads, size = 12, 2, 64
     places = torch.randint(0, 50, (rows,), generator=generator, device="cuda")
     angle = torch.randn(50, size // 2, generator=generator, device="cuda")
@@ -50,13 +50,13 @@ def test_kernels_do_what_their_plain_arithmetic_does(dtype: torch.dtype, bound: 
     one = draw(rows, (heads + 2 * kv_heads) * size)
     other = one.clone()
     kernels.rotate(one, cos, sin, places, heads, kv_heads, size)
-    plain.rotate(other, cos, sin, places, heads, kv_heads, size)
+    eager.rotate(other, cos, sin, places, heads, kv_heads, size)
     assert near(one, other, bound)
     parts = draw(rows, heads, size), draw(rows, kv_heads, size), draw(rows, kv_heads, size)
-    assert near(kernels.rotate_back(*parts, cos, sin, places), plain.rotate_back(*parts, cos, sin, places), bound)
+    assert near(kernels.rotate_back(*parts, cos, sin, places), eager.rotate_back(*parts, cos, sin, places), bound)
     both, slope = draw(rows, 2 * 1500), draw(rows, 1500)
-    assert near(kernels.swiglu(both), plain.swiglu(both), bound)
-    wanted = plain.swiglu_backward(both.float(), slope.float())
+    assert near(kernels.swiglu(both), eager.swiglu(both), bound)
+    wanted = eager.swiglu_backward(both.float(), slope.float())
     assert near(kernels.swiglu_backward(both, slope), wanted, bound)
 
 
