@@ -220,7 +220,7 @@ def registries_restored() -> Iterator[None]:
 def test_examples_run(page: Path, line: int, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     padded = "\n" * (line - 1) + code  # so that a traceback shows the page's own line numbers
-    scope = {"__name__": "example"}
+    scope = {"__name__": "example_of_a_page"}
     exec(compile(padded, str(page), "exec", dont_inherit=True), scope)
     assert scope.keys() - {"__name__", "__builtins__"}, "an example that is said to run makes something"
 

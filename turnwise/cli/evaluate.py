@@ -32,7 +32,9 @@ def evaluate(
     split: Annotated[str | None, typer.Option(help="Evaluate on all of another split instead of the run's panel.")] = None,
     n: Annotated[
         str | None,
-        typer.Option(metavar="N", help="Number of tasks in the panel, or all. Default: the panel of the run or recipe, otherwise all."),
+        typer.Option(
+            "--n", metavar="N", help="Number of tasks in the panel, or all. Default: the panel of the run or recipe, otherwise all."
+        ),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Selects the tasks of the panel and seeds the environments. Default: the recipe's (eval.seed).")
