@@ -197,7 +197,8 @@ class Collector:
     def _next(self, attempt: Attempt) -> None:
         """Ask for the next turn, or stop at a limit."""
         trajectory = attempt.trajectory
-        if len(trajectory.turns) >= self.max_turns:
+        own = attempt.start.max_turns
+        if len(trajectory.turns) >= (self.max_turns if own is None else min(own, self.max_turns)):
             return self._stop(attempt, Stop.STEP_LIMIT)
         if self._cannot_be_parsed(trajectory):
             return self._stop(attempt, Stop.PARSE_FAILURES, f"{self.max_invalid} responses in a row could not be parsed")
