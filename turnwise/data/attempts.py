@@ -31,7 +31,7 @@ class Start:
     """One planned attempt: the task, the group it is compared in, its number in the batch, the environment's seed, and the seed of
     everything the policy draws. With a `branch`, the attempt starts there: with the seed and the first turns of that trajectory.
 
-    max_turns   the attempt ends after so many turns, where the run's own limit does not end it before
+    max_turns   a turn limit of this attempt, shared turns included, if it is lower than that of the run
     hint        a text that the agent is shown before the first observation of a prompt; a function is asked on every turn with the text of
                 the observation
     forget      the prompts to learn with are those without the hint: the policy saw it, and learns to do without
