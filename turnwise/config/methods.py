@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 from turnwise.config.checks import ask_settings
 from turnwise.config.merging import merged, overridden
 from turnwise.config.references import is_reference
-from turnwise.config.sections import Credit, Objective, Plan, Schedule
+from turnwise.config.sections import Credit, Named, Objective, Plan, Schedule
 from turnwise.util.errors import TurnwiseError
 
 Settings = Mapping[str, Any]
 JOINED = ("signal", "reward")
-SECTIONS = {"plan": Plan, "credit": Credit, "objective": Objective, "schedule": Schedule}
+SECTIONS: dict[str, type[Named]] = {"plan": Plan, "credit": Credit, "objective": Objective, "schedule": Schedule}
 _unread = False
 
 
