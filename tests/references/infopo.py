@@ -47,7 +47,7 @@ def advantages(
     temperature: float = 0.05,
     eps: float = 1e-6,
 ) -> list[list[list[float]]]:
-    """A_out + beta gate scale A_int per trajectory, turn and token. gains[i]: I_k of all turns but the last; lengths[i]: tokens per turn."""
+    """A_out + beta gate scale A_int per turn and token. gains[i]: I_k of all turns but the last; lengths[i]: tokens per turn."""
     rewards = [token_rewards(g, n) for g, n in zip(gains, lengths, strict=True)]
     inner = intrinsic(rewards, groups, eps)
     outer = by_group(outcomes, groups, eps=eps)
