@@ -25,7 +25,8 @@ class Branch:
 @dataclass(frozen=True, slots=True)
 class Start:
     """One planned attempt: the task, the group it is compared in, its number in the batch, the environment's seed, and the seed of
-    everything the policy draws. With a `branch`, the attempt starts there: with the seed and the first turns of that trajectory."""
+    everything the policy draws. With a `branch`, the attempt starts there: with the seed and the first turns of that trajectory.
+    `max_turns` is a turn limit of this attempt, shared turns included, if it is lower than that of the run."""
 
     task: Task
     group: int | str
@@ -33,3 +34,4 @@ class Start:
     env_seed: int = 0
     policy_seed: int = 0
     branch: Branch | None = None
+    max_turns: int | None = None
