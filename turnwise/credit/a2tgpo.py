@@ -1,9 +1,9 @@
 """A²TGPO: information gains compared at the same depth, kept at one size over depths, and a clip range per turn.
 
-    z_k = (gain_k − mean) / (population std + 1e-6)      over the turns with index k of the group
-    D_k = Σ_{j=k}^{n} γ^{j−k} z_j / √(n − k + 1)         n: the trajectory's last turn with a gain
-    A_k = α · D_k + O                                    O: the outcome as in GRPO; the last turn has no gain, and gets O alone
-    c_k = 1 + β · (2 σ(z_k) − 1)                         column turn.clip_scale, for the objective a2tgpo; 1 without a gain
+z_k = (gain_k − mean) / (population std + 1e-6)      over the turns with index k of the group
+D_k = Σ_{j=k}^{n} γ^{j−k} z_j / √(n − k + 1)         n: the trajectory's last turn with a gain
+A_k = α · D_k + O                                    O: the outcome as in GRPO; the last turn has no gain, and gets O alone
+c_k = 1 + β · (2 σ(z_k) − 1)                         column turn.clip_scale, for the objective a2tgpo; 1 without a gain
 """
 
 from __future__ import annotations
