@@ -11,7 +11,7 @@ def state_values(rewards: Sequence[float], returns: Sequence[Sequence[float]]) -
     """V(s_0), ..., V(s_K) of one trajectory with K turns: the mean of returns[k], the returns of the rollouts (9 by default) from before
     turn k.
 
-    V(s_K) = 0 (the end). An empty returns[k] is allowed only in the tail: from the end backwards V_k = r_k + V_{k+1} until the first estimate.
+    V(s_K) = 0 (the end). Empty returns[k] only in the tail: from the end backwards V_k = r_k + V_{k+1} until the first estimate.
     """
     k = len(rewards)
     values = [mean(r) if r else None for r in returns] + [0.0]
