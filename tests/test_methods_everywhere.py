@@ -14,6 +14,8 @@ import turnwise as tw
 from turnwise.config.options import Entry
 from turnwise.methods.registry import methods
 from turnwise.report.field import rewritten
+from turnwise.setup.catalogue import pieces_of
+from turnwise.setup.names import STAGES, registry
 
 QUICKSTART = ROOT / "recipes" / "quickstart.toml"
 OWN = [entry for entry in methods if entry.function.__module__.startswith("turnwise.")]
@@ -58,11 +60,19 @@ def test_a_method_says_what_it_changes_and_costs_and_how_sure_it_is(entry: Entry
 def test_the_page_of_a_method_lists_its_options_and_defaults(entry: Entry[Any]) -> None:
     page = METHODS / f"{entry.name}.md"
     assert page.exists(), f"write docs/methods/{entry.name}.md"
-    found = [rows for rows in tables(section(page, "Options")) if rows and {"option", "default"} <= set(rows[0])]
-    shown = {row["option"].strip("`"): row["default"].strip("`") for row in found[0]} if found and entry.options else {}
-    assert set(shown) == set(entry.options), "the first table of the section lists the options of the method"
+    rows = [row for table in tables(section(page, "Options")) for row in table if {"option", "default"} <= set(row)]
+    shown = {row["option"].strip("`"): row["default"].strip("`") for row in reversed(rows)}  # the method's own table comes first
+    assert set(entry.options) <= set(shown)
+    assert set(shown) - set(entry.options) <= options_of_pieces(entry), "an option that nobody has"
     wrong = [option.name for option in entry.options.values() if not same_default(shown[option.name], option)]
     assert wrong == []
+
+
+def options_of_pieces(entry: Entry[Any]) -> set[str]:
+    """The options of the pieces that a method sets, and of those that have its name."""
+    pieces = [registry(piece.family)[piece.name] for piece in pieces_of(entry)]
+    pieces += [other for family in STAGES for other in registry(family) if other.name == entry.name]
+    return {option for piece in pieces for option in piece.options}
 
 
 @every
