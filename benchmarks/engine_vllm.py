@@ -37,13 +37,13 @@ def config_folder(shape: str, folder: Path) -> Path:
 
 
 class Bench:
-    def __init__(self, shape: str, folder: Path, seats: int, top_p: float):
+    def __init__(self, shape: str, folder: Path, slots: int, top_p: float):
         from vllm import LLM
 
         self.llm = LLM(
             model=str(config_folder(shape, folder)), load_format="dummy", dtype="bfloat16", skip_tokenizer_init=True, max_model_len=1536,
-            max_num_seqs=seats, max_num_batched_tokens=16384, gpu_memory_utilization=0.45, enable_prefix_caching=True,
-            compilation_config={"cudagraph_capture_sizes": [1, 8, 32, 64, 128, 256, 512][: 5 if seats <= 128 else 7]},
+            max_num_seqs=slots, max_num_batched_tokens=16384, gpu_memory_utilization=0.45, enable_prefix_caching=True,
+            compilation_config={"cudagraph_capture_sizes": [1, 8, 32, 64, 128, 256, 512][: 5 if slots <= 128 else 7]},
         )  # fmt: skip
         self.seed, self.top_p = 0, top_p
 

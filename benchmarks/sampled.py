@@ -37,7 +37,7 @@ class Sampler(threading.Thread):
         while True:
             time.sleep(EVERY)
             names = stack(sys._current_frames().get(main or 0))
-            if any(name.endswith("train.py:loop") for name in names):
+            if any(name.endswith("train.py:run_iterations") for name in names):
                 self.samples += 1
                 phase = next((phase for phase, name in PHASES.items() if any(found.endswith(name) for found in names)), "other")
                 self.own[f"{phase} {names[0]}"] += 1

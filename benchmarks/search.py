@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.collect.players import Place, RandomPlayer
+from turnwise.collect.players import RandomPlayer, Situation
 from turnwise.data.tasks import Task
 from turnwise.envs.search.env import SearchEnv
 from turnwise.envs.search.questions import find_corpus, find_data
@@ -121,7 +121,7 @@ def agents(env: SearchEnv) -> dict[str, dict[str, float]]:
         for task in tasks:
             observation, done = env.reset(task), False
             while not done:
-                act = RandomPlayer().act(observation, Place(task, 0, turns)) if name == "random" else env.expert_action()
+                act = RandomPlayer().act(observation, Situation(task, 0, turns)) if name == "random" else env.expert_action()
                 transition = env.step(str(act))
                 observation, done, turns = transition.observation, transition.done, turns + 1
             won += transition.success

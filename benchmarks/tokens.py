@@ -23,7 +23,7 @@ import numpy as np
 from turnwise.config.schema import Config
 from turnwise.data.tokenfile import read_tokens, write_tokens
 from turnwise.runs.folder import CONFIG, Run
-from turnwise.runs.stored import stored_trajectories
+from turnwise.runs.reading import stored_trajectories
 
 RESULT = Path(__file__).with_suffix(".json")
 

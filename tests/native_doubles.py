@@ -1,4 +1,4 @@
-"""The native engine's GPU kernels in plain torch, so that what surrounds them (pages, copies, seats, steps ahead) runs on a CPU.
+"""The native engine's GPU kernels in plain torch, so that what surrounds them (pages, copies, slots, steps ahead) runs on a CPU.
 
 They do what the kernels do and nothing else: read and write the same pages of the same cache, in the same order.
 """
@@ -32,17 +32,17 @@ def silu_mul(both: Tensor) -> Tensor:
 
 
 def begin(control: Tensor, last: Tensor, table: Tensor, page_size: int) -> Tensor:
-    seats, positions = control[0].long(), control[1].long()
-    table[seats, positions // page_size] = control[2]
-    return last[seats].clone()
+    slots, positions = control[0].long(), control[1].long()
+    table[slots, positions // page_size] = control[2]
+    return last[slots].clone()
 
 
-def rotate(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, seats: Tensor, positions: Tensor, shape: Any) -> None:
+def rotate(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any) -> None:
     heads, place, size = qkv.view(len(qkv), -1, shape.head_dim), positions.long(), cache.shape[3]
     turning = heads[:, : shape.heads + shape.kv_heads]
     cos, sin = tables.cos[place][:, None], tables.sin[place][:, None]
     turning.copy_(turning * cos + turning.roll(shape.head_dim // 2, -1) * sin)
-    page = tables.pages[seats.long(), place // size].long()
+    page = tables.pages[slots.long(), place // size].long()
     cache[0][page, :, place % size] = turning[:, shape.heads :]
     cache[1][page, :, place % size] = heads[:, shape.heads + shape.kv_heads :]
 
@@ -58,31 +58,31 @@ def _attend(query: Tensor, cache: Tensor, pages: Tensor, first: int, shape: Any)
     return (score.softmax(-1) @ values).transpose(0, 1).reshape(count, -1)
 
 
-def attend_singles(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, seats: Tensor, positions: Tensor, shape: Any) -> Tensor:
-    rotate(qkv, cache, layer, tables, seats, positions, shape)
-    queries, lanes = qkv[:, : shape.heads * shape.head_dim], zip(seats.tolist(), positions.tolist(), strict=True)
-    rows = [_attend(queries[n : n + 1], cache, tables.pages[seat], place, shape) for n, (seat, place) in enumerate(lanes)]
+def attend_singles(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any) -> Tensor:
+    rotate(qkv, cache, layer, tables, slots, positions, shape)
+    queries, lanes = qkv[:, : shape.heads * shape.head_dim], zip(slots.tolist(), positions.tolist(), strict=True)
+    rows = [_attend(queries[n : n + 1], cache, tables.pages[slot], place, shape) for n, (slot, place) in enumerate(lanes)]
     return torch.cat(rows)
 
 
 def attend_prompts(qkv: Tensor, cache: Tensor, table: Tensor, blocks: Tensor, block_size: int, shape: Any) -> Tensor:
     queries = qkv[:, : shape.heads * shape.head_dim]
     out = torch.empty_like(queries)
-    for seat, token, first, count in blocks.tolist():
-        out[token : token + count] = _attend(queries[token : token + count], cache, table[seat], first, shape)
+    for slot, token, first, count in blocks.tolist():
+        out[token : token + count] = _attend(queries[token : token + count], cache, table[slot], first, shape)
     return out
 
 
 def draw_tokens(
-    logits: Tensor, seats: Tensor, places: Tensor, floats: Tensor, integers: Tensor, last: Tensor, tokens: Tensor, logprobs: Tensor
+    logits: Tensor, slots: Tensor, places: Tensor, floats: Tensor, integers: Tensor, last: Tensor, tokens: Tensor, logprobs: Tensor
 ) -> None:
-    seat = seats.long()
-    f, i = floats[seat], integers[seat]
+    slot = slots.long()
+    f, i = floats[slot], integers[slot]
     columns = Columns(f[:, 0], i[:, 0] == 1, i[:, 1], f[:, 1].double(), f[:, 2].double(), i[:, 2], True)
     drawn = draw(logits, columns, places.long())
     tokens.copy_(drawn.tokens)
     logprobs.copy_(drawn.logprobs)
-    last[seat] = drawn.tokens
+    last[slot] = drawn.tokens
 
 
 MODULES = {

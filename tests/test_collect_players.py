@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from turnwise import Task, TurnwiseError
-from turnwise.collect.players import ASK_EXPERT, Advised, ExpertPlayer, Place, Player, RandomPlayer, ScriptedPlayer
+from turnwise.collect.players import ASK_EXPERT, Advised, ExpertPlayer, Player, RandomPlayer, ScriptedPlayer, Situation
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.pool import Pool
 
@@ -49,7 +49,7 @@ def play(player: Player, factory: Callable[[], object], workers: int = 0, seed: 
     with Pool(factory, 1, workers=workers, timeout=20.0) as pool:
         result, actions = pool.reset(0, TASK, seed), []
         for turn in range(turns):
-            action = player.act(result.observation, Place(TASK, seed, turn))
+            action = player.act(result.observation, Situation(TASK, seed, turn))
             if action is None:
                 break
             result = pool.step(0, action)
@@ -95,13 +95,13 @@ def test_a_plan_that_was_left_and_an_environment_without_expert_say_so() -> None
 def test_the_random_player_is_even_and_depends_on_seed_and_turn_alone() -> None:
     seen = Observation("", actions=("up", "down", "stay"))
     player = RandomPlayer()
-    chosen = [player.act(seen, Place(TASK, seed, turn)) for seed in range(60) for turn in range(50)]
+    chosen = [player.act(seen, Situation(TASK, seed, turn)) for seed in range(60) for turn in range(50)]
     assert all(900 < count < 1100 for count in Counter(chosen).values())
-    again = [player.act(seen, Place(Task("other"), seed, turn)) for seed in range(60) for turn in range(50)]
+    again = [player.act(seen, Situation(Task("other"), seed, turn)) for seed in range(60) for turn in range(50)]
     assert chosen == again and chosen[:50] != chosen[50:100]
-    assert player.act(Observation("", actions=()), Place(TASK, 0, 0)) is None
+    assert player.act(Observation("", actions=()), Situation(TASK, 0, 0)) is None
     with pytest.raises(TurnwiseError, match="lists its admissible actions"):
-        player.act(Observation(""), Place(TASK, 0, 0))
+        player.act(Observation(""), Situation(TASK, 0, 0))
 
 
 def test_a_script_is_followed_and_then_the_attempt_ends() -> None:

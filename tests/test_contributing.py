@@ -13,7 +13,7 @@ from test_train import TINY
 
 import turnwise as tw
 from turnwise.runs.folder import Run
-from turnwise.runs.stored import stored_batch
+from turnwise.runs.reading import stored_batch
 
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 PAIRS = re.findall(r"```python\n# file: (\w+\.py)\n(.*?)```\n\n```toml\n(.*?)```", TEXT, re.DOTALL)

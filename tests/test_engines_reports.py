@@ -27,7 +27,7 @@ def make_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     if request.param == "native as on a GPU":
         cuda = paged_runner(monkeypatch)
         monkeypatch.setattr(
-            native_engine, "make_runner", lambda weights, seats, longest, *rest: cuda.CudaRunner(weights, seats, longest, 40, 16, False)
+            native_engine, "make_runner", lambda weights, slots, longest, *rest: cuda.CudaRunner(weights, slots, longest, 40, 16, False)
         )
     made = TransformersEngine if request.param == "transformers" else NativeEngine
     return lambda model: made(model, max_batch=8, max_length=96)

@@ -18,8 +18,8 @@ from turnwise.envs.cards.numberline import NumberLineEnv
 from turnwise.methods import plans, signals
 from turnwise.methods.planning import Places
 from turnwise.runs.folder import Run
+from turnwise.runs.reading import stored_batch
 from turnwise.runs.reporter import Reporter
-from turnwise.runs.stored import stored_batch
 
 METHODS = ROOT / "examples" / "methods"
 SMALL: dict[str, Any] = {

@@ -24,7 +24,7 @@ from turnwise.data.tasks import TaskSet
 from turnwise.learn import Learner, LearnerSettings, checkpoint, pack
 from turnwise.methods.planning import Gathered, Places
 from turnwise.runs.folder import Run
-from turnwise.runs.stored import stored_batch
+from turnwise.runs.reading import stored_batch
 
 METHODS = ROOT / "examples" / "methods"
 NAMES = ("distillation", "backwards", "process_reward", "past_successes")

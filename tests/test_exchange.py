@@ -18,7 +18,7 @@ from turnwise import TurnwiseError
 from turnwise.evaluation.rescore import rescore, rescored_lines
 from turnwise.runs.exchange import export_trajectories, from_rows, to_rows
 from turnwise.runs.folder import Run
-from turnwise.runs.stored import stored_rollouts, stored_trajectories
+from turnwise.runs.reading import stored_rollouts, stored_trajectories
 from turnwise.util.errors import MissingExtra
 
 COUNTER = f"{ROOT / 'tests' / 'counter_env.py'}:Counter"

@@ -20,7 +20,7 @@ from turnwise.envs.household import generator
 from turnwise.envs.household.generated import HouseholdEnv
 from turnwise.envs.household.house import TASK_TYPES
 from turnwise.envs.household.knobs import SIZES, TASK_ROOMS
-from turnwise.envs.household.rooms import LAMP, tables
+from turnwise.envs.household.rooms import LAMP, furnishings
 from turnwise.envs.pool import Pool
 from turnwise.util.errors import TurnwiseError
 
@@ -74,19 +74,19 @@ def test_no_wanted_object_lies_where_it_belongs() -> None:
 
 def test_things_lie_only_where_such_things_belong() -> None:
     for task in tasks("household", n=300, size="full"):
-        room = tables().rooms[task.data["room"]]
+        room = furnishings().rooms[task.data["room"]]
         for name, place in task.data["objects"].items():
             assert kind(place) in room.objects[kind(name)][1]
-            assert kind(name) == LAMP or kind(name) in tables().fits[kind(place)]
+            assert kind(name) == LAMP or kind(name) in furnishings().fits[kind(place)]
 
 
 def test_the_tables_agree_with_each_other() -> None:
-    for room in tables().rooms.values():
-        assert set(room.receptacles) <= set(tables().fits)
+    for room in furnishings().rooms.values():
+        assert set(room.receptacles) <= set(furnishings().fits)
         for thing, (chance, places) in room.objects.items():
             assert 0 < chance <= 100
             assert set(places) <= set(room.receptacles)
-            assert thing in tables().traits
+            assert thing in furnishings().traits
 
 
 def test_the_text_is_in_alfworlds_style() -> None:
@@ -191,7 +191,7 @@ def test_the_numbers_that_were_asked_for_are_kept() -> None:
     for task in tasks("household", n=100, **options):
         data = task.data
         wanted = [name for name in data["objects"] if kind(name) == data["object"]]
-        openable = [name for name in data["receptacles"] if kind(name) in tables().openable]
+        openable = [name for name in data["receptacles"] if kind(name) in furnishings().openable]
         closed = [name for name, state in data["receptacles"].items() if state == "closed"]
         assert data["room"] == "kitchen"
         assert len(data["receptacles"]) == 7

@@ -194,15 +194,15 @@ def run_randomly(engine: NativeEngine, count: int, seed: int) -> dict[int, tuple
     return found
 
 
-@pytest.mark.parametrize("slots", [5, 16])
-def test_a_thousand_random_requests_leak_no_page_and_no_seat(slots: int) -> None:
+@pytest.mark.parametrize("pages", [5, 16])
+def test_a_thousand_random_requests_leak_no_page_and_no_slot(pages: int) -> None:
     model = make(num_hidden_layers=1, hidden_size=32, intermediate_size=32)
     engine = NativeEngine(
-        model, max_batch=8, max_length=192, stop_token_ids=[3, 4, 5], cache_memory=slots * 192 * token_bytes(model), prefill_tokens=64
+        model, max_batch=8, max_length=192, stop_token_ids=[3, 4, 5], cache_memory=pages * 192 * token_bytes(model), prefill_tokens=64
     )
-    found = run_randomly(engine, 1000, slots)
-    assert engine.pending == 0 and engine._pages.held == 0 and len(engine._seats) == 8
-    assert engine._pages._holders == [0] * slots and not engine._copies and not engine._seated
+    found = run_randomly(engine, 1000, pages)
+    assert engine.pending == 0 and engine._pages.held == 0 and len(engine._free_slots) == 8
+    assert engine._pages._holders == [0] * pages and not engine._copies and not engine._admitted
     finishes = [response.finish for _, _, response in found.values()]
     assert {Finish.STOP, Finish.LENGTH, Finish.REFUSED} <= set(finishes) and Finish.FAULT not in finishes
     for ids, request, response in random.Random(0).sample(list(found.values()), 150):
@@ -210,7 +210,7 @@ def test_a_thousand_random_requests_leak_no_page_and_no_seat(slots: int) -> None
             expected = plain_logprobs(model, ids, response.token_ids, request.sampling.temperature or 1.0)
             assert expected.tolist() == pytest.approx(response.logprobs, abs=1e-4)
     engine.refresh()
-    assert engine._pages.available == slots and not engine._pages._nodes and not engine._pages._after
+    assert engine._pages.available == pages and not engine._pages._nodes and not engine._pages._after
 
 
 def chain_of(pages: CachePages, ids: list[int]) -> Chain:

@@ -58,7 +58,7 @@ def chats(tokenizer: Any) -> list[list[int]]:
 
 @cache
 def answered(name: str) -> tuple[list[list[int]], dict[int, Response]]:
-    """The engine's greedy answers, all prompts in one batch with fewer seats than rows and prompts cut into pieces."""
+    """The engine's greedy answers, all prompts in one batch with fewer slots than rows and prompts cut into pieces."""
     model, tokenizer = loaded(name)
     prompts = chats(tokenizer)
     engine = NativeEngine(model, tokenizer, max_batch=5, max_length=512, prefill_tokens=64)

@@ -30,7 +30,7 @@ from turnwise.pages.report import write_report
 from turnwise.pages.run_list import RunList
 from turnwise.pages.settings import settings_of
 from turnwise.runs.folder import Run, write_texts
-from turnwise.runs.stored import stored_trajectories
+from turnwise.runs.reading import stored_trajectories
 
 ODD_NAMES = [
     "%2e%2e",

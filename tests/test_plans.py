@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
+from branch_env import Kept
 from test_collect import WordEngine, attempts, numbered, policy
 from toy_env import Corridor
 
-from turnwise import Task, Trajectory, TurnwiseError
+from turnwise import Stop, Task, Trajectory, TurnwiseError
 from turnwise.collect.collector import Collector
 from turnwise.collect.source import LocalSource
-from turnwise.data.attempts import Start
+from turnwise.data.attempts import Branch, Start
+from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Turn
 from turnwise.envs.pool import Pool
 from turnwise.methods import plans
@@ -89,3 +94,25 @@ def test_a_plan_that_branches_runs_through_the_source() -> None:
 def test_a_plan_without_gather_says_what_to_write() -> None:
     with pytest.raises(TurnwiseError, match=r"plan Plan has no gather\(self, places, groups\)"):
         Plan().gather(Places(numbered(2), 0, 2), 1)
+
+
+@pytest.mark.parametrize("snapshots", [False, True])
+def test_an_attempt_with_a_limit_of_its_own_stops_there_and_can_be_branched_there(snapshots: bool) -> None:
+    with Pool(Kept, 2) as pool:
+        collector = Collector(pool, policy(WordEngine(bias=0)), max_turns=12, snapshots=snapshots)
+        [start, *_] = [start for start in Places(numbered(4), 1, 1).starts(0, 4) if int(start.task.id) == 2]  # the longest corridor
+        [whole] = collector.run([start])
+        [part] = collector.run([replace(start, number=50, max_turns=2)])
+        assert part.stop is Stop.STEP_LIMIT and [t.response_ids for t in part.turns] == [t.response_ids for t in whole.turns[:2]]
+        Kept.asked.clear()
+        [rest] = collector.run([replace(start, number=51, branch=Branch(part, 2))])
+    assert [t.response_ids for t in rest.turns] == [t.response_ids for t in whole.turns] and rest.stop is whole.stop
+    assert Kept.asked.count("restore") == snapshots and Kept.asked.count("step") == len(whole.turns) - (2 if snapshots else 0)
+
+
+def test_what_a_plan_notes_on_turns_is_a_column_of_the_batch() -> None:
+    turns = [Turn("a", notes={"mine": 2.0}), Turn("b"), Turn("c", notes={"mine": 3.0, "other": 1.0})]
+    batch = Batch.of([Trajectory(0, 0, turns=turns[:2]), Trajectory(0, 1, turns=turns[2:])])
+    np.testing.assert_array_equal(batch.column("turn.mine"), [2.0, np.nan, 3.0])
+    np.testing.assert_array_equal(batch.column("turn.other"), [np.nan, np.nan, 1.0])
+    assert not Batch.of([Trajectory(0, 0, turns=[Turn("a")])]).has("turn.mine")

@@ -22,7 +22,7 @@ from turnwise.data.tokenfile import read_tokens, write_tokens
 from turnwise.evaluation.agreement import agreement, correlation, ranks
 from turnwise.evaluation.replay import replay, replayable
 from turnwise.runs.folder import Run
-from turnwise.runs.stored import anchor_at, stored_batch, stored_rollouts, stored_trajectories
+from turnwise.runs.reading import anchor_at, stored_batch, stored_rollouts, stored_trajectories
 from turnwise.setup.system import System
 
 KEPT: dict[str, Any] = {"run.keep_checkpoints": 9, "iterations": 3, "learner.minibatches": 2}

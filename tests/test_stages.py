@@ -11,7 +11,7 @@ from test_train import start
 
 from turnwise import TurnwiseError
 from turnwise.runs.folder import Run
-from turnwise.runs.stored import stored_batch
+from turnwise.runs.reading import stored_batch
 
 PIECES = '''
 import numpy as np

@@ -30,7 +30,7 @@ from turnwise.setup.resume import apply_changes, resumed_config
 from turnwise.setup.source import source_config, write_weights
 from turnwise.setup.state import restore
 from turnwise.setup.system import System
-from turnwise.train import loop
+from turnwise.train import run_iterations
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.garbage import loaded_set_apart
 from turnwise.util.interrupt import Interrupt
@@ -140,7 +140,7 @@ def _train(config: Config, run: Run, reporter: Reporter) -> Result:
             trackers.open(config.model_dump(mode="json"), run.metrics())
             run.on_log = trackers.log
             with loaded_set_apart():
-                state = loop(run, system, state, reporter, lambda: interrupted() or system.broken is not None)
+                state = run_iterations(run, system, state, reporter, lambda: interrupted() or system.broken is not None)
             if system.broken is not None:
                 raise with_way_on(system.broken, run)
             finished = state.finished(config.iterations)

@@ -21,7 +21,7 @@ from turnwise.setup.system import System
 from turnwise.util.seeds import derive
 
 
-def loop(run: Run, system: System, state: State, reporter: Reporter, interrupted: Callable[[], bool] = lambda: False) -> State:
+def run_iterations(run: Run, system: System, state: State, reporter: Reporter, interrupted: Callable[[], bool] = lambda: False) -> State:
     """Train from where the run is to the end, or until interrupted."""
     config = system.config
     reporter.begin(f"{config.name}: {config.credit.name} on {config.env.name}", config.iterations, state.iteration)

@@ -195,9 +195,9 @@ class Collector:
         return self._next(attempt)
 
     def _next(self, attempt: Attempt) -> None:
-        """Ask for the next turn, or stop at a limit."""
-        trajectory = attempt.trajectory
-        if len(trajectory.turns) >= self.max_turns:
+        """Ask for the next turn, or stop at a limit. The state at an attempt's own limit is saved too: a branch may start there."""
+        trajectory, own = attempt.trajectory, attempt.start.max_turns
+        if len(trajectory.turns) >= self.max_turns or (own is not None and len(trajectory.turns) >= own and not self.snapshots):
             return self._stop(attempt, Stop.STEP_LIMIT)
         if self._cannot_be_parsed(trajectory):
             return self._stop(attempt, Stop.PARSE_FAILURES, f"{self.max_invalid} responses in a row could not be parsed")
@@ -211,7 +211,9 @@ class Collector:
         attempt.keeping = False
         if result.state is not None:
             self._trails.of(attempt.trajectory).snapshots[len(attempt.trajectory.turns)] = result.state
-        self.policy.ask(attempt.slot)
+        if attempt.start.max_turns is not None and len(attempt.trajectory.turns) >= attempt.start.max_turns:
+            return self._stop(attempt, Stop.STEP_LIMIT)
+        return self.policy.ask(attempt.slot)
 
     def _arrived(self, attempt: Attempt, arriving: Arriving, result: EnvResult) -> None:
         """A branch is one request further, or at its place: then it goes on as its own attempt."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from turnwise.collect.collector import Answer, Start
-from turnwise.collect.players import ASK_EXPERT, ExpertPlayer, Place, Player, RandomPlayer
+from turnwise.collect.players import ASK_EXPERT, ExpertPlayer, Player, RandomPlayer, Situation
 from turnwise.data.rollouts import Stop, Turn
 from turnwise.envs.base import Observation, Transition
 from turnwise.util.errors import unknown_name
@@ -41,7 +41,7 @@ class PlayerPolicy:
 
     def ask(self, slot: int) -> None:
         start = self._starts[slot]
-        action = self.player.act(self._seen[slot], Place(start.task, start.policy_seed, self._turns[slot]))
+        action = self.player.act(self._seen[slot], Situation(start.task, start.policy_seed, self._turns[slot]))
         if action is None:
             self._ready.append(Answer(slot, None, Stop.CANCELLED, "the player had nothing more to do"))
         else:

@@ -32,7 +32,7 @@ class NoAdvice(TurnwiseError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Situation:
     """Where in a run an action is wanted: the task, the seed of the attempt's own chance, and the turn, counted from 0."""
 
     task: Task
@@ -43,19 +43,19 @@ class Place:
 class Player(Protocol):
     """Finds actions. None: there is nothing more to do, and the attempt ends."""
 
-    def act(self, observation: Observation, place: Place) -> str | None: ...
+    def act(self, observation: Observation, situation: Situation) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class RandomPlayer:
     """Any of the admissible actions, each as likely. Its chance is a hash of seed and turn: no order and no other attempt changes it."""
 
-    def act(self, observation: Observation, place: Place) -> str | None:
+    def act(self, observation: Observation, situation: Situation) -> str | None:
         if observation.actions is None:
             raise TurnwiseError("the random player needs an environment that lists its admissible actions (Observation.actions)")
         if not observation.actions:
             return None
-        return observation.actions[derive(place.seed, "random player", place.turn) % len(observation.actions)]
+        return observation.actions[derive(situation.seed, "random player", situation.turn) % len(observation.actions)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,10 @@ class ExpertPlayer:
     noise: float = 0.0
     hidden: Sequence[str] = ()  # what chance never does, as patterns
 
-    def act(self, observation: Observation, place: Place) -> str | None:
-        noisy = self.noise > 0 and derive(place.seed, "expert noise", place.turn) < self.noise * 2**63
+    def act(self, observation: Observation, situation: Situation) -> str | None:
+        noisy = self.noise > 0 and derive(situation.seed, "expert noise", situation.turn) < self.noise * 2**63
         if noisy and (allowed := without(observation.actions or (), self.hidden)):
-            return RandomPlayer().act(replace(observation, actions=allowed), place)
+            return RandomPlayer().act(replace(observation, actions=allowed), situation)
         return ASK_EXPERT
 
 
@@ -79,13 +79,13 @@ class ScriptedPlayer:
 
     actions: Sequence[str] | Mapping[str, Sequence[str]] = field(default=())
 
-    def act(self, observation: Observation, place: Place) -> str | None:
+    def act(self, observation: Observation, situation: Situation) -> str | None:
         script = self.actions
         if isinstance(script, Mapping):
-            if place.task.id not in script:
-                raise TurnwiseError(f"the script has no actions for task {place.task.id!r}; it knows {len(script)} tasks")
-            script = script[place.task.id]
-        return script[place.turn] if place.turn < len(script) else None
+            if situation.task.id not in script:
+                raise TurnwiseError(f"the script has no actions for task {situation.task.id!r}; it knows {len(script)} tasks")
+            script = script[situation.task.id]
+        return script[situation.turn] if situation.turn < len(script) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from turnwise.agent import Agent
 from turnwise.agent.base import Parsed
-from turnwise.collect.players import ASK_EXPERT, NO_ADVICE, Advised, ExpertPlayer, Place, RandomPlayer
+from turnwise.collect.players import ASK_EXPERT, NO_ADVICE, Advised, ExpertPlayer, RandomPlayer, Situation
 from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs import registry
@@ -107,7 +107,7 @@ def _score(task: Task, max_turns: int, tries: int, seed: int) -> Play[list[Score
         result, reward, t = (yield Reset(task)), 0.0, 0
         place = derive(seed, task.id, number)
         while t < max_turns and not result.over and result.observation.actions:
-            result = yield player.act(result.observation, Place(task, place, t)) or ""
+            result = yield player.act(result.observation, Situation(task, place, t)) or ""
             t += 1
             reward += result.transition.reward if result.transition is not None else 0.0
         won = result.transition is not None and result.transition.success
@@ -225,7 +225,7 @@ def _play(
             break
         if not (teaches or observation.actions):  # nothing is listed here: chance has nothing more to do
             break
-        asked = player.act(observation, Place(task, seed, t))
+        asked = player.act(observation, Situation(task, seed, t))
         result = yield asked or ASK_EXPERT
         if result.message.startswith(NO_ADVICE):  # chance has spoiled the task: there is nothing to learn from here on
             break

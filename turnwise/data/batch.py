@@ -42,7 +42,7 @@ class Batch:
     @classmethod
     def of(cls, trajectories: Iterable[Trajectory], tasks: Iterable[Task] | Mapping[str, Task] = ()) -> Batch:
         """A batch of these trajectories; those without turns are left out. Columns: what the trajectories say of themselves, and
-        `token.NAME` for everything that the engine reported about their tokens."""
+        `token.NAME` for everything that the engine reported about their tokens, and `turn.NAME` for what a plan noted on turns."""
         kept = tuple(trajectory for trajectory in trajectories if trajectory.turns)
         if not kept:
             raise TurnwiseError("a batch needs at least one trajectory that has a turn")
@@ -50,7 +50,7 @@ class Batch:
         wanted = {trajectory.task for trajectory in kept}
         rollouts = Rollouts.from_trajectories(kept)
         batch = cls(kept, rollouts, {id: task for id, task in known.items() if id in wanted})
-        return batch.with_columns(_versions(kept) | _branches(batch) | _reports(batch))
+        return batch.with_columns(_versions(kept) | _learned(kept) | _branches(batch) | _reports(batch) | _notes(kept))
 
     def __len__(self) -> int:
         """The number of turns."""
@@ -108,7 +108,7 @@ class Batch:
         rows = np.concatenate([np.arange(*self.first_row[k : k + 2]) for k in chosen])
         offsets = self.rollouts.token_offsets if self.rollouts.tokens is not None else None
         flat = None if offsets is None else np.concatenate([np.arange(offsets[row], offsets[row + 1]) for row in rows])
-        whole = {name: self.column(name) for name in self.rollouts.names() if not small.has(name) or name == "turn.reward"}
+        whole = {name: self.column(name) for name in self.rollouts.names() if not small.has(name) or name in ("turn.reward", "turn.mask")}
         moved = {name: column[rows] for name, column in whole.items() if name.startswith("turn.")}
         if flat is not None:
             moved |= {name: column[flat] for name, column in whole.items() if name.startswith("token.")}
@@ -118,6 +118,19 @@ class Batch:
 def _versions(trajectories: tuple[Trajectory, ...]) -> dict[str, Any]:
     versions = [turn.version for trajectory in trajectories for turn in trajectory.turns]
     return {"turn.version": versions} if any(version >= 0 for version in versions) else {}
+
+
+def _learned(trajectories: tuple[Trajectory, ...]) -> dict[str, Any]:
+    """`turn.mask`, where some turns were given and not sampled."""
+    learned = [turn.learned for trajectory in trajectories for turn in trajectory.turns]
+    return {} if all(learned) else {"turn.mask": learned}
+
+
+def _notes(trajectories: tuple[Trajectory, ...]) -> dict[str, Any]:
+    """One column per turn for every name that a plan noted on any turn; NaN for turns without it."""
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    names = dict.fromkeys(name for turn in turns if turn.notes for name in turn.notes)
+    return {f"turn.{name}": np.array([turn.notes.get(name, np.nan) for turn in turns]) for name in names}
 
 
 def _branches(batch: Batch) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from turnwise.config.schema import Config
 from turnwise.data.batch import Batch
 from turnwise.evaluation.agreement import agreement, biggest_differences
 from turnwise.runs.folder import CONFIG, Run
-from turnwise.runs.stored import stored_batch
+from turnwise.runs.reading import stored_batch
 from turnwise.setup.names import STAGES, know
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive

@@ -19,7 +19,7 @@ from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.envs.scripts import Play, Reset, play_all
 from turnwise.runs.folder import CONFIG, Run, write_texts
-from turnwise.runs.stored import stored_trajectories
+from turnwise.runs.reading import stored_trajectories
 from turnwise.setup.system import System
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically

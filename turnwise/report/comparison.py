@@ -196,7 +196,7 @@ def compare(
         named_by=named,
         target=target,
         panel=panel,
-        unfinished=[str(record.place) for record in records if not record.finished],
+        unfinished=[str(record.path) for record in records if not record.finished],
         tracks=tracks(groups, metrics),
         types=types(groups) if by_type and not differences else [],
     )
@@ -235,7 +235,7 @@ def standing(group: Group, target: float | None) -> Standing:
         over_tasks=over_tasks(group),
         iterations=[record.iteration for record in group.records],
         differs=dict(group.differs),
-        runs=[str(record.place) for record in group.records],
+        runs=[str(record.path) for record in group.records],
         curve=mean_curve([record.curve for record in group.records]),
         cost=cost_until([record.curve for record in group.records], target) if target is not None else None,
     )

@@ -77,7 +77,7 @@ def gathered(records: Sequence[Record]) -> tuple[list[Group], list[str]]:
         parts = [f"{key}={shown[key]}" if len(named) > 1 else shown[key] for key in named if shown[key] != ABSENT]
         label = ", ".join(parts) or ("all runs" if not named else "the others")
         config = {key: inside[0].config.get(key) for key in differing}
-        groups.append(Group(label, config, tuple(sorted(inside, key=lambda record: (record.seed, str(record.place))))))
+        groups.append(Group(label, config, tuple(sorted(inside, key=lambda record: (record.seed, str(record.path))))))
     return sorted(groups, key=lambda group: group.label), named
 
 
@@ -98,7 +98,7 @@ def _check_seeds(group: Group) -> None:
     for record in group.records:
         if record.seed in seen:
             raise TurnwiseError(
-                f"{seen[record.seed].place} and {record.place} have the same recipe and the same seed {record.seed}: they are one result, "
+                f"{seen[record.seed].path} and {record.path} have the same recipe and the same seed {record.seed}: they are one result, "
                 "not two. Leave one of them out"
             )
         seen[record.seed] = record

@@ -32,7 +32,7 @@ def wide_console() -> Console:
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Headings and cells of text; the first column names the row."""
 
     title: str
@@ -40,7 +40,7 @@ class Table:
     rows: list[list[str]]
 
 
-def tables_of(comparison: Comparison) -> list[Table]:
+def tables_of(comparison: Comparison) -> list[TextTable]:
     """Groups, pairs (seeds, tasks), and what the target cost."""
     found = [_groups(comparison)]
     if any(pair.over_seeds for pair in comparison.pairs):
@@ -61,7 +61,7 @@ def _heading(comparison: Comparison) -> str:
     return comparison.named_by[0] if len(comparison.named_by) == 1 else "group"
 
 
-def _groups(comparison: Comparison) -> Table:
+def _groups(comparison: Comparison) -> TextTable:
     where = {"last": "last evaluation", "best": "best evaluation"}.get(comparison.at, f"iteration {comparison.at}")
     panel = comparison.panel
     alike = ""
@@ -74,10 +74,10 @@ def _groups(comparison: Comparison) -> Table:
         cells = [percent(group.success), between(group.over_seeds), between(group.over_tasks), spread]
         rows.append([group.label, str(len(group.seeds)), *cells])
     headings = [_heading(comparison), "seeds", "success %", "95 % over seeds", "95 % over tasks", "least to most"]
-    return Table(f"Success, {where}{alike}", headings, rows)
+    return TextTable(f"Success, {where}{alike}", headings, rows)
 
 
-def _over_seeds(pairs: Sequence[Pair]) -> Table:
+def _over_seeds(pairs: Sequence[Pair]) -> TextTable:
     holm = len(pairs) > 1
     rows = []
     for pair in pairs:
@@ -91,10 +91,10 @@ def _over_seeds(pairs: Sequence[Pair]) -> Table:
         rows.append([f"{pair.one} − {pair.other}", *cells, NONE if test.effect_d is None else f"{test.effect_d:+.2f}"])
     corrected = ["Holm"] if holm else []
     headings = ["difference", "seeds", "points", "95 %", "p (t)", *corrected, "p (exact)", *corrected, "d"]
-    return Table("Over seeds: would other seeds give the same?", headings, rows)
+    return TextTable("Over seeds: would other seeds give the same?", headings, rows)
 
 
-def _over_tasks(pairs: Sequence[Pair]) -> Table:
+def _over_tasks(pairs: Sequence[Pair]) -> TextTable:
     holm = len(pairs) > 1
     rows = []
     for pair in pairs:
@@ -105,10 +105,10 @@ def _over_tasks(pairs: Sequence[Pair]) -> Table:
         cells += [p_value(test.holm)] if holm else []
         rows.append([f"{pair.one} − {pair.other}", *cells, f"{test.effect_h:+.2f}"])
     headings = ["difference", "tasks", "points", "95 % (bootstrap)", "p (signs)", *(["Holm"] if holm else []), "h"]
-    return Table("Over tasks: would other tasks give the same, with these trained models?", headings, rows)
+    return TextTable("Over tasks: would other tasks give the same, with these trained models?", headings, rows)
 
 
-def _costs(comparison: Comparison) -> Table:
+def _costs(comparison: Comparison) -> TextTable:
     rows = []
     for group in comparison.groups:
         if group.cost is None:
@@ -116,15 +116,15 @@ def _costs(comparison: Comparison) -> Table:
         else:
             rows.append([group.label, f"{group.cost.reached} of {group.cost.runs}", *(_cost(group.cost, name) for name in MEASURES)])
     title = f"Until {percent(comparison.target)} % was first measured: median over seeds (least to most)"
-    return Table(title, [_heading(comparison), "reached by", "iterations", "turns", "tokens", "training time"], rows)
+    return TextTable(title, [_heading(comparison), "reached by", "iterations", "turns", "tokens", "training time"], rows)
 
 
-def _types(comparison: Comparison) -> Table:
+def _types(comparison: Comparison) -> TextTable:
     rows = [[one.name, str(one.tasks), *map(percent, one.success)] for one in comparison.types]
-    return Table("Success % by type of task, mean over seeds", ["type", "tasks", *(group.label for group in comparison.groups)], rows)
+    return TextTable("Success % by type of task, mean over seeds", ["type", "tasks", *(group.label for group in comparison.groups)], rows)
 
 
-def _tracks(comparison: Comparison) -> Table:
+def _tracks(comparison: Comparison) -> TextTable:
     """Means over seeds by quarters of training and over all of it, and the least and the most of any run in any iteration."""
     rows = []
     for track in comparison.tracks:
@@ -134,7 +134,7 @@ def _tracks(comparison: Comparison) -> Table:
             cells += map(number, (track.overall, min(track.low), max(track.high)))
         rows.append([track.metric, track.label, *cells])
     columns = ["metric", _heading(comparison), "iterations", "1st quarter", "2nd", "3rd", "4th", "mean", "least", "most"]
-    return Table("Over training, mean over seeds", columns, rows)
+    return TextTable("Over training, mean over seeds", columns, rows)
 
 
 def quarters(values: list[float]) -> list[float | None]:

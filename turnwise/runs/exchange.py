@@ -248,7 +248,7 @@ def export_trajectories(
 ) -> tuple[Path, int]:
     """Write what a run keeps of one iteration (none: the last): the trajectories it trained on, with their credit, or those of its
     evaluation. Returns the path and how many trajectories it holds."""
-    from turnwise.runs.stored import stored_trajectories
+    from turnwise.runs.reading import stored_trajectories
 
     run, part = Run.open(run_folder), "evals" if evals else "rollouts"
     if evals and tokens:
@@ -269,7 +269,7 @@ def credit_columns(run: Run, iteration: int, trust: bool = False) -> dict[str, A
     from turnwise.config.references import is_reference
     from turnwise.config.schema import Config
     from turnwise.runs.folder import CONFIG
-    from turnwise.runs.stored import stored_batch
+    from turnwise.runs.reading import stored_batch
 
     config = Config.load(run.folder / CONFIG)
     rollouts, own = stored_batch(run, iteration).rollouts, config.credit

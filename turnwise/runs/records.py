@@ -62,7 +62,7 @@ class Record:
     `tracks` are the metrics that were asked for, by iteration, and `metrics` the names of all."""
 
     name: str
-    place: Path
+    path: Path
     config: Mapping[str, Any]
     seed: int
     success: float
@@ -129,7 +129,7 @@ def _read_run(folder: Path, at: str | int, tracked: Sequence[str]) -> Record | N
     panel, tasks, won, types = _measured(measured, str(config.get("env.name", "")), folder)
     return Record(
         name=folder.name,
-        place=folder,
+        path=folder,
         config=config,
         seed=int(config.get("seed", 0)),
         success=point.success,
@@ -162,7 +162,7 @@ def _read_file(path: Path) -> Record:
     panel, tasks, won, types = _measured(measured, str(environment), path)
     return Record(
         name=path.stem,
-        place=path,
+        path=path,
         config=config,
         seed=int(config.get("seed", 0)),
         success=float(measured["success"]),
@@ -186,7 +186,7 @@ def _player(measured: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str,
 Measured = tuple[Panel | None, tuple[str, ...], NDArray[np.float64], tuple[str, ...]]
 
 
-def _measured(measured: Mapping[str, Any], environment: str, place: Path) -> Measured:
+def _measured(measured: Mapping[str, Any], environment: str, path: Path) -> Measured:
     """The panel, its tasks in order, the share of attempts won at each, and the type of each."""
     if not measured:
         return None, (), np.zeros(0), ()
@@ -208,7 +208,7 @@ def _measured(measured: Mapping[str, Any], environment: str, place: Path) -> Mea
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"lacks {error}" if isinstance(error, KeyError) else f"has another form ({error})"
-        raise TurnwiseError(f"{place}: an evaluation in it {what}; it was written by another version of Turnwise, or edited") from None
+        raise TurnwiseError(f"{path}: an evaluation in it {what}; it was written by another version of Turnwise, or edited") from None
     return panel, tuple(outcomes), np.array([sum(won) / len(won) for won in outcomes.values()]), tuple(types.values())
 
 

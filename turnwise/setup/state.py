@@ -18,12 +18,12 @@ from turnwise.util.errors import TurnwiseError
 
 @dataclass
 class State:
-    """`iteration`: how many updates are done. `place`: how many groups of the plan are used up. `prepared`: the warm start is behind.
+    """`iteration`: how many updates are done. `groups_used`: how many groups of the plan are used up. `prepared`: the warm start is behind.
     `waiting`: metrics of the last update that are not logged yet, because its evaluation is not done. `saved`: the last checkpoint.
     `score`: the success that the evaluation of this iteration found, where there was one. `plan`: what the plan remembers."""
 
     iteration: int = 0
-    place: int = 0
+    groups_used: int = 0
     turns: int = 0
     seconds: float = 0.0
     prepared: bool = False
@@ -39,7 +39,7 @@ class State:
     def advance(self, system: System, trajectories: Sequence[Trajectory], metrics: dict[str, float], seconds: float) -> None:
         """One more update is done; its metrics wait for the evaluation and the log."""
         self.iteration += 1
-        self.place, self.plan = system.places.used, system.plan.state()
+        self.groups_used, self.plan = system.places.used, system.plan.state()
         self.turns += sum(len(trajectory.turns) for trajectory in trajectories)
         self.seconds += seconds
         self.waiting, self.score = metrics, None
@@ -70,11 +70,14 @@ def restore(run: Run, system: System, say: Callable[[str], None]) -> State:
     if found is None:
         return _anew(run, system, say)
     try:
-        state = State(**found.state["run"])
+        kept = dict(found.state["run"])
+        if "place" in kept:  # the name of this number in older checkpoints
+            kept["groups_used"] = kept.pop("place")
+        state = State(**kept)
         logs = {name: str(text) for name, text in found.state["logs"].items()} if "logs" in found.state else None
         system.learner.load_state(found.tensors, found.state["learner"])
         system.models.load_state(found.further, found.state.get("models", {}))
-        system.places.used = state.place
+        system.places.used = state.groups_used
         system.plan.load_state(state.plan)
         system.source.publish(state.iteration)
     except (KeyError, TypeError, AttributeError):

@@ -1,8 +1,8 @@
 """The model's forward on a GPU: Triton kernels between the matrix products, and CUDA graphs around a decode step.
 
 A step of single tokens is some three hundred small launches, more than a host can issue in the time the GPU needs for them, so it is
-recorded once for each size of batch and replayed. A recorded step reads where it works from a small table of lanes (which seat, which
-position), and everything that belongs to a seat stays on the GPU: its pages, its settings, its last token. So the next step can start
+recorded once for each size of batch and replayed. A recorded step reads where it works from a small table of lanes (which slot, which
+position), and everything that belongs to a slot stays on the GPU: its pages, its settings, its last token. So the next step can start
 before the host has seen the tokens of the last one. Prompts run as they come, one list of tokens without padding.
 """
 
@@ -30,11 +30,11 @@ Attend = Callable[[Tensor, Tensor, Layer], Tensor]
 
 @dataclass(slots=True)
 class BlockTables:
-    """What the GPU knows by seat, and the rotations by position. The last seat is nobody's: unused lanes work on it."""
+    """What the GPU knows by slot, and the rotations by position. The last slot is nobody's: unused lanes work on it."""
 
     cos: Tensor
     sin: Tensor
-    pages: Tensor  # [seats + 1, pages of the longest sequence]
+    pages: Tensor  # [slots + 1, pages of the longest sequence]
     last: Tensor  # the last token
     floats: Tensor  # temperature, top-p, min-p
     integers: Tensor  # greedy, top-k, seed
@@ -81,18 +81,18 @@ class CudaRunner:
     mixed = False
     ahead = 1
 
-    def __init__(self, weights: Weights, seats: int, longest: int, page_count: int, page_size: int, graphs: bool):
+    def __init__(self, weights: Weights, slots: int, longest: int, page_count: int, page_size: int, graphs: bool):
         self.weights, self.page_count, self.page_size = weights, page_count, page_size
-        self._seats, self._graphs = seats, graphs
+        self._slots, self._graphs = slots, graphs
         cos, sin = weights.rotation(longest)
         device, width = weights.device, -(-longest // page_size)
         self.tables = BlockTables(
             cos=cos,
             sin=sin,
-            pages=torch.full((seats + 1, width), page_count, dtype=torch.int32, device=device),
-            last=torch.zeros(seats + 1, dtype=torch.int64, device=device),
-            floats=torch.ones(seats + 1, 3, dtype=torch.float32, device=device),
-            integers=torch.ones(seats + 1, 3, dtype=torch.int64, device=device),
+            pages=torch.full((slots + 1, width), page_count, dtype=torch.int32, device=device),
+            last=torch.zeros(slots + 1, dtype=torch.int64, device=device),
+            floats=torch.ones(slots + 1, 3, dtype=torch.float32, device=device),
+            integers=torch.ones(slots + 1, 3, dtype=torch.int64, device=device),
         )
         self._cache: Tensor | None = None  # [layers, keys and values, pages, kv heads, tokens, size]
         self._recordings: dict[int, Recording] = {}
@@ -126,7 +126,7 @@ class CudaRunner:
 
     def launch(self, step: Step) -> Landing:
         with torch.no_grad():
-            self._seat(step.seated)
+            self._note_settings(step.admitted)
             if step.copies:
                 source, target = (self._upload(column, np.int64) for column in zip(*originals(step.copies), strict=True))
                 self.cache.index_copy_(2, target, self.cache.index_select(2, source))
@@ -139,8 +139,8 @@ class CudaRunner:
         host = torch.from_numpy(np.ascontiguousarray(values, dtype=dtype))
         return host.pin_memory().to(self.weights.device, non_blocking=True) if self.weights.device.type == "cuda" else host
 
-    def _seat(self, rows: list[RunningRequest]) -> None:
-        """Make rows known that have a new seat: their pages, settings, and their last token."""
+    def _note_settings(self, rows: list[RunningRequest]) -> None:
+        """Make rows known that have a new slot: their pages, settings, and their last token."""
         if not rows:
             return
         pages = np.full((len(rows), self.tables.pages.shape[1]), self.page_count)
@@ -148,21 +148,21 @@ class CudaRunner:
             pages[place, : len(row.chain.pages)] = row.chain.pages
         settings = [row.request.sampling for row in rows]
         words = self.weights.shape.vocabulary
-        seats = self._upload([row.seat for row in rows], np.int64)
+        slots = self._upload([row.slot for row in rows], np.int64)
         integers = [[s.temperature == 0, min(s.top_k or words, words), signed(r.request.seed)] for s, r in zip(settings, rows, strict=True)]
-        self.tables.pages.index_copy_(0, seats, self._upload(pages))
-        self.tables.last.index_copy_(0, seats, self._upload([row.ids[-1] for row in rows], np.int64))
-        self.tables.integers.index_copy_(0, seats, self._upload(integers, np.int64))
+        self.tables.pages.index_copy_(0, slots, self._upload(pages))
+        self.tables.last.index_copy_(0, slots, self._upload([row.ids[-1] for row in rows], np.int64))
+        self.tables.integers.index_copy_(0, slots, self._upload(integers, np.int64))
         floats = [[s.temperature or 1.0, s.top_p, s.min_p] for s in settings]
-        self.tables.floats.index_copy_(0, seats, self._upload(floats, np.float32))
+        self.tables.floats.index_copy_(0, slots, self._upload(floats, np.float32))
 
     # A step of single tokens.
 
     def _singles(self, rows: list[RunningRequest]) -> Landing:
         lanes = self._lanes(len(rows)) if self._graphs else len(rows)
         control = np.empty((4, lanes), dtype=np.int32)
-        control[:, len(rows) :] = [[self._seats], [0], [self.page_count], [0]]
-        control[0, : len(rows)] = [row.seat for row in rows]
+        control[:, len(rows) :] = [[self._slots], [0], [self.page_count], [0]]
+        control[0, : len(rows)] = [row.slot for row in rows]
         control[1, : len(rows)] = [row.computed for row in rows]
         control[2, : len(rows)] = [row.chain.pages[row.computed // self.page_size] for row in rows]
         control[3, : len(rows)] = [row.drawn for row in rows]
@@ -177,11 +177,11 @@ class CudaRunner:
 
     def _lanes(self, rows: int) -> int:
         size = next((size for size in SIZES if size >= rows), -(-rows // SIZES[-1]) * SIZES[-1])
-        return min(size, self._seats) if self._seats >= rows else rows
+        return min(size, self._slots) if self._slots >= rows else rows
 
     def _record(self, lanes: int) -> Recording:
         """Run the step once to compile and warm up, on lanes of nobody, then record it."""
-        empty = np.tile(np.array([[self._seats], [0], [self.page_count], [0]]), lanes)
+        empty = np.tile(np.array([[self._slots], [0], [self.page_count], [0]]), lanes)
         control = self._upload(empty)
         self._decode(control)
         torch.cuda.synchronize()
@@ -193,30 +193,30 @@ class CudaRunner:
         return self._recordings[lanes]
 
     def _decode(self, control: Tensor, reports: Sequence[str] = ()) -> tuple[Tensor, Tensor, Tensor | None]:
-        seats, positions, _, places = control.unbind(0)
+        slots, positions, _, places = control.unbind(0)
         tables, shape = self.tables, self.weights.shape
         tokens = begin(control, tables.last, tables.pages, self.page_size)
         x, delta = self._layers(
             embedding(tokens, self.weights.embedding),
-            lambda qkv, cache, layer: attend_singles(qkv, cache, layer, tables, seats, positions, shape),
+            lambda qkv, cache, layer: attend_singles(qkv, cache, layer, tables, slots, positions, shape),
         )
-        return self._draw(x, delta, seats, places, reports)
+        return self._draw(x, delta, slots, places, reports)
 
     # A step with prompts.
 
     def _prompts(self, step: Step) -> Landing:
         longest = max(step.counts)
         block = 128 if longest > 64 else 64 if longest > 16 else 16
-        tokens, positions, seats, ends = self._flatten(step)
+        tokens, positions, slots, ends = self._flatten(step)
         starts = np.concatenate([[0], ends[:-1]])
         blocks = [
-            [row.seat, start + done, row.computed + done, min(block, count - done)]
+            [row.slot, start + done, row.computed + done, min(block, count - done)]
             for row, start, count in zip(step.rows, starts.tolist(), step.counts, strict=True)
             for done in range(0, count, block)
         ]
         rows = [step.rows[i] for i in step.drawing]
-        parts = [tokens, positions, seats, np.array(blocks).ravel(), ends[step.drawing] - 1]
-        parts += [np.array([row.seat for row in rows]), np.array([row.drawn for row in rows])]
+        parts = [tokens, positions, slots, np.array(blocks).ravel(), ends[step.drawing] - 1]
+        parts += [np.array([row.slot for row in rows]), np.array([row.drawn for row in rows])]
         on_gpu = self._upload(np.concatenate(parts)).split([len(part) for part in parts])
         x, delta = self._layers(
             embedding(on_gpu[0].long(), self.weights.embedding),
@@ -230,19 +230,19 @@ class CudaRunner:
         return Landing(drawn, logprobs, len(rows), reports, measured)
 
     def _attend_prompts(
-        self, qkv: Tensor, cache: Tensor, layer: Layer, seats: Tensor, positions: Tensor, blocks: Tensor, size: int
+        self, qkv: Tensor, cache: Tensor, layer: Layer, slots: Tensor, positions: Tensor, blocks: Tensor, size: int
     ) -> Tensor:
-        rotate(qkv, cache, layer, self.tables, seats, positions, self.weights.shape)
+        rotate(qkv, cache, layer, self.tables, slots, positions, self.weights.shape)
         return attend_prompts(qkv, cache, self.tables.pages, blocks, size, self.weights.shape)
 
     def _flatten(self, step: Step) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """All tokens one after another: ids, positions, seats; and where each row ends."""
+        """All tokens one after another: ids, positions, slots; and where each row ends."""
         counts = np.array(step.counts)
         ends = counts.cumsum()
         tokens = np.concatenate([np.array(r.ids[r.computed : r.computed + n]) for r, n in zip(step.rows, step.counts, strict=True)])
         offset = np.array([row.computed for row in step.rows]) - (ends - counts)
         positions = np.arange(len(tokens)) + offset.repeat(counts)
-        return tokens, positions, np.array([row.seat for row in step.rows]).repeat(counts), ends
+        return tokens, positions, np.array([row.slot for row in step.rows]).repeat(counts), ends
 
     # What both have in common.
 
@@ -259,7 +259,7 @@ class CudaRunner:
         return x, delta
 
     def _draw(
-        self, x: Tensor, delta: Tensor, seats: Tensor, places: Tensor, reports: Sequence[str] = ()
+        self, x: Tensor, delta: Tensor, slots: Tensor, places: Tensor, reports: Sequence[str] = ()
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         w = self.weights
         hidden = add_norm(x, delta, w.norm, w.shape.eps)
@@ -272,5 +272,5 @@ class CudaRunner:
         tokens = torch.empty(len(hidden), dtype=torch.int64, device=hidden.device)
         logprobs = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         t = self.tables
-        draw_tokens(logits, seats, places, t.floats, t.integers, t.last, tokens, logprobs)
-        return tokens, logprobs, measure(logits, t.floats[seats.long(), 0], reports) if reports else None
+        draw_tokens(logits, slots, places, t.floats, t.integers, t.last, tokens, logprobs)
+        return tokens, logprobs, measure(logits, t.floats[slots.long(), 0], reports) if reports else None

@@ -185,18 +185,18 @@ def _first_guess(row, size, inverse, top, top_p, farthest, BLOCK: tl.constexpr):
 
 @triton.jit
 def _draw(
-    logits, seats, places, floats, integers, last, tokens, logprobs, scratch, row_stride, size,
+    logits, slots, places, floats, integers, last, tokens, logprobs, scratch, row_stride, size,
     BLOCK: tl.constexpr, WALKS: tl.constexpr, FEW: tl.constexpr,
 ):  # fmt: skip
     lane = tl.program_id(0)
     row = logits + lane.to(tl.int64) * row_stride
     few = scratch + lane.to(tl.int64) * FEW
-    seat = tl.load(seats + lane).to(tl.int64)
-    inverse = 1.0 / tl.load(floats + seat * 3)  # of the temperature
-    top_p = tl.load(floats + seat * 3 + 1)
-    min_p = tl.load(floats + seat * 3 + 2)
-    greedy = tl.load(integers + seat * 3)
-    top_k = tl.load(integers + seat * 3 + 1)
+    slot = tl.load(slots + lane).to(tl.int64)
+    inverse = 1.0 / tl.load(floats + slot * 3)  # of the temperature
+    top_p = tl.load(floats + slot * 3 + 1)
+    min_p = tl.load(floats + slot * 3 + 2)
+    greedy = tl.load(integers + slot * 3)
+    top_k = tl.load(integers + slot * 3 + 1)
     column = tl.arange(0, BLOCK)
 
     best = tl.full([BLOCK], float("-inf"), tl.float32)
@@ -239,11 +239,11 @@ def _draw(
         truncated = (top_k < size) | (top_p < 1.0) | (min_p > 0)
         if min_p > 0:
             kept = _total(row, size, inverse, top, cut, ties, likely, BLOCK)
-        share = _uniform(tl.load(integers + seat * 3 + 2), tl.load(places + lane))
+        share = _uniform(tl.load(integers + slot * 3 + 2), tl.load(places + lane))
         chosen = _pick(row, size, inverse, top, cut, ties, likely, truncated, share * kept.to(tl.float64), BLOCK)
 
     tl.store(tokens + lane, chosen.to(tl.int64))
-    tl.store(last + seat, chosen.to(tl.int64))
+    tl.store(last + slot, chosen.to(tl.int64))
     tl.store(logprobs + lane, (tl.load(row + chosen) - top) * inverse - tl.log(whole))
 
 
@@ -295,13 +295,13 @@ def _kept(row, column, size, inverse, top, cut, ties, likely, truncated, tied):
 
 
 def draw_tokens(
-    logits: Tensor, seats: Tensor, places: Tensor, floats: Tensor, integers: Tensor, last: Tensor, tokens: Tensor, logprobs: Tensor
+    logits: Tensor, slots: Tensor, places: Tensor, floats: Tensor, integers: Tensor, last: Tensor, tokens: Tensor, logprobs: Tensor
 ) -> None:
-    """One token and its log-prob for every row of `logits` (float32). The settings are columns by seat: `floats` temperature, top-p,
-    min-p; `integers` greedy, top-k (the vocabulary's size for none), seed. The token is also noted as the seat's last one."""
+    """One token and its log-prob for every row of `logits` (float32). The settings are columns by slot: `floats` temperature, top-p,
+    min-p; `integers` greedy, top-k (the vocabulary's size for none), seed. The token is also noted as the slot's last one."""
     rows, size = logits.shape
     scratch = torch.empty(rows, FEW, dtype=torch.float32, device=logits.device)
     _draw[(rows,)](
-        logits, seats, places, floats, integers, last, tokens, logprobs, scratch, logits.stride(0), size,
+        logits, slots, places, floats, integers, last, tokens, logprobs, scratch, logits.stride(0), size,
         BLOCK=min(BLOCK, triton.next_power_of_2(size)), WALKS=WALKS, FEW=FEW, num_warps=16 if logits.is_cuda else 4,
     )  # fmt: skip

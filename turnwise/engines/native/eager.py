@@ -32,18 +32,18 @@ class Done:
 
 
 class EagerRunner:
-    """Runs steps with torch's operations over `page_count` slots of `page_size` tokens."""
+    """Runs steps with torch's operations over `page_count` pages of `page_size` tokens."""
 
     mixed = True
     ahead = 0
 
-    def __init__(self, weights: Weights, seats: int, page_count: int, page_size: int):
+    def __init__(self, weights: Weights, slots: int, page_count: int, page_size: int):
         self.weights, self.page_count, self.page_size = weights, page_count, page_size
         self.cos, self.sin = weights.rotation(page_size)
-        self._cache: Tensor | None = None  # [layers, keys and values, slots, kv heads, tokens, size]
-        self._floats = torch.empty(seats, 3, dtype=torch.float64)  # temperature, top-p, min-p
-        self._integers = torch.empty(seats, 3, dtype=torch.int64)  # greedy, top-k, seed
-        self._truncates = [False] * seats
+        self._cache: Tensor | None = None  # [layers, keys and values, pages, kv heads, tokens, size]
+        self._floats = torch.empty(slots, 3, dtype=torch.float64)  # temperature, top-p, min-p
+        self._integers = torch.empty(slots, 3, dtype=torch.int64)  # greedy, top-k, seed
+        self._truncates = [False] * slots
 
     @property
     def cache(self) -> Tensor:
@@ -68,7 +68,7 @@ class EagerRunner:
             return self._run(step)
 
     def _run(self, step: Step) -> Done:
-        self._seat(step.seated)
+        self._note_settings(step.admitted)
         for source, target, tokens in step.copies:
             self.cache[:, :, target, :, :tokens] = self.cache[:, :, source, :, :tokens]
         drawing = step.drawing
@@ -82,16 +82,16 @@ class EagerRunner:
         logits = linear(self._norm(hidden[last[drawing]], self.weights.norm), self.weights.head, self.weights.head_bias)
         return self._draw([step.rows[i] for i in drawing], logits)
 
-    def _seat(self, rows: list[RunningRequest]) -> None:
+    def _note_settings(self, rows: list[RunningRequest]) -> None:
         for row in rows:
             s = row.request.sampling
-            self._floats[row.seat] = torch.tensor([s.temperature or 1.0, s.top_p, s.min_p], dtype=torch.float64)
-            self._integers[row.seat] = torch.tensor([s.temperature == 0, s.top_k or NO_LIMIT, signed(row.request.seed)])
-            self._truncates[row.seat] = s.temperature > 0 and bool(s.top_k or s.top_p < 1 or s.min_p)
+            self._floats[row.slot] = torch.tensor([s.temperature or 1.0, s.top_p, s.min_p], dtype=torch.float64)
+            self._integers[row.slot] = torch.tensor([s.temperature == 0, s.top_k or NO_LIMIT, signed(row.request.seed)])
+            self._truncates[row.slot] = s.temperature > 0 and bool(s.top_k or s.top_p < 1 or s.min_p)
 
     def _draw(self, rows: list[RunningRequest], logits: Tensor) -> Done:
-        seats = [row.seat for row in rows]
-        floats, integers = self._floats[seats], self._integers[seats]
+        slots = [row.slot for row in rows]
+        floats, integers = self._floats[slots], self._integers[slots]
         columns = Columns(
             temperature=floats[:, 0].float(),
             greedy=integers[:, 0] == 1,
@@ -99,7 +99,7 @@ class EagerRunner:
             top_p=floats[:, 1],
             min_p=floats[:, 2],
             seed=integers[:, 2],
-            truncates=any(self._truncates[seat] for seat in seats),
+            truncates=any(self._truncates[slot] for slot in slots),
         )
         drawn = draw(logits, columns, torch.tensor([row.drawn for row in rows]))
         reports = reports_of(row.request.sampling for row in rows)
@@ -109,18 +109,18 @@ class EagerRunner:
     def _forward(self, rows: list[RunningRequest], counts: list[int]) -> Tensor:
         """The last layer's output for every token; keys and values go into the cache."""
         w, shape = self.weights, self.weights.shape
-        slots = [row.chain.pages[0] for row in rows]
+        pages = [row.chain.pages[0] for row in rows]
         starts = [row.computed for row in rows]
         tokens = list(concatenated.from_iterable(row.ids[s : s + n] for row, s, n in zip(rows, starts, counts, strict=True)))
         position = torch.tensor(list(concatenated.from_iterable(range(s, s + n) for s, n in zip(starts, counts, strict=True))))
-        slot = torch.tensor(slots).repeat_interleave(torch.tensor(counts))
+        page = torch.tensor(pages).repeat_interleave(torch.tensor(counts))
         single = sum(n == 1 for n in counts)
-        parts: list[Singles | Prompt] = [Prompt(slots[i], starts[i], counts[i], w.dtype) for i in range(single, len(rows))]
+        parts: list[Singles | Prompt] = [Prompt(pages[i], starts[i], counts[i], w.dtype) for i in range(single, len(rows))]
         sizes = counts[single:]
         if single:
-            parts.insert(0, Singles(slots[:single], [s + 1 for s in starts[:single]], w.dtype))
+            parts.insert(0, Singles(pages[:single], [s + 1 for s in starts[:single]], w.dtype))
             sizes.insert(0, single)
-        place = self._places(slot, position)
+        place = self._places(page, position)
         cos, sin = self.cos[position][:, None], self.sin[position][:, None]
         x = embedding(torch.tensor(tokens), w.embedding)
         for number, layer in enumerate(w.layers):
@@ -135,11 +135,11 @@ class EagerRunner:
             x = layer.down.add(silu(gate).mul_(up), x)
         return x
 
-    def _places(self, slot: Tensor, position: Tensor) -> Tensor:
+    def _places(self, page: Tensor, position: Tensor) -> Tensor:
         """Where in a layer's cache, as a list of vectors, each token's keys (all heads) and values (all heads) go."""
         heads = self.weights.shape.kv_heads
         kinds = torch.arange(2)[:, None] * self.page_count
-        return (((kinds + slot[:, None, None]) * heads + torch.arange(heads)) * self.page_size + position[:, None, None]).flatten()
+        return (((kinds + page[:, None, None]) * heads + torch.arange(heads)) * self.page_size + position[:, None, None]).flatten()
 
     def _rotate(self, layer: Layer, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Queries and keys normed (Qwen3) and rotated; keys in place in `heads`, queries returned."""

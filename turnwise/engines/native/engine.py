@@ -1,7 +1,7 @@
 """The native engine: rows come, share what is computed, and leave.
 
 Every step the engine puts together one forward: the next token of every running row and as many tokens of new prompts as the budget
-allows. A row takes a seat when it is admitted and gives it back the moment it is finished. What it computed stays for the next turn of
+allows. A row takes a slot when it is admitted and gives it back the moment it is finished. What it computed stays for the next turn of
 its trajectory until `release`, or until the memory is needed: then the longest unused goes first, and if even that does not help, the
 youngest row waits in the queue and reads its tokens again later. A row holds all that is needed to go on, so the cache can be thrown
 away at any time.
@@ -74,11 +74,11 @@ class NativeEngine:
         self.max_length = min(self.max_length, self._pages.count * self._pages.size)
         self._queue: deque[RunningRequest] = deque()
         self._rows: list[RunningRequest] = []
-        self._seats = list(range(max_batch))
+        self._free_slots = list(range(max_batch))
         self._kept: OrderedDict[int, Chain] = OrderedDict()  # by trajectory; the longest unused first
         self._flights: deque[tuple[list[RunningRequest], StepResult]] = deque()
         self._done: list[Response] = []
-        self._seated: list[RunningRequest] = []
+        self._admitted: list[RunningRequest] = []
         self._copies: list[tuple[int, int, int]] = []
         self._since_prefill = 0
         self._unclean = False  # something that is not a number may be in the cache
@@ -227,11 +227,11 @@ class NativeEngine:
                 self._leave(row, row.response(Finish.LENGTH))
 
     def _leave(self, row: RunningRequest, response: Response) -> None:
-        """The row is finished: its seat is free, and its pages are kept for the trajectory's next turn."""
+        """The row is finished: its slot is free, and its pages are kept for the trajectory's next turn."""
         row.finished = True
         self._done.append(response)
         self._rows.remove(row)
-        self._seats.append(row.seat)
+        self._free_slots.append(row.slot)
         chain = row.chain
         chain.written = min(row.computed, len(row.ids))
         chain.ids = row.ids[: chain.written]
@@ -268,7 +268,7 @@ class NativeEngine:
                     step.add(row, 1, draws=True)
         if step.rows:
             step.copies, self._copies = self._copies, []
-            step.seated, self._seated = self._seated, []
+            step.admitted, self._admitted = self._admitted, []
         return step
 
     def _prompts_first(self, begun: bool) -> bool:
@@ -276,7 +276,7 @@ class NativeEngine:
         few waiting rows wait for more of them, but not for long. `begun`: a prompt has been read in part."""
         if begun:
             return True
-        ready = min(len(self._queue), len(self._seats))
+        ready = min(len(self._queue), len(self._free_slots))
         return bool(ready) and (ready * 4 >= len(self._rows) or self._since_prefill >= 8)
 
     def _schedule(self, row: RunningRequest, todo: int, step: Step) -> None:
@@ -310,7 +310,7 @@ class NativeEngine:
     def _admit(self, step: Step) -> None:
         """Take rows out of the queue, in order of arrival; those whose prefix is just being computed by another one come a step later."""
         waiting: list[RunningRequest] = []
-        while self._queue and self._seats and step.tokens < self.prefill_tokens and len(waiting) < self.max_batch:
+        while self._queue and self._free_slots and step.tokens < self.prefill_tokens and len(waiting) < self.max_batch:
             row = self._queue.popleft()
             ready = self._find_prefix(row)
             if ready is None:
@@ -321,9 +321,9 @@ class NativeEngine:
                 self._give_up(row)
                 waiting.append(row)
                 break
-            row.seat = self._seats.pop()
+            row.slot = self._free_slots.pop()
             self._rows.append(row)
-            self._seated.append(row)
+            self._admitted.append(row)
             if row.todo > 1 or self._runner.mixed:
                 self._schedule(row, row.todo, step)
         self._queue.extendleft(reversed(waiting))
@@ -389,9 +389,9 @@ class NativeEngine:
 
     def _put_back(self, row: RunningRequest) -> None:
         self._rows.remove(row)
-        self._seats.append(row.seat)
-        if row in self._seated:
-            self._seated.remove(row)
+        self._free_slots.append(row.slot)
+        if row in self._admitted:
+            self._admitted.remove(row)
         self._give_up(row)
         self._queue.appendleft(row)
 
@@ -407,8 +407,8 @@ class NativeEngine:
         self._rows.clear()
         self._kept.clear()
         self._copies.clear()
-        self._seated.clear()
-        self._seats = list(range(self.max_batch))
+        self._admitted.clear()
+        self._free_slots = list(range(self.max_batch))
         self._pages.clear()
 
     def _recover(self, step: Step, error: Exception) -> None:

@@ -65,7 +65,7 @@ def silu_mul(both: Tensor) -> Tensor:
 
 @triton.jit
 def _rotate(
-    qkv, cache, cos, sin, q_norm, k_norm, table, seats, positions, table_stride, pages, eps,
+    qkv, cache, cos, sin, q_norm, k_norm, table, slots, positions, table_stride, pages, eps,
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, NORM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
@@ -93,7 +93,7 @@ def _rotate(
     is_query = inside & (head < HEADS)
     tl.store(source, low, mask=is_query)
     tl.store(source + SIZE // 2, high, mask=is_query)
-    page = tl.load(table + tl.load(seats + token).to(tl.int64) * table_stride + position // PAGE).to(tl.int64)
+    page = tl.load(table + tl.load(slots + token).to(tl.int64) * table_stride + position // PAGE).to(tl.int64)
     page = page + tl.where(is_value, pages, 0).to(tl.int64)
     kv_head = tl.where(is_value, head - HEADS - KV, head - HEADS)
     target = cache + ((page * KV + kv_head) * PAGE + position % PAGE) * SIZE + half
@@ -102,14 +102,14 @@ def _rotate(
     tl.store(target + SIZE // 2, high, mask=stored)
 
 
-def rotate(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, seats: Tensor, positions: Tensor, shape: Any) -> None:
+def rotate(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any) -> None:
     """Norm (Qwen3) and rotate queries in place; norm and rotate keys and put them, with the values, into the cache's pages.
 
-    `cache` is one layer's [keys and values, pages, kv heads, tokens, size]; a token's page is found by its seat and position."""
+    `cache` is one layer's [keys and values, pages, kv heads, tokens, size]; a token's page is found by its slot and position."""
     normed = layer.q_norm is not None
     grid = (len(qkv), triton.cdiv(shape.heads + 2 * shape.kv_heads, ROTATE_HEADS))
     _rotate[grid](
-        qkv, cache, tables.cos, tables.sin, layer.q_norm, layer.k_norm, tables.pages, seats, positions,
+        qkv, cache, tables.cos, tables.sin, layer.q_norm, layer.k_norm, tables.pages, slots, positions,
         tables.pages.stride(0), cache.shape[1], shape.eps,
         HEADS=shape.heads, KV=shape.kv_heads, SIZE=shape.head_dim, PAGE=cache.shape[3], NORM=normed, BLOCK=ROTATE_HEADS, num_warps=4,
     )  # fmt: skip
@@ -119,16 +119,16 @@ def rotate(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, seats: Tensor, p
 def _begin(control, last, table, tokens, lanes, table_stride, PAGE: tl.constexpr, BLOCK: tl.constexpr):
     lane = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = lane < lanes
-    seat = tl.load(control + lane, mask=inside, other=0).to(tl.int64)
+    slot = tl.load(control + lane, mask=inside, other=0).to(tl.int64)
     position = tl.load(control + lanes + lane, mask=inside, other=0)
     page = tl.load(control + 2 * lanes + lane, mask=inside, other=0)
-    tl.store(table + seat * table_stride + position // PAGE, page, mask=inside)
-    tl.store(tokens + lane, tl.load(last + seat, mask=inside, other=0), mask=inside)
+    tl.store(table + slot * table_stride + position // PAGE, page, mask=inside)
+    tl.store(tokens + lane, tl.load(last + slot, mask=inside, other=0), mask=inside)
 
 
 def begin(control: Tensor, last: Tensor, table: Tensor, page_size: int) -> Tensor:
-    """The tokens of a decode step. `control` [4, lanes]: seat, position, page of that position, place of the draw. Notes the page in the
-    seat's table, and reads the seat's last token."""
+    """The tokens of a decode step. `control` [4, lanes]: slot, position, page of that position, place of the draw. Notes the page in the
+    slot's table, and reads the slot's last token."""
     lanes = control.shape[1]
     tokens = torch.empty(lanes, dtype=torch.int64, device=control.device)
     _begin[(triton.cdiv(lanes, 128),)](control, last, table, tokens, lanes, table.stride(0), PAGE=page_size, BLOCK=128)

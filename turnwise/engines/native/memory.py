@@ -17,7 +17,7 @@ GPU_PART = 0.5
 GPU_PAGE = 64  # tokens
 
 
-def make_runner(weights: Weights, seats: int, longest: int, memory: float | None, graphs: bool) -> Runner:
+def make_runner(weights: Weights, slots: int, longest: int, memory: float | None, graphs: bool) -> Runner:
     """The runner for the device that the weights are on, with as many pages as the memory allows and the rows can use."""
     if memory is not None and memory <= 0:
         raise TurnwiseError(f"engine: cache_memory takes bytes, or a part of the free memory up to 1.0, not {memory!r}")
@@ -25,10 +25,10 @@ def make_runner(weights: Weights, seats: int, longest: int, memory: float | None
         from turnwise.engines.native.cuda import CudaRunner
 
         budget = _bytes(memory if memory is not None else GPU_PART, weights.device)
-        wanted = -(-longest // GPU_PAGE) * seats * 2
-        return CudaRunner(weights, seats, longest, _pages(budget, weights, GPU_PAGE, wanted), GPU_PAGE, graphs)
+        wanted = -(-longest // GPU_PAGE) * slots * 2
+        return CudaRunner(weights, slots, longest, _pages(budget, weights, GPU_PAGE, wanted), GPU_PAGE, graphs)
     budget = _bytes(memory, weights.device) if memory is not None else int(CPU_PART * _all_memory())
-    return EagerRunner(weights, seats, _pages(budget, weights, longest, 2 * seats), longest)
+    return EagerRunner(weights, slots, _pages(budget, weights, longest, 2 * slots), longest)
 
 
 def _all_memory() -> int:

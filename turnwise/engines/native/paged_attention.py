@@ -44,7 +44,7 @@ def _turned(source, norm, cos, sin, row, column, real, eps, SIZE: tl.constexpr, 
 
 @triton.jit
 def _single(
-    qkv, cache, table, seats, positions, cos, sin, q_norm, k_norm, out, parts, sums, row_stride, table_stride, values, scale, eps, splits,
+    qkv, cache, table, slots, positions, cos, sin, q_norm, k_norm, out, parts, sums, row_stride, table_stride, values, scale, eps, splits,
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr,
     NORM: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -61,7 +61,7 @@ def _single(
     real = row < GROUP
     own = qkv + lane * row_stride
     turn = (length - 1).to(tl.int64) * SIZE
-    chain = table + tl.load(seats + lane).to(tl.int64) * table_stride
+    chain = table + tl.load(slots + lane).to(tl.int64) * table_stride
     if (last == pages) & (first < pages):  # this program reads the page of the new token: it puts its key and value there
         page = tl.load(chain + pages - 1).to(tl.int64)
         target = cache + ((page * KV + kv_head) * PAGE + (length - 1) % PAGE) * SIZE + column[None, :]
@@ -118,7 +118,7 @@ def splits_for(lanes: int, kv_heads: int) -> int:
     return splits
 
 
-def attend_singles(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, seats: Tensor, positions: Tensor, shape: Any) -> Tensor:
+def attend_singles(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any) -> Tensor:
     """One token a lane at `positions`. Queries and keys are normed (Qwen3) and rotated on the way, and the new keys and values go into the
     cache: `qkv` is as the matrix product left it. [lanes, heads · size]."""
     lanes, size = len(qkv), shape.head_dim
@@ -127,7 +127,7 @@ def attend_singles(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, seats: T
     parts = torch.empty(lanes * shape.heads * splits * size if splits > 1 else 1, dtype=torch.float32, device=qkv.device)
     sums = torch.empty(lanes * shape.heads * splits, dtype=torch.float32, device=qkv.device)
     _single[(lanes, shape.kv_heads, splits)](
-        qkv, cache, tables.pages, seats, positions, tables.cos, tables.sin, layer.q_norm, layer.k_norm, out, parts, sums,
+        qkv, cache, tables.pages, slots, positions, tables.cos, tables.sin, layer.q_norm, layer.k_norm, out, parts, sums,
         qkv.stride(0), tables.pages.stride(0), cache.stride(0), size**-0.5 * LOG2_E, shape.eps, splits,
         HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], SPLIT=splits > 1, NORM=layer.q_norm is not None,
         ROWS=max(16, triton.next_power_of_2(shape.group)), PRECISION=_precision(qkv), num_warps=WARPS, num_stages=3,
@@ -145,7 +145,7 @@ def _prompt(
     block, head = tl.program_id(0), tl.program_id(1)
     GROUP: tl.constexpr = HEADS // KV
     kv_head = head // GROUP
-    seat = tl.load(blocks + block * 4).to(tl.int64)
+    slot = tl.load(blocks + block * 4).to(tl.int64)
     token = tl.load(blocks + block * 4 + 1).to(tl.int64)  # the block's first token in the list of all tokens
     first = tl.load(blocks + block * 4 + 2)  # its position
     count = tl.load(blocks + block * 4 + 3)  # tokens of the block
@@ -154,7 +154,7 @@ def _prompt(
     inside = tl.arange(0, PAGE)
     real = row < count
     q = tl.load(qkv + (token + row[:, None]) * row_stride + head * SIZE + column[None, :], mask=real[:, None], other=0.0)
-    chain = table + seat * table_stride
+    chain = table + slot * table_stride
     top = tl.full([BLOCK], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK], tl.float32)
     sum_ = tl.zeros([BLOCK, SIZE], tl.float32)
@@ -192,7 +192,7 @@ def _prompt(
 
 
 def attend_prompts(qkv: Tensor, cache: Tensor, table: Tensor, blocks: Tensor, block_size: int, shape: Any) -> Tensor:
-    """Tokens of prompts. `blocks` [blocks, 4] int32: seat, first token in `qkv`, its position, how many tokens (up to `block_size`)."""
+    """Tokens of prompts. `blocks` [blocks, 4] int32: slot, first token in `qkv`, its position, how many tokens (up to `block_size`)."""
     out = qkv.new_empty(len(qkv), shape.heads * shape.head_dim)
     _prompt[(len(blocks), shape.heads)](
         qkv, cache, table, blocks, out, qkv.stride(0), table.stride(0), cache.stride(0), shape.head_dim**-0.5 * LOG2_E,

@@ -21,7 +21,7 @@ class RunningRequest:
     end: int
     stop: StopStrings | None
     chain: Chain = field(default_factory=Chain)
-    seat: int = -1
+    slot: int = -1
     computed: int = 0
     flying: int = 0
     finished: bool = False
@@ -55,12 +55,12 @@ class RunningRequest:
 @dataclass(slots=True)
 class Step:
     """One forward: `counts[i]` more tokens of `rows[i]`. Those that have read all their tokens then draw one. Before it, `copies` of the
-    beginnings of pages are made (source, target, tokens), and rows that got a seat since the last step are made known."""
+    beginnings of pages are made (source, target, tokens), and rows that got a slot since the last step are made known."""
 
     rows: list[RunningRequest] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     copies: list[tuple[int, int, int]] = field(default_factory=list)
-    seated: list[RunningRequest] = field(default_factory=list)
+    admitted: list[RunningRequest] = field(default_factory=list)
 
     drawing: list[int] = field(default_factory=list)  # the places of the rows that draw
     tokens: int = 0

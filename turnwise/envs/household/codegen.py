@@ -1,4 +1,4 @@
-"""Turns conditions into Python: a condition with variables becomes nested loops over slots.
+"""Turns conditions into Python: a condition with variables becomes nested loops over indexes.
 
 A household's rules are asked tens of thousands of times a second, so they are compiled rather than interpreted: each action becomes one
 function that writes every command which fits the present state, each goal and each query of the grammar another. Loops are ordered by
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from turnwise.envs.household.pddl import ROOT_TYPE, And, Atom, Condition, Domain, Exists, Not, Or, free_variables, positive
-from turnwise.envs.household.relations import Slot
+from turnwise.envs.household.relations import FactIndex
 from turnwise.util.errors import TurnwiseError
 
 TYPE_PREFIX = "@type "  # the unary predicate that holds for the things of a type
@@ -39,24 +39,24 @@ Emit = Callable[[Writer, Mapping[str, str]], None]
 
 
 class CodeGenerator:
-    """Collects slots, constants and functions. `sizes` estimates how many answers a lookup gives: (predicate, key positions) -> number."""
+    """Collects indexes, constants and functions. `sizes` estimates the answers of a lookup: (predicate, key positions) -> number."""
 
     def __init__(self, domain: Domain, sizes: Callable[[str, tuple[int, ...]], float]):
         self.domain = domain
         self.sizes = sizes
-        self.slots: list[Slot] = []
+        self.indexes: list[FactIndex] = []
         self.constants: list[str] = []
-        self._slot_numbers: dict[Slot, int] = {}
+        self._index_numbers: dict[FactIndex, int] = {}
         self._functions = 0
         self.namespace: dict[str, Any] = {"__builtins__": {"sorted": sorted}}
 
-    def slot(self, predicate: str, arity: int, key: tuple[int, ...], kinds: Sequence[str] | None = None) -> int:
+    def index(self, predicate: str, arity: int, key: tuple[int, ...], kinds: Sequence[str] | None = None) -> int:
         narrowed = tuple(None if kind == ROOT_TYPE else self.domain.kinds_of(kind) for kind in kinds) if kinds else (None,) * arity
-        slot = Slot(predicate, arity, key, narrowed)
-        if slot not in self._slot_numbers:
-            self._slot_numbers[slot] = len(self.slots)
-            self.slots.append(slot)
-        return self._slot_numbers[slot]
+        index = FactIndex(predicate, arity, key, narrowed)
+        if index not in self._index_numbers:
+            self._index_numbers[index] = len(self.indexes)
+            self.indexes.append(index)
+        return self._index_numbers[index]
 
     def constant(self, name: str) -> str:
         if name not in self.constants:
@@ -64,7 +64,7 @@ class CodeGenerator:
         return f"C[{self.constants.index(name)}]"
 
     def function(self, parameters: str, writer: Writer) -> Callable[..., Any]:
-        """Compile the lines into a function (X: the slots' containers, C: the constants, then `parameters`)."""
+        """Compile the lines into a function (X: the indexes' containers, C: the constants, then `parameters`)."""
         name = f"f{self._functions}"
         self._functions += 1
         source = f"def {name}(X, C{', ' + parameters if parameters else ''}):\n" + "\n".join(writer.lines)
@@ -79,8 +79,8 @@ class CodeGenerator:
     def holds(self, atom: Atom, bound: Mapping[str, str]) -> tuple[str, str]:
         """Key and container of a test whether an atom without free variables is true."""
         terms = [self.term(argument, bound) for argument in atom.args]
-        slot = self.slot(atom.predicate, len(terms), tuple(range(len(terms))))
-        return (terms[0] if len(terms) == 1 else f"({', '.join(terms)})"), f"X[{slot}]"
+        index = self.index(atom.predicate, len(terms), tuple(range(len(terms))))
+        return (terms[0] if len(terms) == 1 else f"({', '.join(terms)})"), f"X[{index}]"
 
     def expression(self, condition: Condition, bound: Mapping[str, str]) -> str:
         """A condition whose variables are all bound, as a Python expression."""
@@ -159,7 +159,7 @@ class CodeGenerator:
             writer.open(f"if {self.expression(atom, bound)}:")
             return
         kinds = [types.get(argument, ROOT_TYPE) if i in rest else ROOT_TYPE for i, argument in enumerate(atom.args)]
-        container = f"X[{self.slot(atom.predicate, len(atom.args), key, kinds)}]"
+        container = f"X[{self.index(atom.predicate, len(atom.args), key, kinds)}]"
         if key:
             terms = [self.term(atom.args[i], bound) for i in key]
             wanted = terms[0] if len(terms) == 1 else f"({', '.join(terms)})"

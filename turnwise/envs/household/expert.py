@@ -231,7 +231,7 @@ class Expert:
     def _words(self, state: State, steps: list[Command]) -> Iterator[str]:
         """The steps in words; each is done in `state` before the next is said."""
         for number, things in steps:
-            yield self.world.rules.actions[number].command(state.slots, self.world.constants, self.world, things)
+            yield self.world.rules.actions[number].command(state.containers, self.world.constants, self.world, things)
             state.apply((number, things))
 
     def _commands(self, state: State, steps: list[Command]) -> list[str]:

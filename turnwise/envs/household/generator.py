@@ -23,7 +23,7 @@ from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.dice import Dice
 from turnwise.envs.household.house import Goal, House, Item, Receptacle
 from turnwise.envs.household.knobs import Knobs, capacity
-from turnwise.envs.household.rooms import LAMP, tables
+from turnwise.envs.household.rooms import LAMP, furnishings
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 SPLITS: Mapping[str, range] = {"train": range(4), "valid": range(4, 6), "test": range(6, 8)}  # of eight equal parts of all cores
@@ -90,7 +90,7 @@ class _Draft:
     def __init__(self, knobs: Knobs, dice: Dice, task_type: str):
         self.knobs, self.dice, self.task_type = knobs, dice, task_type
         self.room_name = dice.weighted(knobs.rooms_for[task_type])
-        self.room = tables().rooms[self.room_name]
+        self.room = furnishings().rooms[self.room_name]
         self.object, self.target = dice.weighted(goals(self.room_name, self.task_type, knobs.furniture))
         self.places = {kind: weight for kind, weight in self.room.objects[self.object][1].items() if kind != self.target}
         self.counts = self._furniture()
@@ -152,7 +152,7 @@ class _Draft:
             if laid[kind] >= (1 if kind == LAMP else limit):
                 del weights[kind]
         self.dice.shuffle(self.things)  # or the wanted object would always be number 1
-        names = [name for name in self._receptacles() if _kind(name) in tables().openable]
+        names = [name for name in self._receptacles() if _kind(name) in furnishings().openable]
         self.dice.shuffle(names)
         closing = len(names) if self.knobs.closed is None else min(len(names), self.dice.between(self.knobs.closed))
         self.closed, self.opened = set(names[:closing]), set(names[closing:])
@@ -207,7 +207,7 @@ def _kind(name: str) -> str:
 @lru_cache(maxsize=64)
 def goals(room_name: str, task_type: str, furniture: tuple[str, ...] | None = None) -> dict[tuple[str, str], int]:
     """What can be asked for in a room, with this furniture or any: (object, target) by weight. The object has somewhere else to lie."""
-    found, places = _goals(room_name, task_type), tables().rooms[room_name].objects
+    found, places = _goals(room_name, task_type), furnishings().rooms[room_name].objects
     if furniture is None:
         return found
     possible = {
@@ -224,7 +224,7 @@ def goals(room_name: str, task_type: str, furniture: tuple[str, ...] | None = No
 
 @lru_cache(maxsize=64)
 def _goals(room_name: str, task_type: str) -> dict[tuple[str, str], int]:
-    room, traits = tables().rooms[room_name], tables().traits
+    room, traits = furnishings().rooms[room_name], furnishings().traits
     if task_type == "look_at_obj_in_light":
         return {(kind, LAMP): chance for kind, (chance, _) in room.objects.items() if kind != LAMP}
     closed_to_all = {"sinkbasin", APPLIANCES.get(task_type)} | (HOLDERS_OF_ONE if task_type == "pick_two_obj_and_place" else set())
@@ -233,7 +233,7 @@ def _goals(room_name: str, task_type: str) -> dict[tuple[str, str], int]:
         if kind == LAMP or TREATABLE.get(task_type, "pickupable") not in traits[kind]:
             continue
         for target, (likely, _) in room.receptacles.items():
-            if kind in tables().fits[target] and target not in closed_to_all and any(place != target for place in places):
+            if kind in furnishings().fits[target] and target not in closed_to_all and any(place != target for place in places):
                 found[kind, target] = chance * likely
     return found
 
@@ -247,7 +247,7 @@ def house(data: Mapping[str, Any]) -> House:
         objects = [Item(name, _kind(name), place, frozenset(_traits(_kind(name)))) for name, place in data["objects"].items()]
         goal = Goal(data["task_type"], data["object"], data["target"])
         kinds = {item.kind for item in objects}
-        fits = {kind: tables().fits.get(kind, frozenset()) & kinds for kind in sorted({r.kind for r in receptacles})}
+        fits = {kind: furnishings().fits.get(kind, frozenset()) & kinds for kind in sorted({r.kind for r in receptacles})}
         return House(receptacles, objects, fits, goal, data.get("sentence", ""))
     except (KeyError, AttributeError, TypeError) as error:
         raise TurnwiseError(
@@ -257,7 +257,7 @@ def house(data: Mapping[str, Any]) -> House:
 
 
 def _traits(kind: str) -> tuple[str, ...]:
-    known = tables().traits
+    known = furnishings().traits
     if kind not in known:
         raise unknown_name("kind of object in a household:", kind, known)
     return known[kind]

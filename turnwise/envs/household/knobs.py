@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from turnwise.envs.household.house import TASK_TYPES
-from turnwise.envs.household.rooms import Room, tables
+from turnwise.envs.household.rooms import Room, furnishings
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 Range = tuple[int, int]
@@ -47,7 +47,11 @@ class Knobs:
         """The rooms in which each task can be set, by weight, among those that are wanted and large enough."""
         least = self.receptacles[0] if self.receptacles else SMALLEST_HOUSE
         wanted = set(self.furniture or ())
-        fit = {room for room in self.rooms if capacity(tables().rooms[room]) >= least and wanted <= tables().rooms[room].receptacles.keys()}
+        fit = {
+            room
+            for room in self.rooms
+            if capacity(furnishings().rooms[room]) >= least and wanted <= furnishings().rooms[room].receptacles.keys()
+        }
         rooms = {task_type: TASK_ROOMS[task_type].items() for task_type in self.task_types}
         return {task_type: {room: weight for room, weight in known if room in fit} for task_type, known in rooms.items()}
 
@@ -86,14 +90,14 @@ def turn_knobs(
         raise unknown_name("size of a household:", str(size), SIZES)
     base = SIZES[size]
     pieces = None if furniture is None else _furniture(furniture)
-    most = max(capacity(room) for room in tables().rooms.values()) if pieces is None else len(pieces)
+    most = max(capacity(room) for room in furnishings().rooms.values()) if pieces is None else len(pieces)
     receptacles = most if pieces is not None and receptacles is None else receptacles
     knobs = replace(
         _with_objects(base, objects, distractors, copies),
         receptacles=base.receptacles if receptacles is None else _range("receptacles", receptacles, SMALLEST_HOUSE, most),
         closed=base.closed if closed is None else _range("closed", closed, 0),
         task_types=base.task_types if task_types is None else _names("task type", task_types, TASK_TYPES),
-        rooms=base.rooms if rooms is None else _names("room", rooms, tables().rooms),
+        rooms=base.rooms if rooms is None else _names("room", rooms, furnishings().rooms),
         furniture=pieces,
     )
     possible = tuple(task_type for task_type in knobs.task_types if knobs.rooms_for[task_type])
@@ -111,7 +115,7 @@ def turn_knobs(
 
 
 def _furniture(furniture: Any) -> tuple[str, ...]:
-    pieces = _names("piece of furniture", furniture, sorted({kind for room in tables().rooms.values() for kind in room.receptacles}))
+    pieces = _names("piece of furniture", furniture, sorted({kind for room in furnishings().rooms.values() for kind in room.receptacles}))
     if len(pieces) < SMALLEST_HOUSE:
         raise TurnwiseError(f"household: a house has at least {SMALLEST_HOUSE} receptacles, got furniture={list(pieces)}")
     return pieces

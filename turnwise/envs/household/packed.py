@@ -140,8 +140,8 @@ def _read_shared(path: Path) -> Shared:
 
 
 def _template(grammar: str) -> tuple[str, str]:
-    """The grammar without its task's sentence, and that sentence with the slot for the goal still in it."""
-    stand_in = "goal"  # any harmless word: the slot's braces would keep the sentence from being taken out
+    """The grammar without its task's sentence, and that sentence with the placeholder for the goal still in it."""
+    stand_in = "goal"  # any harmless word: the placeholder's braces would keep the sentence from being taken out
     template, sentence = split_task(grammar.replace(TASK_SLOT, stand_in))
     after = grammar.partition(TASK_SLOT)[2]
     if sentence.count(stand_in) != 1 or TASK_SLOT not in grammar or TASK_SLOT in after:

@@ -1,9 +1,9 @@
 """Facts, indexed for the questions that the rules ask.
 
 Things are small integers. A fact is a predicate with a tuple of things. The compiled rules never search: each question they ask is a
-lookup in a `Slot`, an index of one predicate by some of its positions, narrowed to the types that the question's variables allow. Slots
-of predicates that no action changes are built once a house and shared by everything that plays in it; the others belong to a state and
-follow its changes.
+lookup in a `FactIndex`, which indexes one predicate by some of its positions and is narrowed to the types that the question's variables
+allow. Indexes of predicates that no action changes are built once per house and shared by everything that plays in it. The others belong
+to a state and follow its changes.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from operator import itemgetter
 from typing import Any
 
 Fact = tuple[int, ...]
-Container = Any  # a set of keys, a set of values, or a dict from keys to sets of values: see Slot
+Container = Any  # a set of keys, a set of values, or a dict from keys to sets of values: see FactIndex
 
 
 @dataclass(frozen=True)
-class Slot:
+class FactIndex:
     """An index of `predicate`: `key` positions lead to the values at the other positions; `kinds` narrows positions by type.
 
     A key or value of one position is a bare integer, of several a tuple. All positions in the key: the container is a set of keys. None:

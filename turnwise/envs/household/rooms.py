@@ -23,7 +23,7 @@ class Room:
 
 
 @dataclass(frozen=True)
-class Tables:
+class Furnishings:
     """`fits`: what may be put where, by kind; `traits`: what can be done with a kind of object."""
 
     openable: frozenset[str]
@@ -33,7 +33,7 @@ class Tables:
 
 
 @lru_cache(maxsize=1)
-def tables() -> Tables:
+def furnishings() -> Furnishings:
     raw = tomllib.loads(files("turnwise.envs.household").joinpath("rooms.toml").read_text("utf-8"))
     fits = {kind: frozenset(taken) for kind, taken in raw["fits"].items()}
     traits = {
@@ -41,7 +41,7 @@ def tables() -> Tables:
         for kind in sorted(frozenset[str]().union(*fits.values()))
     }
     traits[LAMP] = ("toggleable",)
-    return Tables(frozenset(raw["openable"]), fits, traits, {name: _room(room) for name, room in raw["rooms"].items()})
+    return Furnishings(frozenset(raw["openable"]), fits, traits, {name: _room(room) for name, room in raw["rooms"].items()})
 
 
 def _room(raw: dict[str, Any]) -> Room:

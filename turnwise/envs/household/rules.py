@@ -64,7 +64,7 @@ class Rules:
         arities = {effect.atom.predicate: len(effect.atom.args) for action in domain.actions for effect in action.effects}
         for name in self.changing:
             arity = arities[name if name in arities else name[len(NEGATED) :]]
-            self.generator.slot(name, arity, tuple(range(arity)))
+            self.generator.index(name, arity, tuple(range(arity)))
         self._check_texts(domain)
         self.actions = tuple(self._action(number, action, grammar) for number, action in enumerate(domain.actions))
         self.numbers = {action.name: number for number, action in enumerate(self.actions)}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from turnwise.envs.household.world import World
 
 Context = tuple[Placeholder, ...]
-Wording = Callable[["World", Any, Fact], str]  # the world, the slots' containers, the things bound so far
+Wording = Callable[["World", Any, Fact], str]  # the world, the indexes' containers, the things bound so far
 ARTICLES = {"definite": "the", "indefinite": "a"}
 
 
@@ -36,13 +36,13 @@ class Wordings:
         pieces = [self._piece(piece, context) for piece in text]
         if len(pieces) == 1:
             return pieces[0]
-        return lambda world, slots, things: "".join([piece(world, slots, things) for piece in pieces])
+        return lambda world, containers, things: "".join([piece(world, containers, things) for piece in pieces])
 
     def _piece(self, piece: Literal | Symbol | Each, context: Context) -> Wording:
         if isinstance(piece, Literal):
             if TASK_MARK in piece.text:
-                return lambda world, slots, things: piece.text.replace(TASK_MARK, world.task)
-            return lambda world, slots, things: piece.text
+                return lambda world, containers, things: piece.text.replace(TASK_MARK, world.task)
+            return lambda world, containers, things: piece.text
         if isinstance(piece, Symbol):
             return self.symbol(piece.name, context)
         return self._each(piece, context)
@@ -55,7 +55,7 @@ class Wordings:
             holder.append(self._choice(name, context))
         if holder:
             return holder[0]
-        return lambda world, slots, things: holder[0](world, slots, things)
+        return lambda world, containers, things: holder[0](world, containers, things)
 
     def _choice(self, name: str, context: Context) -> Wording:
         productions = self.grammar.productions.get(name)
@@ -75,18 +75,20 @@ class Wordings:
         answers, inner = self._query(piece.query, context, exists=False)
         body = self._body(piece.body, inner)
         if not piece.listed:
-            return lambda world, slots, things: "".join([body(world, slots, answer) for answer in answers(slots, world.constants, things)])
+            return lambda world, containers, things: "".join(
+                [body(world, containers, answer) for answer in answers(containers, world.constants, things)]
+            )
         empty = self.symbol("list_empty", context)
         comma = self.symbol("list_separator", context)
         last = self.symbol("list_last_separator", context)
 
-        def listed(world: World, slots: Any, things: Fact) -> str:
-            words = [body(world, slots, answer) for answer in answers(slots, world.constants, things)]
+        def listed(world: World, containers: Any, things: Fact) -> str:
+            words = [body(world, containers, answer) for answer in answers(containers, world.constants, things)]
             if not words:
-                return empty(world, slots, things)
+                return empty(world, containers, things)
             if len(words) == 1:
                 return words[0]
-            return comma(world, slots, things).join(words[:-1]) + last(world, slots, things) + words[-1]
+            return comma(world, containers, things).join(words[:-1]) + last(world, containers, things) + words[-1]
 
         return listed
 
@@ -97,10 +99,10 @@ class Wordings:
         writer = Writer()
         writer.add(f"return {value_source(expression, [f'b[{i}]' for i in range(len(context))], context)}")
         function = self.generator.function("W, b", writer)
-        return lambda world, slots, things: function(slots, (), world, things)
+        return lambda world, containers, things: function(containers, (), world, things)
 
     def _query(self, query: Query, context: Context, *, exists: bool) -> tuple[Callable[..., Any], Context]:
-        """A function (slots, constants, things) -> the answers, each the given things and the new ones; and the new context."""
+        """A function (containers, constants, things) -> the answers, each the given things and the new ones; and the new context."""
         bound = {_variable(placeholder): f"b{i}" for i, placeholder in enumerate(context)}
         order = list(context)
         writer = Writer()
@@ -149,11 +151,11 @@ def _first(choices: list[tuple[Callable[..., bool], Wording]], otherwise: Wordin
     if not choices:
         return otherwise
 
-    def choose(world: World, slots: Any, things: Fact) -> str:
+    def choose(world: World, containers: Any, things: Fact) -> str:
         for holds, wording in choices:
-            if holds(slots, world.constants, things):
-                return wording(world, slots, things)
-        return otherwise(world, slots, things)
+            if holds(containers, world.constants, things):
+                return wording(world, containers, things)
+        return otherwise(world, containers, things)
 
     return choose
 

@@ -49,14 +49,14 @@ class World:
         }
         self.goal, goal_names = rules.goal(problem.goal)
         self.goal_things = tuple(self.numbers.get(name, -1) for name in goal_names)
-        self.slots = list(rules.generator.slots)
+        self.indexes = list(rules.generator.indexes)
         self.constants = tuple(self.numbers.get(name, -1) for name in rules.generator.constants)
-        self.start = [slot.build(self._facts_of(slot.predicate), self.types) for slot in self.slots]
+        self.start = [index.build(self._facts_of(index.predicate), self.types) for index in self.indexes]
         changing = set(rules.changing)
-        self.moving = [number for number, slot in enumerate(self.slots) if slot.predicate in changing]
+        self.moving = [number for number, index in enumerate(self.indexes) if index.predicate in changing]
         self.updates: dict[str, list[tuple[int, Any]]] = {name: [] for name in changing}
         for number in self.moving:
-            self.updates[self.slots[number].predicate].append((number, self.slots[number]))
+            self.updates[self.indexes[number].predicate].append((number, self.indexes[number]))
         self._marks: dict[tuple[str, Fact], int] = {}
 
     @classmethod
@@ -92,46 +92,46 @@ class World:
 
 
 class State:
-    """What holds now. `slots` are the containers that the compiled rules read."""
+    """What holds now. `containers` are what the compiled rules read."""
 
-    __slots__ = ("slots", "world")
+    __slots__ = ("containers", "world")
 
-    def __init__(self, world: World, slots: list[Any] | None = None):
+    def __init__(self, world: World, containers: list[Any] | None = None):
         self.world = world
-        source = world.start if slots is None else slots
-        self.slots = list(source)
+        source = world.start if containers is None else containers
+        self.containers = list(source)
         for number in world.moving:
-            self.slots[number] = world.slots[number].copy(source[number])
+            self.containers[number] = world.indexes[number].copy(source[number])
 
     def copy(self) -> State:
-        return State(self.world, self.slots)
+        return State(self.world, self.containers)
 
     def facts(self, predicate: str) -> Iterable[Fact]:
         """The facts of one predicate that hold now."""
         updates = self.world.updates.get(predicate)
         if not updates:
             return self.world.facts.get(predicate, ())
-        number, slot = updates[0]  # every changing predicate's first slot holds its whole facts
-        return [(fact,) for fact in self.slots[number]] if slot.arity == 1 else self.slots[number]
+        number, index = updates[0]  # every changing predicate's first index holds its whole facts
+        return [(fact,) for fact in self.containers[number]] if index.arity == 1 else self.containers[number]
 
     def apply(self, command: Command) -> None:
         action, things = command
         world = self.world
-        gone, new = world.rules.actions[action].changes(self.slots, world.constants, things)
+        gone, new = world.rules.actions[action].changes(self.containers, world.constants, things)
         for change in gone:
             if change not in new:
-                for number, slot in world.updates[change[0]]:
-                    slot.drop(self.slots[number], change[1])
+                for number, index in world.updates[change[0]]:
+                    index.drop(self.containers[number], change[1])
         for name, fact in new:
-            for number, slot in world.updates[name]:
-                slot.put(self.slots[number], fact, world.types)
+            for number, index in world.updates[name]:
+                index.put(self.containers[number], fact, world.types)
 
     def commands(self) -> dict[str, Command]:
         """Every command that does something now, in no particular order."""
         found: dict[str, Command] = {}
         world = self.world
         for action in world.rules.actions:
-            action.list_commands(self.slots, world.constants, world, found)
+            action.list_commands(self.containers, world.constants, world, found)
         return found
 
     def changes(self) -> dict[str, list[list[Fact]]]:
@@ -148,15 +148,15 @@ class State:
         """The state that differs from the start by what `changes` gave."""
         state = cls(world)
         for predicate, (gone, new) in changes.items():
-            for number, slot in world.updates[predicate]:
+            for number, index in world.updates[predicate]:
                 for fact in gone:
-                    slot.drop(state.slots[number], world.known_fact(fact))
+                    index.drop(state.containers[number], world.known_fact(fact))
                 for fact in new:
-                    slot.put(state.slots[number], world.known_fact(fact), world.types)
+                    index.put(state.containers[number], world.known_fact(fact), world.types)
         return state
 
     def won(self) -> bool:
-        return self.world.goal(self.slots, self.world.constants, *self.world.goal_things)
+        return self.world.goal(self.containers, self.world.constants, *self.world.goal_things)
 
     def key(self) -> bytes:
         """16 bytes that are equal for equal states of the same game (the same noticeable facts), whatever led there."""
@@ -176,7 +176,7 @@ class Play:
         """From the start, or from a later `state`, of which `text` was the last answer."""
         self.world = world
         self.state = state or State(world)
-        self.text = world.rules.intro(world, self.state.slots, ()) if text is None else text
+        self.text = world.rules.intro(world, self.state.containers, ()) if text is None else text
         self._look_around()
 
     def _look_around(self) -> None:
@@ -190,7 +190,7 @@ class Play:
             self.text = NOTHING
             return NOTHING
         self.state.apply(chosen)
-        self.text = self.world.rules.actions[chosen[0]].answer(self.world, self.state.slots, chosen[1])
+        self.text = self.world.rules.actions[chosen[0]].answer(self.world, self.state.containers, chosen[1])
         self._look_around()
         return self.text
 

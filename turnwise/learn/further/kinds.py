@@ -8,10 +8,10 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from turnwise.learn.further.said import Said
-from turnwise.learn.further.scorer import Place
+from turnwise.learn.further.scorer import ReadAt
 from turnwise.util.errors import TurnwiseError
 
-PLACES: tuple[Place, ...] = ("turn", "turn_end", "token")
+READ_AT: tuple[ReadAt, ...] = ("turn", "turn_end", "token")
 Metrics = Mapping[str, Any]
 Loss = Callable[[Said], "Tensor | tuple[Tensor, Metrics] | None"]
 
@@ -23,12 +23,12 @@ class HasLoss(Protocol):
     def loss(self, said: Said) -> Tensor | tuple[Tensor, Metrics] | None: ...
 
 
-def heads_of(kind: Any, size: int, where: str) -> tuple[dict[str, Place], nn.ModuleDict]:
+def heads_of(kind: Any, size: int, where: str) -> tuple[dict[str, ReadAt], nn.ModuleDict]:
     """Where each head of a kind is read, and the layers themselves: `kind.head(name, size)`, or a linear one that starts at zero."""
-    places: dict[str, Place] = dict(kind.heads()) if hasattr(kind, "heads") else {}
+    places: dict[str, ReadAt] = dict(kind.heads()) if hasattr(kind, "heads") else {}
     for name, place in places.items():
-        if place not in PLACES or not name.isidentifier():
-            raise TurnwiseError(f"{where}: heads are names with one of {', '.join(PLACES)}, not {name!r}: {place!r}")
+        if place not in READ_AT or not name.isidentifier():
+            raise TurnwiseError(f"{where}: heads are names with one of {', '.join(READ_AT)}, not {name!r}: {place!r}")
     make_head = getattr(kind, "head", lambda name, size: linear(size))
     return places, nn.ModuleDict({name: make_head(name, size) for name in places}).float()
 

@@ -24,7 +24,7 @@ from turnwise.learn.forward import PackedModel
 from turnwise.learn.further.budget import Budget
 from turnwise.learn.further.kinds import HasLoss, Loss, heads_of
 from turnwise.learn.further.said import LEVELS, Rows, Said, chosen_columns
-from turnwise.learn.further.scorer import Column, Place, Scorer, Texts, order_of, placed, places_of, plain_weights
+from turnwise.learn.further.scorer import Column, ReadAt, Scorer, Texts, order_of, placed, places_of, plain_weights
 from turnwise.learn.memory import Memory
 from turnwise.learn.optimiser import Optimiser, Weights, check_names
 from turnwise.learn.packing import Packed, microbatches
@@ -82,7 +82,7 @@ class FurtherModel(Scorer):
         if self.trained and not shares and packed.fused is None and memory.must_recompute(self.budget.tokens):
             packed.causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
-    def _make_heads(self, packed: PackedModel, size: int, where: str) -> tuple[dict[str, Place], nn.ModuleDict]:
+    def _make_heads(self, packed: PackedModel, size: int, where: str) -> tuple[dict[str, ReadAt], nn.ModuleDict]:
         if getattr(self.kind, "classifier", False):
             return dict(self.kind.heads()), nn.ModuleDict({"reward": packed.causal.score.float()})
         with torch.random.fork_rng([packed.device] if packed.device.type == "cuda" else []):
@@ -142,7 +142,7 @@ class FurtherModel(Scorer):
         return super()._score(packed, temperature=temperature, **wanted)
 
     def _forward(
-        self, part: Packed, temperature: float, *, logprobs: bool = False, hidden: Place | None = None, heads: bool = False
+        self, part: Packed, temperature: float, *, logprobs: bool = False, hidden: ReadAt | None = None, heads: bool = False
     ) -> dict[str, Tensor]:
         if not heads:
             return super()._forward(part, temperature, logprobs=logprobs, hidden=hidden)

@@ -26,7 +26,7 @@ from turnwise.util.errors import TurnwiseError
 
 T = TypeVar("T")
 Column = NDArray[Any]
-Place = Literal["turn", "turn_end", "token"]
+ReadAt = Literal["turn", "turn_end", "token"]
 Retried = Callable[[Callable[[int], T]], T]
 Texts = Sequence[str] | Sequence[Sequence[int]]
 
@@ -65,7 +65,7 @@ class Scorer:
         found = self._score(packed, logprobs=True, temperature=temperature)["logprob"]
         return placed(found, packed.index, len(packed.source))
 
-    def hidden(self, batch: Batch, at: Place = "turn") -> Column:
+    def hidden(self, batch: Batch, at: ReadAt = "turn") -> Column:
         """The last hidden state of every turn, [turns, size]: at its last prompt token, or with at="turn_end" at its last token. With
         at="token", one per response token: at the token before it."""
         packed = self._packed(batch)
@@ -118,7 +118,7 @@ class Scorer:
             found = self._retried(work)
         return {name: torch.cat([part[name] for part in found]).cpu().numpy() for name in found[0]}
 
-    def _forward(self, part: Packed, temperature: float, *, logprobs: bool = False, hidden: Place | None = None) -> dict[str, Tensor]:
+    def _forward(self, part: Packed, temperature: float, *, logprobs: bool = False, hidden: ReadAt | None = None) -> dict[str, Tensor]:
         """Log-probs of the response tokens of a part, or hidden states."""
         found: dict[str, Tensor] = {}
         if logprobs:
@@ -151,7 +151,7 @@ class Scorer:
             outer.train(before)
 
 
-def places_of(part: Packed, at: Place) -> NDArray[np.int64]:
+def places_of(part: Packed, at: ReadAt) -> NDArray[np.int64]:
     """The index in `part.ids` that each turn or response token is read at."""
     if at == "token":
         return part.source
@@ -167,7 +167,7 @@ def tokens_of_turns(part: Packed) -> NDArray[np.int64]:
     return np.bincount(part.turn, minlength=size)[rows]
 
 
-def order_of(packed: Packed, at: Place) -> NDArray[np.int64]:
+def order_of(packed: Packed, at: ReadAt) -> NDArray[np.int64]:
     """Where each turn or response token of `packed` stands in the batch."""
     return packed.index if at == "token" else packed.turn_row
 
