@@ -55,7 +55,5 @@ def rewritten(text: str) -> str:
 
 
 if __name__ == "__main__":
-    import turnwise  # noqa: F401  (registers who answers a recipe's questions)
-
     page = Path(sys.argv[1])
     write_text_atomically(page, rewritten(page.read_text(encoding="utf-8")))

@@ -20,7 +20,8 @@ from turnwise.util.errors import TurnwiseError
 class State:
     """`iteration`: how many updates are done. `groups_used`: how many groups of the plan are used up. `prepared`: the warm start is behind.
     `waiting`: metrics of the last update that are not logged yet, because its evaluation is not done. `saved`: the last checkpoint.
-    `score`: the success that the evaluation of this iteration found, where there was one. `plan`: what the plan remembers."""
+    `score`: the success that the evaluation of this iteration found, where there was one. `plan`: what the plan remembers.
+    `branches`: what decides about the next branches."""
 
     iteration: int = 0
     groups_used: int = 0
@@ -31,6 +32,7 @@ class State:
     waiting: dict[str, float] | None = None
     score: float | None = None
     plan: dict[str, Any] = field(default_factory=dict)
+    branches: dict[str, int] = field(default_factory=dict)
 
     def finished(self, iterations: int) -> bool:
         """Whether a run of so many iterations is done, down to its last line in the log."""
@@ -39,7 +41,7 @@ class State:
     def advance(self, system: System, trajectories: Sequence[Trajectory], metrics: dict[str, float], seconds: float) -> None:
         """One more update is done; its metrics wait for the evaluation and the log."""
         self.iteration += 1
-        self.groups_used, self.plan = system.places.used, system.plan.state()
+        self.groups_used, self.plan, self.branches = system.places.used, system.plan.state(), system.places.state()
         self.turns += sum(len(trajectory.turns) for trajectory in trajectories)
         self.seconds += seconds
         self.waiting, self.score = metrics, None
@@ -77,7 +79,7 @@ def restore(run: Run, system: System, say: Callable[[str], None]) -> State:
         logs = {name: str(text) for name, text in found.state["logs"].items()} if "logs" in found.state else None
         system.learner.load_state(found.tensors, found.state["learner"])
         system.models.load_state(found.further, found.state.get("models", {}))
-        system.places.used = state.groups_used
+        system.places.load_state(state.groups_used, state.branches)
         system.plan.load_state(state.plan)
         system.source.publish(state.iteration)
     except (KeyError, TypeError, AttributeError):
