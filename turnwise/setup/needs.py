@@ -25,7 +25,7 @@ LEARNED = ("turn.value", "token.value")  # given by a critic
 ALWAYS = {*BUILT_IN, *DERIVED, "turn.version"} - {*LEARNED}
 GIVEN_BY_CREDIT = ("turn.advantage", "token.advantage", "turn.target", "token.target")
 EXPERT = ("expert", "expert_action")  # an expert is one of them
-ELSEWHERE = ("group.peers",)  # checked when the recipe is read
+ELSEWHERE = ("group.peers", "env.branch")  # the first is checked when the recipe is read; every environment has the second
 
 
 def needs(config: Config) -> Iterator[tuple[Piece, tuple[str, ...], tuple[str, ...]]]:
