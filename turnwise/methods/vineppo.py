@@ -8,7 +8,7 @@ estimates and are not learned from, unless `learn_branches` says so.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from turnwise.config.options import Help
 from turnwise.data.anchors import digest
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
-from turnwise.methods.registry import plan
+from turnwise.methods.registry import method, plan
 
 Branches = Annotated[int, Help("fresh attempts per state", low=1)]
 Share = Annotated[
@@ -101,3 +101,27 @@ def note(turns: Sequence[Turn], values: Sequence[float]) -> None:
     """Note the value of the state before each turn."""
     for turn, value in zip(turns, values, strict=True):
         turn.notes = {**turn.notes, "mc_value": value}
+
+
+@method(
+    "vineppo",
+    paper="Kazemnejad et al. 2024, VinePPO, arXiv 2410.01679",
+    changes="plan, credit",
+    costs="`branches` attempts per state: about turns × branches rollouts for each one that is learned from",
+    evidence="code",
+)
+def vineppo(
+    *, branches: Branches = 9, share: Share = "prompt", last: Last = None, gamma: Gamma = 1.0, learn_branches: Learn = False
+) -> dict[str, Any]:
+    """The value of every state is the mean return of fresh attempts from there, and a turn is worth what it adds to it."""
+    return {
+        "plan.name": "vineppo",
+        "plan.branches": branches,
+        "plan.share": share,
+        "plan.last": last,
+        "plan.gamma": gamma,
+        "plan.learn_branches": learn_branches,
+        "collect.shared_prefix": "once",
+        "credit.name": "vineppo",
+        "credit.gamma": gamma,
+    }

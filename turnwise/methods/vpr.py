@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from turnwise.config.kinds import ORACLE
 from turnwise.config.loading import load_reference
@@ -21,7 +21,7 @@ from turnwise.config.options import Help
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
-from turnwise.methods.registry import plan
+from turnwise.methods.registry import method, plan
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
@@ -115,3 +115,20 @@ class Candidated(Plan):
             "reward": sum(line.here.reward for line in lines) / n,
             "length": sum(len(line.here.turns) for line in lines) / n,
         }
+
+
+@method(
+    "vpr",
+    paper="VPR, arXiv 2605.10325",
+    changes="plan, credit",
+    costs="`candidates` generations and one replay or restore per candidate on each turn; one call of the oracle per candidate",
+    evidence="README",
+)
+def vpr(
+    *,
+    candidates: Candidates = 4,
+    oracle: OracleName = EXPERT,
+    norm: Annotated[Literal["none", "std"], Help("inside a state: do not divide, or divide by the standard deviation")] = "none",
+) -> dict[str, Any]:
+    """Several responses at each visited state, scored by an oracle and compared with each other; one of the best is played."""
+    return {"plan.name": "vpr", "plan.candidates": candidates, "plan.oracle": oracle, "credit.name": "vpr", "credit.norm": norm}
