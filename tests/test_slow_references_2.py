@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from references import a2tgpo, forms, igpo, infopo, rebel, resrl, serl
+from references import a2tgpo, dpepo, forms, igpo, infopo, rebel, resrl, serl, t_star, vineppo, vpr
 
 LN = math.log
 HALF = math.sqrt(0.5)
@@ -97,3 +97,49 @@ def test_belief_groups():
     xs = [0.0, 1.0] * 5
     assert rebel.per_type(xs, ["a"] * 10)[1] == pytest.approx(0.5 / (forms.deviation(xs) + 1e-6))
     assert rebel.per_type(xs[:9], ["a"] * 9) == xs[:9]
+
+
+def test_values_from_fresh_rollouts():
+    assert vineppo.advantages([0.0, 0.0, 1.0], [[1.0, 0.0], [1.0, 1.0], []]) == [0.5, 0.0, 0.0]
+    assert vineppo.state_values([0.0, 1.0], [[0.0, 1.0], []]) == [0.5, 1.0, 0.0]
+    assert vineppo.advantages([1.0], [[]]) == [0.0]
+    with pytest.raises(ValueError, match="no rollouts"):
+        vineppo.advantages([0.0, 1.0], [[], [1.0]])
+
+
+def test_candidates_of_one_state():
+    a = vpr.advantages([[0.0, 1.0], [1.0, 1.0], [0.0, 2.0]])
+    spread = math.sqrt(2.5 / 3)
+    assert a[0] == pytest.approx([-0.5 / spread, 0.5 / spread])
+    assert a[1] == [0.0, 0.0]
+    assert a[2][1] == pytest.approx(1.0 / spread)
+    assert vpr.relative([0.0, 1.0], divide=True) == pytest.approx([-HALF, HALF], abs=1e-5)
+    assert [vpr.committed([1.0, 0.0, 1.0], u) for u in (0.0, 0.49, 0.5, 0.99)] == [0, 0, 2, 2]
+
+
+def test_values_on_a_tree():
+    nodes = t_star.merged([["a", "b", "c"], ["a", "b", "d"], ["a", "x"], ["y", "b"]])
+    assert nodes == [[0, 1, 2], [0, 1, 3], [0, 4], [5, 6]]
+    returns = [1.0, 0.0, 0.0, 1.0]
+    q = t_star.values(nodes, returns)
+    assert [q[n] for n in range(7)] == pytest.approx([1 / 3, 0.5, 1.0, 0.0, 0.0, 1.0, 1.0])
+    assert t_star.values(nodes, returns, "children")[0] == 0.25
+    s = math.sqrt(1 / 3) + 1e-6
+    assert t_star.advantages(nodes, returns)[0] == pytest.approx([(1 / 3 - 0.5) / s, 0.0, 0.5 / s])
+    assert t_star.advantages([[0], [1]], [2.0, 2.0]) == [[0.0], [0.0]]
+    assert t_star.divergences(nodes, returns, 0.5) == [(0, 1, 4), (1, 2, 3)]
+    assert t_star.preference_loss(0.0, 0.0, 1.0) == pytest.approx((LN(2), -0.5))
+
+
+def test_parallel_copies_that_repeat_each_other():
+    assert dpepo.diversity({}, {}) == 0.5
+    assert dpepo.diversity({1: "a", 2: "b"}, {1: [], 2: []}) == 1.0
+    assert dpepo.diversity({1: "a", 2: "a"}, {1: [], 2: []}) == pytest.approx(0.9)
+    assert dpepo.diversity({1: "look", 2: "look"}, {1: [], 2: []}) == 1.0
+    w = dpepo.diversity({1: "b", 2: "b"}, {1: ["a", "b", "a"], 2: ["a"]})
+    first = (0.8 + 0.95 + 0.95) / 3  # b once before, (a, b) once before, (a, b) in the other copy now
+    second = (1.0 + 1.0 + 0.95**2) / 3  # (a, b) twice in the first copy
+    assert w == pytest.approx(0.5 * (0.8 + (first + second) / 2))
+    a = dpepo.advantages([1.0, 0.0], [0, 0], [[0.9, 0.5], [0.9]])
+    assert a[0] == pytest.approx([0.9 * HALF, 0.5 * HALF], abs=1e-5)
+    assert a[1] == pytest.approx([-1.1 * HALF], abs=1e-5)
