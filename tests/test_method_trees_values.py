@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import references.vineppo
+import references.vpr
 from branch_env import Kept
 from conftest import ROOT
 from test_collect import WordEngine, numbered, policy
 from test_example_methods_1 import SMALL
+from toy_env import Corridor
 
 import turnwise as tw
 from turnwise.collect.collector import Collector
@@ -41,15 +44,9 @@ def collected(plan: Plan, groups: int = 2, size: int = 2, **more: Any) -> Gather
         return gathered(plan, Places(numbered(6), 1, size), groups, collector.run, **more)
 
 
-def rollouts(seed: int, **columns: Any) -> tw.Rollouts:
-    """Three groups of up to three trajectories of 1 to 5 turns, with random rewards."""
-    rng = np.random.default_rng(seed)
-    trajectories = [
-        Trajectory(g, f"{g}-{k}", turns=[Turn(f"s{rng.integers(3)}", float(rng.normal())) for _ in range(rng.integers(1, 6))])
-        for g in range(3)
-        for k in range(int(rng.integers(1, 4)))
-    ]
-    return Batch.of(trajectories).rollouts
+def attempts(rewards: list[list[float]]) -> list[Trajectory]:
+    """Trajectories with these rewards, one list each."""
+    return [Trajectory(0, k, turns=[Turn("s", reward) for reward in row]) for k, row in enumerate(rewards)]
 
 
 # -- VinePPO ----------------------------------------------------------------------------------------------------------------------
@@ -63,6 +60,23 @@ def test_a_turn_is_worth_what_it_adds_to_the_value_of_the_state_and_unknown_stat
     found = tw.credit.compute("vineppo", r.with_columns({"turn.mc_value": [1.0, nan, nan, nan, nan]}))
     np.testing.assert_allclose(found, [2.0, 0, 0, 0, 0])  # what followed: 3
     assert not tw.credit.compute("vineppo", r.with_columns({"turn.mc_value": [nan] * 5})).any()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_vineppo_equals_its_reference(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    lengths = [1] if seed == 0 else rng.integers(1, 7, 6).tolist()
+    rewards = [(np.zeros(n) if seed == 1 else rng.normal(size=n)).tolist() for n in lengths]
+    known = [n if seed == 2 else 0 if seed == 3 else int(rng.integers(0, n + 1)) for n in lengths]  # the rest is the tail
+    returns = [
+        [rng.normal(size=rng.integers(1, 10)).tolist() if t < k else [] for t in range(n)] for n, k in zip(lengths, known, strict=True)
+    ]
+    values = [float(np.mean(own)) if own else np.nan for row in returns for own in row]
+    r = Batch.of(attempts(rewards)).rollouts.with_columns({"turn.mc_value": values})
+    expected = [a for row, own in zip(rewards, returns, strict=True) for a in references.vineppo.advantages(row, own)]
+    np.testing.assert_allclose(tw.credit.compute("vineppo", r), expected, atol=1e-6)
+    white = tw.credit.compute("vineppo", r, whiten=True)
+    assert abs(white.mean()) < 1e-5 and (np.std(white, ddof=1) == pytest.approx(1, abs=1e-4) or not np.any(expected))
 
 
 def test_vineppo_values_every_state_by_fresh_attempts_from_there_and_learns_from_the_others_alone() -> None:
@@ -119,7 +133,7 @@ def test_fresh_attempts_can_be_learned_from_and_states_beyond_the_last_one_are_n
 
 
 def test_a_run_with_vineppo_makes_branches_and_trains_on_their_values(tmp_path: Path) -> None:
-    run = trained(tmp_path, "vineppo", **{"plan": {"name": "vineppo", "branches": 2}})
+    run = trained(tmp_path, "vineppo", plan={"name": "vineppo", "branches": 2})
     batch, [line] = stored_batch(run, 1), [line for line in run.metrics() if line["iteration"] == 1]
     assert line["collect/branches"] == 2 * line["collect/valued_states"] > 0 and line["collect/lost_branches"] == 0
     assert len(batch.trajectories) == 4 and np.isfinite(batch.column("turn.mc_value")).all()
@@ -135,8 +149,20 @@ def test_candidates_are_compared_within_their_state_and_states_of_equal_scores_a
     found = tw.credit.assign("vpr", r)
     np.testing.assert_array_equal(found.columns["turn.mask"], [True, False, True, True, False, False, False])
     relative = np.array([2 / 3, 0, -1 / 3, -1 / 3, 0, 0, 0])
-    np.testing.assert_allclose(found.values, relative / (np.std(relative[[0, 2, 3]], ddof=1) + 1e-6), rtol=1e-6)
     np.testing.assert_allclose(tw.credit.compute("vpr", r, whiten=False), relative, rtol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("norm", ["none", "std"])
+def test_vpr_equals_its_reference(seed: int, norm: str) -> None:
+    rng = np.random.default_rng(seed)
+    states = [[0.5] * 4] if seed == 0 else [rng.integers(0, 3, rng.integers(1, 6)).astype(float).tolist() for _ in range(8)]
+    rows = [(k, score) for k, own in enumerate(states) for score in own]
+    order = rng.permutation(len(rows))
+    r = Batch.of(attempts([[0.0]] * len(rows))).rollouts
+    r = r.with_columns({"turn.choice": [rows[i][0] for i in order], "turn.score": [rows[i][1] for i in order]})
+    expected = [a for own in references.vpr.advantages(states, divide=norm == "std") for a in own]
+    np.testing.assert_allclose(tw.credit.compute("vpr", r, norm=norm), [expected[i] for i in order], atol=1e-6)
 
 
 def test_the_best_candidate_is_played_and_the_others_stay_one_turn_long() -> None:
@@ -189,7 +215,7 @@ def test_the_experts_advice_stands_next_to_every_transition() -> None:
 
 
 def test_a_run_with_vpr_commits_what_the_expert_would_do(tmp_path: Path) -> None:
-    run = trained(tmp_path, "vpr", **{"plan": {"name": "vpr", "candidates": 4}})
+    run = trained(tmp_path, "vpr", plan={"name": "vpr", "candidates": 4})
     batch, [line] = stored_batch(run, 1), [line for line in run.metrics() if line["iteration"] == 1]
     score, mask = batch.column("turn.score"), batch.column("turn.mask")
     assert set(score.tolist()) == {0.0, 1.0} and 0 < mask.sum() < len(mask)
@@ -205,11 +231,12 @@ def test_vpr_needs_an_expert_or_an_oracle(tmp_path: Path) -> None:
 def test_a_plan_that_branches_by_snapshots_where_there_are_any_runs_where_there_are_none() -> None:
     engine = WordEngine(bias=30)
     engine.version = 0  # type: ignore[attr-defined]
-    from toy_env import Corridor
-
     with Pool(Corridor, 4) as pool:
         source = LocalSource(
-            Places(numbered(6), 1, 2), 2, lambda: Collector(pool, policy(engine), max_turns=6, snapshots=True), engine  # type: ignore[arg-type]
+            Places(numbered(6), 1, 2),
+            2,
+            lambda: Collector(pool, policy(engine), max_turns=6, snapshots=True),
+            engine,  # type: ignore[arg-type]
         )
         batch = source.collect(plans["vpr"].make({"candidates": 2}, "plan"))  # type: ignore[arg-type]
     assert batch.counts["lost_branches"] == 0 < batch.counts["branches"]

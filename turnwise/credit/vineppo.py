@@ -15,6 +15,7 @@ import numpy as np
 from turnwise.config.options import Help
 from turnwise.credit.registry import register
 from turnwise.credit.segments import TurnDiscount, reverse_scan
+from turnwise.credit.segments import whiten as whitened
 from turnwise.data.rollouts import NOISE, Floats, Rollouts
 
 
@@ -33,15 +34,4 @@ def vineppo(
     after[:-1] = np.where(r.trajectory[:-1] == r.trajectory[1:], gamma * value[1:], 0.0)
     advantage = r.reward + after - value
     advantage[unknown | (np.abs(advantage) <= NOISE * (np.abs(r.reward) + np.abs(after) + np.abs(value)))] = 0.0
-    return _whitened(advantage, r) if whiten else advantage
-
-
-def _whitened(advantage: Floats, r: Rollouts) -> Floats:
-    """Relative to all tokens of the batch; a batch with one value gives exactly 0."""
-    tokens = np.ones(len(r)) if r.tokens is None else r.tokens.astype(np.float64)
-    relative = advantage - advantage[0]
-    count = max(float(tokens.sum()), 1.0)
-    centred = relative - (tokens * relative).sum() / count
-    if not relative.any():
-        return np.zeros(len(r))
-    return np.asarray(centred / np.sqrt((tokens * centred**2).sum() / max(count - 1, 1.0) + 1e-8), np.float64)
+    return whitened(advantage, None if r.tokens is None else r.tokens.astype(np.float64)) if whiten else advantage
