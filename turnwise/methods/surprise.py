@@ -26,7 +26,7 @@ from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
 from turnwise.util.seeds import derive
 
 TOP = 10  # most likely tokens that an entropy is computed from
-NEEDS = (f"token.top_logprob_{TOP}", "env.branch", "group.peers")
+NEEDS = (f"token.top_logprob_{TOP}", "env.snapshot?", "group.peers")
 
 Initial = Annotated[int | None, Help("attempts per group from the start; none: half of collect.group_size", low=1)]
 Beam = Annotated[int, Help("an attempt that is still going starts at most this many minus one branches per round", low=1)]
