@@ -124,7 +124,7 @@ def test_where_the_expert_fails_the_student_plays_from_the_beginning() -> None:
     assert len(starts) == 2 and all(start.branch is None for start in starts)
 
 
-TEACHER = {"models.teacher": {"tiny": {"layers": 1, "hidden": 32, "heads": 2, "max_length": 128}, "seed": 9}}
+TEACHER = {"models.teacher": {"tiny": {"layers": 1, "hidden": 32, "heads": 2, "max_length": 128}}}
 
 
 def test_a_tcod_run_moves_the_student_towards_its_teacher_and_the_experts_turns_are_not_learned(tmp_path: Path) -> None:
