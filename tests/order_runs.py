@@ -43,7 +43,7 @@ def train(out: Path, **changes: Any) -> Any:
 def plan_state(folder: Path) -> Any:
     found = checkpoint.latest_good(folder / "checkpoints")
     assert found is not None
-    return found.state["plan"]
+    return found.state["run"]["plan"]
 
 
 def resumes_alike(out: Path, whole: Any, stop: int, **changes: Any) -> None:

@@ -56,7 +56,9 @@ def test_seeupo_advantages_are_standardised_over_turns_of_the_same_number_and_bo
     assert (found[batch.rollouts.t == 1] == 0).all()  # among those that have a second turn, all returns of a group are equal
     many = batch_of([1.0] + [0.0] * 99, [(1,)] * 100)
     assert tw.credit.compute("seeupo", many.rollouts).max() == 3.0
-    assert tw.credit.compute("seeupo", many.rollouts, bound=20.0).max() == pytest.approx(0.99 / np.sqrt(99 * 0.01**2 + 0.99**2) * 99**0.5, rel=1e-5)
+    assert tw.credit.compute("seeupo", many.rollouts, bound=20.0).max() == pytest.approx(
+        0.99 / np.sqrt(99 * 0.01**2 + 0.99**2) * 99**0.5, rel=1e-5
+    )
 
 
 def test_a_seeupo_run_makes_one_step_per_turn_number_and_each_starts_at_a_ratio_of_one(tmp_path: Path) -> None:
@@ -64,7 +66,7 @@ def test_a_seeupo_run_makes_one_step_per_turn_number_and_each_starts_at_a_ratio_
     batch = stored_batch(Run.open(result.folder), 1)
     assert result.metrics[-1]["learner/steps"] == batch.rollouts.t.max() + 1 > 1
     assert result.metrics[-1]["learner/span_ratio"] == pytest.approx(1, abs=1e-4)
-    assert "learner/kl" in result.metrics[-1]
+    assert any("kl" in name for name in result.metrics[-1])
 
 
 # -- ScalingInter -----------------------------------------------------------------------------------------------------------------
@@ -111,7 +113,9 @@ def test_the_students_share_of_an_attempt_grows_from_the_front_or_from_the_back(
     assert limits == [1, 1, 2, 2, 2]
     back = plans["tcod_b2f"].make({"every": 1}, "plan")
     rounds = [gathers(back, places, 1, attempt)[1][0] for _ in range(5)]
-    assert [[start.branch.t if start.branch is not None else 0 for start in starts] for starts in rounds] == [[c, c] for c in (3, 2, 1, 0, 0)]
+    assert [[start.branch.t if start.branch is not None else 0 for start in starts] for starts in rounds] == [
+        [c, c] for c in (3, 2, 1, 0, 0)
+    ]
     assert all(len({start.group for start in starts}) == 1 for starts in rounds)
     restored = plans["tcod_b2f"].make({"every": 1}, "plan")
     restored.load_state({"step": 1})
@@ -127,7 +131,7 @@ def test_where_the_expert_fails_the_student_plays_from_the_beginning() -> None:
 TEACHER = {"models.teacher": {"tiny": {"layers": 1, "hidden": 32, "heads": 2, "max_length": 128}}}
 
 
-def test_a_tcod_run_moves_the_student_towards_its_teacher_and_the_experts_turns_are_not_learned(tmp_path: Path) -> None:
+def test_the_advantage_is_the_teachers_gap_and_the_turns_of_the_expert_are_masked_also_after_a_stop(tmp_path: Path) -> None:
     own = {"method.name": "tcod", "method.direction": "b2f", "method.every": 1, "learner.lr": 1e-3, **TEACHER}
     whole = train(tmp_path / "whole", **own)
     batch = stored_batch(Run.open(whole.folder), 1, tokens=True)

@@ -77,7 +77,7 @@ class ReplaySuccess(Plan):
 
 @method(
     "replay_success",
-    paper="ARPO: Agentic Replay Policy Optimization for GUI agents, arXiv 2505.16282",
+    paper="Lu et al. 2025, ARPO for GUI agents, arXiv 2505.16282",
     changes="plan",
     costs="one pass for old log-probs",
     evidence="code",

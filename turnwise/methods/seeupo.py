@@ -67,5 +67,7 @@ def seeupo(*, low: Low = 0.8, high: High = 1.2, kl_coef: Annotated[float, Help("
         "schedule.name": "seeupo",
         "schedule.low": low,
         "schedule.high": high,
+        "learner.epochs": 1,
+        "learner.minibatches": 1,
         **kl,
     }
