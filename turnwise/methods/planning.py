@@ -91,6 +91,11 @@ class Places:
             for member in range(self.group_size if n is None else n)
         ]
 
+    def more(self, start: Start, n: int = 1) -> list[Start]:
+        """n further attempts at the task of a planned one, from its beginning and in its group, with chance of their own."""
+        numbers = [self._number() for _ in range(n)]
+        return [replace(start, number=number, policy_seed=derive(self.seed, "more", self.used, -number)) for number in numbers]
+
     def branch(self, trajectory: Trajectory, t: int, n: int = 1, group: int | str | None = None, task: Task | None = None) -> list[Start]:
         """n attempts that start before turn t of a finished attempt, in its group unless another is given. The task of an attempt of an
         earlier batch has to be given too."""
@@ -199,6 +204,14 @@ class Dynamic(Plan):
             counts["faults"] += len(found) - len(usable)
             counts["dropped_groups"] += wanted - len(with_signal)
         return Gathered(kept, counts)
+
+
+def by_group(trajectories: Sequence[Trajectory]) -> dict[int | str, list[Trajectory]]:
+    """The trajectories of each group, groups in the order in which they first occur."""
+    groups: dict[int | str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        groups.setdefault(trajectory.group, []).append(trajectory)
+    return groups
 
 
 def sound(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
