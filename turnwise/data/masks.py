@@ -2,7 +2,8 @@
 
 A branch starts from a turn of another trajectory, its parent, and holds the parent's turns up to there: their prompts and responses are the
 same tokens. `collect.shared_prefix` says how often such turns are learned from: "each" time they occur, or "once". That is in the parent,
-where the parent is in the same batch; where it is not, in that one of its branches which holds most of its turns.
+where the parent is in the same batch; where it is not, in that one of its branches which holds most of its turns. Tokens that
+were put into a response, and not drawn by the policy, are not learned from.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from turnwise.data.rollouts import Bools, Trajectory
 
 SharedPrefix = Literal["once", "each"]
 MASK = "turn.mask"
+INSERTED = "inserted"  # a report: 1 for tokens that were put into a response and not drawn
 
 
 def own_turns(trajectory: Any, t: Any, parent: Any, branch_t: Any) -> Bools:
@@ -61,3 +63,13 @@ def _same_turns(branch: Trajectory, other: Trajectory) -> bool:
     return all(
         list(a.response_ids) == list(b.response_ids) and list(a.prompt_ids) == list(b.prompt_ids) and a.action == b.action for a, b in pairs
     )
+
+
+def without_inserted(batch: Batch) -> Batch:
+    """The batch with a mask that leaves out tokens which were put into a response. A mask that is there already stays."""
+    if not batch.has(f"token.{INSERTED}"):
+        return batch
+    drawn = batch.column(f"token.{INSERTED}") == 0
+    if batch.has("token.mask"):
+        drawn = drawn & batch.column("token.mask")
+    return batch if drawn.all() else batch.with_columns({"token.mask": drawn})
