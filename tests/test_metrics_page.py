@@ -42,6 +42,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "dynamic sampling": {"collect.strategy": "dynamic", "engine.name": "transformers"},
     "importance": {"objective.importance": "truncate", "learner.minibatches": 2},
+    "rejection": {"objective.importance": "reject", "objective.importance_options": {"k3_high": 0.01}},
     "faults": {"env.name": BANDIT.replace(":Bandit", ":Fickle"), "env.tasks": 40, "collect.groups": 8},
     "reward term": {"reward": True},
     "warm start": {**NUMBERS, "sft.tasks": 8, "sft.epochs": 1, "agent.max_invalid": 1, "agent.valid": "admissible"},
