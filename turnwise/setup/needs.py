@@ -25,6 +25,7 @@ LEARNED = ("turn.value", "token.value")  # given by a critic
 ALWAYS = {*BUILT_IN, *DERIVED, "turn.version"} - {*LEARNED}
 GIVEN_BY_LEARNER = ("token.old_logprob", "token.ref_logprob")  # to objectives: computed if one needs them
 GIVEN_BY_CREDIT = ("turn.advantage", "token.advantage", "turn.target", "token.target")
+EXPERT = ("expert", "expert_action")  # an expert is one of them
 ELSEWHERE = ("group.peers",)  # checked when the recipe is read
 
 
@@ -80,7 +81,9 @@ def _missing(name: str, config: Config, task: Task | None, environment: Any) -> 
         known = ", ".join(task.data) if task is not None else ""
         return "" if task is None or own in task.data else f"the tasks of {config.env.name} have no such data (they have {known or 'none'})"
     if level == "env":
-        return "" if environment is None or callable(getattr(environment, own, None)) else f"{config.env.name} has no {own}()"
+        names = EXPERT if own == "expert" else (own,)
+        there = environment is None or any(callable(getattr(environment, name, None)) for name in names)
+        return "" if there else f"{config.env.name} has no {' or '.join(f'{name}()' for name in names)}"
     if level == "model":
         return f"add a section [models.{own}] to the recipe"
     if name in LEARNED:
