@@ -72,6 +72,13 @@ def standardise(values: Floats, segment: Ints, size: int, norm: str, weight: Flo
     return centred / (std + EPSILON)[segment]
 
 
+def deviation(values: Floats, segment: Ints, size: int, ddof: int = 1) -> Floats:
+    """The standard deviation of each segment; exactly 0 for a segment that is constant or has one value."""
+    centred = standardise(values, segment, size, "none")
+    count = segment_count(segment, size)
+    return np.sqrt(segment_sum(centred**2, segment, size) / np.maximum(count - ddof, 1))
+
+
 def is_constant(values: Floats, segment: Ints, size: int) -> Bools:
     """Whether all values are equal, for each segment."""
     differing = (relative(values, segment, size) != 0).astype(np.float64)

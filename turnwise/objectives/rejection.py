@@ -3,7 +3,7 @@
 A span is a token, a turn (the segment that was generated in one go) or a trajectory. What is measured on it does not grow with its length:
 
     ratio       exp( mean of log w )            log w = old_logprob − engine_logprob, per token
-    k3          mean of ( w − log w − 1 )       never negative; 0 if the two agree
+    k2, k3      mean of (log w)²/2, mean of ( w − log w − 1 )        never negative; 0 if the two agree
     difference  mean of ( p_old − p_engine )    of probabilities: a large ratio of two tiny ones counts little
 
 A rejected span has weight 0. Others have weight 1 or, with `truncate`, each token's w up to that bound. `normalise` divides by the mean
@@ -40,18 +40,19 @@ class Reject:
         over: Annotated[Literal["token", "turn", "trajectory"], Help("the span that is kept or rejected as a whole")] = "turn",
         ratio_low: Annotated[Bound, Help("least geometric mean of a span's weights; none: no bound", low=0)] = None,
         ratio_high: Annotated[Bound, Help("largest geometric mean of a span's weights; none: no bound", low=0)] = None,
+        k2_high: Annotated[Bound, Help("largest mean of a span's k2; none: no bound", low=0)] = None,
         k3_high: Annotated[Bound, Help("largest mean of a span's k3; none: no bound", low=0)] = None,
         difference: Annotated[Bound, Help("largest distance of a span's mean difference of probabilities from 0", low=0)] = None,
         truncate: Annotated[Bound, Help("weigh kept tokens by w, at most this; none: weight 1", low=1)] = None,
         normalise: Annotated[bool, Help("divide by the mean weight of the mini-batch's tokens")] = False,
     ):
-        if (ratio_low, ratio_high, k3_high, difference, truncate) == (None,) * 5:
+        if (ratio_low, ratio_high, k2_high, k3_high, difference, truncate) == (None,) * 6:
             raise TurnwiseError(
-                "importance correction 'reject' has no bound: set ratio_low, ratio_high, k3_high, difference or truncate in "
+                "importance correction 'reject' has no bound: set ratio_low, ratio_high, k2_high, k3_high, difference or truncate in "
                 "objective.importance_options"
             )
         self.over, self.truncate, self.normalise = over, truncate, normalise
-        self.ratio, self.k3_high, self.difference = (ratio_low, ratio_high), k3_high, difference
+        self.ratio, self.k2_high, self.k3_high, self.difference = (ratio_low, ratio_high), k2_high, k3_high, difference
 
     def prepare(self, columns: Mapping[str, Any]) -> Mapping[str, Any]:
         """Once per mini-batch: the weight of every token."""
@@ -68,6 +69,7 @@ class Reject:
             return found
 
         kept = _within(np.exp(mean(log_weight)), *self.ratio) & _within(mean(weight - log_weight - 1), None, self.k3_high)
+        kept &= _within(mean(log_weight**2 / 2), None, self.k2_high)
         kept &= _within(np.abs(mean(np.exp(old) - np.exp(engine))), None, self.difference)
         factor = np.where(kept, 1.0 if self.truncate is None else np.minimum(weight, self.truncate), 0.0)
         if self.normalise and (average := factor[counted].mean() if counted.any() else 0.0) > 0:
