@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
-from references import clip_cov, cppo, dapo, forms, gpg, holder, icepop, kl_cov, starpo_s, turn_ppo
+from references import aepo, arpo, clip_cov, cppo, dapo, epo, forms, gpg, holder, icepop, kl_cov, starpo_s, t2po, turn_ppo
 
 LN = math.log
 FOLDER = Path(__file__).parent / "references"
@@ -158,3 +158,72 @@ def test_advantages_over_turns():
     assert turn_ppo.targets([0.0, 1.0], [0.5, 0.25]) == pytest.approx([1.0, 1.0])
     assert turn_ppo.advantages([[0.0, 1.0]], [[0.5, 0.25]])[0][0] == pytest.approx(-math.sqrt(0.5), abs=1e-5)
     assert turn_ppo.advantages([[1.0]], [[0.0]]) == [[0.0]]
+
+
+def _family(returns, parents, starts, lengths):
+    turns = [[forms.Turn() for _ in range(n)] for n in lengths]
+    return [forms.Trajectory(turns=t, parent=p, branch_t=s) for t, p, s in zip(turns, parents, starts, strict=True)], returns
+
+
+def test_branching_after_a_surprise():
+    half = [LN(0.5), LN(0.5)]
+    assert arpo.segment_entropy([half, half], 4) == pytest.approx(1.0)
+    assert arpo.segment_entropy([half, half], 4, average=True) == pytest.approx(0.5)
+    assert arpo.segment_entropy([half] * 30, 2) == pytest.approx(20.0)
+    assert arpo.branches(0.55, 0.5)
+    assert not arpo.branches(0.55, 0.0)
+    assert arpo.round_of_branches([0.0, 0.0, 0.0], [0.4, 0.6, 0.1], 1) == [1, 0, 0]
+    assert arpo.round_of_branches([0.0, 0.0, 0.0], [0.6, 0.4, 0.1], 2) == [0, 1, 1]
+
+
+def test_shared_turns_have_the_mean_advantage():
+    family, returns = _family([0.0, 2.0, 2.0, 0.0], [None, 0, 1, None], [0, 1, 2, 0], [2, 3, 3, 1])
+    a = 1 / (math.sqrt(4 / 3) + 1e-6)
+    assert arpo.soft(family, returns)[0] == pytest.approx([-a, -a])
+    for row, expected in zip(arpo.hard(family, returns), [[a / 3, -a], [a / 3, a, a], [a / 3, a, a], [-a]], strict=True):
+        assert row == pytest.approx(expected)
+
+
+def test_balanced_branching_and_gradient_above_the_clip():
+    assert aepo.roots(16, 1.0, 1.0) == 9
+    assert aepo.roots(16, 100.0, 0.0) == 16
+    assert aepo.branches(0.5, 0.0, 0)
+    assert not aepo.branches(0.5, 0.0, 1)
+    assert not aepo.branches(1.0, 9.0, 20)
+    assert aepo.weighted([[1.0, 1.0]], [[0.0, 2.0]]) == [pytest.approx([1 - 0.2 / math.sqrt(2), 1 + 0.2 / math.sqrt(2)])]
+    assert aepo.weighted([[3.0]], [[0.7]]) == [[3.0]]
+    xs = [LN(1.5), LN(1.1), LN(0.5), LN(0.5), LN(5.0)]
+    loss, grad = aepo.losses([xs], [[0.0] * 5], [[1.0, 1.0, 1.0, -1.0, -1.0]], 0.2, 0.2)
+    assert loss == [pytest.approx([-1.2, -1.1, -0.5, 0.8, 3.0])]
+    assert grad == [pytest.approx([-1.2, -1.1, -0.5, 0.0, 0.0])]
+
+
+def test_entropy_band():
+    assert epo.turn_means([[[1.0, 2.0], [4.0]], [[3.0]]]) == [2.0, 4.0]
+    assert epo.history([[2.0, 4.0], [4.0]], 3) == [0.0, 1.0, 4.0]
+    assert epo.history([[2.0, 4.0], [4.0]], 3, align="turn") == [3.0, 4.0, 0.0]
+    assert epo.penalties([[0.0, 1.0, 2.0]], [1], [9.0, 1.0]) == [[0.1, 0.0, 0.1]]
+    assert epo.penalties([[0.0, 1.0, 5.0]], [0], [1.0], mode="seq") == [[0.1, 0.1, 0.1]]
+    assert epo.hinges([[0.0, 1.0, 3.0]], [0], [1.0], low=0.5) == ([pytest.approx([0.05, 0.0, 0.1])], [pytest.approx([-0.1, 0.0, 0.1])])
+    assert epo.weight(0) == 1.0
+    assert epo.weight(75) == pytest.approx(0.8 + 0.2 * math.exp(-2))
+    assert epo.weight(150) == pytest.approx(0.8 * math.exp(-3))
+    assert not epo.active([3, 4], 10)
+    assert epo.active([3, 5], 10)
+    assert epo.term([[1.0, 3.0]], [[0.1, 0.1]], 0.01, 1.0, 0.5) == pytest.approx(-0.01 * 1.95)
+
+
+def test_thoughts_stop_and_turns_are_drawn_again():
+    assert t2po.confidence([LN(0.5), LN(0.25)]) == pytest.approx(1.5 * LN(2))
+    assert t2po.uncertainties([0.0, 2.0], [1.0, 3.0]) == [0.5, 0.5]
+    assert t2po.uncertainties([0.0, 2.0], [3.0, 1.0], 0.75) == [0.0, 1.0]
+    assert t2po.uncertainties([0.0, 2.0, 4.0], [1.0, 1.0, 1.0], 1.0, running=True) == [0.0, 1.0, 1.0]
+    m = [0.0, 1.0, 0.5, 0.5, 0.5]
+    assert t2po.stop_at(m, 0, 2, 0.3) == 4
+    assert t2po.stop_at(m, 5, 2, 0.3) == 5
+    assert t2po.stop_at(m, 0, 2, 0.0) is None
+    assert t2po.turn_uncertainty([0.25, 1.0]) == pytest.approx(0.5)
+    assert t2po.draws_again(0.5, 0.4, 1)
+    assert not t2po.draws_again(0.5, 0.4, 2)
+    assert not t2po.draws_again(0.5, 0.5, 0)
+    assert not t2po.draws_again(0.5, None, 0)

@@ -129,6 +129,7 @@ class Entry(Generic[F]):
               function or a static method of the class
     gives     the columns that it adds
     open      it takes any further options (`**options`) and checks them itself
+    notes     further words for lists, of a method: what it `changes`, what it `costs`, what is the `evidence` for its formula
     """
 
     name: str
@@ -140,6 +141,7 @@ class Entry(Generic[F]):
     needs: tuple[str, ...] = ()
     gives: tuple[str, ...] = ()
     open: bool = False
+    notes: Mapping[str, str] = field(default_factory=dict)
 
     def bind(self, given: Mapping[str, Any], kind: str) -> dict[str, Any]:
         """Checked options, defaults filled in."""
@@ -186,9 +188,13 @@ class Registry(Generic[F]):
         parts: Mapping[str, str | None] | None = None,
         needs: Sequence[str] = (),
         gives: Sequence[str] = (),
+        changes: str = "",
+        costs: str = "",
+        evidence: str = "",
     ) -> Callable[[F], F]:
         """Decorator: makes a function or a class known under `name`. The first sentence of its docstring is its meaning in lists; `needs`
-        and `gives` name what it reads and what it adds."""
+        and `gives` name what it reads and what it adds. For a method: what it `changes`, what it `costs` in forward passes and rollouts,
+        and the `evidence` for its formula (code, paper, notes)."""
         if is_reference(name) or not name.strip():
             raise TurnwiseError(f"a {self.kind} cannot be called {name!r}: a name has letters and no ':' or '.py'")
 
@@ -197,7 +203,10 @@ class Registry(Generic[F]):
             # the same definition again (a module that is reloaded, a notebook cell that is run twice) replaces; another one is a clash
             if known is not None and known.function.__qualname__ != function.__qualname__:
                 raise TurnwiseError(f"{self.kind} {name!r} is already registered, by {known.function.__module__}")
-            made = self._entry(name, function, paper, parts, needs, gives)
+            notes = {"changes": changes, "costs": costs, "evidence": evidence}
+            made = replace(
+                self._entry(name, function, paper, parts, needs, gives), notes={word: text for word, text in notes.items() if text}
+            )
             if not made.summary:
                 raise TurnwiseError(f"{self.kind} {name!r} needs a docstring: its first sentence is what users see in lists")
             self._entries[name] = made

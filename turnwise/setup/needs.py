@@ -20,7 +20,7 @@ from turnwise.setup.further import columns_read
 from turnwise.setup.names import Piece, pieces, registry
 from turnwise.util.errors import TurnwiseError
 
-ORDER = ("plan", "signal", "credit", "objective", "schedule")  # in which the stages of an iteration run
+ORDER = ("method", "plan", "signal", "credit", "objective", "schedule")  # in which the stages of an iteration run
 LEARNED = ("turn.value", "token.value")  # given by a critic
 ALWAYS = {*BUILT_IN, *DERIVED, "turn.version"} - {*LEARNED}
 GIVEN_BY_LEARNER = ("token.old_logprob", "token.ref_logprob")  # to objectives: computed if one needs them
@@ -63,7 +63,7 @@ def check_needs(config: Config, *, models: Iterable[str] = (), task: Task | None
     for piece, needed, gives in needs(config):
         for name in needed:
             column = name.partition(".")[0] in LEVELS
-            if name in there or name in ELSEWHERE or (column and (unsaid or piece.family == "plan")):
+            if name in there or name in ELSEWHERE or (column and (unsaid or piece.family in ("method", "plan"))):
                 continue
             if words := _missing(name, config, task, environment):
                 missing.append(f"{piece.key}={piece.name} needs {name}: {words}")
