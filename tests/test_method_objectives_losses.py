@@ -187,7 +187,7 @@ def test_spans_are_rejected_by_ratio_k2_k3_and_difference(over: str) -> None:
 
 
 def test_rejection_without_a_bound_or_without_tokens() -> None:
-    with pytest.raises(TurnwiseError, match="set ratio_low, .*objective.importance_options"):
+    with pytest.raises(TurnwiseError, match=r"set ratio_low, .*objective\.importance_options"):
         Loss("clip", importance="reject").made_correction()
     piece = corrections["reject"].function(k3_high=0.1, normalise=True)
     assert prepared(one_token(weight=0.0), piece).extra["importance_factor"].tolist() == [1.0]

@@ -69,7 +69,9 @@ def overlong(
         last = np.zeros(size, np.int64)
         np.maximum.at(last, rollouts.trajectory, rollouts.t)
         ends = rollouts.t == last[rollouts.trajectory]
-        price[ends] = penalty(np.bincount(rollouts.trajectory, tokens, size), limit, buffer, factor)[rollouts.trajectory[ends]]
+        price[ends] = penalty(np.bincount(rollouts.trajectory, tokens, size).astype(np.float64), limit, buffer, factor)[
+            rollouts.trajectory[ends]
+        ]
     return {"turn.reward": rollouts.reward + price, "turn.overlong": price}
 
 

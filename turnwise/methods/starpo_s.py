@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from turnwise.config.options import Help
-from turnwise.methods.filtered import Mass, Metric, Strategy
+from turnwise.methods.group_scores import Mass, Metric, Strategy
 from turnwise.methods.registry import method
 
 
@@ -30,7 +30,7 @@ def starpo_s(
     settings: dict[str, Any] = {"objective.name": "clip", "objective.clip_high": 0.28, "objective.kl": "off"}
     if critic:
         credit: dict[str, Any] = {"name": "gae", "level": "token", "gamma": 1.0, "lam": 1.0}
-        settings["learner.value.level"] = "token"
+        settings |= {"learner.value.level": "token", "learner.value.clip": 0.5}
     else:
         credit = {"name": "grpo", "norm": "none"}
     if soft:
