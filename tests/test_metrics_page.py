@@ -58,7 +58,12 @@ KINDS: dict[str, dict[str, Any]] = {
         "agent.prompt": "action",
     },
 }
-KINDS |= {f"objective {entry.name}": {"objective.name": entry.name} for entry in objectives.algorithms if entry.name != "clip"}
+LEARNED = {"token.old_logprob", "token.ref_logprob"}  # what the learner itself gives an objective; methods bring the rest
+KINDS |= {
+    f"objective {entry.name}": {"objective.name": entry.name}
+    for entry in objectives.algorithms
+    if entry.name != "clip" and set(entry.needs) <= LEARNED
+}
 
 
 def documented() -> list[str]:
