@@ -5,7 +5,26 @@ from __future__ import annotations
 import math
 
 import pytest
-from references import a2tgpo, dpepo, forms, igpo, infopo, rebel, resrl, serl, t_star, vineppo, vpr
+from references import (
+    a2tgpo,
+    actguide,
+    dpepo,
+    forms,
+    igpo,
+    infopo,
+    inspo,
+    rebel,
+    replay_success,
+    resrl,
+    scaling_inter,
+    seeupo,
+    serl,
+    slea,
+    t_star,
+    tcod,
+    vineppo,
+    vpr,
+)
 
 LN = math.log
 HALF = math.sqrt(0.5)
@@ -143,3 +162,63 @@ def test_parallel_copies_that_repeat_each_other():
     a = dpepo.advantages([1.0, 0.0], [0, 0], [[0.9, 0.5], [0.9]])
     assert a[0] == pytest.approx([0.9 * HALF, 0.5 * HALF], abs=1e-5)
     assert a[1] == pytest.approx([-1.1 * HALF], abs=1e-5)
+
+
+def test_reverse_updates_carry_the_clipped_ratio():
+    a = seeupo.advantages([0.0, 1.0, 5.0], ["a", "a", "b"])
+    assert a == pytest.approx([-1.0, 1.0, 0.0])
+    assert seeupo.advantages([1.0, 1.0], [0, 0]) == [0.0, 0.0]
+    assert max(seeupo.advantages([0.0] * 30 + [1.0], [0] * 31)) == 3.0
+    assert seeupo.order(3) == [2, 1, 0]
+    assert seeupo.accumulated(1.0, [LN(1.1)], [0.0]) == pytest.approx(1.1)
+    assert seeupo.accumulated(1.1, [LN(9.0)], [0.0]) == pytest.approx(1.2)
+    assert seeupo.factors([[0.0], [0.0, LN(1.21)], [LN(0.9)]], [[0.0], [0.0, 0.0], [0.0]]) == pytest.approx([0.99, 0.9, 1.0])
+
+
+def test_growing_horizons():
+    assert [scaling_inter.cap(s) for s in (0, 99, 100, 250, 9999)] == [10, 10, 20, 30, 30]
+    assert [tcod.cap_forward(s) for s in (0, 5, 6, 174, 999)] == [1, 1, 2, 30, 30]
+    assert [tcod.replayed_backward(s, 4) for s in (0, 4, 5, 15, 99)] == [3, 3, 2, 0, 0]
+    assert tcod.advantages([[-1.0]], [[-3.0]]) == [[2.0]]
+
+
+def test_smallest_helpful_prefix():
+    assert actguide.needs_guidance([0.0, 0.4], 0.5)
+    assert not actguide.needs_guidance([0.0, 0.5], 0.5)
+    for need in range(1, 9):
+        assert actguide.smallest(lambda k, need=need: k >= need, 8)[0] == need
+    assert actguide.smallest(lambda k: k >= 3, 8)[1] == [4, 2, 3]
+    assert actguide.smallest(lambda k: False, 8, first=0, probes=2) == (7, [4, 6])
+    assert actguide.smallest(lambda k: True, 0) == (0, [])
+    loss, grad = actguide.losses([[LN(1.1)], [LN(1.1)]], [[0.0], [0.0]], [[LN(0.5)], [0.0]], [True, False], [[1.0], [1.0]])
+    assert loss == [[pytest.approx(-1.2)], [pytest.approx(-1.1)]]
+    assert grad == [[0.0], [pytest.approx(-1.1)]]
+
+
+def test_a_failed_group_gets_a_stored_success():
+    assert replay_success.replaced("abc", [0.0, 0.0, 0.0], "xy", 0.5) == ["y", "b", "c"]
+    assert replay_success.replaced("abc", [0.0, 0.0, 1.0], "xy", 0.5) == ["a", "b", "c"]
+    assert replay_success.replaced("abc", [1.0, 1.0, 1.0], "xy", 0.5) == ["a", "b", "c"]
+    assert replay_success.replaced("abc", [0.0, 0.0, 0.0], "", 0.5) == ["a", "b", "c"]
+    assert replay_success.remembered("12", "abc", [1.0, 0.1, 0.2], size=3) == ["2", "a", "c"]
+
+
+def test_experience_library():
+    assert slea.overlap("Open the Door", "open door") == pytest.approx(2 / 3)
+    level = [("a b c d", 0.5), ("e f", 0.2)]
+    assert slea.inserted(level, ("a b c d", 0.9)) == level
+    assert slea.inserted(level, ("a b c d", 0.9), raise_score=True)[0] == ("a b c d", 0.9)
+    assert slea.inserted(level, ("x", 0.3), capacity=2) == [("a b c d", 0.5), ("x", 0.3)]
+    assert slea.inserted(level, ("x", 0.2), capacity=2) == level
+    assert slea.inserted(level, ("x", 0.1)) == [*level, ("x", 0.1)]
+    assert slea.active(5, 10)
+    assert not slea.active(4, 99)
+    assert slea.retrieved([("a", 0.1), ("b", 0.9), ("c", 0.9)], 2) == ["b", "c"]
+
+
+def test_population_of_instructions():
+    rewards = {"a": [1.0, 0.0], "b": [0.2], "c": [], "d": [0.9]}
+    assert inspo.means(rewards) == {"a": 0.5, "b": 0.2, "c": 0.0, "d": 0.9}
+    assert inspo.updated(0.5, 2, [2.0, 0.0]) == (pytest.approx(0.75), 4)
+    assert inspo.kept(rewards, 3) == ["a", "c", "d"]
+    assert inspo.kept(rewards, 1) == ["c"]
