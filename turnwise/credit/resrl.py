@@ -5,8 +5,8 @@
     w_t = least + (1 − least) · n_t
     A'  = A · w_t in a failed trajectory, A · positive in a successful one; A of another algorithm
 
-A trajectory is successful if its return is above 0. Where no residual is known (NaN: the group has no success, no failure, or too few
-tokens), w is 1. Where the quantiles are equal, w is (least + 1) / 2.
+A trajectory is successful if the environment says so; in columns that do not tell, if its return is above 0. Where no residual is known
+(NaN: the group has no success, no failure, or too few tokens), w is 1. Where the quantiles are equal, w is (least + 1) / 2.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from turnwise.config.options import Help
 from turnwise.credit.registry import assign, register
 from turnwise.credit.segments import episode_returns
-from turnwise.data.rollouts import Floats, Ints, Rollouts
+from turnwise.data.rollouts import Bools, Floats, Ints, Rollouts
 
 RESIDUAL = "token.residual"
 FLAT = 1e-5  # quantiles that are nearer than this are equal
@@ -40,7 +40,7 @@ def resrl(
     advantage = np.asarray(base_credit.values, np.float64)
     advantage = np.repeat(advantage, of_turn) if base_credit.level == "turn" else advantage
     residual = np.asarray(r.column(RESIDUAL), np.float64)
-    won = np.repeat((episode_returns(r) > 0)[r.trajectory], of_turn)
+    won = np.repeat(successes(r)[r.trajectory], of_turn)
     group = np.repeat(r.group, of_turn)
     known = ~won & ~np.isnan(residual)
     weight = np.where(won, positive, 1.0)
@@ -49,6 +49,12 @@ def resrl(
     share = np.where(flat, 0.5, np.clip((residual[known] - bottom) / np.where(flat, 1.0, top - bottom), 0.0, 1.0))
     weight[known] = least + (1.0 - least) * share
     return {"token.advantage": advantage * weight, "token.residual_weight": weight}
+
+
+def successes(r: Rollouts) -> Bools:
+    """Whether each trajectory was successful."""
+    won: Bools = np.asarray(r.column("trajectory.success"), np.bool_) if r.has("trajectory.success") else episode_returns(r) > 0
+    return won
 
 
 def quantiles(values: Floats, group: Ints, size: int, at: tuple[float, float]) -> Floats:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnwise.config.options import Help
-from turnwise.credit.resrl import RESIDUAL
+from turnwise.credit.resrl import RESIDUAL, successes
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Floats, ragged
 from turnwise.methods.registry import method, signal
@@ -59,12 +59,12 @@ def residual(
     """How far the hidden state of each token of a failure is outside of what successes of its group span; NaN where neither is known."""
     offsets = batch.rollouts.token_offsets
     found = np.full(int(offsets[-1]), np.nan)
-    returns = batch.column("trajectory.return")[batch.numbers]
+    success = successes(batch.rollouts)[batch.numbers]
     groups: dict[Any, list[int]] = {}
     for k, trajectory in enumerate(batch.trajectories):
         groups.setdefault(trajectory.group, []).append(k)
     for members in groups.values():
-        won = returns[members] > 0
+        won = success[members]
         if won.all() or not won.any():
             continue
         rows = np.concatenate([np.asarray(batch.rows(k)) for k in members])
@@ -83,7 +83,7 @@ def residuals(good: Floats, others: Floats, rank: int) -> Floats:
     v = directions(good - middle, min(rank, len(good) - 1, good.shape[1]))
     apart = others - middle
     rest: Floats = apart - (apart @ v) @ v.T
-    return (rest**2).sum(1) / good.shape[1]
+    return np.asarray((rest**2).sum(1) / good.shape[1])
 
 
 def directions(x: Floats, rank: int) -> Floats:
