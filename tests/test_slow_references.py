@@ -227,3 +227,42 @@ def test_thoughts_stop_and_turns_are_drawn_again():
     assert not t2po.draws_again(0.5, 0.4, 2)
     assert not t2po.draws_again(0.5, 0.5, 0)
     assert not t2po.draws_again(0.5, None, 0)
+
+
+def _bump(function, logprobs, step=1e-6):
+    """Derivative of the summed loss with respect to each log-prob, by differences."""
+    slopes = []
+    for i in range(len(logprobs)):
+        slopes.append([])
+        for t in range(len(logprobs[i])):
+            sums = []
+            for sign in (1, -1):
+                moved = [list(row) for row in logprobs]
+                moved[i][t] += sign * step
+                values = function(moved)[0]
+                sums.append(math.fsum(x for row in values for x in (row if isinstance(row, list) else [row])))
+            slopes[-1].append((sums[0] - sums[1]) / (2 * step))
+    return slopes
+
+
+NOW = [[-0.3, -1.2, -2.0], [-0.9, -0.1]]
+OLD = [[-0.5, -1.0, -2.9], [-0.3, -0.2]]
+A = [[0.7, 0.7, 0.7], [-1.1, -1.1]]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: clip_cov.losses(x, OLD, A, {(0, 1)}, 0.2, 0.2),
+        lambda x: kl_cov.losses(x, OLD, A, {(0, 0), (1, 0)}, 0.5),
+        lambda x: gpg.losses(x, A),
+        lambda x: dapo.losses(x, OLD, A),
+        lambda x: holder.sequence_losses(x, OLD, [0.7, -1.1], 2.0, 0.9, 0.9),
+        lambda x: holder.sequence_losses(x, OLD, [0.7, -1.1], 0.0, 0.05, 0.9),
+        lambda x: holder.token_losses(x, OLD, [0.7, -1.1], -1.5),
+    ],
+    ids=["clip_cov", "kl_cov", "gpg", "dapo", "holder", "holder_geometric", "holder_token"],
+)
+def test_gradients_agree_with_differences(function):
+    for row, expected in zip(function(NOW)[1], _bump(function, NOW), strict=True):
+        assert row == pytest.approx(expected, abs=1e-6)
