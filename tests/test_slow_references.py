@@ -266,3 +266,19 @@ A = [[0.7, 0.7, 0.7], [-1.1, -1.1]]
 def test_gradients_agree_with_differences(function):
     for row, expected in zip(function(NOW)[1], _bump(function, NOW), strict=True):
         assert row == pytest.approx(expected, abs=1e-6)
+
+
+def test_small_helpers():
+    assert forms.by_group([1.0, 5.0, 3.0], ["a", "b", "a"], divide=False) == [-1.0, 0.0, 1.0]
+    assert forms.whitened([0.0, 2.0]) == pytest.approx([-math.sqrt(0.5), math.sqrt(0.5)])
+    assert forms.token_mean([[1.0], [2.0, 6.0], []]) == 3.0
+    assert forms.row_mean([[1.0], [2.0, 6.0], []]) == 2.5
+    assert forms.ratio(99.0, 0.0) == math.exp(20)
+    assert forms.sigmoid(-800.0) == 0.0
+    assert icepop.token_ratios([[LN(0.5)]], [[LN(0.25)]]) == [[pytest.approx(2.0)]]
+    assert icepop.sequence_truncated([[LN(0.5), LN(0.5)]], [[LN(0.25), LN(0.25)]]) == [2.0]
+    assert icepop.k2_kept([[0.0, 0.2]], [[0.0, 0.0]], 0.0101) == [True]
+    assert icepop.k2_kept([[0.0, 0.2]], [[0.0, 0.0]], 0.0101, "max") == [False]
+    assert starpo_s.means([[1.0, 2.0]]) == [1.5]
+    assert aepo.attention([1.0, 3.0]) == pytest.approx([-math.sqrt(0.5), math.sqrt(0.5)])
+    assert epo.slope(4, 0.1) == -0.025
