@@ -72,6 +72,13 @@ def standardise(values: Floats, segment: Ints, size: int, norm: str, weight: Flo
     return centred / (std + EPSILON)[segment]
 
 
+def deviation(values: Floats, segment: Ints, size: int, ddof: int = 1) -> Floats:
+    """The standard deviation of each segment; exactly 0 for a segment that is constant or has one value."""
+    centred = standardise(values, segment, size, "none")
+    count = segment_count(segment, size)
+    return np.sqrt(segment_sum(centred**2, segment, size) / np.maximum(count - ddof, 1))
+
+
 def whiten(values: Floats, count: Floats | None = None) -> Floats:
     """Values minus their mean, divided by sqrt(variance + 1e-8), over all rows; `count` says how often each row counts (its tokens, say).
     Equal values give exactly 0."""
@@ -132,3 +139,16 @@ def episode_returns(r: Rollouts) -> Floats:
 def trajectory_groups(r: Rollouts) -> Ints:
     """The group of each trajectory, by trajectory code."""
     return segment_first(r.group, r.trajectory, len(r.trajectory_labels)).astype(np.int64)
+
+
+def shared_turns(r: Rollouts) -> tuple[Ints, int]:
+    """Dense ids of turns, and how many there are: a branch and its parent have the same id for a turn that the branch took over."""
+    if not r.has("trajectory.parent"):
+        return np.arange(len(r)), len(r)
+    parent, first_own = r.column("trajectory.parent"), r.column("trajectory.branch_t")
+    owner = r.trajectory
+    taken = (parent[owner] >= 0) & (r.t < first_own[owner])
+    while taken.any():  # one pass per generation of branches
+        owner = np.where(taken, parent[owner], owner)
+        taken = (parent[owner] >= 0) & (r.t < first_own[owner])
+    return pair(owner, r.t)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from turnwise.config.options import Help
 from turnwise.data.attempts import Branch, Start
@@ -47,7 +47,7 @@ Rounds = Generator[Sequence[Start], list[Trajectory], Gathered]
 class Places:
     """The attempts of a run. `used` is how many places are used up. A group shares the environment's seed, unless `own_seeds` gives each
     attempt its own. `max_turns` is the run's step limit. `expert` plays tasks as the environment's expert does, and `ask` lets the current
-    policy answer texts; a run gives them."""
+    policy answer texts; a run gives them. `vocabulary` is the number of tokens that the policy knows, 0 if that is unknown."""
 
     tasks: TaskSet
     seed: int
@@ -58,6 +58,7 @@ class Places:
     max_turns: int | None = None
     expert: Callable[[Sequence[Task]], list[Trajectory]] | None = field(default=None, repr=False)
     ask: Callable[[Sequence[str], int], list[str]] | None = field(default=None, repr=False)
+    vocabulary: int = 0
     _more: int = field(default=0, init=False, repr=False)  # attempts of this batch beyond those that places have
     _given: dict[str, Task] = field(default_factory=dict, init=False, repr=False)  # the tasks of this batch by id
 
@@ -135,7 +136,10 @@ class Places:
 
 
 class Plan:
-    """The base class of plans. `state` is kept in checkpoints (JSON values), and `load_state` gets it after a resume."""
+    """The base class of plans. `state` is kept in checkpoints (JSON values), and `load_state` gets it after a resume. `drawing` is an
+    object that has a say in how the turns of the plan's attempts are drawn (`turnwise/collect/drawing.py`)."""
+
+    drawing: Any = None
 
     def gather(self, places: Places, groups: int) -> Rounds:
         raise TurnwiseError(
@@ -179,8 +183,13 @@ class Plain(Plan):
 class Dynamic(Plan):
     """Drop groups whose attempts all have the same return, and collect further groups instead."""
 
-    def __init__(self, *, refills: Annotated[int, Help("how often further groups are collected at most", low=0)] = 10):
-        self.refills = refills
+    def __init__(
+        self,
+        *,
+        refills: Annotated[int, Help("how often further groups are collected at most", low=0)] = 10,
+        metric: Annotated[Literal["return", "success"], Help("what has to differ between the attempts of a group")] = "return",
+    ):
+        self.refills, self.metric = refills, metric
 
     def gather(self, places: Places, groups: int) -> Rounds:
         counts = {"faults": 0.0, "dropped_groups": 0.0, "refills": -1.0}
@@ -192,7 +201,8 @@ class Dynamic(Plan):
             usable = sound(found)
             returns: dict[int | str, list[float]] = {}
             for trajectory in usable:
-                returns.setdefault(trajectory.group, []).append(trajectory.reward)
+                seen_of = returns.setdefault(trajectory.group, [])
+                seen_of.append(trajectory.reward if self.metric == "return" else float(trajectory.success))
             with_signal = {group for group, seen in returns.items() if not alike(seen)}
             kept += [trajectory for trajectory in usable if trajectory.group in with_signal]
             kept_groups += len(with_signal)
