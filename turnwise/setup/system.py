@@ -73,12 +73,12 @@ class System:
             self.config.trusted()
 
     def check(self) -> None:
-        """Look at all that a recipe can get wrong before any time is spent on it: tasks and panel, environment, reward terms, prompts,
-        model, device, the engine's options."""
+        """Look at all that a recipe can get wrong before any time is spent on it: tasks and panel, environment, reward terms, signals,
+        prompts, model, device, the engine's options."""
         know(self.config)
         environment = registry.spec(self.config.env.name).load()
         check_needs(self.config, models=self.config.models, task=self.tasks[0] if len(self.tasks) else None, environment=environment)
-        for part in ("panel", "max_turns", "rewards"):
+        for part in ("panel", "max_turns", "rewards", "_signals"):
             getattr(self, part)
         engine_options(self.config)
         self.faults.tasks = len(self.tasks)
