@@ -116,7 +116,7 @@ class ModelPolicy:
         attempt.observation, attempt.turn = transition.observation, attempt.turn + 1
 
     def retrace(self, slot: int, turn: Turn, transition: Transition) -> str:
-        """The context comes to the same prompt as the turn had, and goes on as it did."""
+        """The context builds the prompt that the turn had, and continues as it did."""
         attempt = self._attempts[slot]
         if turn.prompt_ids and list(attempt.context.prompt().ids) != list(turn.prompt_ids):
             return "the context makes another prompt than the attempt had that is branched from"

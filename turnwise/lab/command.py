@@ -57,7 +57,7 @@ def _whole(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise TurnwiseError(f"--group-sizes takes whole numbers separated by commas, as in 2,8,32, not {text!r}") from None
+        raise TurnwiseError(f"--group-sizes takes integers separated by commas, as in 2,8,32, not {text!r}") from None
 
 
 @contextmanager

@@ -68,7 +68,7 @@ QUICK = {"group_sizes": (2, 8), "seeds": 6, "iterations": 20}
 
 def _check_whole(name: str, value: Any, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise TurnwiseError(f"{name} takes a whole number in [{low}, {high}], not {value!r}")
+        raise TurnwiseError(f"{name} takes an integer in [{low}, {high}], not {value!r}")
 
 
 def run(settings: Settings | None = None, advance: Advance = lambda _: None) -> dict[str, Any]:

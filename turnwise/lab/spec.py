@@ -28,7 +28,7 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def read_value(text: str) -> Any:
-    """true, false, a whole number, a number, or the text itself."""
+    """true, false, an integer, a number, or the text itself."""
     if text.lower() in WORDS:
         return WORDS[text.lower()]
     for kind in (int, float):

@@ -236,12 +236,12 @@ def _marked(spans: Sequence[tuple[int, int]], size: int) -> NDArray[np.bool_]:
 
 
 def as_ids(ids: Sequence[int] | Ints, where: str) -> Ints:
-    """Token ids as a flat array of whole numbers ≥ 0."""
+    """Token ids as a flat array of integers ≥ 0."""
     array = np.asarray(ids)
     if array.size == 0:
         return np.zeros(0, np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu" or array.min() < 0:
-        raise TurnwiseError(f"{where}: token ids are a flat sequence of whole numbers ≥ 0, not {str(ids)[:80]}")
+        raise TurnwiseError(f"{where}: token ids are a flat sequence of integers ≥ 0, not {str(ids)[:80]}")
     return array.astype(np.int64, copy=False)
 
 

@@ -53,7 +53,7 @@ class TinySize:
         for name in ("layers", "hidden", "heads", "max_length"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise TurnwiseError(f"tiny model: {name} must be a whole number of at least 1, not {value!r}")
+                raise TurnwiseError(f"tiny model: {name} must be an integer of at least 1, not {value!r}")
         if self.hidden % self.heads or self.hidden // self.heads % 2:
             raise TurnwiseError(
                 f"tiny model: hidden ({self.hidden}) must be an even multiple of heads ({self.heads}), e.g. hidden={self.heads * 32}"

@@ -282,7 +282,7 @@ def _whole(words: Words, name: str, default: int | None = None) -> int:
     if given is None and default is not None:
         return default
     if given is None or not re.fullmatch(r"[0-9]{1,15}", given):
-        raise TurnwiseError(f"{name} takes a whole number, not {given!r}")
+        raise TurnwiseError(f"{name} takes an integer, not {given!r}")
     return int(given)
 
 

@@ -1,8 +1,8 @@
 """Trajectories as a table that other tools read, and back: JSON lines, or Parquet (the extra `parquet`).
 
 One row is one turn; docs/exchange.md explains the columns. Reading gives the trajectories that were written, whatever texts they hold.
-Parquet keeps UTF-8 alone: a row with a text that is none (half a surrogate pair, which tokenizers can produce) has all its texts written
-as JSON literals and says so in its column `escaped`. Pictures are named by their hashes and not written.
+Parquet stores UTF-8 only: if a text of a row is not UTF-8 (half a surrogate pair, which tokenizers can produce), all texts of that row
+are written as JSON literals and its column `escaped` is true. Images are named by their hashes and not written.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NO_TURN = -1  # the `t` of the one row of a trajectory without turns
 
 
 def to_rows(trajectories: Iterable[Trajectory], tokens: bool = False, columns: Mapping[str, Any] | None = None) -> list[Row]:
-    """One row a turn. `columns` are further ones by name, one entry a turn, in the trajectories' order."""
+    """One row per turn. `columns` are further ones by name, one entry per turn, in the trajectories' order."""
     rows: list[Row] = []
     number = 0
     for trajectory in trajectories:
@@ -101,7 +101,7 @@ def _scalar(value: Any) -> Any:
 
 
 def from_rows(rows: Iterable[Mapping[str, Any]], where: str = "rows") -> list[Trajectory]:
-    """The trajectories of these rows; columns that `to_rows` does not write by itself are passed over."""
+    """The trajectories of these rows; columns that `to_rows` does not write by itself are ignored."""
     found: dict[Any, Trajectory] = {}
     for number, row in enumerate(rows, 1):
         try:
@@ -135,7 +135,7 @@ def _add(found: dict[Any, Trajectory], row: Mapping[str, Any]) -> None:
 def write_trajectories(
     path: str | Path, trajectories: Iterable[Trajectory], *, tokens: bool = False, columns: Mapping[str, Any] | None = None
 ) -> Path:
-    """Write one row a turn to `path`, by its ending: .jsonl or .parquet. Atomic."""
+    """Write one row per turn to `path` in the format of its suffix, .jsonl or .parquet. Atomic."""
     path = Path(path)
     kind = _kind(path)
     rows = to_rows(trajectories, tokens, columns)
@@ -197,7 +197,7 @@ def _write_parquet(path: Path, rows: list[Row]) -> Path:
 
 
 def _type(arrow: Any, name: str) -> Any:
-    """The column's type where the values alone would not tell it: texts that are all missing, lists that are all empty."""
+    """The column's type if it cannot be inferred from the values: texts that are all missing, lists that are all empty."""
     if name in ("prompt_ids", "response_ids"):
         return arrow.list_(arrow.int32())
     if name == "logprobs":
@@ -208,7 +208,7 @@ def _type(arrow: Any, name: str) -> Any:
 
 
 def _flat(row: Row) -> Row:
-    """A row for Parquet: `info` as JSON, and all texts as JSON literals where one of them is no UTF-8."""
+    """A row for Parquet: `info` as JSON, and all texts as JSON literals if one of them is not UTF-8."""
     flat = row | {"info": json.dumps(row["info"]), "escaped": False}
     texts = {name: flat[name] for name in (*TEXTS, *LABELS) if isinstance(flat[name], str)}
     try:
@@ -246,7 +246,7 @@ def export_trajectories(
     tokens: bool = False,
     trust: bool = False,
 ) -> tuple[Path, int]:
-    """Write what a run keeps of one iteration (none: the last): the trajectories it trained on, with their credit, or those of its
+    """Write what a run keeps of one iteration (None: the last): the trajectories it trained on, with their credit, or those of its
     evaluation. Returns the path and how many trajectories it holds."""
     from turnwise.runs.reading import stored_trajectories
 
@@ -264,7 +264,7 @@ def export_trajectories(
 
 
 def credit_columns(run: Run, iteration: int, trust: bool = False) -> dict[str, Any]:
-    """What every turn was given, as it was trained with, and why (`turnwise.credit.explain`)."""
+    """The credit of every turn, as it was trained with, and its parts (`turnwise.credit.explain`)."""
     from turnwise import credit
     from turnwise.config.references import is_reference
     from turnwise.config.schema import Config
@@ -275,7 +275,7 @@ def credit_columns(run: Run, iteration: int, trust: bool = False) -> dict[str, A
     rollouts, own = stored_batch(run, iteration).rollouts, config.credit
     given = credit.credit_of(rollouts)
     if given is None:  # a run of an earlier Turnwise kept no advantages
-        if is_reference(own.name):  # the user's own code, or somebody's: it is asked before it runs
+        if is_reference(own.name):  # the user's own code, or third-party code: the user is asked before it runs
             config.trusted(trust, run.folder)
         given = credit.assign(own.name, rollouts, **own.options)
     return {"credit": given.by_turn(rollouts), **credit.explain(rollouts, **credit.explaining(own.name, own.options))}
