@@ -103,9 +103,8 @@ def _from_scratch(run: Run, system: System, say: Callable[[str], None]) -> State
                 f"{run.folder} has logged {max(logged)} iterations and has no checkpoint any more to resume from. Put its checkpoints "
                 f"back, or start a new run with the same recipe: turnwise train {quote(str(run.folder / CONFIG))}"
             )
-        say(
-            f"this run keeps no checkpoints (run.checkpoint_every=0): it starts from scratch; its old log is now {run.set_aside(METRICS).name}"
-        )
+        aside = run.set_aside(METRICS).name
+        say(f"this run keeps no checkpoints (run.checkpoint_every=0), so it starts from scratch; its old log is now {aside}")
     run.rewind(-1)
     return State()
 
