@@ -48,7 +48,7 @@ class Job:
     changes: dict[str, Any]
     config: Config
     state: State = "waiting"
-    found: str = "new"  # what the folder held when the sweep began: new, interrupted, finished
+    found: str = "new"  # what the folder held when the sweep began: new, cut off, finished
     iteration: int = 0
     success: float | None = None
     measured: int = 0  # after which iteration that was

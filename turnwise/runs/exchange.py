@@ -232,7 +232,7 @@ def _read_parquet(path: Path) -> Iterable[Row]:
             row["info"] = json.loads(row["info"])
         except (KeyError, TypeError, ValueError):
             raise TurnwiseError(
-                f"{path}: not a table that `turnwise trajectories` writes: the column 'info' is missing or no JSON"
+                f"{path}: not a table that `turnwise trajectories` writes: the column 'info' is missing or not JSON"
             ) from None
         yield row
 
