@@ -1,5 +1,6 @@
-"""Who knows whether a name in a recipe is right. A section asks here; the rooms above, which have the algorithms and trackers, answer
-(setup/names.py, which comes with the package). So a wrong name is told when the recipe is read, and config imports nothing above it."""
+"""Checks whether a name in a recipe is valid. A section asks here; the rooms above, which have the algorithms and trackers, answer
+(setup/names.py, which comes with the package). So a wrong name is reported when the recipe is read, and config imports nothing above
+it."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ _checks: dict[str, Check] = {}
 
 
 def check_with(section: str, answer: Check) -> None:
-    """Have a section of that name checked: `answer` raises a TurnwiseError that says what is wrong."""
+    """Register the check of a section: `answer` raises a TurnwiseError that says what is wrong."""
     _checks[section] = answer
 
 
 def check(section: str, values: Any) -> None:
-    """Ask whoever knows."""
+    """Ask the registered check."""
     if section in _checks:
         _checks[section](values)

@@ -243,7 +243,7 @@ class OpenAIEngine:
             text = ("" if text is None else str(text)) + (_tool_calls(choice["message"]) if chat else "")
             reason = choice.get("finish_reason")
         except (KeyError, TypeError, AttributeError):
-            raise Failure(f"an answer that is no {'chat ' if chat else ''}completion: {json.dumps(choice)[:300]}") from None
+            raise Failure(f"an answer that is not a {'chat ' if chat else ''}completion: {json.dumps(choice)[:300]}") from None
         stopped_at = choice.get("stop_reason")
         if isinstance(stopped_at, str) and stopped_at in request.sampling.stop and not text.endswith(stopped_at):
             text += stopped_at  # servers cut the stop string off; a response of ours has it

@@ -78,12 +78,12 @@ def respond(answers: Answers, head: bytes) -> tuple[bool, bytes]:
     line, _, rest = head.partition(b"\r\n")
     words = line.decode("latin-1").split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        return False, packed(HTTPStatus.BAD_REQUEST, "text/plain", b"This is no request.\n")
+        return False, packed(HTTPStatus.BAD_REQUEST, "text/plain", b"This is not a request.\n")
     method, target, version = words
     try:
         headers = parse_headers(BytesIO(rest))
     except HTTPException:
-        return False, packed(HTTPStatus.BAD_REQUEST, "text/plain", b"This is no request.\n")
+        return False, packed(HTTPStatus.BAD_REQUEST, "text/plain", b"This is not a request.\n")
     if method not in ("GET", "HEAD"):
         return False, packed(HTTPStatus.NOT_IMPLEMENTED, "text/plain", b"Only GET and HEAD exist here.\n")
     has_body = "Transfer-Encoding" in headers or headers.get("Content-Length", "0").strip() != "0"  # it is not read here

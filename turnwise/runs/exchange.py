@@ -173,7 +173,7 @@ def _texts(path: Path, file: TextIO) -> Iterator[str]:
     try:
         yield from file
     except UnicodeDecodeError as error:
-        raise TurnwiseError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}), so no file of trajectories") from None
+        raise TurnwiseError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}), so not a file of trajectories") from None
 
 
 def _pyarrow() -> Any:

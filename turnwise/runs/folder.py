@@ -78,7 +78,7 @@ class Run:
         """The run in an existing folder."""
         path = Path(folder)
         if not path.is_dir():
-            raise TurnwiseError(f"{path} is not a folder, so it is no run")
+            raise TurnwiseError(f"{path} is not a folder, so it is not a run")
         if not (path / CONFIG).is_file():
             raise TurnwiseError(f"{path} is not a run: it has no {CONFIG}. A run is a folder that `turnwise train` made")
         for part in path.iterdir():

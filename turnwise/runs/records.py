@@ -149,7 +149,7 @@ def _read_run(folder: Path, at: str | int, tracked: Sequence[str]) -> Record | N
 def _read_file(path: Path) -> Record:
     measured = _json(path)
     if "outcomes" not in measured or "panel_hash" not in measured:
-        raise TurnwiseError(f"{path} is no evaluation: `turnwise eval … --save FILE.json` writes one")
+        raise TurnwiseError(f"{path} is not an evaluation: `turnwise eval … --save FILE.json` writes one")
     if "config" in measured:
         config = flatten(measured["config"])
     elif path.parent.name == "evals" and (path.parent.parent / CONFIG).is_file():

@@ -157,7 +157,9 @@ def _classifier(path: str) -> tuple[Any, Any]:
     except Exception as error:
         raise TurnwiseError(f"model {path} cannot be loaded as a reward model: {type(error).__name__}: {str(error)[:300]}") from error
     if getattr(model, "score", None) is None or model.config.num_labels != 1:
-        raise TurnwiseError(f"model {path} is no reward model: it gives {model.config.num_labels} numbers per sequence, and one is needed")
+        raise TurnwiseError(
+            f"model {path} is not a reward model: it gives {model.config.num_labels} numbers per sequence, and one is needed"
+        )
     return model.eval(), tokenizer
 
 
