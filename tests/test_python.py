@@ -132,7 +132,7 @@ def test_a_recipe_is_a_dictionary_a_file_or_an_object(tmp_path: Path) -> None:
         ({"env": 3}, "env takes a name"),
         ({"credit": 3}, "credit takes a name, a function"),
         ({"env": Cell, "reward": 3}, "a function is needed"),
-        ({"env": dict}, "is refused: builtins"),
+        ({"env": dict}, "is rejected: builtins"),
         ({"env": Cell, "credit": lambda: 0}, "credit algorithm"),
     ],
 )
