@@ -26,6 +26,7 @@ from results import publish
 
 import turnwise as tw
 from turnwise.credit.anchor_groups import anchor_groups
+from turnwise.data.rollouts import LEVELS
 
 SIZES = (6_400, 25_600, 102_400, 409_600)
 TURNS, GROUP = 50, 8  # of a trajectory, trajectories of a group
@@ -96,13 +97,20 @@ def loop_gigpo(c: dict[str, Any], gamma: float = 0.95) -> list[float]:
     return credit
 
 
+def with_needs(r: tw.Rollouts, entry: Any, seed: int = 0) -> tw.Rollouts:
+    """The rollouts with a column of random numbers for everything that an algorithm needs from a signal or a plan."""
+    rng = np.random.default_rng(seed)
+    missing = [name for name in entry.needed({}) if name.partition(".")[0] in LEVELS and name != "group.peers" and not r.has(name)]
+    return r.with_columns({name: rng.normal(size=r.size(name.partition(".")[0])) for name in missing})
+
+
 def algorithms() -> dict[str, Any]:
     """Milliseconds by size, microseconds a turn at the largest, growth."""
     table: dict[str, Any] = {}
     batches = {turns: tw.Rollouts.from_columns(**columns(turns)) for turns in SIZES}
-    for name in tw.credit.algorithms.names():
-        seconds = {turns: best(lambda r=r, name=name: tw.credit.compute(name, r)) for turns, r in batches.items()}
-        table[name] = summary(seconds)
+    for entry in tw.credit.algorithms:
+        ready = {turns: with_needs(r, entry) for turns, r in batches.items()}
+        table[entry.name] = summary({turns: best(lambda r=r, name=entry.name: tw.credit.compute(name, r)) for turns, r in ready.items()})
     shuffled = {turns: np.random.default_rng(1).permutation(turns) for turns in SIZES}
     fresh = {turns: best(lambda t=turns: tw.credit.compute("gigpo", batches[t].permuted(shuffled[t])), 3) for turns in SIZES}
     table["gigpo, rows shuffled (with the sort)"] = summary(fresh)

@@ -159,6 +159,8 @@ class Reciter:
     class Said:
         """A step's tokens and log-probs."""
 
+        noted = None  # nobody asked for reports
+
         def __init__(self, tokens: list[int], logprobs: list[float]):
             self.result = tokens, logprobs
 
@@ -269,8 +271,10 @@ def measure(data: Path, model: Path | None, scripts: list[list[str]], profile: P
 
 
 def in_checkout(checkout: Path, args: argparse.Namespace, scripts: Path) -> dict[str, Any]:
-    """A measurement in a process of its own, with the code of a checkout."""
-    command = [sys.executable, __file__, "--data", str(args.data), "--scripts", str(scripts)]
+    """A measurement in a process of its own, with the code of a checkout and that checkout's own copy of this script: names of modules
+    change."""
+    script = checkout / "benchmarks" / Path(__file__).name
+    command = [sys.executable, str(script if script.is_file() else __file__), "--data", str(args.data), "--scripts", str(scripts)]
     command += ["--model", str(args.model)] if args.model else []
     environment = os.environ | {"PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)

@@ -13,7 +13,7 @@ from turnwise.data.rollouts import Floats, Rollouts
 from turnwise.report.warnings import compares_states
 
 ROLLOUTS = Rollouts.from_trajectories([*group(0, "a"), *group(1, "b")])
-WITH_PARTS = [entry.name for entry in tw.credit.algorithms if entry.parts]
+WITH_PARTS = [entry.name for entry in tw.credit.algorithms if entry.parts and tw.credit.stands_alone(entry)]
 
 
 @pytest.mark.parametrize("name", WITH_PARTS)

@@ -204,7 +204,8 @@ def test_lines_take_options_as_words() -> None:
     line = read_line("gigpo:norm=none:once=true:omega=0.5")
     assert (line.options["norm"], line.options["once"], line.options["omega"]) == ("none", True, 0.5)
     labels = [line.label for line in choose(None)]
-    assert {entry.name for entry in tw.credit.algorithms} <= set(labels)
+    assert {entry.name for entry in tw.credit.algorithms if tw.credit.stands_alone(entry)} <= set(labels)
+    assert all(tw.credit.stands_alone(tw.credit.algorithms[line.name]) for line in choose(None) if line.name != "oracle")
     assert len(labels) == len(set(labels))
 
 

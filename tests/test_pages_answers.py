@@ -187,7 +187,8 @@ def test_a_group_tells_every_action_taken_from_the_same_state(answers: Answers) 
     assert other != hall, "the same text in another group is another state"
 
 
-ONE_LEVEL = [e.name for e in tw.credit.algorithms if len(e.parts) < 2 and not any(need.endswith(".value") for need in e.needs)]
+ALONE = [e for e in tw.credit.algorithms if tw.credit.stands_alone(e)]
+ONE_LEVEL = [e.name for e in ALONE if len(e.parts) < 2 and not any(need.endswith(".value") for need in e.needs)]
 
 
 @pytest.mark.parametrize("algorithm", ONE_LEVEL)
@@ -196,13 +197,14 @@ def test_algorithms_without_two_levels_show_their_total(tmp_path: Path, algorith
     turns = Answers(RunList(tmp_path))("attempt", place(id=0))["turns"]
     r = Rollouts.load(run.folder / "rollouts" / "000003.npz")
     rows = (r.trajectory == 0) & (r.group == 0)
-    assert [turn["credit"] for turn in turns] == pytest.approx(tw.credit.compute(algorithm, r, norm="none")[rows].tolist(), rel=1e-4)
+    options = {"norm": "none"} if "norm" in tw.credit.algorithms[algorithm].options else {}
+    assert [turn["credit"] for turn in turns] == pytest.approx(tw.credit.compute(algorithm, r, **options)[rows].tolist(), rel=1e-4)
     gamma = tw.credit.explained_options(algorithm, {"norm": "none"})["gamma"]  # the algorithm's own, where it has one
     assert "step" not in turns[0] and f"Return from here {gamma:.2f}; the 3 visits of this state came to" in " ".join(turns[0]["why"])
 
 
 def test_every_algorithm_that_is_a_sum_shows_its_parts(tmp_path: Path) -> None:
-    for entry in tw.credit.algorithms:
+    for entry in ALONE:
         if len(entry.parts) < 2:
             continue
         make_run(tmp_path, entry.name, algorithm=entry.name)
@@ -219,7 +221,7 @@ def test_step_credit_on_something_else_than_returns_is_not_explained_by_returns(
     assert "what graph_gpo scores here, compared over 3 visits of this state" in why and "against 0." not in why.split("Episode")[0]
 
 
-@pytest.mark.parametrize("algorithm", [*(e.name for e in tw.credit.algorithms if "step" not in e.parts), "of_my_own"])
+@pytest.mark.parametrize("algorithm", [*(e.name for e in ALONE if "step" not in e.parts), "of_my_own"])
 def test_nothing_speaks_of_step_credit_where_there_is_none(tmp_path: Path, algorithm: str) -> None:
     make_run(tmp_path, algorithm=algorithm)
     answers = Answers(RunList(tmp_path))

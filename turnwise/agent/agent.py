@@ -13,6 +13,7 @@ from turnwise.agent.control import Marked
 from turnwise.agent.parse import Parser
 from turnwise.agent.settings import ACT_TOOL, AgentSettings
 from turnwise.agent.text import well_formed
+from turnwise.data.attempts import Hint
 from turnwise.envs.base import Observation
 from turnwise.util.errors import TurnwiseError
 
@@ -44,9 +45,9 @@ class Agent:
         """The tokenizer with its chat template."""
         return self.maker.chat
 
-    def context(self) -> Context:
-        """A context for one trajectory."""
-        return make_context(self.settings.context, self.chat.tokenizer, self.settings, self.maker)
+    def context(self, hint: Hint = "") -> Context:
+        """A context for one trajectory. `hint` is a text that its prompts show, or a function of the observation's text."""
+        return make_context(self.settings.context, self.chat.tokenizer, self.settings, self.maker.hinting(hint) if hint else self.maker)
 
     @property
     def stop_ids(self) -> tuple[int, ...]:

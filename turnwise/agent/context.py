@@ -13,6 +13,7 @@ overrides `past` is the shortest form.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from turnwise.agent.prompts import Past, PromptTemplate, View, load_template
 from turnwise.agent.registry import contexts, register_context
 from turnwise.agent.settings import AgentSettings
 from turnwise.agent.text import goal_of, well_formed
+from turnwise.data.attempts import Hint
 from turnwise.data.images import Picture, picture, without_marks
 from turnwise.data.tasks import Task
 from turnwise.envs.base import Observation, without
@@ -53,6 +55,7 @@ class PromptMaker:
         )
         self.limit = settings.max_prompt_tokens
         self._checked = False
+        self.hint: Hint = ""
         self._tools = tuple(json.dumps(tool, ensure_ascii=False) for tool in settings.offered_tools)
 
     def write(self, observation: Observation, *, goal: str, turn: int = 1, opening: bool = True, history: Sequence[Past] = ()) -> Marked:
@@ -68,7 +71,20 @@ class PromptMaker:
             native_tools=self.chat.native_tools,
             tools=self._tools,
         )
-        return self.render(self.template, view)
+        text = self.render(self.template, view)
+        hint = self.hint_for(observation, opening)
+        return Marked(f"{self.chat.control.mark(hint)}\n\n{text}") if hint else text
+
+    def hinting(self, hint: Hint) -> PromptMaker:
+        """The same, for one trajectory whose prompts show a hint."""
+        other = copy.copy(self)
+        other.hint = hint
+        return other
+
+    def hint_for(self, observation: Observation, opening: bool) -> str:
+        """The hint before a message: a text where a sequence opens, what a function says before every one."""
+        found = self.hint(observation.text) if callable(self.hint) else self.hint if opening else ""
+        return well_formed(found.strip())
 
     def render(self, template: PromptTemplate, view: View) -> Marked:
         """A template filled with texts from outside; if that is far too long for any prompt, its beginning."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -50,6 +51,7 @@ def start(
     reply: str | None = None,
 ) -> int:
     """`turnwise train`. Returns the exit code: 0, or 130 if it was interrupted."""
+    from turnwise.config.methods import unread
     from turnwise.config.recipes import is_override, parse_override, shipped_recipe
     from turnwise.config.schema import overridden
     from turnwise.runs.folder import CONFIG, Run
@@ -62,8 +64,9 @@ def start(
     if resume is not None and recipe:
         raise TurnwiseError(f"a resumed run keeps its recipe: give either --resume RUN or {recipe}, not both")
     source = None if resume else recipe or given.default_recipe or shipped_recipe("quickstart")
-    values, changes, name = as_recipe(Run.open(resume).folder / CONFIG if resume else source, given, typed)
-    config = overridden(values, changes, name)  # report mistakes before torch is imported
+    with unread() if dry_run else nullcontext():
+        values, changes, name = as_recipe(Run.open(resume).folder / CONFIG if resume else source, given, typed)
+        config = overridden(values, changes, name)  # report mistakes before torch is imported
     if not resume:  # a run has its own environment
         look(config, hub=not dry_run)
     if dry_run:
@@ -100,6 +103,7 @@ def show(config: Config, run: Run | None, changes: Mapping[str, Any]) -> int:
     """`--dry-run`: the whole recipe and the size of the run. No code that the recipe names is run."""
     from rich.text import Text
 
+    from turnwise.config.references import is_reference
     from turnwise.config.writing import to_toml
     from turnwise.setup.early import check_trainable
     from turnwise.setup.forecast import forecast
@@ -109,6 +113,8 @@ def show(config: Config, run: Run | None, changes: Mapping[str, Any]) -> int:
     config = resumed_config(run, changes) if run is not None else config
     check_trainable(config, runs=False)
     console = Console()
-    for text in (to_toml(config), *forecast(config)):
+    own = config.method is not None and run is None and is_reference(config.method.name)
+    words = [f"The settings of {config.method.name} are not shown: a dry run runs no code of yours."] if own and config.method else []
+    for text in (to_toml(config), *words, *forecast(config)):
         console.print(Text(text), soft_wrap=True)
     return 0

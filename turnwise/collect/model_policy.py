@@ -29,15 +29,16 @@ class Attempt:
     images: tuple[Picture, ...] = ()
     turn: int = 0
     parsed: Parsed | None = None
+    learned: Context | None = None  # makes the prompts to learn with, where they are others than those that are seen
 
 
 @dataclass
 class ModelPolicy:
-    """`new_context` makes a context for one trajectory; `read` turns a response's token ids into text and parses it against the observation
-    that it answers. Token ids and log-probs are kept exactly as the engine gave them."""
+    """`new_context` makes a context for one trajectory, with a hint where an attempt has one; `read` turns a response's token ids into
+    text and parses it against the observation that it answers. Token ids and log-probs are kept exactly as the engine gave them."""
 
     engine: Engine
-    new_context: Callable[[], Context]
+    new_context: Callable[..., Context]
     read: Callable[[Sequence[int], Observation], tuple[str, Parsed]]
     sampling: Sampling
     read_text: Callable[[str, Observation], Parsed] | None = None
@@ -54,9 +55,12 @@ class ModelPolicy:
         return self.engine.pending + len(self._ready)
 
     def begin(self, slot: int, start: Start, observation: Observation) -> None:
-        context = self.new_context()
+        context = self.new_context(start.hint) if start.hint else self.new_context()
         context.start(start.task, observation)
-        self._attempts[slot] = Attempt(start, next(self._sequences), context, observation)
+        attempt = self._attempts[slot] = Attempt(start, next(self._sequences), context, observation)
+        if start.hint and start.forget:
+            attempt.learned = self.new_context()
+            attempt.learned.start(start.task, observation)
 
     def ask(self, slot: int) -> None:
         attempt = self._attempts[slot]
@@ -66,7 +70,8 @@ class ModelPolicy:
             why = f"the shortest prompt has {len(prompt.ids)} tokens, more than agent.max_prompt_tokens allows"
             self._ready.append(Answer(slot, None, Stop.CONTEXT_LIMIT, why))
             return
-        attempt.prompt_ids, attempt.images = prompt.ids, prompt.images
+        kept = prompt if attempt.learned is None else attempt.learned.prompt()
+        attempt.prompt_ids, attempt.images = kept.ids, kept.images
         seed = derive(attempt.start.policy_seed, attempt.turn)
         request = Request(slot, prompt.ids, self.sampling, seed, attempt.sequence, prompt.messages or None, prompt.images)
         self.counts["generations"] += 1
@@ -102,23 +107,34 @@ class ModelPolicy:
             prompt_ids=attempt.prompt_ids,
             response_ids=response.token_ids,
             logprobs=response.logprobs,
-            info={"problem": parsed.problem} if parsed.problem else {},
+            info=self._noted(attempt, parsed),
             images=attempt.images,
             version=response.version,
             reports=response.reports,
         )
         return Answer(response.key, turn)
 
+    def _noted(self, attempt: Attempt, parsed: Parsed) -> dict[str, str]:
+        """What is kept with the turn: what was wrong with the response, and a hint that its prompt does not show."""
+        found = {"problem": parsed.problem} if parsed.problem else {}
+        if attempt.learned is not None:
+            hint = attempt.start.hint
+            found["hint"] = hint if isinstance(hint, str) else hint(attempt.observation.text)
+        return found
+
     def observe(self, slot: int, turn: Turn, transition: Transition) -> None:
         attempt = self._attempts[slot]
         if attempt.parsed is not None and not transition.done:
-            attempt.context.record(turn.response_ids, attempt.parsed, transition.observation)
+            for context in (attempt.context, attempt.learned):
+                if context is not None:
+                    context.record(turn.response_ids, attempt.parsed, transition.observation)
         attempt.observation, attempt.turn = transition.observation, attempt.turn + 1
 
     def retrace(self, slot: int, turn: Turn, transition: Transition) -> str:
         """The context builds the prompt that the turn had, and continues as it did."""
         attempt = self._attempts[slot]
-        if turn.prompt_ids and list(attempt.context.prompt().ids) != list(turn.prompt_ids):
+        prompt = (attempt.learned or attempt.context).prompt()
+        if turn.prompt_ids and list(prompt.ids) != list(turn.prompt_ids):
             return "the context makes another prompt than the attempt had that is branched from"
         attempt.parsed = Parsed(turn.action, turn.thought, turn.valid, turn.info.get("problem", ""))
         self.observe(slot, turn, transition)

@@ -117,9 +117,12 @@ def panel_starts(panel: TaskSet, seed: int, repeats: int = 1) -> list[Start]:
     ]
 
 
-def run_panel(collector: Collector, panel: TaskSet, seed: int = 0, repeats: int = 1) -> Evaluation:
-    """Play every task of the panel `repeats` times. The seed fixes the sampling, not the choice of tasks."""
-    trajectories = collector.run(panel_starts(panel, seed, repeats))
+def run_panel(
+    collector: Collector, panel: TaskSet, seed: int = 0, repeats: int = 1, change: Callable[[Start], Start] = lambda start: start
+) -> Evaluation:
+    """Play every task of the panel `repeats` times. The seed fixes the sampling, not the choice of tasks. `change` may add to an
+    attempt."""
+    trajectories = collector.run([change(start) for start in panel_starts(panel, seed, repeats)])
     return evaluation_of(trajectories, panel, repeats)
 
 

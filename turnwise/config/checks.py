@@ -1,14 +1,16 @@
-"""Checks whether a name in a recipe is valid. A section asks here; the rooms above, which have the algorithms and trackers, answer
-(setup/names.py, which comes with the package). So a wrong name is reported when the recipe is read, and config imports nothing above
-it."""
+"""Checks whether a name in a recipe is valid, and what a method sets. A section asks here; the rooms above, which have the algorithms and
+trackers, answer (setup/names.py, which comes with the package). So a wrong name is reported when the recipe is read, and config imports
+nothing above it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 Check = Callable[[Any], None]
 _checks: dict[str, Check] = {}
+Settings = Mapping[str, Any]
+_methods: list[Callable[[str, Settings], Settings]] = []
 
 
 def check_with(section: str, answer: Check) -> None:
@@ -20,3 +22,13 @@ def check(section: str, values: Any) -> None:
     """Ask the registered check."""
     if section in _checks:
         _checks[section](values)
+
+
+def settings_with(answer: Callable[[str, Settings], Settings]) -> None:
+    """Register the source of a method's settings: `answer` gets its name and its options."""
+    _methods[:] = [answer]
+
+
+def ask_settings(name: str, options: Settings) -> Settings:
+    """What a method sets, as dotted keys and values."""
+    return _methods[0](name, options) if _methods else {}

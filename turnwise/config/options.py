@@ -128,6 +128,7 @@ class Entry(Generic[F]):
               stands for its value: `{level}.value`
     gives     the columns that it adds
     open      it takes any further options (`**options`) and checks them itself
+    notes     further words for lists, of a method: what it `changes`, what it `costs`, what is the `evidence` for its formula
     """
 
     name: str
@@ -139,6 +140,7 @@ class Entry(Generic[F]):
     needs: tuple[str, ...] = ()
     gives: tuple[str, ...] = ()
     open: bool = False
+    notes: Mapping[str, str] = field(default_factory=dict)
 
     def bind(self, given: Mapping[str, Any], kind: str) -> dict[str, Any]:
         """Checked options, defaults filled in."""
@@ -184,9 +186,13 @@ class Registry(Generic[F]):
         parts: Mapping[str, str | None] | None = None,
         needs: Sequence[str] = (),
         gives: Sequence[str] = (),
+        changes: str = "",
+        costs: str = "",
+        evidence: str = "",
     ) -> Callable[[F], F]:
         """Decorator: registers a function or a class under `name`. The first sentence of its docstring is its description in lists;
-        `needs` and `gives` name what it reads and what it adds."""
+        `needs` and `gives` name what it reads and what it adds. For a method: what it `changes`, what it `costs` in forward passes and
+        rollouts, and the `evidence` for its formula (code, paper, notes)."""
         if is_reference(name) or not name.strip():
             raise TurnwiseError(f"a {self.kind} cannot be called {name!r}: a name has letters and no ':' or '.py'")
 
@@ -195,7 +201,10 @@ class Registry(Generic[F]):
             # the same definition again (a reloaded module, a notebook cell run twice) replaces the old one; another one is a conflict
             if known is not None and known.function.__qualname__ != function.__qualname__:
                 raise TurnwiseError(f"{self.kind} {name!r} is already registered, by {known.function.__module__}")
-            made = self._entry(name, function, paper, parts, needs, gives)
+            notes = {"changes": changes, "costs": costs, "evidence": evidence}
+            made = replace(
+                self._entry(name, function, paper, parts, needs, gives), notes={word: text for word, text in notes.items() if text}
+            )
             if not made.summary:
                 raise TurnwiseError(f"{self.kind} {name!r} needs a docstring: its first sentence is what users see in lists")
             self._entries[name] = made

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
@@ -15,6 +15,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from turnwise.config.merging import overridden
+from turnwise.config.methods import Layer, Values, layers_of, resolved
 from turnwise.config.sections import CREDIT, NAME
 from turnwise.config.trust import TOKEN
 from turnwise.util.errors import TurnwiseError
@@ -29,26 +31,20 @@ def read_values(recipe: str | PathLike[str] | Mapping[str, Any] | BaseModel | No
     if recipe is None:
         return {}, "the defaults"
     if isinstance(recipe, BaseModel):
-        return recipe.model_dump(mode="json"), "given as an object"
+        return Values([Layer(recipe.model_dump(mode="json"), settled=True)]), "given as an object"
     if not isinstance(recipe, Mapping):
         return read_recipe(Path(recipe)), str(recipe)
     values = dict(recipe)
-    base = read_recipe(Path(str(values.pop("extends")))) if "extends" in values else {}
-    return _merged(base, _overridden({}, list(values.items()))), "given as a dictionary"
+    below = layers_of(read_recipe(Path(str(values.pop("extends"))))) if "extends" in values else ()
+    return Values([*below, Layer(overridden({}, values.items()))]), "given as a dictionary"
 
 
 def changed(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe's plain values with dotted overrides."""
-    now = _overridden(dict(values), list(changes.items()))
+    now = resolved([*layers_of(values), Layer(changes, typed=True)])
     if "name" not in changes:
-        _rename(now, _trained(values))
+        _rename(now, values)
     return now
-
-
-def _overridden(values: dict[str, Any], pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    for key, value in sorted(pairs, key=lambda item: not item[0].endswith(".name")):  # names first: they decide which options there are
-        _set(values, key, value)
-    return values
 
 
 def shipped_recipe(name: str) -> Path:
@@ -85,28 +81,29 @@ def read_recipe(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise TurnwiseError(f"recipe {path}: {error}") from None
     if alone is None:
-        values = _beside(values, path.parent)
+        values = beside(values, path.parent)
     base = values.pop("extends", None)
     if base is None:
-        return values
+        return Values([Layer(values, settled=alone is not None)])
     if alone is not None:
         raise TurnwiseError(f"recipe {path}: the record of a run stands alone, and this one says extends = {base!r}: it was changed since")
     if not isinstance(base, str):
         raise TurnwiseError(f"recipe {path}: extends takes the path of another recipe, not {base!r}")
     below = read_recipe(path.parent / base, (*seen, path))
-    both = _merged(below, values)
+    both = resolved([*layers_of(below), Layer(values)])
     if "name" not in values:
-        _rename(both, _trained(below))
-    return both
+        _rename(both, below)
+        values |= {"name": both["name"]} if "name" in both else {}
+    return Values([*layers_of(below), Layer(values)])
 
 
-def _beside(values: Any, folder: Path) -> Any:
+def beside(values: Any, folder: Path) -> Any:
     """A recipe's values in which code files that are next to the recipe, and not in the current folder, are named by their path from
     here."""
     if isinstance(values, dict):
-        return {key: _beside(value, folder) for key, value in values.items()}
+        return {key: beside(value, folder) for key, value in values.items()}
     if isinstance(values, list):
-        return [_beside(value, folder) for value in values]
+        return [beside(value, folder) for value in values]
     found = FILE.fullmatch(values) if isinstance(values, str) else None
     if found is None or Path(found[1]).expanduser().is_absolute() or Path(found[1]).exists() or not (folder / found[1]).is_file():
         return values
@@ -115,41 +112,23 @@ def _beside(values: Any, folder: Path) -> Any:
     return f"{place.relative_to(here) if place.is_relative_to(here) else place}{found[2] or ''}"
 
 
-def _trained(values: Mapping[str, Any]) -> str:
-    """The credit algorithm that a recipe's plain values name."""
-    section = values.get("credit")
-    return str(section.get("name", CREDIT) if isinstance(section, dict) else CREDIT)
+def _trained(values: Mapping[str, Any], section: str = "credit", default: str = CREDIT) -> str:
+    """The credit algorithm, or the method, that a recipe's plain values name."""
+    found = values.get(section)
+    return str(found.get("name", default) if isinstance(found, dict) else default)
 
 
-def _rename(values: dict[str, Any], before: str) -> None:
-    """A run's name says what is trained: if another algorithm than the recipe's was chosen, a name that the user did not set follows
-    it."""
-    now, name = _trained(values), values.get("name", NAME)
+def _rename(values: dict[str, Any], old: Mapping[str, Any]) -> None:
+    """A run's name says what is trained: if another method or algorithm than the recipe's was chosen, a name that the user did not set
+    follows it."""
+    before, now, name = _trained(old), _trained(values), values.get("name", NAME)
+    if (method := _trained(values, "method", "")) != _trained(old, "method", ""):
+        before, now = _trained(old, "method", before), method or now
     if now == before or not isinstance(name, str):
         return
     word = re.sub(r"[^A-Za-z0-9._=-]+", "-", now.rsplit(":", 1)[-1])
     parts = re.split(r"([.=-])", name)
     values["name"] = "".join(word if part == before else part for part in parts) if before in parts else f"{name}-{word}"
-
-
-def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    both = dict(below)
-    for key, value in above.items():
-        old = both.get(key)
-        if isinstance(old, dict) and isinstance(value, dict):
-            if "name" in value:
-                old = _renamed(key, old, value["name"])
-            both[key] = _merged(old, value)
-        else:
-            both[key] = value
-    return both
-
-
-def _renamed(section: str, values: dict[str, Any], name: Any) -> dict[str, Any]:
-    """A section that now names something else: the options of what it named before do not carry over."""
-    if values.get("name", name) == name or section not in ("plan", "signal", "credit", "objective", "schedule", "env"):
-        return values
-    return {key: value for key, value in values.items() if key != "options"} if section == "env" else {}
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -168,33 +147,3 @@ def is_override(text: str) -> bool:
     """Whether a text is `key=value` and not a path: the folders of a sweep have equals signs in their names too."""
     key, equals, _ = text.partition("=")
     return bool(equals) and "/" not in key and os.sep not in key and not os.path.exists(text)  # noqa: PTH110 (Path.exists raises on long texts)
-
-
-def _set(values: Any, dotted: str, value: Any) -> None:
-    *sections, last = dotted.split(".")
-    for section in sections:
-        values = _opened(values, section, dotted)
-    if isinstance(values, list):
-        raise TurnwiseError(
-            f"override {dotted}: {sections[-1]} is a list; change an entry of it ({'.'.join(sections)}.0.KEY), or all of it"
-        )
-    if last == "name" and (len(sections) == 1 or sections[:1] == ["signal"]):
-        kept = dict(_renamed(sections[0], values, value))
-        values.clear()
-        values.update(kept)
-    values[last] = value
-
-
-def _opened(values: Any, section: str, dotted: str) -> Any:
-    """A section as a copy that may be changed: of a table by its name, of a list of tables by its number, as in `signal.0.weight`."""
-    key: Any = section
-    if isinstance(values, list):
-        if not section.isdecimal() or int(section) >= len(values):
-            raise TurnwiseError(f"override {dotted}: there is no entry {section}; the list has {len(values)}, counted from 0")
-        key = int(section)
-    inner = values[key] if isinstance(values, list) else values.get(key)
-    inner = {} if inner is None or inner == "none" else inner
-    if not isinstance(inner, dict | list):
-        raise TurnwiseError(f"override {dotted}: {section} is {inner!r}, not a section")
-    values[key] = copied = inner.copy()
-    return copied

@@ -2,7 +2,7 @@
 
 A recipe is a TOML file. `extends = "other.toml"` names a base recipe, and dotted overrides (`credit.name=grpo seed=3`) are applied last.
 An unknown key raises an error that suggests the closest match. `[credit]` and `[objective]` take the options of the algorithm they name;
-its registry checks them. The whole resolved recipe is saved with the run.
+its registry checks them. `[method]` names settings that belong together (methods.py). The whole resolved recipe is saved with the run.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from turnwise.config.sections import (
     Env,
     Eval,
     Learner,
+    Method,
     Model,
     Objective,
     Plan,
@@ -62,6 +63,7 @@ class Config(Section):
     agent: Agent = Agent()
     model: Model = Model()
     engine: Engine = Engine()
+    method: Method | None = None
     collect: Collect = Collect()
     plan: Plan | None = None
     signal: list[Signal] = Field([])

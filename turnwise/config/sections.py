@@ -286,6 +286,19 @@ class Schedule(Named):
         return self
 
 
+class Method(Named):
+    """A method: settings that belong together, under one name. Further keys are its options: see `turnwise algos NAME`. What the recipe and
+    the command line say themselves wins over the method; the method wins over defaults and over what `extends` brings."""
+
+    name: str
+    """A method that `turnwise algos method` lists, package.module:function or path/to/file.py:function."""
+
+    @model_validator(mode="after")
+    def _known(self) -> Method:
+        check("method", self)
+        return self
+
+
 class Plan(Named):
     """Which attempts are made next. Further keys are the plan's options: see `turnwise algos NAME`."""
 

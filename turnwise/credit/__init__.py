@@ -2,7 +2,7 @@
 
 from turnwise.credit.columns import credit_of, give, parts_of
 from turnwise.credit.diagnose import diagnose, explain, explained_options, explaining, observe, sizes
-from turnwise.credit.registry import Credit, PerToken, PerTurn, algorithms, assign, compute, parts, register, split
+from turnwise.credit.registry import Credit, PerToken, PerTurn, algorithms, assign, compute, parts, register, split, stands_alone
 
 __all__ = [
     "Credit",
@@ -23,4 +23,5 @@ __all__ = [
     "register",
     "sizes",
     "split",
+    "stands_alone",
 ]

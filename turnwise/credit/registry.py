@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from turnwise.config.kinds import CREDIT
 from turnwise.config.options import Entry, Registry
-from turnwise.data.rollouts import Floats, Rollouts, ragged, split_name
+from turnwise.data.rollouts import BUILT_IN, DERIVED, Floats, Rollouts, ragged, split_name
 from turnwise.util.errors import TurnwiseError
 
 CreditFunction = Callable[..., "NDArray[Any] | PerTurn | PerToken | Mapping[str, Any]"]
@@ -45,6 +45,11 @@ def _load() -> None:
 
 algorithms: Registry[CreditFunction] = Registry("credit algorithm", _load, CREDIT)
 register = algorithms.register
+
+
+def stands_alone(entry: Entry[CreditFunction]) -> bool:
+    """Whether an algorithm runs on the columns that every batch has, or that a critic gives: no signal, plan or further model is needed."""
+    return all(need in BUILT_IN or need in DERIVED or need == "group.peers" for need in entry.needed({}))
 
 
 def compute(name: str, rollouts: Rollouts, **options: Any) -> NDArray[np.float32]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from turnwise.data.rollouts import Trajectory
@@ -22,11 +23,19 @@ class Branch:
             raise TurnwiseError(f"trajectory {self.trajectory.id!r} has {turns} turns: it cannot be branched at turn {self.t}")
 
 
+Hint = str | Callable[[str], str]  # a text, or what it is for an observation
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """One planned attempt: the task, the group it is compared in, its number in the batch, the environment's seed, and the seed of
     everything the policy draws. With a `branch`, the attempt starts there: with the seed and the first turns of that trajectory.
-    `max_turns` is a turn limit of this attempt, shared turns included, if it is lower than that of the run."""
+
+    max_turns   a turn limit of this attempt, shared turns included, if it is lower than that of the run
+    hint        a text that the agent is shown before the first observation of a prompt; a function is asked on every turn with the text of
+                the observation
+    forget      the prompts to learn with are those without the hint: the policy saw it, and learns to do without
+    """
 
     task: Task
     group: int | str
@@ -35,3 +44,5 @@ class Start:
     policy_seed: int = 0
     branch: Branch | None = None
     max_turns: int | None = None
+    hint: Hint = ""
+    forget: bool = False

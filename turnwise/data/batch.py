@@ -50,7 +50,7 @@ class Batch:
         wanted = {trajectory.task for trajectory in kept}
         rollouts = Rollouts.from_trajectories(kept)
         batch = cls(kept, rollouts, {id: task for id, task in known.items() if id in wanted})
-        return batch.with_columns(_versions(kept) | _branches(batch) | _reports(batch) | _notes(kept))
+        return batch.with_columns(_versions(kept) | _learned(kept) | _branches(batch) | _reports(batch) | _notes(kept))
 
     def __len__(self) -> int:
         """The number of turns."""
@@ -108,7 +108,7 @@ class Batch:
         rows = np.concatenate([np.arange(*self.first_row[k : k + 2]) for k in chosen])
         offsets = self.rollouts.token_offsets if self.rollouts.tokens is not None else None
         flat = None if offsets is None else np.concatenate([np.arange(offsets[row], offsets[row + 1]) for row in rows])
-        whole = {name: self.column(name) for name in self.rollouts.names() if not small.has(name) or name == "turn.reward"}
+        whole = {name: self.column(name) for name in self.rollouts.names() if not small.has(name) or name in ("turn.reward", "turn.mask")}
         moved = {name: column[rows] for name, column in whole.items() if name.startswith("turn.")}
         if flat is not None:
             moved |= {name: column[flat] for name, column in whole.items() if name.startswith("token.")}
@@ -118,6 +118,12 @@ class Batch:
 def _versions(trajectories: tuple[Trajectory, ...]) -> dict[str, Any]:
     versions = [turn.version for trajectory in trajectories for turn in trajectory.turns]
     return {"turn.version": versions} if any(version >= 0 for version in versions) else {}
+
+
+def _learned(trajectories: tuple[Trajectory, ...]) -> dict[str, Any]:
+    """`turn.mask`, where some turns were given and not sampled."""
+    learned = [turn.learned for trajectory in trajectories for turn in trajectory.turns]
+    return {} if all(learned) else {"turn.mask": learned}
 
 
 def _notes(trajectories: tuple[Trajectory, ...]) -> dict[str, Any]:

@@ -60,7 +60,8 @@ class Turn:
     """One prompt, one response, one action, one reward. Token ids are those that the engine sampled, never re-tokenised. `images` are the
     pictures of the prompt, in the order of their tokens. `version` is the version of the weights that sampled the response, -1 if unknown.
     `reports` holds what the engine reported about the response: by name, one number per token. `notes` holds what a plan knows about the
-    turn: by name, one number, which becomes the column `turn.NAME` of a batch."""
+    turn: by name, one number, which becomes the column `turn.NAME` of a batch. `learned` is false for a turn that was given to the attempt
+    and not sampled in it, such as an expert's: it is part of what the policy saw, and not of the loss."""
 
     anchor: Any
     reward: float = 0.0
@@ -77,6 +78,7 @@ class Turn:
     version: int = -1
     reports: Mapping[str, Sequence[float]] = field(default_factory=dict)
     notes: Mapping[str, float] = field(default_factory=dict)
+    learned: bool = True
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turnwise.credit.registry import algorithms, apply
+from turnwise.credit.registry import algorithms, apply, stands_alone
 from turnwise.data.anchors import Ints
 from turnwise.data.rollouts import Floats, Rollouts
 from turnwise.lab.sample import Batch
@@ -80,9 +80,10 @@ def read_line(text: str) -> Line:
 
 
 def choose(texts: list[str] | None) -> list[Line]:
-    """The lines that were asked for; by default all algorithms, the variants of those, and the oracle."""
+    """The lines that were asked for; by default all algorithms that need no more than the lab's columns, the variants of those, and the
+    oracle."""
     if texts is None:
-        texts = [*algorithms.names(), *VARIANTS, ORACLE]
+        texts = [*(entry.name for entry in algorithms if stands_alone(entry)), *VARIANTS, ORACLE]
     if not texts:
         raise TurnwiseError("no credit algorithm is chosen")
     return [read_line(text) for text in texts]

@@ -46,7 +46,8 @@ Rounds = Generator[Sequence[Start], list[Trajectory], Gathered]
 @dataclass
 class Places:
     """The attempts of a run. `used` is how many places are used up. A group shares the environment's seed, unless `own_seeds` gives each
-    attempt its own."""
+    attempt its own. `max_turns` is the run's step limit. `expert` plays tasks as the environment's expert does, and `ask` lets the current
+    policy answer texts; a run gives them."""
 
     tasks: TaskSet
     seed: int
@@ -54,6 +55,9 @@ class Places:
     shuffle: bool = True
     own_seeds: bool = False
     used: int = 0
+    max_turns: int | None = None
+    expert: Callable[[Sequence[Task]], list[Trajectory]] | None = field(default=None, repr=False)
+    ask: Callable[[Sequence[str], int], list[str]] | None = field(default=None, repr=False)
     _more: int = field(default=0, init=False, repr=False)  # attempts of this batch beyond those that places have
     _given: dict[str, Task] = field(default_factory=dict, init=False, repr=False)  # the tasks of this batch by id
 
@@ -103,6 +107,19 @@ class Places:
         task has to be one that this batch attempts."""
         return replace(trajectory, group=group, id=self._number(), parent=None, branch_t=0)
 
+    def demonstrations(self, tasks: Sequence[Task]) -> list[Trajectory]:
+        """The expert's attempts at these tasks, one each, in the agent's own prompts. Branch from one to begin where the expert was; its
+        turns are then part of the attempt, and not learned from. An attempt that a fault ended may be shorter, or have no turns."""
+        if self.expert is None:
+            raise TurnwiseError('the plan asks for the expert\'s attempts, and there is none: declare needs=("env.expert",)')
+        return self.expert(tasks)
+
+    def answers(self, texts: Sequence[str], seed: int) -> list[str]:
+        """What the current policy answers to each of these messages."""
+        if self.ask is None:
+            raise TurnwiseError("the plan asks the policy for answers, and there is no policy here: only a training run has one")
+        return self.ask(texts, seed)
+
     @cached_property
     def _order(self) -> Order:
         return Order(len(self.tasks), derive(self.seed, "tasks"), self.shuffle)
@@ -120,6 +137,10 @@ class Plan:
             f"plan {type(self).__name__} has no gather(self, places, groups): write one that yields attempts, gets them back finished and "
             "returns Gathered(…); docs/extending.md has examples"
         )
+
+    def evaluated(self, start: Start) -> Start:
+        """How an attempt of the run's evaluations is made: a plan may add a hint (`dataclasses.replace`)."""
+        return start
 
     def state(self) -> dict[str, Any]:
         return {}

@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from turnwise.config.options import Entry, Option
-from turnwise.setup.catalogue import FAMILIES, chosen, entries, nothing
+from turnwise.config.writing import toml_value
+from turnwise.setup.catalogue import FAMILIES, chosen, entries, needs_of, nothing, page_of, settings_of
 from turnwise.util.console import Console
 from turnwise.util.terminal import command
 
@@ -30,6 +31,8 @@ def describe(name: str | None = None, second: str | None = None) -> list[dict[st
             "gives": list(entry.gives),
             "parts": list(entry.parts),
             "options": {option.name: _plain(option) for option in entry.options.values()},
+            **entry.notes,
+            **({"settings": settings_of(entry), "needs_of_pieces": needs_of(entry)} if family == "method" else {}),
         }
         for family, entry in chosen(name, second)
     ]
@@ -61,7 +64,8 @@ def _lines(family: str) -> Iterator[Any]:
     table.add_column(overflow="fold")
     listed = entries(family)
     for entry in listed:
-        table.add_row(Text(entry.name), Text(entry.summary))
+        changes = f" Changes: {entry.notes['changes']}." if "changes" in entry.notes else ""
+        table.add_row(Text(entry.name), Text(entry.summary + changes))
     yield table if listed else Text("  none yet", style="dim")
     yield ""
 
@@ -74,7 +78,7 @@ def _paragraphs(family: str) -> Iterator[Any]:
         lines = [
             (entry.summary, ""),
             (options or "no options", "dim"),
-            *((line, "dim") for line in _asked(entry)),
+            *((line, "dim") for line in (*_asked(entry), *_noted(entry))),
             (entry.paper, "dim italic"),
         ]
         for line, style in lines:
@@ -91,7 +95,12 @@ def _details(family: str, entry: Entry[Any]) -> Panel:
         table.add_row(option.name, Text(option.kind), _word(option), Text(option.help.text))
     module = inspect.getmodule(entry.function)
     notes = Text((module.__doc__ or "").strip() if module is not None and entry.function is not nothing else "")
-    lines = [*_asked(entry), *([f"Paper: {entry.paper}"] if entry.paper else [])]
+    lines = [
+        *_asked(entry),
+        *_noted(entry),
+        *(_brought(entry) if family == "method" else []),
+        *([f"Paper: {entry.paper}"] if entry.paper else []),
+    ]
     parts = [Text(entry.summary), "", notes, "", table if entry.options else "No options.", "", *map(Text, lines)]
     return Panel(Group(*parts), title=Text(f"{family}: {entry.name}"))
 
@@ -99,6 +108,19 @@ def _details(family: str, entry: Entry[Any]) -> Panel:
 def _asked(entry: Entry[Any]) -> list[str]:
     """What a component needs and gives, as text."""
     return [f"{word}: {', '.join(names)}" for word, names in (("Needs", entry.needs), ("Gives", entry.gives)) if names]
+
+
+def _noted(entry: Entry[Any]) -> list[str]:
+    """What a method changes, costs, and how sure its formula is."""
+    return [f"{word.capitalize()}: {text}" for word, text in entry.notes.items()]
+
+
+def _brought(entry: Entry[Any]) -> list[str]:
+    """What a method sets, what the pieces need that it names, and its page."""
+    settings = [f"Sets: {key} = {toml_value(value)}" for key, value in settings_of(entry).items()]
+    needs = [f"Needs of {who}: {', '.join(names)}" for who, names in needs_of(entry).items() if who != "method"]
+    page = page_of(entry)
+    return [*settings, *needs, *([f"Page: {page}"] if page is not None else [])]
 
 
 def _word(option: Option) -> str:

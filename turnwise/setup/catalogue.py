@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from turnwise.config.kinds import KINDS, Kind
 from turnwise.config.loading import load_reference
+from turnwise.config.merging import overridden
 from turnwise.config.options import Entry, read_options
 from turnwise.config.references import is_reference
-from turnwise.setup.names import REGISTRIES, registry
+from turnwise.setup.names import REGISTRIES, STAGES, registry, settings_of_method
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.terminal import command
 
@@ -67,6 +69,32 @@ def chosen(name: str | None, second: str | None = None) -> list[tuple[str, Entry
     if name is None or name in FAMILIES:
         return [(family, entry) for family in ([name] if name else FAMILIES) for entry in entries(family)]
     return find(name)
+
+
+def settings_of(entry: Entry[Any]) -> dict[str, Any]:
+    """What a method sets with its defaults; nothing where an option has to be given first."""
+    if any(option.required for option in entry.options.values()):
+        return {}
+    return settings_of_method(entry.name, {})
+
+
+def needs_of(entry: Entry[Any]) -> dict[str, list[str]]:
+    """What a method and the pieces that it sets need: who needs what."""
+    found = {"method": list(entry.needs)}
+    for family, section in overridden({}, settings_of(entry).items()).items():
+        if family not in STAGES:
+            continue
+        for piece in section if isinstance(section, list) else [section]:
+            if isinstance(piece, dict) and piece.get("name"):
+                needs = registry(family)[piece["name"]].needed({key: value for key, value in piece.items() if key != "name"})
+                found[f"{family} {piece['name']}"] = list(needs)
+    return {who: needs for who, needs in found.items() if needs}
+
+
+def page_of(entry: Entry[Any]) -> Path | None:
+    """The page of a method, where this is a checkout and there is one."""
+    page = Path(__file__).parent.parent.parent / "docs" / "methods" / f"{entry.name}.md"
+    return page if page.is_file() else None
 
 
 def _family_of(reference: str) -> str:

@@ -12,10 +12,11 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from turnwise.config.checks import check_with
+from turnwise.config.checks import check_with, settings_with
 from turnwise.config.further import RESERVED
+from turnwise.config.objects import is_given
 from turnwise.config.options import Registry
-from turnwise.config.references import is_reference
+from turnwise.config.references import is_reference, parse
 from turnwise.util.errors import TurnwiseError
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ REGISTRIES: Mapping[str, str] = {
 STAGES = ("plan", "signal", "credit", "objective", "importance", "schedule", "method", "model kind")
 LIGHT = ("plan", "signal", "credit", "schedule", "method", "model kind")  # known without torch
 ENGINES = ("native", "transformers", "openai")  # known without importing them, which would load torch
+
+UNSET = ("method", "extends", "name", "out", "seed")  # what a method leaves to the recipe
 
 
 class Piece(NamedTuple):
@@ -135,6 +138,7 @@ def check_when_read() -> None:
     check_with("models", check_model)
     check_with("run", check_trackers)
     check_with("recipe", check_needs)
+    settings_with(settings_of_method)
 
 
 def check_stage(family: str, section: Named) -> None:
@@ -144,6 +148,21 @@ def check_stage(family: str, section: Named) -> None:
         known = registry(family)
         section.check_names(known[name].options)
         known[name].bind(section.options, known.kind)
+
+
+def settings_of_method(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a method sets, with these options: dotted keys and values. Files that it names may lie beside its own."""
+    known = registry("method")
+    found = known.load(name).make(options, known.kind)()
+    if not isinstance(found, Mapping):
+        raise TurnwiseError(f'method {name!r} returns {type(found).__name__}; a table of settings is needed, as {{"credit.name": "grpo"}}')
+    for key in found:
+        if not isinstance(key, str) or key.partition(".")[0] in UNSET:
+            raise TurnwiseError(f"method {name!r} sets {key!r}: a method sets keys of a recipe, but none of {', '.join(UNSET)}")
+    from turnwise.config.recipes import beside
+
+    path = parse(name).path if is_reference(name) and not is_given(name) else None
+    return cast("dict[str, Any]", beside(dict(found), path.parent)) if path is not None else dict(found)
 
 
 def check_model(section: FurtherModel) -> None:

@@ -20,10 +20,11 @@ from turnwise.setup.further import columns_read
 from turnwise.setup.names import Piece, pieces, registry
 from turnwise.util.errors import TurnwiseError
 
-ORDER = ("plan", "signal", "credit", "objective", "schedule")  # in which the stages of an iteration run
+ORDER = ("method", "plan", "signal", "credit", "objective", "schedule")  # in which the stages of an iteration run
 LEARNED = ("turn.value", "token.value")  # given by a critic
 ALWAYS = {*BUILT_IN, *DERIVED, "turn.version"} - {*LEARNED}
 GIVEN_BY_CREDIT = ("turn.advantage", "token.advantage", "turn.target", "token.target")
+EXPERT = ("expert", "expert_action")  # an expert is one of them
 ELSEWHERE = ("group.peers",)  # checked when the recipe is read
 
 
@@ -61,7 +62,7 @@ def check_needs(config: Config, *, models: Iterable[str] = (), task: Task | None
     for piece, needed, gives in needs(config):
         for name in needed:
             column = name.partition(".")[0] in LEVELS
-            if name in there or name in ELSEWHERE or (column and (unsaid or piece.family == "plan")):
+            if name in there or name in ELSEWHERE or (column and (unsaid or piece.family in ("method", "plan"))):
                 continue
             if words := _missing(name, config, task, environment):
                 missing.append(f"{piece.key}={piece.name} needs {name}: {words}")
@@ -79,7 +80,9 @@ def _missing(name: str, config: Config, task: Task | None, environment: Any) -> 
         known = ", ".join(task.data) if task is not None else ""
         return "" if task is None or own in task.data else f"the tasks of {config.env.name} have no such data (they have {known or 'none'})"
     if level == "env":
-        return "" if environment is None or callable(getattr(environment, own, None)) else f"{config.env.name} has no {own}()"
+        names = EXPERT if own == "expert" else (own,)
+        there = environment is None or any(callable(getattr(environment, name, None)) for name in names)
+        return "" if there else f"{config.env.name} has no {' or '.join(f'{name}()' for name in names)}"
     if level == "model":
         return f"add a section [models.{own}] to the recipe"
     if name in LEARNED:

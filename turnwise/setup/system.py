@@ -22,6 +22,7 @@ from turnwise.collect.rewards import Rewards, find_term
 from turnwise.collect.source import LocalSource
 from turnwise.collect.warmstart import has_expert
 from turnwise.config.schema import Config
+from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.data.masks import with_shared_prefix
 from turnwise.data.rollouts import Rollouts, Trajectory
@@ -40,6 +41,7 @@ from turnwise.methods.planning import Dynamic, Places, Plain, Plan
 from turnwise.methods.registry import plans, signals
 from turnwise.setup.build import agent_settings, build_engine, build_learner, build_server, engine_options
 from turnwise.setup.examples import examples_of
+from turnwise.setup.favours import answers, demonstrations
 from turnwise.setup.further import build_models
 from turnwise.setup.imitation import imitate
 from turnwise.setup.names import know, needed
@@ -238,7 +240,16 @@ class System:
     def places(self) -> Places:
         """The attempts of the run, in its order."""
         own = self.config.collect
-        return Places(self.tasks, self.config.seed, own.group_size, own.shuffle, self.config.env.own_seeds)
+        return Places(
+            self.tasks,
+            self.config.seed,
+            own.group_size,
+            own.shuffle,
+            self.config.env.own_seeds,
+            max_turns=self.max_turns,
+            expert=lambda tasks: demonstrations(self, tasks),
+            ask=lambda texts, seed: answers(self, texts, seed),
+        )
 
     @cached_property
     def plan(self) -> Plan:
@@ -361,7 +372,7 @@ class System:
     def evaluate(self) -> Evaluation:
         """The recipe's evaluation with the weights as they are."""
         own = self.config.eval
-        result = run_panel(self.collector(own.temperature), self.panel, own.seed, own.repeats)
+        result = run_panel(self.collector(own.temperature), self.panel, own.seed, own.repeats, getattr(self.plan, "evaluated", _as_it_is))
         self._heard(result.trajectories)
         return result
 
@@ -376,3 +387,7 @@ class System:
         for part in ("pool", "engine"):
             if part in self.__dict__:
                 self.__dict__[part].close()
+
+
+def _as_it_is(start: Start) -> Start:
+    return start

@@ -1,0 +1,70 @@
+"""AEPO (A2): balanced branching, and high-entropy tokens that weigh more and keep a gradient above the clip."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from .forms import Rows, clip, deviation, mean, ratio, sigmoid
+
+
+def roots(total: int, root: float, tool: float, beta: float = 0.5) -> int:
+    """Initial rollouts of `total`: floor(total * sigm(beta (root - tool))) + 1, in [1, total].
+
+    root: h of the pilot's first tokens; tool: mean h of its segments.
+    """
+    return int(clip(math.floor(total * sigmoid(beta * (root - tool))) + 1, 1, total))
+
+
+def branches(draw: float, rise: float, taken: int, weight: float = 0.2, threshold: float = 0.5, penalty: float = 0.05) -> bool:
+    """Whether to branch: clip((draw + weight * rise) * max(0, 1 - penalty * taken), 0, 1) >= threshold.
+
+    taken: branches of this group so far.
+    """
+    return clip((draw + weight * rise) * max(0.0, 1.0 - penalty * taken), 0.0, 1.0) >= threshold
+
+
+def weighted(advantages: Rows, entropies: Rows, alpha: float = 0.2) -> Rows:
+    """A_t (1 + alpha z_t), z_t = (H_t - mean H)/std1 H over all tokens given, a constant. Equal entropies or one token: z = 0."""
+    flat = [h for row in entropies for h in row]
+    m, s = (mean(flat), deviation(flat, 1)) if flat else (0.0, 0.0)
+    result = []
+    for a, h in zip(advantages, entropies, strict=True):
+        result.append([x * (1 + alpha * ((y - m) / s if s > 0 else 0.0)) for x, y in zip(a, h, strict=True)])
+    return result
+
+
+def losses(
+    logprobs: Rows, old: Rows, advantages: Rows, eps_low: float = 0.2, eps_high: float = 0.28, dual: float | None = 3.0
+) -> tuple[Rows, Rows]:
+    """(loss, gradient) per token: max(-A rho, -A clip(rho, 1 - eps_low, (1 + eps_high)/sg(rho) * rho)), dual clip kept.
+
+    The value is that of the ordinary clip. Above the upper bound with A > 0 the gradient is -(1 + eps_high) A instead of 0; below the
+    lower bound with A < 0, and beyond the dual bound, it is 0. The scripts' eps are 3e-3 and 4e-3 with sequence ratios.
+    """
+    loss: Rows = [[] for _ in logprobs]
+    grad: Rows = [[] for _ in logprobs]
+    for i in range(len(logprobs)):
+        for t in range(len(logprobs[i])):
+            a, rho = advantages[i][t], ratio(logprobs[i][t], old[i][t])
+            value, slope = _one(a, rho, 1 - eps_low, 1 + eps_high, dual)
+            loss[i].append(value)
+            grad[i].append(slope)
+    return loss, grad
+
+
+def _one(a: float, rho: float, low: float, high: float, dual: float | None) -> tuple[float, float]:
+    value = slope = -a * rho
+    if rho > high and a > 0:
+        value = slope = -a * high
+    elif rho < low and a < 0:
+        value, slope = -a * low, 0.0
+    if dual is not None and a < 0 and value > -a * dual:
+        value, slope = -a * dual, 0.0
+    return value, slope
+
+
+def attention(entropies: Sequence[float]) -> list[float]:
+    """z_t alone, for one flat list of tokens."""
+    m, s = mean(entropies), deviation(entropies, 1)
+    return [(h - m) / s if s > 0 else 0.0 for h in entropies]

@@ -1,0 +1,63 @@
+"""ARPO (A1): branch a rollout where its entropy rose after an observation; advantages of shared turns are averaged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from .forms import Trajectory, by_group, clip, mean
+
+
+def segment_entropy(top_logprobs: Sequence[Sequence[float]], vocabulary: int, first: int = 20, average: bool = False) -> float:
+    """h of one generated segment: -sum p log p over ALL reported log-probs of its first `first` tokens, over log(vocabulary).
+
+    top_logprobs[t] are the engine's top-10 log-probs of token t (sampled token included if the engine reports it). The code's sum over
+    tokens is the default; `average` divides by the number of tokens used. No token: 0.
+    """
+    used = list(top_logprobs)[:first]
+    total = -math.fsum(math.exp(x) * x for token in used for x in token) / math.log(vocabulary)
+    return total / len(used) if average and used else total
+
+
+def branches(draw: float, rise: float, weight: float = 0.2, threshold: float = 0.5) -> bool:
+    """Whether to branch: clip(draw - weight * rise, 0, 1) <= threshold; rise = h_now - h of the rollout's first segment, draw ~ U(0, 1)."""
+    return clip(draw - weight * rise, 0.0, 1.0) <= threshold
+
+
+def round_of_branches(
+    rises: Sequence[float], draws: Sequence[float], budget: int, extra: int = 1, weight: float = 0.2, threshold: float = 0.5
+) -> list[int]:
+    """How many branches each still active rollout of one group gets after a round, in order, while `budget` lasts.
+
+    `extra` = beam - 1 tries each. draws are used one per try, in order; no draw is used once the budget is spent.
+    """
+    result = [0] * len(rises)
+    used = 0
+    for i, rise in enumerate(rises):
+        for _ in range(min(extra, budget - sum(result))):
+            result[i] += branches(draws[used], rise, weight, threshold)
+            used += 1
+    return result
+
+
+def owner(trajectories: Sequence[Trajectory], i: int, k: int) -> tuple[int, int]:
+    """The node of turn k (from 0) of trajectory i: before its branch_t a branch shares the parent's turn, and so on upwards."""
+    while trajectories[i].parent is not None and k < trajectories[i].branch_t:
+        i = trajectories[i].parent
+    return i, k
+
+
+def soft(trajectories: Sequence[Trajectory], returns: Sequence[float], eps: float = 1e-6) -> list[list[float]]:
+    """Per trajectory and turn: the group z-score (std1 + eps) of the trajectory's return, the same for all of its turns."""
+    a = by_group(returns, [t.group for t in trajectories], eps=eps)
+    return [[a[i] for _ in t.turns] for i, t in enumerate(trajectories)]
+
+
+def hard(trajectories: Sequence[Trajectory], returns: Sequence[float], eps: float = 1e-6) -> list[list[float]]:
+    """The same, but a turn shared by d trajectories has the mean of their d advantages; own turns keep the trajectory's own."""
+    a = by_group(returns, [t.group for t in trajectories], eps=eps)
+    through: dict[tuple[int, int], list[float]] = {}
+    for i, t in enumerate(trajectories):
+        for k in range(len(t.turns)):
+            through.setdefault(owner(trajectories, i, k), []).append(a[i])
+    return [[mean(through[owner(trajectories, i, k)]) for k in range(len(t.turns))] for i, t in enumerate(trajectories)]

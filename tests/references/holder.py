@@ -1,0 +1,88 @@
+"""HolderPO (B11): one ratio per row, the power mean of its token ratios; the power p follows a schedule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from .forms import Rows, clip, mean
+
+
+def power_mean(log_ratios: Sequence[float], p: float) -> float:
+    """((1/T) sum rho^p)^(1/p); |p| < 1e-6: exp(mean log rho). Log-ratios held in [-20, 20]."""
+    xs = [clip(x, -20.0, 20.0) for x in log_ratios]
+    if abs(p) < 1e-6:
+        return math.exp(mean(xs))
+    top = max(p * x for x in xs)
+    return math.exp((top + math.log(math.fsum(math.exp(p * x - top) for x in xs) / len(xs))) / p)
+
+
+def shares(log_ratios: Sequence[float], p: float) -> list[float]:
+    """d log s / d logp_t = rho_t^p / sum rho^p; sums to 1; 1/T for p = 0. A log-ratio beyond [-20, 20] has share 0."""
+    xs = [clip(x, -20.0, 20.0) for x in log_ratios]
+    top = max(p * x for x in xs)
+    weights = [math.exp(p * x - top) if abs(p) >= 1e-6 else 1.0 for x in xs]
+    whole = math.fsum(weights)
+    return [w / whole if abs(x) <= 20.0 else 0.0 for w, x in zip(weights, log_ratios, strict=True)]
+
+
+def sequence_losses(
+    logprobs: Rows, old: Rows, advantages: Sequence[float], p: float, eps_low: float = 0.2, eps_high: float = 0.2
+) -> tuple[list[float], Rows]:
+    """(loss per row, gradient of that row's loss per token): max(-A s, -A clip(s, 1 - eps_low, 1 + eps_high)), s the power mean of the row.
+
+    One advantage per row. The batch loss is the mean over rows. This is the paper's form (clip after the mean).
+    """
+    loss: list[float] = []
+    grad: Rows = []
+    for row, before, a in zip(logprobs, old, advantages, strict=True):
+        xs = [x - y for x, y in zip(row, before, strict=True)]
+        s = power_mean(xs, p)
+        held = -a * clip(s, 1 - eps_low, 1 + eps_high)
+        if held > -a * s:
+            loss.append(held)
+            grad.append([0.0 for _ in xs])
+        else:
+            loss.append(-a * s)
+            grad.append([-a * s * share for share in shares(xs, p)])
+    return loss, grad
+
+
+def token_losses(
+    logprobs: Rows, old: Rows, advantages: Sequence[float], p: float, eps_low: float = 0.2, eps_high: float = 0.2
+) -> tuple[list[float], Rows]:
+    """The variant that clips token ratios before the mean: from above for A > 0, from below for A < 0, not at all for A = 0."""
+    loss: list[float] = []
+    grad: Rows = []
+    for row, before, a in zip(logprobs, old, advantages, strict=True):
+        xs = [x - y for x, y in zip(row, before, strict=True)]
+        top, bottom = math.log(1 + eps_high), math.log(1 - eps_low)
+        held = [min(x, top) if a > 0 else max(x, bottom) if a < 0 else x for x in xs]
+        s = power_mean(held, p)
+        loss.append(-a * s)
+        grad.append([-a * s * share if y == x else 0.0 for x, y, share in zip(xs, held, shares(held, p), strict=True)])
+    return loss, grad
+
+
+def scheduled(
+    step: int, form: str = "constant", p: float = 1.0, low: float = -2.0, high: float = 2.0, steps: int = 1000, power: float = 2.0
+) -> float:
+    """p at a step (from 0). progress x = min(1, step/steps). Forms of the authors' code:
+
+    constant p; linear low -> high; linear_dec high -> low; sin mid - amp cos(pi x) (rises); cos mid + amp cos(pi x) (falls);
+    poly low + (high - low) x^power; poly_dec high - (high - low) x^power; cubic mid + amp (2x - 1)^3; cubic_dec mid - amp (2x - 1)^3.
+    """
+    x = min(1.0, max(0, step) / max(1, steps))
+    mid, amp = (low + high) / 2, (high - low) / 2
+    forms = {
+        "constant": p,
+        "linear": low + (high - low) * x,
+        "linear_dec": high - (high - low) * x,
+        "sin": mid - amp * math.cos(math.pi * x),
+        "cos": mid + amp * math.cos(math.pi * x),
+        "poly": low + (high - low) * x**power,
+        "poly_dec": high - (high - low) * x**power,
+        "cubic": mid + amp * (2 * x - 1) ** 3,
+        "cubic_dec": mid - amp * (2 * x - 1) ** 3,
+    }
+    return forms[form]

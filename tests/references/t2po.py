@@ -1,0 +1,50 @@
+"""T2PO (B2): stop a thought whose uncertainty no longer changes; draw a turn again that does not move the uncertainty."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from .forms import mean
+
+
+def confidence(top_logprobs: Sequence[float]) -> float:
+    """C_t = -(1/j) sum of the j largest log-probs of a token (large: peaked). j is whatever is given; no default is published."""
+    return -mean(top_logprobs)
+
+
+def _scaled(xs: Sequence[float]) -> list[float]:
+    low, high = min(xs), max(xs)
+    return [(x - low) / (high - low) if high > low else 0.0 for x in xs]
+
+
+def uncertainties(entropies: Sequence[float], confidences: Sequence[float], a: float = 0.5, running: bool = False) -> list[float]:
+    """M_t = a Hn_t + (1 - a)(1 - Cn_t), Hn and Cn scaled to [0, 1] by minimum and maximum over the turn; equal values: scaled to 0.
+
+    running: minimum and maximum over the tokens up to t only (what is known while decoding). a is not published; 0.5 is ours.
+    """
+    result = []
+    for t in range(len(entropies)):
+        end = t + 1 if running else len(entropies)
+        h, c = _scaled(entropies[:end])[t], _scaled(confidences[:end])[t]
+        result.append(a * h + (1 - a) * (1 - c))
+    return result
+
+
+def stop_at(m: Sequence[float], minimum: int, window: int, eps: float) -> int | None:
+    """The number of thought tokens after which the thought is closed: the smallest n >= minimum, n > window, for which the mean of the last
+    `window` changes |M_t - M_{t-1}| among the first n tokens is below eps; None: never. It closes a thought at most once."""
+    for n in range(max(minimum, window + 1), len(m) + 1):
+        if mean([abs(m[t] - m[t - 1]) for t in range(n - window, n)]) < eps:
+            return n
+    return None
+
+
+def turn_uncertainty(m: Sequence[float], floor: float = 1e-8) -> float:
+    """Phi_k: the geometric mean of M_t over the turn, values below `floor` raised to it."""
+    return math.exp(mean([math.log(max(x, floor)) for x in m]))
+
+
+def draws_again(phi: float, before: float | None, attempts: int, eta: float = 0.3, limit: int = 2) -> bool:
+    """Whether the turn is drawn again: 0 < |phi - before| < eta and fewer than `limit` extra draws so far. First turn (None): never."""
+    return before is not None and attempts < limit and 0 < abs(phi - before) < eta

@@ -1,0 +1,224 @@
+"""The slow references of information, trees and order, on numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from references import (
+    a2tgpo,
+    actguide,
+    dpepo,
+    forms,
+    igpo,
+    infopo,
+    inspo,
+    rebel,
+    replay_success,
+    resrl,
+    scaling_inter,
+    seeupo,
+    serl,
+    slea,
+    t_star,
+    tcod,
+    vineppo,
+    vpr,
+)
+
+LN = math.log
+HALF = math.sqrt(0.5)
+
+
+def test_information_gain_rewards():
+    assert igpo.answer_probability([[LN(0.5), LN(0.125)], [LN(0.1)]]) == pytest.approx(0.25)
+    assert igpo.turn_rewards([0.1, 0.4, 0.3], 1.0, 3) == pytest.approx([0.3, -0.1, 1.0])
+    assert igpo.turn_rewards(None, 0.5, 2) == [0.0, 0.5]
+    assert igpo.turn_rewards([0.1], 0.5, 2, alpha=2.0) == [0.0, 1.0]
+    assert igpo.turn_rewards([0.1], 0.5, 1) == [0.5]
+
+
+def test_information_gain_advantages():
+    rewards, groups = [[0.0, 2.0], [1.0, 1.0]], ["a", "a"]
+    z = 1 / (math.sqrt(2 / 3) + 1e-6)
+    assert igpo.advantages(rewards, groups)[0] == pytest.approx([0.0, z], abs=1e-12)
+    assert igpo.advantages(rewards, groups, gamma=0.5)[0] == pytest.approx([-z / 2, z])
+    assert igpo.advantages(rewards, groups)[1] == [0.0, 0.0]
+    separate = igpo.advantages(rewards, groups, how="separate")
+    assert separate[0] == pytest.approx([0.0, HALF], abs=1e-5)
+    assert separate[1] == pytest.approx([0.0, -HALF], abs=1e-5)
+    assert igpo.advantages([[0.3, 0.3]], ["a"]) == [[0.0, 0.0]]
+
+
+def test_gains_at_the_same_depth():
+    gains, groups = [[1.0, 5.0], [3.0]], [0, 0]
+    assert a2tgpo.gain_scores(gains, groups) == [pytest.approx([-1.0, 0.0], abs=1e-5), pytest.approx([1.0], abs=1e-5)]
+    assert a2tgpo.depth_sums([1.0, 3.0], 0.5) == pytest.approx([2.5 / math.sqrt(2), 3.0])
+    a = a2tgpo.advantages(gains, [1.0, 0.0], groups, alpha=1.0)
+    assert a[0] == pytest.approx([-HALF + HALF, HALF, HALF], abs=1e-5)
+    assert a[1] == pytest.approx([1.0 - HALF, -HALF], abs=1e-5)
+    scales = a2tgpo.clip_scales(gains, groups)
+    assert scales[0][1:] == [1.0, 1.0]
+    assert scales[1][0] == pytest.approx(1 + 0.3 * (2 / (1 + math.exp(-1)) - 1), abs=1e-5)
+    loss, grad = a2tgpo.losses([[0.0, 0.01], [0.002]], [[0.0, 0.0], [0.0]], [1.0, 1.0], [1.0, 0.7])
+    assert loss == [pytest.approx([-1.004, -1.004]), pytest.approx([-math.exp(0.002)])]
+    assert grad == [[0.0, 0.0], pytest.approx([-math.exp(0.002)])]
+
+
+def test_information_of_an_observation():
+    assert infopo.information([-1.0, -2.0], [-2.0, -2.0]) == 0.5
+    assert infopo.token_rewards([1.0], [2, 3]) == [[0.5, 0.5], [0.0, 0.0, 0.0]]
+    a = infopo.advantages([[1.0], [3.0]], [[1, 1], [1, 1]], [1.0, 1.0], [0, 0])
+    assert [x[0][0] for x in a] == pytest.approx([-0.25 * HALF, 0.25 * HALF], abs=1e-5)
+    assert [x[1][0] for x in a] == [0.0, 0.0]
+    a = infopo.advantages([[1.0], [3.0]], [[1, 1], [1, 1]], [1.0, 0.0], [0, 0])
+    gate = 1 / (1 + math.exp(HALF / 0.05))
+    assert [x[0][0] for x in a] == pytest.approx([HALF - 0.5 * gate * HALF, -HALF + 0.5 * gate * HALF], abs=1e-5)
+    assert infopo.scale([0.0, 1.0], [0.0, 4.0]) == pytest.approx(1 / (4 * HALF))
+    assert infopo.advantages([[]], [[2]], [1.0], [0]) == [[[0.0, 0.0]]]
+
+
+def test_hindsight_weights():
+    assert [serl.mixing(s) for s in (0, 25, 50, 99)] == [0.5, 0.25, 0.0, 0.0]
+    assert serl.weight(1.0, -1.0, -1.1) == pytest.approx(math.exp(0.1))
+    assert serl.weight(-1.0, -1.0, -1.1) == pytest.approx(math.exp(-0.1))
+    assert serl.weight(1.0, 0.0, -9.0) == 1.2
+    assert serl.advantages([2.0, 2.0, 0.0], [0.0] * 3, [-9.0] * 3, [True, False, True], 0.5) == pytest.approx([2.2, 2.0, 0.0])
+
+
+def test_residuals_outside_the_subspace_of_successes():
+    pairs = resrl.eigenvectors([[2.0, 1.0], [1.0, 2.0]])
+    assert [value for value, _ in pairs] == pytest.approx([3.0, 1.0])
+    assert [abs(x) for x in pairs[0][1]] == pytest.approx([HALF, HALF])
+    assert resrl.layer_normed([1.0, 3.0]) == pytest.approx([-1.0, 1.0], abs=1e-5)
+    good = [[3.0, 0.0, 0.0], [0.0, 3.0, 0.0], [3.0, 0.1, 0.0], [0.0, 3.0, 0.2]]
+    inside, outside = resrl.residuals(good, [[3.0, 0.0, 0.0], [0.0, 0.0, 3.0]], rank=1)
+    assert outside > 10 * inside
+    assert resrl.residuals(good, [[0.0, 0.0, 3.0]], rank=2)[0] == pytest.approx(0.0, abs=1e-9)  # layer norm leaves two dimensions
+    assert resrl.weights([0.0, 1.0, 2.0, 3.0, 4.0, 5.0]) == pytest.approx([0.1, 0.1, 0.4, 0.7, 1.0, 1.0])
+    assert resrl.weights([1.0, 1.0]) == pytest.approx([0.55, 0.55])
+    assert resrl.token_weights([good, [[1.0, 2.0, 0.0]]], [True, False]) == [[0.1] * 4, pytest.approx([0.55])]
+    assert resrl.token_weights([good], [False]) == [[1.0] * 4]
+
+
+def test_belief_groups():
+    def trajectory(rewards, consistencies, beliefs):
+        return forms.Trajectory(
+            turns=[forms.Turn(r, extra={"consistency": c, "belief": b}) for r, c, b in zip(rewards, consistencies, beliefs, strict=True)]
+        )
+
+    both = [trajectory([0.0, 1.0], [0.5, 0.0], ["x", "y"]), trajectory([0.0], [0.1], ["x"])]
+    a = rebel.advantages(both, 0.5, 0.5)
+    assert a[0] == pytest.approx([0.5 + 0.5 * (0.25 + 0.2), 0.5])
+    assert a[1] == pytest.approx([-0.5 + 0.5 * (-0.25 - 0.2)])
+    assert rebel.consistency(1.0, 1.0, 0.5, 0.0) == pytest.approx(0.8)
+    assert rebel.advantages(both[1:]) == [[0.0]]
+    xs = [0.0, 1.0] * 5
+    assert rebel.per_type(xs, ["a"] * 10)[1] == pytest.approx(0.5 / (forms.deviation(xs) + 1e-6))
+    assert rebel.per_type(xs[:9], ["a"] * 9) == xs[:9]
+
+
+def test_values_from_fresh_rollouts():
+    assert vineppo.advantages([0.0, 0.0, 1.0], [[1.0, 0.0], [1.0, 1.0], []]) == [0.5, 0.0, 0.0]
+    assert vineppo.state_values([0.0, 1.0], [[0.0, 1.0], []]) == [0.5, 1.0, 0.0]
+    assert vineppo.advantages([1.0], [[]]) == [0.0]
+    with pytest.raises(ValueError, match="no rollouts"):
+        vineppo.advantages([0.0, 1.0], [[], [1.0]])
+
+
+def test_candidates_of_one_state():
+    a = vpr.advantages([[0.0, 1.0], [1.0, 1.0], [0.0, 2.0]])
+    spread = math.sqrt(2.5 / 3)
+    assert a[0] == pytest.approx([-0.5 / spread, 0.5 / spread])
+    assert a[1] == [0.0, 0.0]
+    assert a[2][1] == pytest.approx(1.0 / spread)
+    assert vpr.relative([0.0, 1.0], divide=True) == pytest.approx([-HALF, HALF], abs=1e-5)
+    assert [vpr.committed([1.0, 0.0, 1.0], u) for u in (0.0, 0.49, 0.5, 0.99)] == [0, 0, 2, 2]
+
+
+def test_values_on_a_tree():
+    nodes = t_star.merged([["a", "b", "c"], ["a", "b", "d"], ["a", "x"], ["y", "b"]])
+    assert nodes == [[0, 1, 2], [0, 1, 3], [0, 4], [5, 6]]
+    returns = [1.0, 0.0, 0.0, 1.0]
+    q = t_star.values(nodes, returns)
+    assert [q[n] for n in range(7)] == pytest.approx([1 / 3, 0.5, 1.0, 0.0, 0.0, 1.0, 1.0])
+    assert t_star.values(nodes, returns, "children")[0] == 0.25
+    s = math.sqrt(1 / 3) + 1e-6
+    assert t_star.advantages(nodes, returns)[0] == pytest.approx([(1 / 3 - 0.5) / s, 0.0, 0.5 / s])
+    assert t_star.advantages([[0], [1]], [2.0, 2.0]) == [[0.0], [0.0]]
+    assert t_star.divergences(nodes, returns, 0.5) == [(0, 1, 4), (1, 2, 3)]
+    assert t_star.preference_loss(0.0, 0.0, 1.0) == pytest.approx((LN(2), -0.5))
+
+
+def test_parallel_copies_that_repeat_each_other():
+    assert dpepo.diversity({}, {}) == 0.5
+    assert dpepo.diversity({1: "a", 2: "b"}, {1: [], 2: []}) == 1.0
+    assert dpepo.diversity({1: "a", 2: "a"}, {1: [], 2: []}) == pytest.approx(0.9)
+    assert dpepo.diversity({1: "look", 2: "look"}, {1: [], 2: []}) == 1.0
+    w = dpepo.diversity({1: "b", 2: "b"}, {1: ["a", "b", "a"], 2: ["a"]})
+    first = (0.8 + 0.95 + 0.95) / 3  # b once before, (a, b) once before, (a, b) in the other copy now
+    second = (1.0 + 1.0 + 0.95**2) / 3  # (a, b) twice in the first copy
+    assert w == pytest.approx(0.5 * (0.8 + (first + second) / 2))
+    a = dpepo.advantages([1.0, 0.0], [0, 0], [[0.9, 0.5], [0.9]])
+    assert a[0] == pytest.approx([0.9 * HALF, 0.5 * HALF], abs=1e-5)
+    assert a[1] == pytest.approx([-1.1 * HALF], abs=1e-5)
+
+
+def test_reverse_updates_carry_the_clipped_ratio():
+    a = seeupo.advantages([0.0, 1.0, 5.0], ["a", "a", "b"])
+    assert a == pytest.approx([-1.0, 1.0, 0.0])
+    assert seeupo.advantages([1.0, 1.0], [0, 0]) == [0.0, 0.0]
+    assert max(seeupo.advantages([0.0] * 30 + [1.0], [0] * 31)) == 3.0
+    assert seeupo.order(3) == [2, 1, 0]
+    assert seeupo.accumulated(1.0, [LN(1.1)], [0.0]) == pytest.approx(1.1)
+    assert seeupo.accumulated(1.1, [LN(9.0)], [0.0]) == pytest.approx(1.2)
+    assert seeupo.factors([[0.0], [0.0, LN(1.21)], [LN(0.9)]], [[0.0], [0.0, 0.0], [0.0]]) == pytest.approx([0.99, 0.9, 1.0])
+
+
+def test_growing_horizons():
+    assert [scaling_inter.cap(s) for s in (0, 99, 100, 250, 9999)] == [10, 10, 20, 30, 30]
+    assert [tcod.cap_forward(s) for s in (0, 5, 6, 174, 999)] == [1, 1, 2, 30, 30]
+    assert [tcod.replayed_backward(s, 4) for s in (0, 4, 5, 15, 99)] == [3, 3, 2, 0, 0]
+    assert tcod.advantages([[-1.0]], [[-3.0]]) == [[2.0]]
+
+
+def test_smallest_helpful_prefix():
+    assert actguide.needs_guidance([0.0, 0.4], 0.5)
+    assert not actguide.needs_guidance([0.0, 0.5], 0.5)
+    for need in range(1, 9):
+        assert actguide.smallest(lambda k, need=need: k >= need, 8)[0] == need
+    assert actguide.smallest(lambda k: k >= 3, 8)[1] == [4, 2, 3]
+    assert actguide.smallest(lambda k: False, 8, first=0, probes=2) == (7, [4, 6])
+    assert actguide.smallest(lambda k: True, 0) == (0, [])
+    loss, grad = actguide.losses([[LN(1.1)], [LN(1.1)]], [[0.0], [0.0]], [[LN(0.5)], [0.0]], [True, False], [[1.0], [1.0]])
+    assert loss == [[pytest.approx(-1.2)], [pytest.approx(-1.1)]]
+    assert grad == [[0.0], [pytest.approx(-1.1)]]
+
+
+def test_a_failed_group_gets_a_stored_success():
+    assert replay_success.replaced("abc", [0.0, 0.0, 0.0], "xy", 0.5) == ["y", "b", "c"]
+    assert replay_success.replaced("abc", [0.0, 0.0, 1.0], "xy", 0.5) == ["a", "b", "c"]
+    assert replay_success.replaced("abc", [1.0, 1.0, 1.0], "xy", 0.5) == ["a", "b", "c"]
+    assert replay_success.replaced("abc", [0.0, 0.0, 0.0], "", 0.5) == ["a", "b", "c"]
+    assert replay_success.remembered("12", "abc", [1.0, 0.1, 0.2], size=3) == ["2", "a", "c"]
+
+
+def test_experience_library():
+    assert slea.overlap("Open the Door", "open door") == pytest.approx(2 / 3)
+    level = [("a b c d", 0.5), ("e f", 0.2)]
+    assert slea.inserted(level, ("a b c d", 0.9)) == level
+    assert slea.inserted(level, ("a b c d", 0.9), raise_score=True)[0] == ("a b c d", 0.9)
+    assert slea.inserted(level, ("x", 0.3), capacity=2) == [("a b c d", 0.5), ("x", 0.3)]
+    assert slea.inserted(level, ("x", 0.2), capacity=2) == level
+    assert slea.inserted(level, ("x", 0.1)) == [*level, ("x", 0.1)]
+    assert slea.active(5, 10)
+    assert not slea.active(4, 99)
+    assert slea.retrieved([("a", 0.1), ("b", 0.9), ("c", 0.9)], 2) == ["b", "c"]
+
+
+def test_population_of_instructions():
+    rewards = {"a": [1.0, 0.0], "b": [0.2], "c": [], "d": [0.9]}
+    assert inspo.means(rewards) == {"a": 0.5, "b": 0.2, "c": 0.0, "d": 0.9}
+    assert inspo.updated(0.5, 2, [2.0, 0.0]) == (pytest.approx(0.75), 4)
+    assert inspo.kept(rewards, 3) == ["a", "c", "d"]
+    assert inspo.kept(rewards, 1) == ["c"]

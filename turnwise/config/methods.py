@@ -1,0 +1,152 @@
+"""`method.name = "x"`: the settings that a method brings, and where they go among a recipe's own words.
+
+A recipe is made of layers: the recipe that it extends, its own file, the command line. The settings of a method go right below the layer
+that names it: the words of that layer and of those above win over the method, the method wins over everything below. So a method that is
+named in a file yields to the file's other words, and one that is named on the command line wins over the whole file. A method that is
+replaced by another takes its settings with it. Where a higher layer changes only an option of the method, the settings that follow from
+the option change, and nothing else. The lists of signals and reward terms are joined: the method's entries come first, further ones
+follow, and entries of the same name become one.
+
+The record of a run holds all settings as they were used, so nothing is applied to it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from turnwise.config.checks import ask_settings
+from turnwise.config.merging import merged, overridden
+from turnwise.config.references import is_reference
+from turnwise.config.sections import Credit, Named, Objective, Plan, Schedule
+from turnwise.util.errors import TurnwiseError
+
+Settings = Mapping[str, Any]
+JOINED = ("signal", "reward")
+SECTIONS: dict[str, type[Named]] = {"plan": Plan, "credit": Credit, "objective": Objective, "schedule": Schedule}
+_unread = False
+
+
+class Layer(NamedTuple):
+    """Words of one place. `typed`: dotted overrides, applied as such. `settled`: the record of a run, to which nothing is applied."""
+
+    words: Mapping[str, Any]
+    typed: bool = False
+    settled: bool = False
+
+
+class Values(dict[str, Any]):
+    """The plain values of a recipe, with the layers that they were made from: a method that is named later may go between them."""
+
+    def __init__(self, layers: Sequence[Layer]):
+        super().__init__(resolved(layers))
+        self.layers = tuple(layers)
+
+
+def layers_of(values: Mapping[str, Any]) -> tuple[Layer, ...]:
+    """The layers of a recipe's values; values from elsewhere are one."""
+    return values.layers if isinstance(values, Values) else (Layer(values),)
+
+
+@contextmanager
+def unread() -> Iterator[None]:
+    """Within, no code of the user's own is run: a method that is named by its file brings no settings."""
+    global _unread
+    before, _unread = _unread, True
+    try:
+        yield
+    finally:
+        _unread = before
+
+
+def resolved(layers: Sequence[Layer]) -> dict[str, Any]:
+    """The values of all layers, the last one on top, with the settings of the method in their place."""
+    sections: list[dict[str, Any]] = []
+    for layer in layers:
+        sections.append(_section(sections[-1] if sections else {}, layer))
+    last = sections[-1] if sections else {}
+    start = next((k + 1 for k in reversed(range(len(layers))) if sections[k].get("name") != last.get("name")), 0)
+    values: dict[str, Any] = {}
+    known: Settings | None = None  # what the method has set so far
+    for number, (layer, section) in enumerate(zip(layers, sections, strict=True)):
+        changed = number == start or section != sections[number - 1]
+        if section and number >= start and changed and not layer.settled:
+            if known is None and number > start:
+                known = _before(sections[number - 1], layer)
+            now = settings_of(section)
+            values = _applied(values, {key: value for key, value in now.items() if known is None or known.get(key, now) != value})
+            known = now
+        values = _put(values, layer, known or {})
+    if last or "method" in values:
+        values["method"] = last or "none"
+    return values
+
+
+def settings_of(section: Mapping[str, Any]) -> Settings:
+    """The settings of a method as dotted keys and values."""
+    name = section.get("name")
+    if not isinstance(name, str) or not name:
+        given = ", ".join(f"method.{key}" for key in section)
+        raise TurnwiseError(f'{given}: options of a method, and the recipe names none. Add method.name = "…"; `turnwise algos` lists them')
+    if _unread and is_reference(name):
+        return {}
+    return ask_settings(name, {key: value for key, value in section.items() if key != "name"})
+
+
+def _section(before: dict[str, Any], layer: Layer) -> dict[str, Any]:
+    """The section [method] once a layer has spoken: another name drops the options of the one before."""
+    words = layer.words
+    given = words.get("method", {})
+    given = {} if given is None else {"name": given} if isinstance(given, str) else given
+    if not isinstance(given, Mapping):
+        raise TurnwiseError(f"method takes a name or a section with name and options, not {given!r}")
+    typed = {key.removeprefix("method."): value for key, value in words.items() if key.startswith("method.")} if layer.typed else {}
+    given = {**given, **typed}
+    if given.get("name") == "none" or ("method" in words and words["method"] is None):
+        return {}
+    return dict(given) if given.get("name", before.get("name")) != before.get("name") else before | given
+
+
+def _before(section: Mapping[str, Any], layer: Layer) -> Settings:
+    """What the method of a run's record had set. Its code is only run where somebody names it."""
+    if is_reference(str(section.get("name"))) and not (layer.typed and "method.name" in layer.words):
+        raise TurnwiseError(
+            f"the method {section['name']} is code, and what its options mean is known by running it: "
+            f"if you trust it, name it as well, with method.name={section['name']}"
+        )
+    return settings_of(section)
+
+
+def _applied(values: dict[str, Any], settings: Settings) -> dict[str, Any]:
+    """Values with a method's settings over them. A section that names something else keeps its own keys, without the options of before."""
+    above, below = overridden({}, settings.items()), dict(values)
+    for key, section in SECTIONS.items():
+        old, name = below.get(key), (above.get(key) or {}).get("name") if isinstance(above.get(key), dict) else None
+        if isinstance(old, dict) and name is not None and old.get("name", section.model_fields["name"].default) != name:
+            below[key] = {own: value for own, value in old.items() if own in section.model_fields and own != "name"}
+    for key in JOINED:
+        if key in above:
+            above[key] = _joined(above[key], below.get(key), over=False)
+    return merged(below, above)
+
+
+def _put(values: dict[str, Any], layer: Layer, known: Settings) -> dict[str, Any]:
+    """Values with the words of a layer on top."""
+    words = {key: value for key, value in layer.words.items() if key != "method" and not (layer.typed and key.startswith("method."))}
+    if layer.typed:
+        return overridden(values, words.items())
+    for key in JOINED:
+        if key in words and key in known:
+            words[key] = _joined(known[key], words[key], over=True)
+    return merged(values, words) | ({"method": {}} if "method" in layer.words else {})
+
+
+def _joined(first: Any, more: Any, over: bool) -> Any:
+    """Entries of two lists by their names, the first ones first. `over`: where both have one, the words of the second win."""
+    if not isinstance(first, list) or not isinstance(more, list) or not all(isinstance(one, dict) for one in (*first, *more)):
+        return first if more in (None, "none") or not over else more
+    known = {one.get("name"): one for one in more}
+    both = [(one | known.get(one.get("name"), {})) if over else (known.get(one.get("name"), {}) | one) for one in first]
+    names = {one.get("name") for one in first}
+    return both + [one for one in more if one.get("name") not in names]

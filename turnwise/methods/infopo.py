@@ -1,0 +1,72 @@
+"""InfoPO: a turn was informative if its feedback changes what the agent does next.
+
+    I_k = mean over the tokens of a_{k+1} of [ log π(token | …, o_k) − log π(token | …, placeholder) ]
+
+a_{k+1} is the response that follows the feedback o_k of turn k. The placeholder has as many tokens as the observation: a short text whose
+last token is repeated, or its beginning. The last turn has no next response. Credit is in `turnwise/credit/infopo.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import numpy as np
+
+from turnwise.config.options import Help
+from turnwise.credit.infopo import GAIN
+from turnwise.data.batch import Batch
+from turnwise.data.rollouts import Floats
+from turnwise.methods.registry import method, signal
+from turnwise.methods.spans import Spans
+from turnwise.util.errors import TurnwiseError
+
+PAPER = "InfoPO, github.com/kfq20/InfoPO"
+Placeholder = Annotated[str, Help("what the observation is replaced by, repeated or cut to its number of tokens")]
+
+
+@method("infopo", paper=PAPER, changes="reward, credit", costs="one scoring pass over the batch and one per turn", evidence="code")
+def infopo(
+    *,
+    beta: Annotated[float, Help("weight of the information part", low=0)] = 0.5,
+    temperature: Annotated[float, Help("T of the gate: deviation of returns at which information fades out", low=1e-6)] = 0.05,
+    placeholder: Placeholder = "No information found.",
+) -> dict[str, Any]:
+    """In groups whose outcomes are alike, a turn is rewarded if its feedback changed the next action."""
+    return {
+        "signal": [{"name": "feedback_gain", "placeholder": placeholder}],
+        "credit.name": "infopo",
+        "credit.beta": beta,
+        "credit.temperature": temperature,
+    }
+
+
+@signal("feedback_gain", paper=PAPER, needs=("model.policy",), gives=(GAIN,))
+def feedback_gain(batch: Batch, models: Any, *, placeholder: Placeholder = "No information found.") -> Mapping[str, Floats]:
+    """How much likelier the next response is with this turn's feedback than with a placeholder; 0 for the last turn, and for feedback that
+    its prompt does not show."""
+    spans = Spans(models.policy.tokenizer)
+    filling = spans.encode(placeholder)
+    if not filling:
+        raise TurnwiseError("signal feedback_gain: its placeholder has no tokens; give it a text")
+    rows, prompts, responses = [], [], []
+    for k, trajectory in enumerate(batch.trajectories):
+        for row, turn in list(zip(batch.rows(k), trajectory.turns, strict=True))[1:]:  # the turn that follows the feedback
+            shown = spans.find(turn.prompt_ids, turn.observation)
+            if shown is not None and len(turn.response_ids):
+                rows.append(row)
+                prompts.append(without(turn.prompt_ids, shown, filling))
+                responses.append(list(turn.response_ids))
+    gain = np.zeros(len(batch))
+    if rows:
+        known, offsets = models.policy.score(batch), batch.rollouts.token_offsets
+        blind = models.policy.logprobs(prompts, responses)
+        for row, score in zip(rows, blind, strict=True):
+            gain[row - 1] = float(np.mean(known[offsets[row] : offsets[row + 1]] - score))
+    return {GAIN: gain}
+
+
+def without(ids: Any, shown: range, filling: list[int]) -> list[int]:
+    """A prompt with some of its tokens replaced by as many of the filling: its beginning, or all of it with the last token repeated."""
+    same = (filling + filling[-1:] * len(shown))[: len(shown)]
+    return [*map(int, ids[: shown.start]), *same, *map(int, ids[shown.stop :])]
