@@ -72,6 +72,18 @@ def standardise(values: Floats, segment: Ints, size: int, norm: str, weight: Flo
     return centred / (std + EPSILON)[segment]
 
 
+def whiten(values: Floats, count: Floats | None = None) -> Floats:
+    """Values minus their mean, divided by sqrt(variance + 1e-8), over all rows; `count` says how often each row counts (its tokens, say).
+    Equal values give exactly 0."""
+    difference = relative(values, np.zeros(len(values), np.int64), 1)
+    if not difference.any():
+        return np.zeros(len(values))
+    weight = np.ones(len(values)) if count is None else count
+    total = max(float(weight.sum()), 1.0)
+    centred = difference - float((weight * difference).sum()) / total
+    return np.asarray(centred / np.sqrt(float((weight * centred**2).sum()) / max(total - 1.0, 1.0) + 1e-8))
+
+
 def is_constant(values: Floats, segment: Ints, size: int) -> Bools:
     """Whether all values are equal, for each segment."""
     differing = (relative(values, segment, size) != 0).astype(np.float64)
@@ -120,3 +132,16 @@ def episode_returns(r: Rollouts) -> Floats:
 def trajectory_groups(r: Rollouts) -> Ints:
     """The group of each trajectory, by trajectory code."""
     return segment_first(r.group, r.trajectory, len(r.trajectory_labels)).astype(np.int64)
+
+
+def shared_turns(r: Rollouts) -> tuple[Ints, int]:
+    """Dense ids of turns, and how many there are: a branch and its parent have the same id for a turn that the branch took over."""
+    if not r.has("trajectory.parent"):
+        return np.arange(len(r)), len(r)
+    parent, first_own = r.column("trajectory.parent"), r.column("trajectory.branch_t")
+    owner = r.trajectory
+    taken = (parent[owner] >= 0) & (r.t < first_own[owner])
+    while taken.any():  # one pass per generation of branches
+        owner = np.where(taken, parent[owner], owner)
+        taken = (parent[owner] >= 0) & (r.t < first_own[owner])
+    return pair(owner, r.t)
