@@ -72,6 +72,7 @@ IMPORTANCE = Kind(
     "importance correction",
     takes=("tokens",),
     gives=("correction", "tensor", "tuple"),
+    callable_class=True,
     example="def mine(tokens, *, high: float = 2.0) -> Correction",
 )
 SIGNAL = Kind(
