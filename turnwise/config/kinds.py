@@ -55,6 +55,7 @@ REWARD = Kind(
     gives=NUMBERS,
     example="def mine(turn, transition, trajectory) -> float",
 )
+ORACLE = Kind("oracle", takes=("turn", "trajectory"), gives=NUMBERS, example="def mine(turn, trajectory) -> float")
 SCORE = Kind("score", gives=NUMBERS)
 CREDIT = Kind(
     "credit algorithm",

@@ -72,6 +72,18 @@ def standardise(values: Floats, segment: Ints, size: int, norm: str, weight: Flo
     return centred / (std + EPSILON)[segment]
 
 
+def whiten(values: Floats, count: Floats | None = None) -> Floats:
+    """Values minus their mean, divided by sqrt(variance + 1e-8), over all rows; `count` says how often each row counts (its tokens, say).
+    Equal values give exactly 0."""
+    difference = relative(values, np.zeros(len(values), np.int64), 1)
+    if not difference.any():
+        return np.zeros(len(values))
+    weight = np.ones(len(values)) if count is None else count
+    total = max(float(weight.sum()), 1.0)
+    centred = difference - float((weight * difference).sum()) / total
+    return np.asarray(centred / np.sqrt(float((weight * centred**2).sum()) / max(total - 1.0, 1.0) + 1e-8))
+
+
 def is_constant(values: Floats, segment: Ints, size: int) -> Bools:
     """Whether all values are equal, for each segment."""
     differing = (relative(values, segment, size) != 0).astype(np.float64)

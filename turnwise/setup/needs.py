@@ -25,6 +25,7 @@ LEARNED = ("turn.value", "token.value")  # given by a critic
 ALWAYS = {*BUILT_IN, *DERIVED, "turn.version"} - {*LEARNED}
 GIVEN_BY_CREDIT = ("turn.advantage", "token.advantage", "turn.target", "token.target")
 EXPERT = ("expert", "expert_action")  # an expert is one of them
+OPTIONAL = "?"  # `env.snapshot?`: used if it is there
 ELSEWHERE = ("group.peers",)  # checked when the recipe is read
 
 
@@ -62,6 +63,8 @@ def check_needs(config: Config, *, models: Iterable[str] = (), task: Task | None
     for piece, needed, gives in needs(config):
         for name in needed:
             column = name.partition(".")[0] in LEVELS
+            if name.endswith(OPTIONAL) or is_reference(name):  # code that an option names is loaded by its stage
+                continue
             if name in there or name in ELSEWHERE or (column and (unsaid or piece.family in ("method", "plan"))):
                 continue
             if words := _missing(name, config, task, environment):

@@ -29,6 +29,7 @@ from turnwise.data.rollouts import Rollouts, Trajectory
 from turnwise.data.tasks import TaskSet
 from turnwise.engines.base import Engine, Sampling
 from turnwise.envs import registry
+from turnwise.envs.advice import Advising
 from turnwise.envs.blame import EnvironmentFault
 from turnwise.envs.look import first_look
 from turnwise.envs.pool import Pool
@@ -195,7 +196,10 @@ class System:
     @cached_property
     def pool(self) -> Pool:
         env, size = self.config.env, self.config.collect.groups * self.config.collect.group_size
-        return Pool(env.name, max(size, 1), workers=env.workers, timeout=env.timeout, options=env.options, memory_mb=env.memory_mb)
+        known: dict[str, Any] = {"workers": env.workers, "timeout": env.timeout, "memory_mb": env.memory_mb}
+        if "env.expert_action" in needed(self.config):
+            return Pool(Advising(registry.portable(env.name, env.options)), max(size, 1), **known)
+        return Pool(env.name, max(size, 1), options=env.options, **known)
 
     @cached_property
     def rewards(self) -> Rewards:
@@ -270,7 +274,7 @@ class System:
         """A collector for attempts that are learned from: the engine reports what the stages of the recipe need, and states are kept for
         a plan that restores them."""
         collector = self.collector()
-        collector.snapshots = "env.snapshot" in needed(self.config)
+        collector.snapshots = bool({"env.snapshot", "env.snapshot?"} & needed(self.config))
         if isinstance(collector.policy, ModelPolicy) and (asked := reports(self.config)):
             collector.policy.sampling = replace(collector.policy.sampling, report=asked)
         return collector

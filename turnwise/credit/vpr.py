@@ -1,0 +1,44 @@
+"""VPR: several candidate responses at each visited state, scored by an oracle, compared with each other.
+
+    B_j = score_j − mean score              over the K candidates of the state; with norm="std" divided by their standard deviation
+    A_j = (B_j − mean B) / sqrt(var B + 1e-8)   over all candidates of the batch that count
+
+A state whose candidates all have the same score teaches nothing: its turns get 0 and are masked. `turn.choice` is the number of the state
+that a turn is a candidate of, `turn.score` what the oracle said; the plan `vpr` notes both. Turns without a score are masked too.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from turnwise.config.options import Help
+from turnwise.credit.registry import register
+from turnwise.credit.segments import is_constant, standardise
+from turnwise.credit.segments import whiten as whitened
+from turnwise.data.anchors import dense
+from turnwise.data.rollouts import Rollouts
+
+
+@register("vpr", paper="VPR, arXiv 2605.10325", needs=("turn.choice", "turn.score"))
+def vpr(
+    r: Rollouts,
+    *,
+    norm: Annotated[Literal["none", "std"], Help("inside a state: do not divide, or divide by the standard deviation")] = "none",
+    whiten: Annotated[bool, Help("subtract the mean and divide by the standard deviation over all candidates that count")] = True,
+) -> dict[str, Any]:
+    """An oracle's score of a turn compared with those of other responses to the same prompt, whitened over the batch."""
+    choice, score = np.asarray(r.need("turn.choice", "vpr")), np.asarray(r.need("turn.score", "vpr"), np.float64)
+    counts = np.isfinite(score) & np.isfinite(choice)
+    advantage, rows = np.zeros(len(r)), np.flatnonzero(counts)
+    if len(rows):
+        distinct, state = dense(choice[rows].astype(np.int64))
+        size = len(distinct)
+        relative = standardise(score[rows], state, size, norm)
+        live = ~is_constant(score[rows], state, size)[state]
+        counts[rows] = live
+        chosen = relative[live]
+        advantage[rows[live]] = whitened(chosen) if whiten and len(chosen) else chosen
+    mask = counts if not r.has("turn.mask") else counts & r.column("turn.mask").astype(bool)
+    return {"turn.advantage": advantage, "turn.mask": mask}

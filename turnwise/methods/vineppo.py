@@ -1,0 +1,127 @@
+"""VinePPO: every state of every attempt is valued by fresh attempts from there.
+
+The plan makes the attempts of a group, then `branches` attempts from the state before each of their turns. Their mean return is noted on
+the turn as `mc_value`, which becomes the column `turn.mc_value`. The credit function `vineppo` reads it. The fresh attempts serve as
+estimates and are not learned from, unless `learn_branches` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from turnwise.config.options import Help
+from turnwise.data.anchors import digest
+from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
+from turnwise.methods.registry import method, plan
+
+Branches = Annotated[int, Help("fresh attempts per state", low=1)]
+Share = Annotated[
+    Literal["prompt", "anchor", "none"],
+    Help("which states of a group share one estimate: the same turn with the same prompt, equal anchors, or none"),
+]
+Last = Annotated[int | None, Help("the last turn whose state is valued; states after it take what followed; none: all states", low=0)]
+Gamma = Annotated[float, Help("discount per turn", low=0, high=1)]
+Learn = Annotated[bool, Help("learn from the fresh attempts too")]
+
+Place = tuple[int | str, int]  # a trajectory's id and a turn of it
+
+
+@plan("vineppo", paper="Kazemnejad et al. 2024, VinePPO, arXiv 2410.01679", needs=("env.snapshot?",), gives=("turn.mc_value",))
+class Vine(Plan):
+    """Attempts from the start, then further ones from the state before each of their turns, whose mean return is the state's value."""
+
+    def __init__(
+        self, *, branches: Branches = 9, share: Share = "prompt", last: Last = None, gamma: Gamma = 1.0, learn_branches: Learn = False
+    ):
+        self.branches, self.share, self.last, self.gamma, self.learn = branches, share, last, gamma, learn_branches
+
+    def gather(self, places: Places, groups: int) -> Rounds:
+        found = yield places.groups(groups)
+        roots = sound(found)
+        home = self.homes(roots)
+        starts = [
+            start
+            for root in roots
+            for t in range(len(root.turns))
+            if home.get((root.id, t)) == (root.id, t)
+            for start in places.branch(root, t, self.branches)
+        ]
+        more = (yield starts) if starts else []
+        fresh = sound(more)
+        values = self.values(fresh)
+        for root in roots:
+            note(root.turns, [values.get(home.get((root.id, t), ("", -1)), np.nan) for t in range(len(root.turns))])
+        counts = {
+            "faults": float(len(found) + len(more) - len(roots) - len(fresh)),
+            "valued_states": float(len(values)),
+            "shared_states": float(len(home) - len(set(home.values()))),
+        }
+        return Gathered([*roots, *self.learned(roots, fresh)], counts)
+
+    def homes(self, roots: Sequence[Trajectory]) -> dict[Place, Place]:
+        """For each state that is valued, the place that it is valued at: the first one that shares its estimate."""
+        first: dict[Hashable, Place] = {}
+        found = {}
+        for root in roots:
+            until = len(root.turns) if self.last is None else self.last + 1
+            for t, turn in enumerate(root.turns[:until]):
+                found[root.id, t] = first.setdefault(self.key(root, t, turn), (root.id, t))
+        return found
+
+    def key(self, root: Trajectory, t: int, turn: Turn) -> Hashable:
+        """What states have in common that share an estimate."""
+        if self.share == "prompt":
+            return root.group, root.seed, t, digest(turn.anchor), tuple(turn.prompt_ids)
+        return (root.group, digest(turn.anchor)) if self.share == "anchor" else (root.id, t)
+
+    def values(self, fresh: Sequence[Trajectory]) -> dict[Place, float]:
+        """The mean return of the fresh attempts from each place."""
+        returns: dict[Place, list[float]] = {}
+        for branch in fresh:
+            own = [turn.reward * self.gamma**k for k, turn in enumerate(branch.turns[branch.branch_t :])]
+            returns.setdefault((branch.parent if branch.parent is not None else "", branch.branch_t), []).append(float(sum(own)))
+        return {place: float(np.mean(own)) for place, own in returns.items()}
+
+    def learned(self, roots: Sequence[Trajectory], fresh: Sequence[Trajectory]) -> list[Trajectory]:
+        """The fresh attempts that are learned from, with the values of the states that they share with their parents."""
+        if not self.learn:
+            return []
+        parents = {root.id: root for root in roots}
+        for branch in fresh:
+            shared = [turn.notes["mc_value"] for turn in parents[branch.parent or 0].turns[: branch.branch_t + 1]][: len(branch.turns)]
+            note(branch.turns, shared + [np.nan] * (len(branch.turns) - len(shared)))
+        return list(fresh)
+
+
+def note(turns: Sequence[Turn], values: Sequence[float]) -> None:
+    """Note the value of the state before each turn."""
+    for turn, value in zip(turns, values, strict=True):
+        turn.notes = {**turn.notes, "mc_value": value}
+
+
+@method(
+    "vineppo",
+    paper="Kazemnejad et al. 2024, VinePPO, arXiv 2410.01679",
+    changes="plan, credit",
+    costs="`branches` attempts per state: about turns × branches rollouts for each one that is learned from",
+    evidence="code",
+)
+def vineppo(
+    *, branches: Branches = 9, share: Share = "prompt", last: Last = None, gamma: Gamma = 1.0, learn_branches: Learn = False
+) -> dict[str, Any]:
+    """The value of every state is the mean return of fresh attempts from there, and a turn is worth what it adds to it."""
+    return {
+        "plan.name": "vineppo",
+        "plan.branches": branches,
+        "plan.share": share,
+        "plan.last": last,
+        "plan.gamma": gamma,
+        "plan.learn_branches": learn_branches,
+        "collect.shared_prefix": "once",
+        "credit.name": "vineppo",
+        "credit.gamma": gamma,
+    }

@@ -1,0 +1,134 @@
+"""VPR: at each visited state, K candidate responses are scored by an oracle, and one of the best is played.
+
+The first candidate of an attempt starts from the beginning and ends after one turn. The others branch before that turn. One of those with
+the highest score is committed, chosen by the run's seed, and the next candidates branch after it. A committed line is a trajectory like any
+other; each candidate that was not committed is a trajectory of one turn. Every turn has the notes `choice` (the number of its state) and
+`score`, which become columns that the credit function `vpr` reads.
+
+The oracle is the environment's expert, or your own function `file.py:oracle` of (turn, trajectory): a number, the larger the better.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+from turnwise.config.kinds import ORACLE
+from turnwise.config.loading import load_reference
+from turnwise.config.options import Help
+from turnwise.data.attempts import Start
+from turnwise.data.rollouts import Stop, Trajectory, Turn
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
+from turnwise.methods.registry import method, plan
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.seeds import derive
+
+EXPERT = "env.expert_action"
+
+Candidates = Annotated[int, Help("responses per visited state", low=2)]
+OracleName = Annotated[str, Help("who scores them: env.expert_action, or your function path/to/file.py:name of (turn, trajectory)")]
+
+
+def expert_score(turn: Turn, trajectory: Trajectory) -> float:
+    """1 if the action leads one step nearer to the goal or, without distances, is the expert's own; otherwise 0."""
+    said = turn.info.get("env", {}).get("expert", {})
+    if said.get("left") is not None:
+        return float(said.get("then") is not None and said["then"] < said["left"])
+    return float(said.get("action") is not None and " ".join(turn.action.lower().split()) == " ".join(str(said["action"]).lower().split()))
+
+
+@dataclass
+class Line:
+    """An attempt that grows by one committed turn per round. `here`: the trajectory so far; `others`: candidates that were not played."""
+
+    start: Start
+    here: Trajectory
+    others: list[Trajectory]
+    going: bool = True
+
+
+@plan("vpr", paper="VPR, arXiv 2605.10325", needs=("env.snapshot?", "{oracle}"), gives=("turn.choice", "turn.score"))
+class Candidated(Plan):
+    """Several candidate responses at each visited state; one of those that an oracle scores highest is played."""
+
+    def __init__(self, *, candidates: Candidates = 4, oracle: OracleName = EXPERT):
+        self.candidates = candidates
+        self.oracle: Callable[[Turn, Trajectory], Any] = expert_score if oracle == EXPERT else load_reference(oracle, ORACLE)
+
+    def gather(self, places: Places, groups: int) -> Rounds:
+        starts = {start.number: start for start in places.groups(groups)}
+        first = yield [replace(start, max_turns=1) for start in starts.values()]
+        lines = [Line(starts[int(one.id)], one, []) for one in sound(first)]
+        found = yield self.branches(lines, places, 0, self.candidates - 1)
+        choices = self.commit(lines, found, places, 0, 0)
+        t = 1
+        while going := [line for line in lines if line.going]:
+            found = yield self.branches(going, places, t, self.candidates)
+            choices = self.commit(going, found, places, t, choices)
+            t += 1
+        lines = [replace(line, here=replace(line.here, parent=None, branch_t=0)) for line in lines]  # it begins at the start
+        return Gathered([one for line in lines for one in (line.here, *line.others)], self.counts(lines, len(starts)))
+
+    def branches(self, lines: Sequence[Line], places: Places, t: int, n: int) -> list[Start]:
+        """n attempts per line that branch before turn t and end after it."""
+        return [replace(start, max_turns=t + 1) for line in lines for start in places.branch(line.here, t, n)]
+
+    def commit(self, lines: Sequence[Line], found: Sequence[Trajectory], places: Places, t: int, choices: int) -> int:
+        """Score the candidates of each line and commit one of the best. Returns the number of the next state."""
+        by_parent: dict[Any, list[Trajectory]] = {}
+        for one in sound(found):
+            if len(one.turns) > t:  # an attempt that was at its limit has made no turn
+                by_parent.setdefault(one.parent, []).append(one)
+        for line in lines:
+            candidates = ([line.here] if t == 0 else []) + by_parent.get(line.here.id, [])
+            if not candidates:
+                line.going = False
+                continue
+            scores = [self.score(one) for one in candidates]
+            for one, score in zip(candidates, scores, strict=True):
+                one.turns[t].notes = {**one.turns[t].notes, "choice": choices, "score": score}
+            choices += 1
+            best = [one for one, score in zip(candidates, scores, strict=True) if score == max(scores)]
+            chosen = best[derive(places.seed, "vpr", line.start.number, t) % len(best)]
+            line.others += [replace(one, turns=one.turns[t:], parent=None, branch_t=0) for one in candidates if one is not chosen]
+            line.here, line.going = chosen, chosen.stop is Stop.STEP_LIMIT
+        return choices
+
+    def score(self, candidate: Trajectory) -> float:
+        """What the oracle says of a candidate's last turn."""
+        score = float(self.oracle(candidate.turns[-1], candidate))
+        if not math.isfinite(score):
+            raise TurnwiseError(f"the oracle of plan vpr gave {score} for turn {len(candidate.turns) - 1} of task {candidate.task!r}")
+        return score
+
+    def counts(self, lines: Sequence[Line], wanted: int) -> dict[str, float]:
+        """Numbers for the log: those of attempts are of the committed lines alone."""
+        n = max(len(lines), 1)
+        noted = [turn.notes["score"] for line in lines for turn in line.here.turns if "score" in turn.notes]
+        return {
+            "faults": float(wanted - len(lines)),
+            "candidates": float(sum(len(line.others) + len(line.here.turns) for line in lines)),
+            "committed_score": sum(noted) / max(len(noted), 1),
+            "success": sum(line.here.success for line in lines) / n,
+            "reward": sum(line.here.reward for line in lines) / n,
+            "length": sum(len(line.here.turns) for line in lines) / n,
+        }
+
+
+@method(
+    "vpr",
+    paper="VPR, arXiv 2605.10325",
+    changes="plan, credit",
+    costs="`candidates` generations and one replay or restore per candidate on each turn; one call of the oracle per candidate",
+    evidence="README",
+)
+def vpr(
+    *,
+    candidates: Candidates = 4,
+    oracle: OracleName = EXPERT,
+    norm: Annotated[Literal["none", "std"], Help("inside a state: do not divide, or divide by the standard deviation")] = "none",
+) -> dict[str, Any]:
+    """Several responses at each visited state, scored by an oracle and compared with each other; one of the best is played."""
+    return {"plan.name": "vpr", "plan.candidates": candidates, "plan.oracle": oracle, "credit.name": "vpr", "credit.norm": norm}
