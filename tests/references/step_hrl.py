@@ -1,0 +1,36 @@
+"""STEP-HRL (B24): offline actor-critic on single steps; the same for the three roles."""
+
+from __future__ import annotations
+
+
+def q_target(reward: float, done: bool, next_value: float, gamma: float = 0.99) -> float:
+    """r + (1 - done) gamma V_target(s')."""
+    return reward + (0.0 if done else gamma * next_value)
+
+
+def value_loss(value: float, target_q: float, tau: float = 0.95, low: bool = True) -> tuple[float, float]:
+    """(loss, derivative with respect to V): w (V - Q_target)^2, Q_target a constant.
+
+    low (the code): w = tau where V >= Q_target, 1 - tau where V < Q_target, a LOW expectile. low=False: the usual expectile of implicit
+    Q-learning, w = tau where V < Q_target.
+    """
+    gap = value - target_q
+    w = tau if (gap >= 0) == low else 1 - tau
+    return w * gap * gap, 2 * w * gap
+
+
+def q_loss(q: float, target: float) -> tuple[float, float]:
+    """(loss, derivative): (Q - target)^2."""
+    return (q - target) ** 2, 2 * (q - target)
+
+
+def actor_loss(q: float, value: float, logprob: float) -> tuple[float, float]:
+    """(loss, derivative with respect to the log-prob): -(Q - V) logp with a constant advantage. No exponential weight (the code computes
+    one
+    and does not use it)."""
+    return -(q - value) * logprob, -(q - value)
+
+
+def soft_update(target: float, current: float, tau: float = 0.2) -> float:
+    """One weight of the target critic: (1 - tau) target + tau current."""
+    return (1 - tau) * target + tau * current

@@ -1,0 +1,100 @@
+"""The slow references of hierarchies and rewards, on numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from references import archer, himac, hiper, ipa, step_hrl, strata, ui_s1
+
+LN = math.log
+HALF = math.sqrt(0.5)
+
+
+def test_segments_and_their_advantages():
+    switches = [False, False, True]
+    rewards, v_low, v_high, v_term = [1.0, 2.0, 4.0], [0.5, 0.25, 1.0], [3.0, 9.0, 2.0], [0.0, 1.0, 1.0]
+    assert hiper.segments(switches) == [(0, 1), (2, 2)]
+    low = hiper.low(rewards, switches, v_low, v_high, True, gamma=0.5, lam=0.5)
+    second = 2.0 + 0.5 * 2.0 - 0.25
+    assert low == pytest.approx([1.0 + 0.125 - 0.5 + 0.25 * second, second, 3.0])
+    high = hiper.high(rewards, switches, v_high, True, gamma=0.5, lam=0.5)
+    assert high == {2: pytest.approx(2.0), 0: pytest.approx(2.0 + 0.25 * 2.0 - 3.0 + 0.25 * 0.5 * 2.0)}
+    assert hiper.term(rewards, switches, v_high, v_term, True, gamma=0.5) == pytest.approx([2.5, 2.0, 3.0])
+
+
+def test_truncated_trajectories_bootstrap_from_themselves():
+    assert hiper.low([1.0], [False], [0.5], [3.0], False, bootstrap=True) == [1.0]
+    assert hiper.low([1.0], [False], [0.5], [3.0], False) == [0.5]
+    assert hiper.high([1.0], [False], [3.0], False, bootstrap=True) == {0: 1.0}
+    assert hiper.term([1.0], [False], [3.0], [0.5], False, bootstrap=True) == [3.5]
+    assert hiper.normalised([0.0, 2.0]) == pytest.approx([-1.0, 1.0])
+    assert hiper.normalised([2.0, 2.0]) == [0.0, 0.0]
+
+
+def test_penalties_of_keeping_a_subgoal():
+    args = ([0.0] * 4, [True, False, False, True], ["a", "a", "b", "c"], [True, True, True, False])
+    assert hiper.shaped(*args) == pytest.approx([0.0, -0.3, -0.6, -0.1])
+    assert hiper.shaped(*args, mode="normalized") == pytest.approx([0.0, -0.075, -0.375, -0.1])
+
+
+def test_blueprints_and_strategies():
+    assert himac.macro([0.0, 1.0]) == pytest.approx([-HALF, HALF], abs=1e-5)
+    assert himac.best([0.0, 1.0, 1.0]) == 1
+    assert himac.micro([1.0]) == [0.0]
+    assert strata.farthest([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [-1.0, 0.0]], 3) == [0, 3, 2]
+    assert strata.farthest([[1.0]], 4) == [0]
+    assert strata.strategy_return([0.0, 1.0, 0.5, 0.2]) == 0.75
+    assert strata.strategy_return([0.0, 1.0, 0.5]) == 0.75
+    assert strata.strategy_advantages([[0.0, 1.0], [0.0, 0.0]]) == pytest.approx([HALF, -HALF], abs=1e-5)
+    a = strata.action_advantages([1.0, 0.0], [[False], [False]], ["z", "z"])
+    assert a == [pytest.approx([HALF], abs=1e-5), pytest.approx([-HALF], abs=1e-5)]
+    a = strata.action_advantages([1.0, 1.0], [[False, True], [False, True]], ["z", "z"])
+    s = math.sqrt(0.01 / 3) + 1e-6
+    assert a[0] == pytest.approx([0.05 / s, -0.05 / s])
+    a = strata.action_advantages([1.0, 0.0], [[True], [False]], ["z", "z"], pool="trajectories")
+    assert a[0] == pytest.approx([0.4 / HALF], abs=1e-5)
+
+
+def test_offline_critics():
+    assert step_hrl.q_target(1.0, False, 2.0) == pytest.approx(2.98)
+    assert step_hrl.q_target(1.0, True, 2.0) == 1.0
+    assert step_hrl.value_loss(2.0, 1.0) == pytest.approx((0.95, 1.9))
+    assert step_hrl.value_loss(0.0, 1.0) == pytest.approx((0.05, -0.1))
+    assert step_hrl.value_loss(0.0, 1.0, low=False) == pytest.approx((0.95, -1.9))
+    assert step_hrl.actor_loss(2.0, 0.5, -1.0) == (1.5, -1.5)
+    assert step_hrl.soft_update(0.0, 1.0) == pytest.approx(0.2)
+    assert archer.q_targets(1.0, False, (1.0, 2.0)) == pytest.approx((1.9, 2.8))
+    assert archer.advantage((1.0, 2.0), (0.5, 0.7)) == 0.5
+    assert archer.critic_loss((1.0, 2.0), (0.0, 0.0), (0.0, 2.0), (2.0, 0.0)) == 5.0
+    assert archer.actor_loss([[-1.0, -2.0], [-1.0]], [2.0, 1.0]) == pytest.approx(3.5)
+    assert archer.actor_loss([[-1.0, -2.0]], [2.0], [[2.0, 1.0]]) == pytest.approx(2.0)
+
+
+def test_chunks():
+    assert ipa.chunk_returns([0.0, 0.0, 2.0], 0.5) == [0.5, 1.0, 2.0]
+    assert ipa.chunk_ratio([LN(4.0), 0.0], [0.0, 0.0]) == pytest.approx(2.0)
+    assert ipa.kept([0.0], [LN(0.9)], 1.2)
+    assert not ipa.kept([0.0], [LN(0.5)], 1.2)
+    loss, grad = ipa.losses(
+        [[-1.0], [-1.0], [-1.0]], [[-1.0 - LN(0.5)], [-1.0 - LN(0.5)], [0.0]], [2.0, -2.0, 1.0], [True, False, True], [True, True, False]
+    )
+    assert loss == [[2.0], [pytest.approx(-1.0)], [0.0]]
+    assert grad == [[-2.0], [pytest.approx(1.0)], [0.0]]
+    assert ipa.imitation([LN(0.5)], 2.0) == ([pytest.approx(-1.0)], [pytest.approx(-1.0)])
+
+
+def test_patched_episodes():
+    assert ui_s1.score(1.0, True) == 1.0
+    assert ui_s1.score(1.0, False, kind=True) == pytest.approx(0.55)
+    assert ui_s1.episode([True, False, False, True, False, True]) == (5, [False, True, True, False, False])
+    assert ui_s1.episode([False, False, False], -1) == (3, [True, True, True])
+    assert ui_s1.episode([False, True], 0) == (1, [False])
+    assert ui_s1.returns([1.0, 0.1, 1.0], [True, False, True]) == [1.0, 0.1, 1.0]
+    assert ui_s1.returns([1.0, 1.0, 0.1], [True, True, False]) == [1.5, 1.0, 0.1]
+    a = ui_s1.advantages([[1.0, 1.0], [0.0]], [[True, True], [False]], [0, 0])
+    s = math.sqrt(1 / 3) + 1e-6
+    assert a[0] == pytest.approx([(1 / 3) / s + 0.75 / (1.5 * HALF), (1 / 3) / s], abs=1e-5)
+    assert ui_s1.advantages([[0.3]], [[True]], [0]) == [[0.0]]
+    assert ui_s1.kept([0.0, 1.0])
+    assert not ui_s1.kept([1.0, 1.0])
