@@ -72,15 +72,13 @@ class OutcomePairs:
         self.beta = beta
 
     def loss(self, said: Any) -> tuple[Any, Mapping[str, Any]] | None:
-        """−log sigmoid of the difference, mean over pairs; None without a pair."""
-        from torch.nn.functional import logsigmoid
-
+        """−log sigmoid x = log(1 + exp(−x)) of the difference x, mean over pairs; None without a pair."""
         score = self.beta * said.sum(said.logprob - said[SAMPLED], "token", "trajectory")
         won, lost = pairs(said["trajectory.success"].cpu().numpy() > 0, said.rows.path("trajectory", "group"))
         if len(won) == 0:
             return None
         gap = score[won] - score[lost]
-        return -logsigmoid(gap).mean(), {"accuracy": (gap.detach() > 0).float().mean(), "pairs": float(len(won))}
+        return (-gap).logaddexp(gap.new_zeros(())).mean(), {"accuracy": (gap.detach() > 0).float().mean(), "pairs": float(len(won))}
 
 
 def pairs(success: Any, group: Any) -> tuple[list[int], list[int]]:
