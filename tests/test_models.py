@@ -97,11 +97,13 @@ def test_hidden_states_are_those_of_the_model_itself(context: str) -> None:
     rows = []
     for turn in turns_of(batch):
         with torch.no_grad():
-            states = model.packed.backbone(input_ids=torch.tensor([[*turn.prompt_ids, *turn.response_ids]])).last_hidden_state[0]
-        rows.append((states[len(turn.prompt_ids) - 1], states[-1], states[len(turn.prompt_ids) - 1 : -1]))
+            found = model.packed.backbone(input_ids=torch.tensor([[*turn.prompt_ids, *turn.response_ids]]), output_hidden_states=True)
+        states, before, start = found.last_hidden_state[0], found.hidden_states[-2][0], len(turn.prompt_ids) - 1
+        rows.append((states[start], states[-1], states[start:-1], before[start:-1]))
     np.testing.assert_allclose(model.hidden(batch), torch.stack([row[0] for row in rows]), atol=1e-12)
     np.testing.assert_allclose(model.hidden(batch, "turn_end"), torch.stack([row[1] for row in rows]), atol=1e-12)
     np.testing.assert_allclose(model.hidden(batch, "token"), torch.cat([row[2] for row in rows]), atol=1e-12)
+    np.testing.assert_allclose(model.hidden(batch, "token", layer=-2), torch.cat([row[3] for row in rows]), atol=1e-12)
 
 
 def test_scores_follow_the_order_of_the_batch() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from references import archer, himac, hiper, ipa, step_hrl, strata, ui_s1
+from references import archer, eapo, flow_grpo, himac, hiper, ipa, istar, mica, step_hrl, strata, ui_s1, vspo
 
 LN = math.log
 HALF = math.sqrt(0.5)
@@ -98,3 +98,60 @@ def test_patched_episodes():
     assert ui_s1.advantages([[0.3]], [[True]], [0]) == [[0.0]]
     assert ui_s1.kept([0.0, 1.0])
     assert not ui_s1.kept([1.0, 1.0])
+
+
+def test_implicit_process_rewards():
+    assert istar.step_reward([-1.0, -1.0], [-2.0, -3.0]) == pytest.approx(0.15)
+    assert istar.pairs([True, False, True, True], ["a", "a", "a", "b"]) == [(0, 1), (2, 1)]
+    assert istar.pairs([True, False, True, True], ["a", "a", "a", "b"], "once") == [(0, 1)]
+    assert istar.pairs([True, False, True, False], ["a"] * 4, "all") == [(0, 1), (0, 3), (2, 1), (2, 3)]
+    assert istar.prm_loss([[0.5], [0.5]], [(0, 1)]) == pytest.approx(LN(2))
+    assert istar.prm_loss([[1.0, 0.0], [0.5]], [(0, 1)], reduce="mean") == pytest.approx(LN(2))
+    assert istar.prm_gradient([[1.0, 0.0], [0.5]], [(0, 1)], reduce="mean") == pytest.approx([-0.0125, 0.025])
+    assert istar.prm_loss([[1.0]], []) == 0.0
+    assert istar.prm_gradient([[0.5], [0.5]], [(0, 1)]) == pytest.approx([-0.025, 0.025])
+    step = 1e-6
+    bumped = (istar.prm_loss([[0.5, 0.3 + 0.05 * step], [0.1]], [(0, 1)]) - istar.prm_loss([[0.5, 0.3], [0.1]], [(0, 1)])) / step
+    assert istar.prm_gradient([[0.5, 0.3], [0.1]], [(0, 1)])[0] == pytest.approx(bumped, rel=1e-3)
+    a = istar.advantages([1.0, 0.0], [[0.3, 0.0], [0.0]], [0, 0])
+    assert a[0] == pytest.approx([1.0 + 0.3, 1.0 - 0.15])
+    assert a[1] == pytest.approx([-1.0 - 0.15])
+    assert istar.relative([0.0, 2.0], [0, 0], "mean") == [-1.0, 1.0]
+    assert istar.relative([0.0, 2.0], [0, 0], "std") == pytest.approx([-HALF, HALF], abs=1e-5)
+    assert istar.advantages([1.0], [[0.3]], [0]) == [[0.0]]
+
+
+def test_rewards_per_round():
+    assert eapo.round_rewards(2.0, 3, 0.5) == [0.5, 1.0, 2.0]
+    a = eapo.advantages([1.0, 0.0], [2, 1], [0, 0], 0.5)
+    s = 0.5 + 1e-6
+    assert a[0] == pytest.approx([0.0, 0.5 / s])
+    assert a[1] == pytest.approx([-0.5 / s])
+    assert eapo.advantages([0.0, 0.0], [2, 1], [0, 0]) == [[0.0, 0.0], [0.0]]
+    assert eapo.kept_rows(10, 4) == 8
+
+
+def test_values_of_tasks():
+    assert vspo.value([0.0, 1.0]) == pytest.approx(0.5 * HALF)
+    assert vspo.value([1.0, 1.0]) == 0.0
+    assert vspo.dead([0.2, 0.2])
+    assert vspo.shares([[0.0, 1.0], [1.0, 1.0], [0.0, 1.0]]) == pytest.approx([0.5, 0.0, 0.5])
+    assert vspo.shares([[1.0, 1.0]]) == [0.0]
+    assert [vspo.staged(p, f, 0.5, (0.1, 0.2, 0.7)) for p, f in ((False, True), (True, False), (True, True))] == pytest.approx(
+        [0.0, 0.1, 0.65]
+    )
+
+
+def test_potentials():
+    assert mica.increments([0.0, 1.0, 0.5]) == [1.0, -0.5]
+    a = mica.advantages([[0.0, 1.0], [0.0, 0.0]], [0, 0], mix=0.5)
+    assert a == [pytest.approx([1.5 * HALF], abs=1e-5), pytest.approx([-1.5 * HALF], abs=1e-5)]
+    assert mica.advantages([[0.0, 1.0, 2.0]], [0], gamma=0.0) == [[0.0, 0.0]]
+    assert mica.advantages([[0.0, 1.0, 0.5]], [0], peers="turn") == [[0.0, 0.0]]
+
+
+def test_outcome_for_every_planner_turn():
+    a = flow_grpo.advantages([1.0, 0.0], [3, 1], [0, 0])
+    assert a[0] == pytest.approx([0.25 / (0.5 + 1e-6)] * 3)
+    assert a[1] == pytest.approx([-0.75 / (0.5 + 1e-6)])
+    assert flow_grpo.advantages([1.0, 0.0], [3, 1], [0, 0], over="trajectories")[0] == pytest.approx([HALF] * 3, abs=1e-5)

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 
 from turnwise import Trajectory, methods
 from turnwise.config.options import Help
+from turnwise.data.rows import from_rows, to_rows
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
-from turnwise.runs.exchange import from_rows, to_rows
 
 
 @methods.plan("past_successes")

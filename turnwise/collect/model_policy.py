@@ -10,6 +10,7 @@ from itertools import count
 
 from turnwise.agent.base import Context, Parsed
 from turnwise.collect.collector import Answer, Start
+from turnwise.collect.drawing import Drawing, Drawn
 from turnwise.data.images import Picture
 from turnwise.data.rollouts import Stop, Turn
 from turnwise.engines.base import Engine, Finish, Request, Response, Sampling
@@ -30,12 +31,15 @@ class Attempt:
     turn: int = 0
     parsed: Parsed | None = None
     learned: Context | None = None  # makes the prompts to learn with, where they are others than those that are seen
+    drawn: Drawn | None = None  # the response so far, where a plan has a say in drawing
+    before: Turn | None = None  # the last turn that was played
 
 
 @dataclass
 class ModelPolicy:
     """`new_context` makes a context for one trajectory, with a hint where an attempt has one; `read` turns a response's token ids into
-    text and parses it against the observation that it answers. Token ids and log-probs are kept exactly as the engine gave them."""
+    text and parses it against the observation that it answers. Token ids and log-probs are kept exactly as the engine gave them.
+    `drawing` is a plan's say in how turns are drawn (`drawing.py`); it needs `encode`, from text to token ids."""
 
     engine: Engine
     new_context: Callable[..., Context]
@@ -43,6 +47,8 @@ class ModelPolicy:
     sampling: Sampling
     read_text: Callable[[str, Observation], Parsed] | None = None
     counts: Counter[str] = field(default_factory=Counter)
+    drawing: Drawing | None = None
+    encode: Callable[[str], Sequence[int]] = lambda text: ()
 
     def __post_init__(self) -> None:
         self._attempts: dict[int, Attempt] = {}
@@ -74,6 +80,11 @@ class ModelPolicy:
         attempt.prompt_ids, attempt.images = kept.ids, kept.images
         seed = derive(attempt.start.policy_seed, attempt.turn)
         request = Request(slot, prompt.ids, self.sampling, seed, attempt.sequence, prompt.messages or None, prompt.images)
+        if self.drawing is not None:
+            attempt.drawn = Drawn(request)
+        self._submit(request)
+
+    def _submit(self, request: Request) -> None:
         self.counts["generations"] += 1
         self.engine.submit([request])
 
@@ -81,23 +92,51 @@ class ModelPolicy:
         ready, self._ready = self._ready, []
         if ready:
             return ready
-        responses = self.engine.poll() if wait or not self._steps else self.engine.poll(wait=False)
-        return [self._answer(response) for response in responses if response.key in self._attempts]
+        while True:
+            responses = self.engine.poll() if wait or not self._steps else self.engine.poll(wait=False)
+            found = [self._answer(response) for response in responses if response.key in self._attempts]
+            answers = [answer for answer in found if answer is not None]
+            if answers or not found or not wait:  # a response that continues or is drawn again is not an answer yet
+                return answers
 
-    def _answer(self, response: Response) -> Answer:
+    def _answer(self, response: Response) -> Answer | None:
         if response.finish is Finish.REFUSED:
             return Answer(response.key, None, Stop.CONTEXT_LIMIT, response.message)
         if response.finish is Finish.FAULT:
             return Answer(response.key, None, Stop.ENGINE_FAULT, response.message)
         attempt = self._attempts[response.key]
+        whole = response if self.drawing is None else self._drawn(attempt, response, self.drawing)
+        if whole is None:
+            return None
+        turn, parsed = self._turn(attempt, whole)
+        if self.drawing is not None and attempt.drawn is not None and self.drawing.again(attempt.before, turn, attempt.drawn.draws):
+            self.counts["redrawn"] += 1
+            self._submit(attempt.drawn.again())
+            return None
+        attempt.parsed = parsed
+        self.counts["truncated"] += whole.finish is Finish.LENGTH
+        if parsed.problem:
+            self.counts[f"problem/{parsed.problem}"] += 1
+        return Answer(response.key, turn)
+
+    def _drawn(self, attempt: Attempt, response: Response, drawing: Drawing) -> Response | None:
+        """The whole response of a turn; None if it continues because a rule has ended this part of it."""
+        drawn = attempt.drawn
+        if drawn is None:
+            return response
+        drawn.add(response)
+        if response.finish is Finish.RULE and drawn.room_for(inserted := self.encode(drawing.insert)):
+            self.counts["inserted"] += 1
+            self._submit(drawn.continued(inserted))
+            return None
+        return drawn.whole(response)
+
+    def _turn(self, attempt: Attempt, response: Response) -> tuple[Turn, Parsed]:
+        """A response as a turn of the attempt."""
         if response.text is not None and self.read_text is not None:  # a server's answer: its text counts, not a re-encoding of it
             text, parsed = response.text, self.read_text(response.text, attempt.observation)
         else:
             text, parsed = self.read(response.token_ids, attempt.observation)
-        attempt.parsed = parsed
-        self.counts["truncated"] += response.finish is Finish.LENGTH
-        if parsed.problem:
-            self.counts[f"problem/{parsed.problem}"] += 1
         turn = Turn(
             attempt.observation.key,
             valid=parsed.valid,
@@ -112,7 +151,7 @@ class ModelPolicy:
             version=response.version,
             reports=response.reports,
         )
-        return Answer(response.key, turn)
+        return turn, parsed
 
     def _noted(self, attempt: Attempt, parsed: Parsed) -> dict[str, str]:
         """What is kept with the turn: what was wrong with the response, and a hint that its prompt does not show."""
@@ -128,7 +167,7 @@ class ModelPolicy:
             for context in (attempt.context, attempt.learned):
                 if context is not None:
                     context.record(turn.response_ids, attempt.parsed, transition.observation)
-        attempt.observation, attempt.turn = transition.observation, attempt.turn + 1
+        attempt.observation, attempt.turn, attempt.before = transition.observation, attempt.turn + 1, turn
 
     def retrace(self, slot: int, turn: Turn, transition: Transition) -> str:
         """The context comes to the same prompt as the turn had, and goes on as it did."""

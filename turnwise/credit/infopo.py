@@ -19,7 +19,7 @@ import numpy as np
 from turnwise.config.options import Help
 from turnwise.credit.grpo import episode_credit
 from turnwise.credit.registry import register
-from turnwise.credit.segments import EPSILON, episode_returns, relative, segment_count, segment_sum, standardise, trajectory_groups
+from turnwise.credit.segments import episode_returns, relative, segment_count, segment_sum, standardise, trajectory_groups
 from turnwise.data.rollouts import Floats, Rollouts
 
 GAIN = "turn.feedback_gain"
@@ -40,7 +40,7 @@ def infopo(
     own = np.zeros(len(r))
     own[informed] = standardise(share[informed], r.group[informed], len(r.group_labels), "std", tokens[informed])
     target, size = max(_deviation(outcome, tokens), 1.0), _deviation(own, tokens)
-    scale = min(1.0, target / (size + EPSILON))
+    scale = min(1.0, target / size) if size > 0 else 1.0
     return outcome + beta * scale * _gate(r, temperature) * own
 
 

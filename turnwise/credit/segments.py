@@ -132,3 +132,16 @@ def episode_returns(r: Rollouts) -> Floats:
 def trajectory_groups(r: Rollouts) -> Ints:
     """The group of each trajectory, by trajectory code."""
     return segment_first(r.group, r.trajectory, len(r.trajectory_labels)).astype(np.int64)
+
+
+def shared_turns(r: Rollouts) -> tuple[Ints, int]:
+    """Dense ids of turns, and how many there are: a branch and its parent have the same id for a turn that the branch took over."""
+    if not r.has("trajectory.parent"):
+        return np.arange(len(r)), len(r)
+    parent, first_own = r.column("trajectory.parent"), r.column("trajectory.branch_t")
+    owner = r.trajectory
+    taken = (parent[owner] >= 0) & (r.t < first_own[owner])
+    while taken.any():  # one pass per generation of branches
+        owner = np.where(taken, parent[owner], owner)
+        taken = (parent[owner] >= 0) & (r.t < first_own[owner])
+    return pair(owner, r.t)

@@ -2,7 +2,7 @@
 
 A branch starts from a turn of another trajectory, its parent, and holds the parent's turns up to there: their prompts and responses are the
 same tokens. `collect.shared_prefix` says how often such turns are learned from: "each" time they occur, or "once", in the parent, where
-the parent is in the same batch.
+the parent is in the same batch. Tokens that were put into a response, and not drawn by the policy, are not learned from.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from turnwise.data.rollouts import Bools
 
 SharedPrefix = Literal["once", "each"]
 MASK = "turn.mask"
+INSERTED = "inserted"  # a report: 1 for tokens that were put into a response and not drawn
 
 
 def own_turns(trajectory: Any, t: Any, parent: Any, branch_t: Any) -> Bools:
@@ -36,3 +37,13 @@ def with_shared_prefix(batch: Batch, rule: SharedPrefix) -> Batch:
     if batch.has(MASK):
         own = own & batch.column(MASK)
     return batch if own.all() else batch.with_columns({MASK: own})
+
+
+def without_inserted(batch: Batch) -> Batch:
+    """The batch with a mask that leaves out tokens which were put into a response. A mask that is there already stays."""
+    if not batch.has(f"token.{INSERTED}"):
+        return batch
+    drawn = batch.column(f"token.{INSERTED}") == 0
+    if batch.has("token.mask"):
+        drawn = drawn & batch.column("token.mask")
+    return batch if drawn.all() else batch.with_columns({"token.mask": drawn})

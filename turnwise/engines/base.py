@@ -9,13 +9,13 @@ request belongs to: an engine may keep what it computed for that trajectory's ea
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from turnwise.data.images import Picture
-from turnwise.engines.reports import check_names
+from turnwise.engines.reports import check_names, report_columns
 from turnwise.util.errors import TurnwiseError
 
 if TYPE_CHECKING:
@@ -29,15 +29,26 @@ class Finish(StrEnum):
 
     STOP = "stop"  # a stop token or stop string
     LENGTH = "length"  # max_tokens
+    RULE = "rule"  # the stop rule of its sampling
     REFUSED = "refused"  # this request can never fit (prompt too long for the engine); `message` says why
     FAULT = "fault"  # the engine failed on this request alone; `message` says how
+
+
+class StopRule(Protocol):
+    """Ends responses by what is reported about their tokens. `reads` are the columns of reports that it needs. `watch` is called once per
+    response and returns a function that is asked after each drawn token, with the token and its reports: true ends the response."""
+
+    @property
+    def reads(self) -> tuple[str, ...]: ...
+
+    def watch(self, tokenizer: Any) -> Callable[[int, Mapping[str, float]], bool]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How to draw tokens. temperature 0 is greedy. Log-probs are of the drawn token at this temperature, before top-k, top-p and
     min-p (1.0 where greedy: the model's own distribution), which is what a learner's ratio needs. `report` names what the engine reports
-    about each token, of the same distribution (`engines/reports.py`)."""
+    about each token, of the same distribution (`engines/reports.py`). `rule` ends responses by these reports, while they are drawn."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -46,6 +57,7 @@ class Sampling:
     max_tokens: int = 128
     stop: tuple[str, ...] = ()
     report: tuple[str, ...] = ()
+    rule: StopRule | None = None
 
     def __post_init__(self) -> None:
         """A wrong setting is the user's and concerns every request: an error here, not a fault in each."""
@@ -61,6 +73,8 @@ class Sampling:
         ):
             if not good:
                 raise TurnwiseError(f"sampling: {name} takes {takes}, not {getattr(self, name)!r}")
+        if self.rule is not None and (missing := set(self.rule.reads) - set(report_columns(self.report))):
+            raise TurnwiseError(f"sampling: the stop rule reads {min(missing)!r}, which is not reported: ask for it in `report`")
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,8 @@ class OpenAIEngine:
             raise TurnwiseError("this engine is closed")
         for request in requests:
             refuse(request.sampling.report, self.reports, f"the server {redact(self.server.url)!r}")
+            if request.sampling.rule is not None:
+                raise TurnwiseError("a server cannot ask a stop rule while it draws: use the native or the transformers engine")
             self._waiting.put(request)
             self._pending += 1
         while len(self._threads) < min(self.server.concurrency, self._pending):

@@ -1,4 +1,4 @@
-"""Where a response ends: stop tokens, and stop strings that may begin and end inside tokens.
+"""Where a response ends: stop tokens, stop strings that may begin and end inside tokens, and rules that read what is reported.
 
 Text is decoded as it grows, a few tokens at a time. What one token means can depend on its neighbours (a character of several bytes is
 often several tokens; many tokenizers drop or add a space at a border), so a small window before the new token is decoded with it and
@@ -7,8 +7,11 @@ the difference is the new text. A replacement character at the end may be half a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from turnwise.engines.base import Sampling
 
 HALF_CHARACTER = "\ufffd"
 WINDOW_LIMIT = 32  # tokens that never become a character must not make every later step slower
@@ -60,3 +63,13 @@ def stop_tokens(*sources: Any) -> frozenset[int]:
         elif isinstance(named, Iterable):
             found.update(int(token) for token in named)
     return frozenset(found)
+
+
+def watch(sampling: Sampling, tokenizer: Any) -> Callable[[int, Mapping[str, float]], bool] | None:
+    """What the stop rule of a request, if it has one, makes of this one response."""
+    return None if sampling.rule is None else sampling.rule.watch(tokenizer)
+
+
+def newest(reports: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """What was reported about the last token."""
+    return {column: values[-1] for column, values in reports.items()}

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,7 +33,7 @@ from turnwise.engines.module import evaluating, forward_parameters, load_weights
 from turnwise.engines.registry import register
 from turnwise.engines.reports import COLUMNS
 from turnwise.engines.sampling import Columns, Noted, draw, frozen, measure, reports_of
-from turnwise.engines.stopping import StopStrings, stop_tokens
+from turnwise.engines.stopping import StopStrings, newest, stop_tokens, watch
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.rotary import Stretching
 
@@ -56,6 +56,7 @@ class RunningRequest:
     shift: int = 0
     reports: dict[str, list[float]] = field(default_factory=dict)
     version: int = -1
+    rule: Callable[[int, Mapping[str, float]], bool] | None = None
 
 
 @register("transformers")
@@ -119,7 +120,9 @@ class TransformersEngine:
                 continue
             stop = StopStrings(self.tokenizer, request.sampling.stop) if request.sampling.stop else None
             end = min(len(request.prompt_ids) + request.sampling.max_tokens, self.max_length)
-            self._queue.append(RunningRequest(request, [int(token) for token in request.prompt_ids], end, stop))
+            row = RunningRequest(request, [int(token) for token in request.prompt_ids], end, stop)
+            row.rule = watch(request.sampling, self.tokenizer)
+            self._queue.append(row)
 
     def _problem(self, prompt: Sequence[int]) -> str:
         if not len(prompt):
@@ -385,7 +388,9 @@ class TransformersEngine:
     def _finish(self, row: RunningRequest, token: int) -> Finish | None:
         if token in self.stop_token_ids or (row.stop is not None and row.stop.push(token)):
             return Finish.STOP
-        return Finish.LENGTH if len(row.ids) >= row.end else None
+        if len(row.ids) >= row.end:
+            return Finish.LENGTH
+        return Finish.RULE if row.rule is not None and row.rule(token, newest(row.reports)) else None
 
     def _hand_out(self, row: RunningRequest, finish: Finish, message: str = "") -> None:
         row.finished = True

@@ -167,13 +167,14 @@ class PackedModel:
         """Another model, run as this one is."""
         return PackedModel(model)
 
-    def hidden(self, packed: Packed, places: Any = None) -> Tensor:
+    def hidden(self, packed: Packed, places: Any = None, layer: int = -1) -> Tensor:
         """The last hidden state of every token, [tokens, size], or of the tokens at `places` (increasing indices, each once). Keep
-        `attention()` open until the backward pass is over."""
+        `attention()` open until the backward pass is over. `layer` counts as in a model's `hidden_states`: -1 is the last one, after its
+        norm, and -2 what the layer before gave."""
         if packed.images is not None:
             raise TurnwiseError("these trajectories show images, and the learner has no processor for them: Learner(…, vision=Vision(…))")
         self.check_words(packed)
-        return self._hidden(packed.ids, packed.position, packed.lengths.tolist(), places)
+        return self._hidden(packed.ids, packed.position, packed.lengths.tolist(), places, layer)
 
     def check_words(self, packed: Packed) -> None:
         """Raises where a token is unknown to the model."""
@@ -206,27 +207,26 @@ class PackedModel:
             for config, implementation in before:
                 config._attn_implementation = implementation
 
-    def _hidden(self, ids: Any, position: Any, lengths: list[int], places: Any = None) -> Tensor:
+    def _hidden(self, ids: Any, position: Any, lengths: list[int], places: Any = None, layer: int = -1) -> Tensor:
         row, where = (torch.as_tensor(x, device=self.device) for x in (ids, position))
         chosen = None if places is None else torch.as_tensor(places, device=self.device)
         borders = Borders(lengths, torch.as_tensor(starts_of(lengths), dtype=torch.int32, device=self.device))
-        if self.fused is not None:
+        if self.fused is not None and layer == -1:
             return self.fused.hidden(row, where, lengths, borders.offsets, chosen)
         if self.packs:
-            found = self.backbone(input_ids=row[None], position_ids=where[None], use_cache=False, borders=borders)
+            found = self.backbone(input_ids=row[None], position_ids=where[None], use_cache=False, borders=borders, **asked(layer))
             if not borders.used:
                 raise NotPackable("its attention is of its own kind")
-            out: Tensor = found.last_hidden_state[0]
+            out = state_of(found, layer)[0]
         else:
             pieces = zip(row[None].split(lengths, 1), where[None].split(lengths, 1), strict=True)
-            out = torch.cat([self._alone(piece, places) for piece, places in pieces])
+            out = torch.cat([self._alone(piece, places, layer) for piece, places in pieces])
         return out if chosen is None else out[chosen]
 
-    def _alone(self, ids: Tensor, position: Tensor) -> Tensor:
+    def _alone(self, ids: Tensor, position: Tensor, layer: int = -1) -> Tensor:
         """One sequence through the model as it is, as if it had met no other before."""
         self.stretching.reset()
-        out: Tensor = self.backbone(input_ids=ids, position_ids=position, use_cache=False).last_hidden_state[0]
-        return out
+        return state_of(self.backbone(input_ids=ids, position_ids=position, use_cache=False, **asked(layer)), layer)[0]
 
     def _try(self) -> bool:
         """Whether packing keeps sequences apart. Raises where the output layer is not the one we know."""
@@ -304,6 +304,17 @@ class PackedModel:
                 f"{type(self.causal).__name__}: its log-probs differ by {gap:.3g} from those of its output layer alone. Either its weights "
                 "hold numbers that are not finite, or it changes its logits in a way that the learner does not know"
             )
+
+
+def asked(layer: int) -> dict[str, bool]:
+    """What a model is asked for so that it returns the hidden states of a layer."""
+    return {} if layer == -1 else {"output_hidden_states": True}
+
+
+def state_of(found: Any, layer: int) -> Tensor:
+    """A hidden state of what a model returned."""
+    state: Tensor = found.last_hidden_state if layer == -1 else found.hidden_states[layer]
+    return state
 
 
 def _configs(model: Any) -> list[Any]:

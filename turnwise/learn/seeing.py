@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from turnwise.agent.vision import NEVER, Vision
-from turnwise.learn.forward import PackedModel
+from turnwise.learn.forward import PackedModel, asked, state_of
 from turnwise.learn.logprobs import Head
 from turnwise.learn.packing import Packed
 
@@ -39,7 +39,7 @@ class SeeingModel(PackedModel):
         silent[list(self.vision.never_said)] = NEVER
         return Head(own.weight, silent if own.bias is None else own.bias + silent, own.scale, own.softcap)
 
-    def hidden(self, packed: Packed, places: Any = None) -> Tensor:
+    def hidden(self, packed: Packed, places: Any = None, layer: int = -1) -> Tensor:
         self.check_words(packed)
         images = packed.images if packed.images is not None else ((),) * len(packed)
         alike: dict[Hashable, list[int]] = {}
@@ -50,7 +50,8 @@ class SeeingModel(PackedModel):
             ids = np.stack([packed.ids[packed.offsets[n] : packed.offsets[n + 1]] for n in numbers])
             inputs, _ = self.vision.inputs(self.causal, ids, [images[n] for n in numbers])
             self.stretching.reset()
-            states |= dict(zip(numbers, self.backbone(**inputs, use_cache=False).last_hidden_state, strict=True))
+            found = self.backbone(**inputs, use_cache=False, **asked(layer))
+            states |= dict(zip(numbers, state_of(found, layer), strict=True))
         out = torch.cat([states[number] for number in range(len(packed))])
         return out if places is None else out[torch.as_tensor(places, device=out.device)]
 

@@ -47,7 +47,7 @@ Rounds = Generator[Sequence[Start], list[Trajectory], Gathered]
 class Places:
     """The attempts of a run. `used` is how many places are used up. A group shares the environment's seed, unless `own_seeds` gives each
     attempt its own. `max_turns` is the run's step limit. `expert` plays tasks as the environment's expert does, and `ask` lets the current
-    policy answer texts; a run gives them."""
+    policy answer texts; a run gives them. `vocabulary` is the number of tokens that the policy knows, 0 if that is unknown."""
 
     tasks: TaskSet
     seed: int
@@ -58,6 +58,7 @@ class Places:
     max_turns: int | None = None
     expert: Callable[[Sequence[Task]], list[Trajectory]] | None = field(default=None, repr=False)
     ask: Callable[[Sequence[str], int], list[str]] | None = field(default=None, repr=False)
+    vocabulary: int = 0
     _more: int = field(default=0, init=False, repr=False)  # attempts of this batch beyond those that places have
     _given: dict[str, Task] = field(default_factory=dict, init=False, repr=False)  # the tasks of this batch by id
 
@@ -89,6 +90,11 @@ class Places:
             )
             for member in range(self.group_size if n is None else n)
         ]
+
+    def more(self, start: Start, n: int = 1) -> list[Start]:
+        """n further attempts at the task of a planned one, from its beginning and in its group, with chance of their own."""
+        numbers = [self._number() for _ in range(n)]
+        return [replace(start, number=number, policy_seed=derive(self.seed, "more", self.used, -number)) for number in numbers]
 
     def branch(self, trajectory: Trajectory, t: int, n: int = 1, group: int | str | None = None, task: Task | None = None) -> list[Start]:
         """n attempts that start before turn t of a finished attempt, in its group unless another is given. The task of an attempt of an
@@ -130,7 +136,10 @@ class Places:
 
 
 class Plan:
-    """The base class of plans. `state` is kept in checkpoints (JSON values), and `load_state` gets it after a resume."""
+    """The base class of plans. `state` is kept in checkpoints (JSON values), and `load_state` gets it after a resume. `drawing` is an
+    object that has a say in how the turns of the plan's attempts are drawn (`turnwise/collect/drawing.py`)."""
+
+    drawing: Any = None
 
     def gather(self, places: Places, groups: int) -> Rounds:
         raise TurnwiseError(
@@ -195,6 +204,14 @@ class Dynamic(Plan):
             counts["faults"] += len(found) - len(usable)
             counts["dropped_groups"] += wanted - len(with_signal)
         return Gathered(kept, counts)
+
+
+def by_group(trajectories: Sequence[Trajectory]) -> dict[int | str, list[Trajectory]]:
+    """The trajectories of each group, groups in the order in which they first occur."""
+    groups: dict[int | str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        groups.setdefault(trajectory.group, []).append(trajectory)
+    return groups
 
 
 def sound(trajectories: Sequence[Trajectory]) -> list[Trajectory]:

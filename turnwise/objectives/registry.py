@@ -18,7 +18,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -51,7 +51,7 @@ def _load() -> None:
         importlib.import_module(f"{__package__}.{module.name}")
 
 
-algorithms: Registry[Objective] = Registry("objective", _load, OBJECTIVE)
+algorithms: Registry[Callable[..., Any]] = Registry("objective", _load, OBJECTIVE)
 corrections: Registry[CorrectionFunction] = Registry("importance correction", _load, IMPORTANCE)
 
 register = algorithms.register

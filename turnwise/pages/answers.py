@@ -34,8 +34,9 @@ from turnwise.pages.recipe import recipe_of
 from turnwise.pages.run_list import RunList, read_recipe
 from turnwise.pages.settings import chosen, settings_of
 from turnwise.pages.tail import news
-from turnwise.runs.folder import METRICS, Run, json_value
+from turnwise.runs.folder import METRICS, Run
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.jsonable import json_value
 
 KEPT_BATCHES = 6
 MOST_HITS = 200

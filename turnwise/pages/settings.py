@@ -10,9 +10,9 @@ from typing import Any
 from turnwise.pages.recipe import shown
 from turnwise.pages.run_list import read_recipe
 from turnwise.report.groups import ABSENT, gathered
-from turnwise.runs.folder import json_value
 from turnwise.runs.records import Record, flatten
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.jsonable import json_value
 from turnwise.util.secret import redacted
 
 

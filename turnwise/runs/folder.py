@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
 import os
 import re
 import shutil
@@ -32,6 +31,7 @@ from turnwise.data.tasks import Task
 from turnwise.data.tokenfile import Pair, read_tokens, write_tokens
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside, sweep_files, write_atomically, write_text_atomically
+from turnwise.util.jsonable import json_value
 from turnwise.util.lock import Lock
 from turnwise.util.terminal import command
 from turnwise.util.unpack import packed_lines
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from turnwise.collect.panel import Evaluation
 
 CONFIG, METRICS, SUMMARY, WARNINGS = "config.toml", "metrics.jsonl", "summary.json", "warnings.jsonl"
-DEEPEST_INFO, LARGEST_INFO = 100, 10**300
 
 
 class Run:
@@ -368,23 +367,3 @@ def as_json(trajectory: Trajectory) -> dict[str, Any]:
             for turn in trajectory.turns
         ],
     }
-
-
-def json_value(value: Any, inside: tuple[int, ...] = ()) -> Any:
-    """What an environment put into `info`, as far as JSON can hold it: nothing that it puts there may end the run."""
-    try:
-        if isinstance(value, (Mapping, list, tuple)):
-            if id(value) in inside or len(inside) > DEEPEST_INFO:
-                return "…"  # it holds itself
-            inside = (*inside, id(value))
-        if isinstance(value, Mapping):
-            return {str(key): json_value(item, inside) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [json_value(item, inside) for item in value]
-        if isinstance(value, float) and not math.isfinite(value):
-            return repr(value)  # JSON has no such numbers, and a browser reads none of a file that claims to
-        if isinstance(value, int) and abs(value) >= LARGEST_INFO:
-            return hex(value)  # beyond what JSON's readers take for a number
-        return value if isinstance(value, (str, int, float, bool, type(None))) else repr(value)
-    except Exception as error:  # a key or a value that cannot even be shown
-        return f"({type(value).__name__}: {type(error).__name__})"

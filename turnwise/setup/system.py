@@ -24,7 +24,7 @@ from turnwise.collect.warmstart import has_expert
 from turnwise.config.schema import Config
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
-from turnwise.data.masks import with_shared_prefix
+from turnwise.data.masks import with_shared_prefix, without_inserted
 from turnwise.data.rollouts import Rollouts, Trajectory
 from turnwise.data.tasks import TaskSet
 from turnwise.engines.base import Engine, Sampling
@@ -73,12 +73,12 @@ class System:
             self.config.trusted()
 
     def check(self) -> None:
-        """Look at all that a recipe can get wrong before any time is spent on it: tasks and panel, environment, reward terms, prompts,
-        model, device, the engine's options."""
+        """Look at all that a recipe can get wrong before any time is spent on it: tasks and panel, environment, reward terms, signals,
+        prompts, model, device, the engine's options."""
         know(self.config)
         environment = registry.spec(self.config.env.name).load()
         check_needs(self.config, models=self.config.models, task=self.tasks[0] if len(self.tasks) else None, environment=environment)
-        for part in ("panel", "max_turns", "rewards"):
+        for part in ("panel", "max_turns", "rewards", "_signals"):
             getattr(self, part)
         engine_options(self.config)
         self.faults.tasks = len(self.tasks)
@@ -266,6 +266,7 @@ class System:
     @cached_property
     def source(self) -> LocalSource:
         """Where batches come from: collected in this process."""
+        self.places.vocabulary = len(self.tokenizer)
         return LocalSource(
             self.places, self.config.collect.groups, self.training_collector, self.engine, self._heard, self.say, self.cancelled
         )
@@ -275,8 +276,10 @@ class System:
         a plan that restores them."""
         collector = self.collector()
         collector.snapshots = bool({"env.snapshot", "env.snapshot?"} & needed(self.config))
-        if isinstance(collector.policy, ModelPolicy) and (asked := reports(self.config)):
-            collector.policy.sampling = replace(collector.policy.sampling, report=asked)
+        if isinstance(policy := collector.policy, ModelPolicy):
+            policy.drawing, policy.encode = getattr(self.plan, "drawing", None), self.agent.chat.encode
+            rule = None if policy.drawing is None else policy.drawing.rule
+            policy.sampling = replace(policy.sampling, report=reports(self.config), rule=rule)
         return collector
 
     def _heard(self, trajectories: list[Trajectory]) -> list[Trajectory]:
@@ -314,7 +317,8 @@ class System:
     def give_credit(self, batch: Batch) -> Batch:
         """The batch with its advantages by the recipe's credit function, and with the targets of the recipe's critic."""
         own, value = self.config.credit, self.config.learner.value
-        batch = credit.give(with_shared_prefix(batch, self.config.collect.shared_prefix), own.name, **own.options)
+        batch = with_shared_prefix(without_inserted(batch), self.config.collect.shared_prefix)
+        batch = credit.give(batch, own.name, **own.options)
         given = credit.credit_of(batch.rollouts)
         if value is None or given is None:
             return batch

@@ -28,7 +28,7 @@ from turnwise.engines.native.requests import Runner, RunningRequest, Step, StepR
 from turnwise.engines.native.weights import Weights
 from turnwise.engines.registry import register
 from turnwise.engines.reports import COLUMNS
-from turnwise.engines.stopping import StopStrings, stop_tokens
+from turnwise.engines.stopping import StopStrings, newest, stop_tokens, watch
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.prefix import common_length
 
@@ -101,7 +101,9 @@ class NativeEngine:
                 self._done.append(Response(request.key, finish=Finish.REFUSED, message=problem))
                 continue
             stop = StopStrings(self.tokenizer, request.sampling.stop) if request.sampling.stop else None
-            self._queue.append(RunningRequest(request, ids, min(len(ids) + request.sampling.max_tokens, self.max_length), stop))
+            row = RunningRequest(request, ids, min(len(ids) + request.sampling.max_tokens, self.max_length), stop)
+            row.rule = watch(request.sampling, self.tokenizer)
+            self._queue.append(row)
 
     def _split(self, request: Request) -> tuple[list[int], list[int]]:
         """A prompt as what is kept of its trajectory, which was looked at when it came, and the plain integers that follow."""
@@ -225,6 +227,8 @@ class NativeEngine:
                 self._leave(row, row.response(Finish.STOP))
             elif len(row.ids) >= row.end:
                 self._leave(row, row.response(Finish.LENGTH))
+            elif row.rule is not None and row.rule(token, newest(row.reports)):
+                self._leave(row, row.response(Finish.RULE))
 
     def _leave(self, row: RunningRequest, response: Response) -> None:
         """The row is finished: its slot is free, and its pages are kept for the trajectory's next turn."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -29,6 +30,7 @@ class RunningRequest:
     logprobs: list[float] = field(default_factory=list)
     reports: dict[str, list[float]] = field(default_factory=dict)
     version: int = -1  # of the weights that drew the first token
+    rule: Callable[[int, Mapping[str, float]], bool] | None = None  # asked after each token whether the response ends
 
     @property
     def length(self) -> int:

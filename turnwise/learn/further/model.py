@@ -142,10 +142,17 @@ class FurtherModel(Scorer):
         return super()._score(packed, temperature=temperature, **wanted)
 
     def _forward(
-        self, part: Packed, temperature: float, *, logprobs: bool = False, hidden: ReadAt | None = None, heads: bool = False
+        self,
+        part: Packed,
+        temperature: float,
+        *,
+        logprobs: bool = False,
+        hidden: ReadAt | None = None,
+        layer: int = -1,
+        heads: bool = False,
     ) -> dict[str, Tensor]:
         if not heads:
-            return super()._forward(part, temperature, logprobs=logprobs, hidden=hidden)
+            return super()._forward(part, temperature, logprobs=logprobs, hidden=hidden, layer=layer)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.shares):
             states = self._hidden(part)
             source = torch.as_tensor(part.source, device=states.device)

@@ -65,11 +65,11 @@ class Scorer:
         found = self._score(packed, logprobs=True, temperature=temperature)["logprob"]
         return placed(found, packed.index, len(packed.source))
 
-    def hidden(self, batch: Batch, at: ReadAt = "turn") -> Column:
+    def hidden(self, batch: Batch, at: ReadAt = "turn", *, layer: int = -1) -> Column:
         """The last hidden state of every turn, [turns, size]: at its last prompt token, or with at="turn_end" at its last token. With
-        at="token", one per response token: at the token before it."""
+        at="token", one per response token: at the token before it. `layer` -2: what the layer before the last one gave, and so on."""
         packed = self._packed(batch)
-        found = self._score(packed, hidden=at)["hidden"]
+        found = self._score(packed, hidden=at, layer=layer)["hidden"]
         return placed(found, order_of(packed, at), len(found))
 
     @property
@@ -118,13 +118,15 @@ class Scorer:
             found = self._retried(work)
         return {name: torch.cat([part[name] for part in found]).cpu().numpy() for name in found[0]}
 
-    def _forward(self, part: Packed, temperature: float, *, logprobs: bool = False, hidden: ReadAt | None = None) -> dict[str, Tensor]:
+    def _forward(
+        self, part: Packed, temperature: float, *, logprobs: bool = False, hidden: ReadAt | None = None, layer: int = -1
+    ) -> dict[str, Tensor]:
         """Log-probs of the response tokens of a part, or hidden states."""
         found: dict[str, Tensor] = {}
         if logprobs:
             found["logprob"] = self._logprobs(self._hidden(part, part.source), part, temperature)
         if hidden is not None:
-            states = self._hidden(part)[torch.as_tensor(places_of(part, hidden), device=self.packed.device)]
+            states = self._hidden(part, layer=layer)[torch.as_tensor(places_of(part, hidden), device=self.packed.device)]
             found["hidden"] = states.to(torch.promote_types(states.dtype, torch.float32))
         return found
 
@@ -133,11 +135,12 @@ class Scorer:
         target = torch.as_tensor(part.target, device=states.device)
         return token_logprobs(states, self.packed.head, target, temperature=temperature)[0]
 
-    def _hidden(self, part: Packed, places: Any = None) -> Tensor:
+    def _hidden(self, part: Packed, places: Any = None, layer: int = -1) -> Tensor:
         if not len(part):
             size = self.packed.causal.config.get_text_config().hidden_size
             return torch.zeros(0, size, dtype=self.packed.causal.get_input_embeddings().weight.dtype, device=self.packed.device)
-        return self.packed.hidden(part, None if places is None else torch.as_tensor(places, device=self.packed.device))
+        chosen = None if places is None else torch.as_tensor(places, device=self.packed.device)
+        return self.packed.hidden(part, chosen, layer) if layer != -1 else self.packed.hidden(part, chosen)
 
     @contextmanager
     def _computing(self, training: bool) -> Iterator[None]:

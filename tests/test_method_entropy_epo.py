@@ -1,0 +1,151 @@
+"""EPO: an entropy bonus, and a penalty on entropies that leave a band around their history, which is the objective's state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT
+from entropy_cases import SMALL, run_of
+from learn_cases import equal
+from references import epo as slow
+from safetensors.torch import load_file
+
+import turnwise as tw
+from turnwise.learn.checkpoint import latest_good
+from turnwise.objectives.clip import clip
+from turnwise.objectives.epo import Epo, smoothing_weight
+from turnwise.objectives.tokens import Tokens
+from turnwise.runs.folder import Run
+from turnwise.runs.reading import stored_batch
+from turnwise.runs.reporter import Reporter
+
+
+def columns(rng: np.random.Generator, turns: int = 12, lengths: tuple[int, int] = (1, 6)) -> dict[str, Any]:
+    """The columns of a mini-batch, as the learner hands them over: turn indices, reported entropies, weights."""
+    tokens = rng.integers(*lengths, turns)
+    row = np.repeat(np.arange(turns), tokens)
+    n = len(row)
+    return {"turn": row, "t": rng.integers(0, 5, turns)[row], "token.entropy": rng.random(n) * 3, "weight": np.full(n, 1 / n)}
+
+
+def rows_of(batch: dict[str, Any], values: Any) -> list[list[float]]:
+    return [np.asarray(values)[batch["turn"] == turn].tolist() for turn in np.unique(batch["turn"])]
+
+
+def seen(objective: Epo, batches: list[dict[str, Any]]) -> list[list[float]]:
+    """Let an objective see some updates; the mean entropies by turn index, as the reference computes them."""
+    means = []
+    for batch in batches:
+        objective.prepare(batch)
+        objective.observe({})
+        of_index = [batch["token.entropy"][batch["t"] == k].tolist() for k in range(5)]
+        means.append([float(np.mean(own)) if own else np.nan for own in of_index])
+    return means
+
+
+def history_of(means: list[list[float]]) -> list[float]:
+    found = []
+    for k in range(5):
+        known = [row[k] for row in means if not np.isnan(row[k])]
+        found.append(slow.history([[value] for value in known], 1, align="turn")[0] if known else np.nan)
+    return found
+
+
+def tokens_of(batch: dict[str, Any], prepared: dict[str, Any], entropy: torch.Tensor) -> Tokens:
+    n, generator = len(entropy), torch.Generator().manual_seed(0)
+    logprob, old, advantage = (torch.rand(n, generator=generator, dtype=torch.float64) for _ in range(3))
+    turn = torch.as_tensor(batch["turn"])
+    extra = {"history": torch.as_tensor(prepared["history"])}
+    return Tokens(logprob, old, advantage, turn, turn, torch.as_tensor(batch["weight"]), entropy=entropy, extra=extra)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("form", "level"), [("published", "token"), ("published", "turn"), ("hinge", "token")])
+def test_the_loss_is_the_clipped_one_minus_the_bonus_that_leaves_the_band(seed: int, form: str, level: str) -> None:
+    rng = np.random.default_rng(seed)
+    objective = Epo(form=form, level=level, low=0.7, high=1.3, bonus=0.2, smoothing=0.5, penalty=0.3)  # type: ignore[arg-type]
+    past = history_of(seen(objective, [columns(rng), columns(rng), columns(rng)]))
+    batch = columns(rng, lengths=(1, 2)) if seed == 3 else columns(rng)
+    values = rng.random(len(batch["turn"])) * 3
+    entropy = torch.tensor(values, requires_grad=True)
+    tokens = tokens_of(batch, objective.prepare(batch), entropy)
+    loss, metrics = objective(tokens)
+
+    rows, indices = rows_of(batch, values), [int(batch["t"][batch["turn"] == turn][0]) for turn in np.unique(batch["turn"])]
+    assert not np.isnan([past[k] for k in indices]).any()
+    if form == "published":
+        outside, slope = slow.penalties(rows, indices, past, 0.7, 1.3, 0.3, "seq" if level == "turn" else "token"), None
+    else:
+        outside, slope = slow.hinges(rows, indices, past, 0.7, 1.3, 0.3)
+    w = slow.weight(3)
+    expected = slow.term(rows, outside, 0.2, 0.5, w)
+    added = loss - clip(tokens, dual_clip=3.0).loss
+    assert float((tokens.weight * added).sum().detach()) == pytest.approx(expected, abs=1e-6)
+    (pull,) = torch.autograd.grad((tokens.weight * loss).sum(), entropy)
+    n = len(values)
+    by_hand = np.full(n, slow.slope(n, 0.2)) + (0.0 if slope is None else 0.2 * 0.5 * w / n * np.concatenate(slope))
+    np.testing.assert_allclose(pull.numpy(), by_hand, atol=1e-9)
+    assert 0 < float(metrics["entropy_outside"].double().mean()) < 1
+
+
+def test_the_weight_of_the_penalty_decays_as_published() -> None:
+    for last in (2, 7, 150):
+        assert [smoothing_weight(e, last) for e in range(200)] == pytest.approx([slow.weight(e, last) for e in range(200)])
+    assert smoothing_weight(500, None) == 1.0
+
+
+def test_without_a_history_or_below_the_gate_there_is_no_penalty() -> None:
+    rng = np.random.default_rng(0)
+    batch = columns(rng)
+    assert np.isnan(Epo().prepare(batch)["history"]).all()
+    gated = Epo(gate=9)
+    seen(gated, [batch])
+    assert np.isnan(gated.prepare(batch)["history"]).all() and not np.isnan(gated.history()).all()
+    entropy = torch.rand(len(batch["turn"]), dtype=torch.float64, requires_grad=True)
+    tokens = tokens_of(batch, gated.prepare(batch), entropy)
+    loss, metrics = gated(tokens)
+    assert not metrics["entropy_outside"].any()
+    torch.testing.assert_close(loss, clip(tokens, dual_clip=3.0).loss - 0.001 * entropy)
+
+
+class Killed(Exception):
+    pass
+
+
+class Kills(Reporter):
+    """Ends the program in the middle of iteration 2."""
+
+    learned = 0
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        self.learned += name == "learning"
+        if self.learned == 2:
+            raise Killed
+
+
+def test_a_run_keeps_its_history_over_a_kill_and_the_band_moves_the_weights(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"iterations": 3, "objective.high": 0.5, "objective.bonus": 0.5, "objective.penalty": 4.0}
+    whole = run_of("epo", tmp_path / "whole", **changes)
+    settings = {**SMALL, "method.name": "epo", **changes}
+    with pytest.raises(Killed):
+        tw.train(ROOT / "recipes" / "numberline-tiny.toml", out=str(tmp_path / "killed"), reporter=Kills(), **settings)
+    [folder] = (tmp_path / "killed").iterdir()
+    killed = Run.open(tw.train(resume=folder, quiet=True).folder)
+    assert equal(*(load_file(run.model / "model.safetensors") for run in (whole, killed)))
+
+    lines = {line["iteration"]: line for line in whole.metrics()}
+    assert lines[1]["learner/entropy_outside"] == 0 < lines[2]["learner/entropy_outside"]  # the first update has no history
+    found = latest_good(whole.checkpoints)
+    assert found is not None
+    state = found.state["learner"]["pieces"]["objective"]["state"]
+    means = []
+    for iteration in (1, 2, 3):
+        rollouts = stored_batch(whole, iteration).rollouts
+        index = np.repeat(rollouts.t, rollouts.tokens)
+        means.append([rollouts.column("token.entropy")[index == k].mean() if (index == k).any() else np.nan for k in range(9)])
+    assert state["updates"] == 3
+    np.testing.assert_allclose(np.divide(state["sums"], state["counts"])[:2], np.nanmean(means, axis=0)[:2], rtol=1e-5)

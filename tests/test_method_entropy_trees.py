@@ -1,0 +1,254 @@
+"""ARPO and AEPO: trees that grow where entropy rose, credit of shared turns, and an advantage and a clip that look at entropy."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from entropy_cases import run_of, turn_of
+from references import aepo as slow_aepo
+from references import arpo as slow_arpo
+from references import forms
+
+import turnwise as tw
+from turnwise.data.attempts import Start
+from turnwise.data.batch import Batch
+from turnwise.methods.aepo import Aepo, aepo_branches, aepo_initial
+from turnwise.methods.arpo import Arpo, arpo_branches
+from turnwise.methods.planning import Gathered, Places
+from turnwise.methods.surprise import Surprise, segment_entropy
+from turnwise.objectives.aepo import aepo as aepo_loss
+from turnwise.objectives.tokens import Tokens
+from turnwise.runs.reading import stored_batch
+from turnwise.util.seeds import derive
+
+TASKS = tw.tasks("numberline", highest=5)
+
+
+# -- the formulas -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 20, 33])
+def test_the_entropy_of_a_segment_is_that_of_its_first_tokens(tokens: int) -> None:
+    turn = turn_of(np.random.default_rng(tokens), tokens)
+    tops = [[turn.reports[f"top_logprob_{place}"][t] for place in range(1, 11)] for t in range(tokens)]
+    for over in ("sum", "mean"):
+        expected = slow_arpo.segment_entropy(tops, 48, average=over == "mean")
+        assert Arpo(over=over).entropy(turn, 48) == pytest.approx(expected, abs=1e-9)
+    assert segment_entropy([], 48) == segment_entropy([[0.0, -np.inf]], 48) == 0.0
+
+
+def test_branch_rules_and_the_number_of_first_attempts_agree_with_the_references() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        u, rise, streak = rng.random(), rng.normal() * 4, int(rng.integers(0, 25))
+        weight, threshold = rng.choice([0.0, 0.2, 1.0]), rng.choice([0.0, 0.5, 1.0])
+        assert arpo_branches(u, rise, weight, threshold) == slow_arpo.branches(u, rise, weight, threshold)
+        assert aepo_branches(u, rise, streak, weight, threshold, 0.05) == slow_aepo.branches(u, rise, streak, weight, threshold)
+        entropies = (rng.random(rng.integers(1, 6)) * rng.choice([1, 50])).tolist()
+        total = int(rng.integers(1, 17))
+        assert aepo_initial(total, entropies, 0.5) == slow_aepo.roots(total, entropies[0], forms.mean(entropies))
+
+
+def forest(rng: np.random.Generator, constant: bool = False, branches: bool = True) -> tuple[list[tw.Trajectory], list[forms.Trajectory]]:
+    """Groups of attempts with branches of branches, as trajectories and as the references have them."""
+    found: list[tw.Trajectory] = []
+    slow: list[forms.Trajectory] = []
+    for group in range(3):
+        first = len(found)
+        for member in range(int(rng.integers(1, 7))):
+            parent = int(rng.integers(first, len(found))) if branches and member and rng.random() < 0.7 else None
+            turns = [turn_of(rng, int(rng.integers(1, 4)), reward=0.0 if constant else float(rng.integers(0, 3))) for _ in range(3)]
+            branch_t = 0
+            if parent is not None:
+                branch_t = int(rng.integers(1, len(found[parent].turns) + 1))
+                turns = [*found[parent].turns[:branch_t], *turns]
+            made = tw.Trajectory(group, f"{group}-{member}", turns=turns)
+            made.parent, made.branch_t = None if parent is None else found[parent].id, branch_t
+            found.append(made)
+            slow.append(forms.Trajectory(group, [forms.Turn(turn.reward) for turn in turns], parent=parent, branch_t=branch_t))
+    return found, slow
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("kind", ["branches", "constant", "none"])
+def test_a_shared_turn_gets_the_mean_advantage_of_all_that_share_it(seed: int, kind: str) -> None:
+    found, slow = forest(np.random.default_rng(seed), kind == "constant", kind != "none")
+    credit = tw.credit.compute("arpo", Batch.of(found).rollouts)
+    expected = slow_arpo.hard(slow, [trajectory.total for trajectory in slow])
+    np.testing.assert_allclose(credit, [a for own in expected for a in own], atol=1e-6)
+    if kind == "constant":
+        assert not credit.any()
+    if kind == "none":
+        np.testing.assert_array_equal(credit, tw.credit.compute("grpo", Batch.of(found).rollouts))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_advantage_of_a_token_grows_with_its_entropy(seed: int) -> None:
+    found, _ = forest(np.random.default_rng(seed))
+    batch = Batch.of(found)
+    of_turns = tw.credit.compute("grpo", batch.rollouts)
+    turns = [turn for trajectory in found for turn in trajectory.turns]
+    expected = slow_aepo.weighted(
+        [[float(a)] * len(turn.response_ids) for a, turn in zip(of_turns, turns, strict=True)],
+        [list(turn.reports["entropy"]) for turn in turns],
+    )
+    np.testing.assert_allclose(tw.credit.compute("aepo", batch.rollouts), [a for row in expected for a in row], atol=1e-6)
+    flat = batch.with_columns({"token.entropy": np.full(len(batch.column("token.entropy")), 0.3)})
+    np.testing.assert_allclose(tw.credit.compute("aepo", flat.rollouts), np.repeat(of_turns, batch.rollouts.tokens))
+
+
+def test_tokens_above_the_upper_bound_keep_a_gradient() -> None:
+    rng = np.random.default_rng(3)
+    old, moved, advantage = -rng.random(200) * 3, rng.normal(size=200) * 0.8, rng.choice([-1.5, 0.0, 2.0], 200)
+    logprob = torch.tensor(old + moved, requires_grad=True)
+    place = torch.arange(200)
+    tokens = Tokens(logprob, torch.tensor(old), torch.tensor(advantage), place, place, torch.ones(200, dtype=torch.float64))
+    for options, dual in (({"clip_high": 0.28}, 3.0), ({"clip_high": 0.28, "dual_clip": None}, None)):
+        loss, metrics = aepo_loss(tokens, **options)
+        (slope,) = torch.autograd.grad(loss.sum(), logprob)
+        value, gradient = slow_aepo.losses([(old + moved).tolist()], [old.tolist()], [advantage.tolist()], dual=dual)
+        np.testing.assert_allclose(loss.detach().numpy(), value[0], atol=1e-6)
+        np.testing.assert_allclose(slope.numpy(), gradient[0], atol=1e-6)
+        above = metrics["clip_high"].numpy()
+        assert above.any() and (slope.numpy()[above] != 0).all()
+
+
+# -- the plans --------------------------------------------------------------------------------------------------------------------
+
+
+def played(start: Start) -> tw.Trajectory:
+    """An attempt whose length, and what the engine reports about it, follow from its seeds."""
+    rng = np.random.default_rng(start.policy_seed)
+    shared = list(start.branch.trajectory.turns[: start.branch.t]) if start.branch is not None else []
+    turns = shared + [turn_of(rng, int(rng.integers(1, 5))) for _ in range(int(rng.integers(1, 5)))]
+    made = tw.Trajectory(start.group, start.number, task=start.task.id, turns=turns)
+    if start.branch is not None:
+        made.parent, made.branch_t = start.branch.trajectory.id, start.branch.t
+    return made
+
+
+def gathered(plan: Surprise, places: Places, groups: int) -> tuple[Gathered, list[list[Start]]]:
+    rounds, asked = plan.gather(places, groups), []
+    try:
+        starts = next(rounds)
+        while True:
+            asked.append(list(starts))
+            starts = rounds.send([played(start) for start in starts])
+    except StopIteration as end:
+        return end.value, asked
+
+
+def in_step(places: Places, plan: Arpo) -> list[tw.Trajectory]:
+    """One group as the authors make it: all attempts take a turn, then those that go on may branch, while they run."""
+    spare = places.groups(1)
+    chance = np.random.default_rng(derive(places.seed, "Arpo", spare[0].group))
+    budget, first = places.group_size, (places.group_size + 1) // 2
+    running = [[played(start), 0] for start in spare[:first]]  # an attempt, and how many turns of it were taken
+    fresh, made = spare[first:], list(running)
+    while running:
+        for one in running:
+            one[1] += 1
+        running = [one for one in running if one[1] < len(one[0].turns)]
+        room = budget - len(made)
+        new: list[list[Any]] = []
+        if running and room:
+            rises = [plan.rise(trajectory, t, places.vocabulary) for trajectory, t in running]
+            draws = _Draws(chance)
+            for one, count in zip(running, slow_arpo.round_of_branches(rises, draws, room, weight=plan.weight), strict=True):
+                new += [[played(places.branch(one[0], one[1])[0]), one[1]] for _ in range(count)]
+        elif room:
+            new = [[played(fresh.pop(0)), 0]]
+        made, running = made + new, running + new
+    return [trajectory for trajectory, _ in made]
+
+
+class _Draws:
+    """Random numbers, drawn when they are looked at."""
+
+    def __init__(self, chance: np.random.Generator):
+        self.chance = chance
+
+    def __getitem__(self, place: int) -> float:
+        return float(self.chance.random())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_trees_that_are_decided_afterwards_are_those_of_attempts_in_step(seed: int) -> None:
+    plan = Arpo(weight=0.6)
+    found, _ = gathered(plan, Places(TASKS, seed, 8, vocabulary=48), 1)
+    expected = in_step(Places(TASKS, seed, 8, vocabulary=48), plan)
+    assert [(t.id, t.parent, t.branch_t) for t in found.trajectories] == [(t.id, t.parent, t.branch_t) for t in expected]
+    assert len(found.trajectories) == 8
+
+
+@pytest.mark.parametrize(("probability", "branches"), [(1.0, True), (0.0, False)])
+def test_missing_attempts_are_branches_or_start_afresh(probability: float, branches: bool) -> None:
+    found, asked = gathered(Arpo(weight=0.0, probability=probability, initial=2), Places(TASKS, 1, 6), 4)
+    by_group: dict[Any, list[tw.Trajectory]] = {}
+    for trajectory in found.trajectories:
+        by_group.setdefault(trajectory.group, []).append(trajectory)
+    assert [len(group) for group in by_group.values()] == [6] * 4 and len(asked[0]) == 8
+    assert any(t.parent is not None for t in found.trajectories) is branches
+    assert found.counts["fresh"] == sum(t.parent is None for t in found.trajectories) - 8 > (-1 if branches else 15)
+
+
+def test_a_pilot_divides_the_budget_and_is_not_learned_from() -> None:
+    places = Places(TASKS, 5, 8, vocabulary=48)
+    found, asked = gathered(Aepo(beta=5.0), places, 3)
+    assert len(asked[0]) == 3 and {start.group for start in asked[0]} == {t.group for t in found.trajectories}
+    pilots = [played(start) for start in asked[0]]
+    wanted = [aepo_initial(8, [Aepo().entropy(turn, 48) for turn in pilot.turns], 5.0) for pilot in pilots]
+    assert [sum(start.group == pilot.group for start in asked[1]) for pilot in pilots] == wanted
+    assert found.counts["pilots"] == 3 and found.counts["initial"] == pytest.approx(np.mean(wanted))
+    assert len(found.trajectories) == 24
+    _, without = gathered(Aepo(pilot=False, initial=3), Places(TASKS, 5, 8), 3)
+    assert len(without[0]) == 9
+
+
+def test_many_branches_in_a_row_pause() -> None:
+    again = {}
+    for penalty in (0.0, 1.0):
+        _, asked = gathered(Aepo(pilot=False, initial=2, weight=0.0, probability=0.0001, penalty=penalty), Places(TASKS, 2, 12), 6)
+        branching = [{start.group for start in starts if start.branch is not None} for starts in asked]
+        again[penalty] = [before & after for before, after in pairwise(branching)]
+    assert any(again[0.0]) and not any(again[1.0])  # no group branches in two rounds in a row
+
+
+# -- a run ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_branches_and_trains_shared_turns_once_with_their_mean_advantage(tmp_path: Path) -> None:
+    run = run_of("arpo", tmp_path, **{"method.attribution": "hard", "collect.group_size": 6})
+    batch = stored_batch(run, 1)
+    [line] = [line for line in run.metrics() if line["iteration"] == 1]
+    parent, branch_t = batch.column("trajectory.parent"), batch.column("trajectory.branch_t")
+    assert (parent >= 0).sum() == line["collect/branches"] > 0 and line["collect/lost_branches"] == 0
+    assert len(batch.trajectories) == 18
+    rollouts = batch.rollouts
+    taken = (parent[rollouts.trajectory] >= 0) & (rollouts.t < branch_t[rollouts.trajectory])
+    np.testing.assert_array_equal(batch.column("turn.mask"), ~taken)
+    numbers = {number: k for k, number in enumerate(batch.numbers.tolist())}
+    slow = [
+        forms.Trajectory(
+            t.group, [forms.Turn(turn.reward) for turn in t.turns], parent=numbers.get(int(parent[n])), branch_t=int(branch_t[n])
+        )
+        for n, t in zip(batch.numbers.tolist(), batch.trajectories, strict=True)
+    ]
+    expected = slow_arpo.hard(slow, [trajectory.total for trajectory in slow])
+    np.testing.assert_allclose(batch.column("turn.advantage"), [a for own in expected for a in own], atol=1e-5)
+
+
+def test_soft_attribution_trains_every_copy_and_entropies_scale_the_advantage_of_tokens(tmp_path: Path) -> None:
+    run = run_of("aepo", tmp_path, **{"collect.groups": 2})
+    batch = stored_batch(run, 1)
+    [line] = [line for line in run.metrics() if line["iteration"] == 1]
+    assert line["collect/pilots"] == 2 and line["collect/branches"] > 0 and not batch.has("turn.mask")
+    of_turns = np.repeat(tw.credit.compute("grpo", batch.rollouts), batch.rollouts.tokens)
+    z = np.array(slow_aepo.attention(batch.column("token.entropy").tolist()))
+    np.testing.assert_allclose(batch.column("token.advantage"), of_turns * (1 + 0.2 * z), atol=1e-5)
+    assert "learner/clip_dual" in line  # AEPO's objective

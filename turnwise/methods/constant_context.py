@@ -1,0 +1,33 @@
+"""Constant context: prompts have a state block instead of a history (`turnwise/agent/state_block.py`), groups of four, GRPO.
+
+The paper adds rewards for subgoals by rules that were written per family of tasks and are not public. A rule of your own is a reward term:
+`[[reward]]` with `function = "path/to/file.py:NAME"`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from turnwise.config.options import Help
+from turnwise.methods.registry import method
+
+
+@method(
+    "constant_context",
+    paper="Constant-context skill learning, arXiv 2605.05413",
+    changes="prompts",
+    costs="nothing; prompts are shorter",
+    evidence="notes; trackers are ours, rewards for subgoals are yours",
+)
+def constant_context(
+    *,
+    tracker: Annotated[str, Help("household, actions, or path/to/file.py:NAME of your own")] = "household",
+    group_size: Annotated[int, Help("attempts per group", low=2)] = 4,
+) -> dict[str, Any]:
+    """A block of text about the state takes the place of the history in prompts."""
+    return {
+        "agent.context": "state_block",
+        "agent.options": {"tracker": tracker},
+        "collect.group_size": group_size,
+        "credit.name": "grpo",
+    }

@@ -1,0 +1,108 @@
+"""ResRL: in failed attempts, mainly those tokens are punished whose hidden state is unlike all of the successful ones.
+
+    X   = layer-normed hidden states of the tokens of successful trajectories of the group, minus their mean μ
+    V   = the first `rank` principal directions of X
+    e_t = ‖(h_t − μ) − V Vᵀ (h_t − μ)‖² / size          for each token of its failed trajectories, h_t layer-normed
+
+Credit is in `turnwise/credit/resrl.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnwise.config.options import Help
+from turnwise.credit.resrl import RESIDUAL, successes
+from turnwise.data.batch import Batch
+from turnwise.data.rollouts import Floats, ragged
+from turnwise.methods.registry import method, signal
+from turnwise.util.seeds import derive
+
+PAPER = "Lin et al. 2026, ResRL, github.com/1229095296/ResRL"
+FEWEST = 4  # tokens of successes that span a subspace worth speaking of
+EXACT = 1024  # up to this size directions are computed exactly
+PASSES = 4  # of the iteration beyond it
+Rank = Annotated[int, Help("principal directions of the successful tokens", low=1)]
+Layer = Annotated[int, Help("hidden states of which layer: -1 is the last one, -2 the one before", high=-1)]
+
+
+@method("resrl", paper=PAPER, changes="credit", costs="one pass over groups with successes and failures", evidence="code")
+def resrl(
+    *,
+    positive: Annotated[float, Help("factor in successful trajectories", low=0)] = 0.1,
+    least: Annotated[float, Help("smallest factor in failed trajectories", low=0, high=1)] = 0.1,
+    rank: Rank = 64,
+    layer: Layer = -2,
+) -> dict[str, Any]:
+    """Tokens of failures are punished less if successes of the same task have similar hidden states."""
+    return {
+        "signal": [{"name": "residual", "rank": rank, "layer": layer}],
+        "credit.name": "resrl",
+        "credit.positive": positive,
+        "credit.least": least,
+    }
+
+
+@signal("residual", paper=PAPER, needs=("model.policy",), gives=(RESIDUAL,))
+def residual(
+    batch: Batch,
+    models: Any,
+    *,
+    rank: Rank = 64,
+    layer: Layer = -2,
+    most: Annotated[int, Help("tokens of successes of a group that are looked at, evenly spaced", low=FEWEST)] = 4096,
+) -> Mapping[str, NDArray[Any]]:
+    """How far the hidden state of each token of a failure is outside of what successes of its group span; NaN where neither is known."""
+    offsets = batch.rollouts.token_offsets
+    found = np.full(int(offsets[-1]), np.nan)
+    success = successes(batch.rollouts)[batch.numbers]
+    groups: dict[Any, list[int]] = {}
+    for k, trajectory in enumerate(batch.trajectories):
+        groups.setdefault(trajectory.group, []).append(k)
+    for members in groups.values():
+        won = success[members]
+        if won.all() or not won.any():
+            continue
+        rows = np.concatenate([np.asarray(batch.rows(k)) for k in members])
+        place = ragged(offsets, rows)
+        of_won = np.repeat(np.repeat(won, [len(batch.rows(k)) for k in members]), np.diff(offsets)[rows])
+        states = normed(models.policy.hidden(batch.part(members), "token", layer=layer))
+        good = states[of_won]
+        if len(good) >= FEWEST:
+            found[place[~of_won]] = residuals(good[evenly(len(good), most)], states[~of_won], rank)
+    return {RESIDUAL: found}
+
+
+def residuals(good: Floats, others: Floats, rank: int) -> Floats:
+    """The squared distance of each of the others from the subspace of the good ones, per dimension."""
+    middle = good.mean(0)
+    v = directions(good - middle, min(rank, len(good) - 1, good.shape[1]))
+    apart = others - middle
+    rest: Floats = apart - (apart @ v) @ v.T
+    return np.asarray((rest**2).sum(1) / good.shape[1])
+
+
+def directions(x: Floats, rank: int) -> Floats:
+    """The first principal directions of centred rows, [size, rank]: exactly where x is small, else by iteration on a subspace."""
+    if min(x.shape) <= EXACT:
+        return np.asarray(np.linalg.svd(x, full_matrices=False)[2][:rank].T)
+    q = np.random.default_rng(derive(0, "resrl", *x.shape) % 2**63).normal(size=(x.shape[1], rank))
+    for _ in range(PASSES):
+        q = np.linalg.qr(x.T @ (x @ np.linalg.qr(q)[0]))[0]
+    return np.asarray(q)
+
+
+def normed(states: NDArray[Any]) -> Floats:
+    """Each row with mean 0 and variance 1, as a layer norm without weights gives it."""
+    exact = np.asarray(states, np.float64)
+    centred = exact - exact.mean(1, keepdims=True)
+    return np.asarray(centred / np.sqrt((centred**2).mean(1, keepdims=True) + 1e-5))
+
+
+def evenly(count: int, most: int) -> NDArray[np.int64]:
+    """At most so many of `count` places, evenly spaced."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))

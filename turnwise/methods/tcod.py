@@ -1,0 +1,118 @@
+"""TCOD: on-policy distillation from a teacher, over a horizon that grows.
+
+A student that is far from its teacher soon leaves the situations that the teacher knows. So it is first taught where it cannot be far off:
+
+    f2b   front to back: attempts end after min(1 + step // every, limit) turns
+    b2f   back to front: the first c = max(0, L − 1 − step // every) of the expert's L actions are played, then the student acts
+
+`step` counts batches and is the plan's state. What the expert played is part of the prompts and is not learned from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from turnwise.config.options import Help
+from turnwise.data.attempts import Start
+from turnwise.data.batch import Batch
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
+from turnwise.methods.registry import method, plan, signal
+
+Direction = Annotated[Literal["f2b", "b2f"], Help("the horizon grows from the first turn on, or from the last one back")]
+Every = Annotated[int | None, Help("iterations per turn that is added; none: 6 for f2b, 5 for b2f", low=1)]
+
+
+@signal("teacher_logprobs", needs=("model.teacher",), gives=("token.teacher_logprob",))
+def teacher_logprobs(batch: Batch, models: Any) -> Mapping[str, Any]:
+    """The log-prob of every sampled token under the model called teacher."""
+    return {"token.teacher_logprob": models["teacher"].score(batch)}
+
+
+class Horizon(Plan):
+    """Attempts over a horizon that grows by a turn every few batches."""
+
+    def __init__(self, every: int):
+        self.every, self.step = every, 0
+
+    def gather(self, places: Places, groups: int) -> Rounds:
+        starts = self.limited(places, places.groups(groups))
+        found = yield starts
+        self.step += 1
+        kept = sound(found)
+        given = sum(start.branch.t for start in starts if start.branch is not None) / max(len(starts), 1)
+        horizon = {"given_turns": given} if given else {"max_turns": float(starts[0].max_turns)} if starts and starts[0].max_turns else {}
+        return Gathered(kept, {"faults": float(len(found) - len(kept)), **horizon})
+
+    def limited(self, places: Places, starts: Sequence[Start]) -> list[Start]:
+        """The attempts as far as the horizon reaches."""
+        raise NotImplementedError
+
+    def state(self) -> dict[str, Any]:
+        return {"step": self.step}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.step = state["step"]
+
+
+@plan("tcod_f2b")
+class FrontToBack(Horizon):
+    """Attempts end after a number of turns that grows by one every few batches."""
+
+    def __init__(
+        self,
+        *,
+        every: Annotated[int, Help("iterations per turn that is added", low=1)] = 6,
+        limit: Annotated[int | None, Help("the largest number of turns; none: the run's own", low=1)] = None,
+    ):
+        super().__init__(every)
+        self.limit = limit
+
+    def limited(self, places: Places, starts: Sequence[Start]) -> list[Start]:
+        reach = 1 + self.step // self.every
+        return [replace(start, max_turns=reach if self.limit is None else min(reach, self.limit)) for start in starts]
+
+
+@plan("tcod_b2f", needs=("env.expert",))
+class BackToFront(Horizon):
+    """The expert plays the first turns of an attempt, one fewer every few batches; the student plays the rest."""
+
+    def __init__(self, *, every: Annotated[int, Help("iterations per turn that the expert gives up", low=1)] = 5):
+        super().__init__(every)
+
+    def limited(self, places: Places, starts: Sequence[Start]) -> list[Start]:
+        tasks = {start.task.id: start.task for start in starts}
+        shown = {one.task: one for one in places.demonstrations(list(tasks.values())) if one.success}
+        found = []
+        for start in starts:
+            given = max(0, len(shown[start.task.id].turns) - 1 - self.step // self.every) if start.task.id in shown else 0
+            branch = places.branch(shown[start.task.id], given, group=start.group, task=start.task) if given else [start]
+            found += branch
+        return found
+
+
+@method(
+    "tcod",
+    paper="TCOD, arXiv 2604.24005",
+    changes="curriculum, credit, objective",
+    costs="one scoring pass of the teacher; b2f: the expert plays every task",
+    evidence="code",
+)
+def tcod(
+    *,
+    direction: Direction = "f2b",
+    every: Every = None,
+    coef: Annotated[float, Help("factor of the gap", low=0)] = 1.0,
+) -> dict[str, Any]:
+    """Distillation from a teacher on the student's own samples, over a growing number of turns."""
+    steps = every or (6 if direction == "f2b" else 5)
+    return {
+        "plan.name": f"tcod_{direction}",
+        "plan.every": steps,
+        "signal": [{"name": "teacher_logprobs"}],
+        "credit.name": "tcod",
+        "credit.coef": coef,
+        "objective.name": "clip",
+        "objective.aggregation": "turn" if direction == "f2b" else "token",
+    }
