@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import references.dpepo
 import references.t_star
 import torch
 from test_method_trees_values import collected, trained
@@ -189,3 +190,80 @@ def test_a_run_with_t_star_merges_steps_and_trains_on_pairs(tmp_path: Path) -> N
     preference = batch.column("turn.preference")
     assert (preference > 0).sum() == (preference < 0).sum() == line["collect/forks"]
     np.testing.assert_allclose(preference[preference > 0].sum(), -preference[preference < 0].sum(), rtol=1e-6)
+
+
+# -- DPEPO ------------------------------------------------------------------------------------------------------------------------
+
+
+def acting(acts: list[dict[int, str]], group: int = 0, number: int = 0, success: bool = False) -> Trajectory:
+    """An attempt with these actions by copy, turn by turn."""
+    turns = [Turn("s", info={"env": {"acts": {str(copy): act for copy, act in turn.items()}}} if turn else {}) for turn in acts]
+    return Trajectory(group, number, turns=turns, success=success)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_dpepo_equals_its_reference(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    words = ["look", "go", "take", "open"][: 1 if seed == 1 else 4]
+    attempts = []
+    for number in range(1 if seed == 2 else 8):
+        acts = [{copy: str(rng.choice(words)) for copy in range(1, 5) if rng.random() < 0.7} for _ in range(int(rng.integers(1, 9)))]
+        attempts.append(acting(acts, number % 2, number, bool(rng.integers(2)) and seed != 3))
+    batch = Batch.of(attempts)
+    batch = batch.with_columns(signals["dpepo"].function(batch, None))
+    expected = []
+    for trajectory in batch.trajectories:
+        history: dict[int, list[str]] = {copy: [] for copy in range(1, 5)}
+        row = []
+        for turn in trajectory.turns:
+            acts = {int(copy): act for copy, act in turn.info.get("env", {}).get("acts", {}).items()}
+            row.append(references.dpepo.diversity(acts, history))
+            for copy, act in acts.items():
+                history[copy].append(act)
+        expected.append(row)
+    np.testing.assert_allclose(batch.column("turn.diversity"), [w for row in expected for w in row], atol=1e-9)
+    outcomes, groups = [float(t.success) for t in batch.trajectories], [t.group for t in batch.trajectories]
+    credit = [a for row in references.dpepo.advantages(outcomes, groups, expected) for a in row]
+    np.testing.assert_allclose(tw.credit.compute("dpepo", batch.rollouts), credit, atol=1e-6)
+
+
+def test_copies_of_a_task_are_played_at_once_and_one_success_is_enough() -> None:
+    env = tw.make("numberline", highest=5, copies=3)
+    task = tw.Task("t", data={"start": 1, "target": 3})
+    seen = env.reset(task)
+    assert seen.text.count("Current: 1") == 3 and "Copy 3:" in seen.text and "1: ACTION; 2: ACTION" in seen.text
+    turn = env.step("1: +; copy 3: -")  # the second copy waits
+    assert [f"Current: {place}" in turn.observation.text for place in (2, 1, 0)] == [True] * 3
+    assert (turn.reward, turn.done, turn.info["acts"]) == (0.0, False, {"1": "+", "3": "-"})
+    assert env.step("nothing that names a copy").info["acts"] == {}
+    turn = env.step("<env_1> + </env_1> <env_2> + </env_2> <env_9> + </env_9>")
+    assert turn.done and turn.success and turn.reward == 1.0 and set(turn.info["acts"]) == {"1", "2"}
+    with pytest.raises(tw.TurnwiseError, match="reset"):
+        env.step("1: +")
+
+
+def test_copies_can_be_saved_and_restored_and_have_the_experts_of_one() -> None:
+    env, other = (tw.make("numberline", highest=9, copies=2) for _ in range(2))
+    env.reset(tw.Task("t", data={"start": 1, "target": 8}))
+    env.step("1: +")
+    seen = env.step("2: -").observation
+    restored = other.restore(env.snapshot())  # type: ignore[attr-defined]
+    assert restored == seen and other.expert_action() == "1: +; 2: +"  # type: ignore[attr-defined]
+    assert other.step("1: +; 2: +") == env.step("1: +; 2: +")
+    with pytest.raises(tw.TurnwiseError, match="copies is an integer"):
+        tw.make("numberline", copies=0)
+    with pytest.raises(tw.TurnwiseError, match="copies of a task are shown as text"):
+        tw.make("numberline", copies=2, observe="image").reset(tw.Task("t", data={"start": 1, "target": 3}))
+    assert type(tw.make("numberline", copies=1)) is type(tw.make("numberline"))
+
+
+def test_a_run_with_dpepo_plays_copies_and_weighs_turns_by_what_they_repeat(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"method": {"name": "dpepo", "copies": 2}, "agent.max_prompt_tokens": 200, "model.tiny.max_length": 256}
+    run = trained(tmp_path, "dpepo", **changes, **{"engine.max_tokens": 12, "sft.steps": 60, "collect.group_size": 4, "learner.lr": 1e-3})
+    batch = stored_batch(run, 1)
+    weight = batch.column("turn.diversity")
+    texts = [turn.observation for trajectory in batch.trajectories for turn in trajectory.turns]
+    assert all("Copy 2:" in text for text in texts) and ((weight > 0) & (weight <= 1)).all()
+    acts = [turn.info.get("env", {}).get("acts", {}) for trajectory in batch.trajectories for turn in trajectory.turns]
+    assert any(len(act) == 2 for act in acts) and all(weight[k] == 0.5 for k, act in enumerate(acts) if not act)
+    assert len(set(weight.round(6).tolist())) > 2

@@ -6,7 +6,7 @@
     A(step) = (Q(step) − mean R) / (std R + 1e-6)              over the trajectories of the group
 
 A step that d attempts share has 1/d of the variance of a single return. An action changes the state if the anchor after it differs from
-the one before. `turn.action` has equal integers for equal actions; the signal `t_star` gives it. If it gives `turn.state` too, those states
+the one before. `turn.action` has equal integers for equal actions; the signal `t_star` gives it. If it gives `turn.merged_state` too, those states
 replace the anchors.
 """
 
@@ -62,26 +62,25 @@ def divergences(r: Rollouts, tree: Tree, gap: float) -> tuple[Ints, Ints, Floats
 
 def tree_of(r: Rollouts, action: NDArray[Any]) -> Tree:
     """States and steps of rollouts in order."""
-    anchor = r.column("turn.state").astype(np.int64) if r.has("turn.state") else r.anchor
-    before, after = histories(r, dense(action.astype(np.int64))[1])
-    place, _ = pair(r.group, dense(anchor)[1])
-    state, _ = pair(place, dense(before)[1])
-    step, _ = pair(state, dense(after)[1])
+    anchor = r.column("turn.merged_state").astype(np.int64) if r.has("turn.merged_state") else r.anchor
+    code = dense(action.astype(np.int64))[1]
+    place = (r.group * (int(anchor.max()) + 1) + anchor).astype(np.uint64)
+    state = dense(_mixed(place, histories(r, code)).view(np.int64))[1]
+    step, _ = pair(state, np.where(_changes(r), code + 1, 0))
     return Tree(state, step)
 
 
-def histories(r: Rollouts, action: Ints) -> tuple[Ints, Ints]:
-    """A hash of the state-changing actions of the trajectory before each turn, and one after it. It is a sum over (action, place in the
-    sequence), so it takes one pass; equal sequences have equal hashes, and others differ in 64 bits."""
+def histories(r: Rollouts, action: Ints) -> NDArray[np.uint64]:
+    """A hash of the state-changing actions of the trajectory before each turn. It is a sum over (action, place in the sequence), so it
+    takes one pass; equal sequences have equal hashes, and others differ in 64 bits."""
     changes = _changes(r)
-    size = len(r.trajectory_labels)
-    upto = np.cumsum(changes)
-    first = segment_first(upto - changes, r.trajectory, size)[r.trajectory].astype(np.int64)
-    rank = upto - changes - first  # state-changing actions before this one
+    starts = np.flatnonzero(np.append(True, r.trajectory[1:] != r.trajectory[:-1]))
+    lengths = np.diff(np.append(starts, len(r)))
+    upto = np.cumsum(changes) - changes
+    rank = upto - np.repeat(upto[starts], lengths)  # state-changing actions before this one
     item = np.where(changes, _mixed(action.astype(np.uint64), rank.astype(np.uint64)), np.uint64(0))
-    total = np.cumsum(item, dtype=np.uint64)
-    start = segment_first(total - item, r.trajectory, size)[r.trajectory].astype(np.uint64)
-    return (total - item - start).view(np.int64), (total - start).view(np.int64)
+    total = np.cumsum(item, dtype=np.uint64) - item
+    return np.asarray(total - np.repeat(total[starts], lengths))
 
 
 def _changes(r: Rollouts) -> Bools:

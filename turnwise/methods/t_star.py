@@ -34,8 +34,8 @@ def tree(batch: Batch, models: Any, *, gap: Gap = 1.0, kl: Kl = 0.0, beta: Beta 
     columns: dict[str, Any] = {"turn.action": action_codes(batch.trajectories)}
     rollouts = batch.rollouts
     if kl > 0:
-        columns["turn.state"] = merged_states(batch, columns["turn.action"], models.policy, kl)
-        rollouts = rollouts.with_columns({"turn.state": columns["turn.state"]})
+        columns["turn.merged_state"] = merged_states(batch, columns["turn.action"], models.policy, kl)
+        rollouts = rollouts.with_columns({"turn.merged_state": columns["turn.merged_state"]})
     pairs = noted_pairs(batch) if batch.has("turn.fork") else pairs_of(rollouts, columns["turn.action"], gap)
     better, worse = pairs[0], pairs[1]
     preference = np.zeros(len(batch))
@@ -75,7 +75,7 @@ def merged_states(batch: Batch, action: Ints, policy: Any, most: float) -> Ints:
     """The anchor of each turn; after equal actions, that of the first such turn whose prompt the policy answers alike."""
     rollouts = batch.rollouts.with_columns({"turn.action": action})
     r = rollouts.in_order()
-    before = histories(r, r.column("turn.action"))[0][rollouts.positions]
+    before = histories(r, r.column("turn.action"))[rollouts.positions]
     turns = [turn for trajectory in batch.trajectories for turn in trajectory.turns]
     anchor = batch.rollouts.anchor
     first: dict[Any, int] = {}
