@@ -6,8 +6,8 @@
     A(step) = (Q(step) − mean R) / (std R + 1e-6)              over the trajectories of the group
 
 A step that d attempts share has 1/d of the variance of a single return. An action changes the state if the anchor after it differs from
-the one before. `turn.action` has equal integers for equal actions; the signal `t_star` gives it. If it gives `turn.merged_state` too, those states
-replace the anchors.
+the one before. `turn.action` has equal integers for equal actions; the signal `t_star` gives it. `turn.merged_state`, if it is there,
+replaces the anchors.
 """
 
 from __future__ import annotations
