@@ -41,7 +41,10 @@ KINDS: dict[str, dict[str, Any]] = {
         "learner.lr": 0.01,
     },
     "dynamic sampling": {"collect.strategy": "dynamic", "engine.name": "transformers"},
+    "filtered groups": {"plan.name": "filtered", "plan.zero": True},
+    "resampled batches": {"plan.name": "gpg", "plan.attempts": 2},
     "importance": {"objective.importance": "truncate", "learner.minibatches": 2},
+    "rejection": {"objective.importance": "reject", "objective.importance_options": {"k3_high": 0.01}},
     "faults": {"env.name": BANDIT.replace(":Bandit", ":Fickle"), "env.tasks": 40, "collect.groups": 8},
     "reward term": {"reward": True},
     "warm start": {**NUMBERS, "sft.tasks": 8, "sft.epochs": 1, "agent.max_invalid": 1, "agent.valid": "admissible"},
@@ -55,7 +58,12 @@ KINDS: dict[str, dict[str, Any]] = {
         "agent.prompt": "action",
     },
 }
-KINDS |= {f"objective {entry.name}": {"objective.name": entry.name} for entry in objectives.algorithms if entry.name != "clip"}
+LEARNED = {"token.old_logprob", "token.ref_logprob"}  # what the learner itself gives an objective; methods bring the rest
+KINDS |= {
+    f"objective {entry.name}": {"objective.name": entry.name}
+    for entry in objectives.algorithms
+    if entry.name != "clip" and set(entry.needs) <= LEARNED
+}
 
 
 def documented() -> list[str]:

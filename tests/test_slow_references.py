@@ -227,3 +227,58 @@ def test_thoughts_stop_and_turns_are_drawn_again():
     assert not t2po.draws_again(0.5, 0.4, 2)
     assert not t2po.draws_again(0.5, 0.5, 0)
     assert not t2po.draws_again(0.5, None, 0)
+
+
+def _bump(function, logprobs, step=1e-6):
+    """Derivative of the summed loss with respect to each log-prob, by differences."""
+    slopes = []
+    for i in range(len(logprobs)):
+        slopes.append([])
+        for t in range(len(logprobs[i])):
+            sums = []
+            for sign in (1, -1):
+                moved = [list(row) for row in logprobs]
+                moved[i][t] += sign * step
+                values = function(moved)[0]
+                sums.append(math.fsum(x for row in values for x in (row if isinstance(row, list) else [row])))
+            slopes[-1].append((sums[0] - sums[1]) / (2 * step))
+    return slopes
+
+
+NOW = [[-0.3, -1.2, -2.0], [-0.9, -0.1]]
+OLD = [[-0.5, -1.0, -2.9], [-0.3, -0.2]]
+A = [[0.7, 0.7, 0.7], [-1.1, -1.1]]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: clip_cov.losses(x, OLD, A, {(0, 1)}, 0.2, 0.2),
+        lambda x: kl_cov.losses(x, OLD, A, {(0, 0), (1, 0)}, 0.5),
+        lambda x: gpg.losses(x, A),
+        lambda x: dapo.losses(x, OLD, A),
+        lambda x: holder.sequence_losses(x, OLD, [0.7, -1.1], 2.0, 0.9, 0.9),
+        lambda x: holder.sequence_losses(x, OLD, [0.7, -1.1], 0.0, 0.05, 0.9),
+        lambda x: holder.token_losses(x, OLD, [0.7, -1.1], -1.5),
+    ],
+    ids=["clip_cov", "kl_cov", "gpg", "dapo", "holder", "holder_geometric", "holder_token"],
+)
+def test_gradients_agree_with_differences(function):
+    for row, expected in zip(function(NOW)[1], _bump(function, NOW), strict=True):
+        assert row == pytest.approx(expected, abs=1e-6)
+
+
+def test_small_helpers():
+    assert forms.by_group([1.0, 5.0, 3.0], ["a", "b", "a"], divide=False) == [-1.0, 0.0, 1.0]
+    assert forms.whitened([0.0, 2.0]) == pytest.approx([-math.sqrt(0.5), math.sqrt(0.5)])
+    assert forms.token_mean([[1.0], [2.0, 6.0], []]) == 3.0
+    assert forms.row_mean([[1.0], [2.0, 6.0], []]) == 2.5
+    assert forms.ratio(99.0, 0.0) == math.exp(20)
+    assert forms.sigmoid(-800.0) == 0.0
+    assert icepop.token_ratios([[LN(0.5)]], [[LN(0.25)]]) == [[pytest.approx(2.0)]]
+    assert icepop.sequence_truncated([[LN(0.5), LN(0.5)]], [[LN(0.25), LN(0.25)]]) == [2.0]
+    assert icepop.k2_kept([[0.0, 0.2]], [[0.0, 0.0]], 0.0101) == [True]
+    assert icepop.k2_kept([[0.0, 0.2]], [[0.0, 0.0]], 0.0101, "max") == [False]
+    assert starpo_s.means([[1.0, 2.0]]) == [1.5]
+    assert aepo.attention([1.0, 3.0]) == pytest.approx([-math.sqrt(0.5), math.sqrt(0.5)])
+    assert epo.slope(4, 0.1) == -0.025

@@ -222,3 +222,9 @@ def test_population_of_instructions():
     assert inspo.updated(0.5, 2, [2.0, 0.0]) == (pytest.approx(0.75), 4)
     assert inspo.kept(rewards, 3) == ["a", "c", "d"]
     assert inspo.kept(rewards, 1) == ["c"]
+
+
+def test_only_rewards_other_than_zero_are_normalised():
+    assert infopo.intrinsic([[[0.0, 1.0]], [[3.0]]], [0, 0]) == [[[0.0, pytest.approx(-HALF, abs=1e-5)]], [[pytest.approx(HALF, abs=1e-5)]]]
+    assert infopo.gates([1.0, 1.0], [0, 0]) == [0.5, 0.5]
+    assert vineppo.state_values([0.0, 1.0], [[], []], 0.5) == [0.5, 1.0, 0.0]

@@ -155,3 +155,9 @@ def test_outcome_for_every_planner_turn():
     assert a[0] == pytest.approx([0.25 / (0.5 + 1e-6)] * 3)
     assert a[1] == pytest.approx([-0.75 / (0.5 + 1e-6)])
     assert flow_grpo.advantages([1.0, 0.0], [3, 1], [0, 0], over="trajectories")[0] == pytest.approx([HALF] * 3, abs=1e-5)
+
+
+def test_targets_follow_slowly():
+    assert archer.v_targets((1.0, 2.0)) == (1.0, 2.0)
+    assert archer.soft_update(0.0, 1.0) == pytest.approx(0.1)
+    assert step_hrl.q_loss(2.0, 1.0) == (1.0, 2.0)

@@ -18,8 +18,8 @@ def values(nodes: Sequence[Sequence[int]], returns: Sequence[float], how: str = 
     """Q per node of ONE group. nodes[i][k]: the node of step k of rollout i (any merge relation); returns[i]: the leaf's value.
 
     rollouts: the mean return of all rollouts through the node (each once). children: the mean over its distinct next nodes, and over one
-    leaf
-    per rollout that ends there. The source says "children/rollouts"; a node shared by d rollouts has 1/d the variance only with rollouts.
+    leaf per rollout that ends there. The source says "children/rollouts"; a node shared by d rollouts has 1/d the variance only with
+    rollouts.
     """
     every = {n for row in nodes for n in row}
     if how == "rollouts":

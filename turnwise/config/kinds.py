@@ -74,6 +74,7 @@ IMPORTANCE = Kind(
     "importance correction",
     takes=("tokens",),
     gives=("correction", "tensor", "tuple"),
+    callable_class=True,
     example="def mine(tokens, *, high: float = 2.0) -> Correction",
 )
 SIGNAL = Kind(

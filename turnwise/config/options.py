@@ -125,7 +125,8 @@ class Entry(Generic[F]):
               `turnwise/credit/registry.py`)
     needs     what must be there before it can run: columns (`token.entropy`), models (`model.teacher`), data of tasks (`task.answer`),
               abilities of the environment (`env.snapshot`), several attempts at each task (`group.peers`). An option's name in braces
-              stands for its value: `{level}.value`
+              stands for its value: `{level}.value`. What else follows from options is told by `needs_of(options)`, an attribute of the
+              function or a static method of the class
     gives     the columns that it adds
     open      it takes any further options (`**options`) and checks them itself
     notes     further words for lists, of a method: what it `changes`, what it `costs`, what is the `evidence` for its formula
@@ -157,7 +158,8 @@ class Entry(Generic[F]):
     def needed(self, given: Mapping[str, Any]) -> tuple[str, ...]:
         """What it needs with these options."""
         values = {name: option.default for name, option in self.options.items()} | dict(given)
-        return tuple(need.format_map(values) for need in self.needs)
+        further = getattr(self.function, "needs_of", None)
+        return tuple(need.format_map(values) for need in self.needs) + tuple(further(values) if further is not None else ())
 
     def make(self, given: Mapping[str, Any], kind: str) -> Callable[..., Any]:
         """What is used: the function with its options bound, or an object of the class, made with them."""

@@ -72,6 +72,13 @@ def standardise(values: Floats, segment: Ints, size: int, norm: str, weight: Flo
     return centred / (std + EPSILON)[segment]
 
 
+def deviation(values: Floats, segment: Ints, size: int, ddof: int = 1) -> Floats:
+    """The standard deviation of each segment; exactly 0 for a segment that is constant or has one value."""
+    centred = standardise(values, segment, size, "none")
+    count = segment_count(segment, size)
+    return np.sqrt(segment_sum(centred**2, segment, size) / np.maximum(count - ddof, 1))
+
+
 def whiten(values: Floats, count: Floats | None = None) -> Floats:
     """Values minus their mean, divided by sqrt(variance + 1e-8), over all rows; `count` says how often each row counts (its tokens, say).
     Equal values give exactly 0."""

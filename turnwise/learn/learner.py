@@ -32,7 +32,7 @@ from turnwise.learn.logprobs import token_logprobs
 from turnwise.learn.memory import Memory
 from turnwise.learn.optimiser import Optimiser, Weights
 from turnwise.learn.packing import Packed, microbatches, pack
-from turnwise.learn.pieces import load_states, states_of, tell
+from turnwise.learn.pieces import begin, load_states, states_of, tell
 from turnwise.learn.prepare import may_skip
 from turnwise.learn.reference import Reference
 from turnwise.learn.saving import fingerprint, write_model
@@ -81,7 +81,7 @@ class Learner:
             if not parameter.requires_grad:
                 parameter.data = parameter.data.to(dtype)
         self.critic = self._make_critic()
-        self.objective = self.settings.loss.made()
+        self.objective, self.correction = self.settings.loss.made(), self.settings.loss.made_correction()
         self.schedule = self.settings.made_schedule()
         if self.critic is not None:
             own = {f"critic.{name}": parameter for name, parameter in self.critic.named_parameters()}
@@ -227,6 +227,8 @@ class Learner:
         steps, and what the update cost.
         """
         self._look_at_memory()
+        begin(self.objective, progress)
+        begin(self.schedule, progress)
         metrics = Update(self, batch, seed, progress).run()
         tell(self.objective, metrics)
         tell(self.schedule, metrics)

@@ -1,7 +1,8 @@
 """Objects of the user's own that live as long as a run: an objective or a schedule that is a class.
 
-They may have `observe(metrics)`, called after every update, and `state()` with `load_state(state)`: what `state` gives is plain JSON and is
-kept in the checkpoint, so that a run that was killed goes on as one that was not.
+They may have `begin(progress)`, called before every update with the share of the run that is behind, `observe(metrics)`, called after it,
+and `state()` with `load_state(state)`: what `state` gives is plain JSON and is kept in the checkpoint, so that a run that was killed goes
+on as one that was not.
 """
 
 from __future__ import annotations
@@ -17,6 +18,12 @@ def tell(piece: Any, metrics: Mapping[str, float]) -> None:
     """Show an update's metrics to an object that wants to see them."""
     if (observe := getattr(piece, "observe", None)) is not None:
         observe(dict(metrics))
+
+
+def begin(piece: Any, progress: float) -> None:
+    """Tell an object that wants to know, before an update, the share of the run that is behind."""
+    if (start := getattr(piece, "begin", None)) is not None:
+        start(progress)
 
 
 def states_of(pieces: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:

@@ -139,13 +139,14 @@ class Update:
         return batch, values
 
     def _with_own_columns(self, batch: Packed) -> Packed:
-        """The mini-batch with the columns that the objective prepares for it, from all of its tokens at once."""
-        prepare = getattr(self.learner.objective, "prepare", None)
-        if prepare is None:
-            return batch
-        columns = {name.removeprefix(EXTRA): column for name, column in batch.columns.items() if name not in ("kept", "value_weight")}
-        found = prepare(columns | {"turn": batch.turn, "trajectory": batch.trajectory})
-        return batch.with_columns(**{f"{EXTRA}{name}": np.asarray(column) for name, column in (found or {}).items()})
+        """The mini-batch with the columns that the objective and the correction prepare for it, from all of its tokens at once."""
+        for piece in (self.learner.objective, self.learner.correction):
+            if (prepare := getattr(piece, "prepare", None)) is None:
+                continue
+            columns = {name.removeprefix(EXTRA): column for name, column in batch.columns.items() if name not in ("kept", "value_weight")}
+            found = prepare(columns | {"turn": batch.turn, "trajectory": batch.trajectory})
+            batch = batch.with_columns(**{f"{EXTRA}{name}": np.asarray(column) for name, column in (found or {}).items()})
+        return batch
 
     def _gradient(self, batch: Packed, values: int) -> list[dict[str, Tensor]]:
         """Gradients of a mini-batch, and the metrics of its micro-batches."""
@@ -176,7 +177,7 @@ class Update:
             turns=len(rollouts),
             trajectories=len(rollouts.trajectory_labels),
         )
-        loss, metrics = self.settings.loss(tokens, learner.objective)
+        loss, metrics = self.settings.loss(tokens, learner.objective, learner.correction)
         if learner.critic is not None and value is not None:
             extra, more = learner.critic.loss(value, part, values)
             loss = loss + extra

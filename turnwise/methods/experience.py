@@ -60,9 +60,19 @@ def zone_of(level: str) -> str:
     raise unknown_name("level of an experience:", level, [level for levels in ZONES.values() for level in levels])
 
 
-def similar(one: str, other: str, threshold: float, longest: int) -> bool:
-    """Whether the matching parts of two texts make up at least this share of both."""
-    one, other = one.strip().lower()[:longest], other.strip().lower()[:longest]
+def alike(one: str, other: str, threshold: float) -> bool:
+    """Whether two entries say the same: matching characters, or common words, are more than this share of both."""
+    one, other = one.strip().lower(), other.strip().lower()
+    words, others = set(one.split()), set(other.split())
+    if len(words & others) > threshold * max(len(words | others), 1):
+        return True
+    match = SequenceMatcher(None, one[: COMPARED["entry"]], other[: COMPARED["entry"]], autojunk=False)
+    return match.real_quick_ratio() > threshold and match.quick_ratio() > threshold and match.ratio() > threshold
+
+
+def similar(one: str, other: str, threshold: float) -> bool:
+    """Whether two observations are one situation: their matching characters make up at least this share of both."""
+    one, other = one[: COMPARED["observation"]], other[: COMPARED["observation"]]
     if one == other:
         return True
     match = SequenceMatcher(None, one, other, autojunk=False)
@@ -83,7 +93,7 @@ class Library:
         """Take a lesson in; false where the library has it already, or has better ones."""
         zone = zone_of(lesson.level)
         for entry in self.entries:
-            if entry.zone == zone and similar(entry.text, lesson.text, self.threshold, COMPARED["entry"]):
+            if entry.zone == zone and alike(lesson.text, entry.text, self.threshold):
                 entry.score = max(entry.score, lesson.score)
                 return False
         level = [entry for entry in self.entries if entry.level == lesson.level]
@@ -101,9 +111,8 @@ class Library:
     def find(self, observation: str) -> Cluster | None:
         """The cluster of an observation; none if it is unlike all that are known."""
         if observation not in self._known:
-            longest = COMPARED["observation"]
-            alike = (cluster for cluster in self.clusters if similar(cluster.observation, observation, self.threshold, longest))
-            self._known[observation] = next(alike, None)
+            same = (cluster for cluster in self.clusters if similar(cluster.observation, observation, self.threshold))
+            self._known[observation] = next(same, None)
         return self._known[observation]
 
     def retrieve(self, observation: str, golden: int, warning: int) -> tuple[list[Entry], list[Entry]]:

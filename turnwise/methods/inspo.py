@@ -98,8 +98,8 @@ class Inspo(Plan):
         return max(self.population, key=lambda one: (one.tried > 0, one.mean))
 
     def worst(self) -> Instruction | None:
-        """The instruction to be replaced: the worst of those that were tried often enough, where there is a choice."""
-        known = [one for one in self.population if one.tried >= self.least]
+        """The instruction to be replaced: the worst of those that were tried often enough, and of equals the newest."""
+        known = [one for one in reversed(self.population) if one.tried >= self.least]
         return min(known, key=lambda one: one.mean) if known else None
 
     def new_text(self, places: Places, worst: Instruction) -> str:

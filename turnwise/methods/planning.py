@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from turnwise.config.options import Help
 from turnwise.data.attempts import Branch, Start
@@ -183,8 +183,13 @@ class Plain(Plan):
 class Dynamic(Plan):
     """Drop groups whose attempts all have the same return, and collect further groups instead."""
 
-    def __init__(self, *, refills: Annotated[int, Help("how often further groups are collected at most", low=0)] = 10):
-        self.refills = refills
+    def __init__(
+        self,
+        *,
+        refills: Annotated[int, Help("how often further groups are collected at most", low=0)] = 10,
+        metric: Annotated[Literal["return", "success"], Help("what has to differ between the attempts of a group")] = "return",
+    ):
+        self.refills, self.metric = refills, metric
 
     def gather(self, places: Places, groups: int) -> Rounds:
         counts = {"faults": 0.0, "dropped_groups": 0.0, "refills": -1.0}
@@ -196,7 +201,8 @@ class Dynamic(Plan):
             usable = sound(found)
             returns: dict[int | str, list[float]] = {}
             for trajectory in usable:
-                returns.setdefault(trajectory.group, []).append(trajectory.reward)
+                seen_of = returns.setdefault(trajectory.group, [])
+                seen_of.append(trajectory.reward if self.metric == "return" else float(trajectory.success))
             with_signal = {group for group, seen in returns.items() if not alike(seen)}
             kept += [trajectory for trajectory in usable if trajectory.group in with_signal]
             kept_groups += len(with_signal)

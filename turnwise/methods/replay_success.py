@@ -95,6 +95,7 @@ def replay_success(
         "objective.name": "clip",
         "objective.clip_low": 0.2,
         "objective.clip_high": 0.3,
+        "objective.kl": "off",
         "objective.importance": importance,
         "learner.old_logprobs": "learner",
     }

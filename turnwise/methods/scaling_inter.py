@@ -35,7 +35,7 @@ class ScalingInter(Plan):
         return self.rounds[min(self.step // self.every, len(self.rounds) - 1)]
 
     def gather(self, places: Places, groups: int) -> Rounds:
-        cap = self.cap
+        cap = self.cap if places.max_turns is None else min(self.cap, places.max_turns)
         found = yield [replace(start, max_turns=cap) for start in places.groups(groups)]
         self.step += 1
         kept = sound(found)

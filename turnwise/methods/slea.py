@@ -22,6 +22,7 @@ from turnwise.data.rollouts import Stop, Trajectory
 from turnwise.methods.experience import Lesson, Library, shown, zone_of
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
 from turnwise.methods.registry import method, plan
+from turnwise.util.errors import TurnwiseError
 
 EXTRACT = Kind("extraction", takes=("trajectory",), gives=("list", "sequence", "tuple"), example="def mine(trajectory) -> list[Lesson]")
 SUCCESS = 0.5  # return from which an attempt counts as a success
@@ -79,8 +80,7 @@ class Slea(Plan):
         bad = sorted((t for t in found if t.reward < SUCCESS), key=lambda t: t.reward)[: self.attempts]
         left = {"golden": 10, "warning": 5}
         for trajectory in (*good, *bad):
-            for given in self.extract(trajectory):
-                lesson = Lesson(*given)
+            for lesson in map(_lesson, self.extract(trajectory)):
                 if left[zone_of(lesson.level)] > 0 and self.library.add(lesson):
                     left[zone_of(lesson.level)] -= 1
         return 15 - sum(left.values())
@@ -110,6 +110,14 @@ def lessons(trajectory: Trajectory) -> list[Lesson]:
     if trajectory.stop is Stop.STEP_LIMIT:
         found.append(Lesson("diagnostic", "An attempt ran out of turns: take a shorter way", 0.3))
     return found
+
+
+def _lesson(given: Any) -> Lesson:
+    """What an extraction returned, as a lesson."""
+    try:
+        return Lesson(*given)
+    except TypeError:
+        raise TurnwiseError(f"slea: extract returned {given!r} as a lesson; (level, text, score) or (…, observation) is needed") from None
 
 
 def _same(*turns: Any) -> bool:

@@ -70,8 +70,8 @@ class FrontToBack(Horizon):
         self.limit = limit
 
     def limited(self, places: Places, starts: Sequence[Start]) -> list[Start]:
-        reach = 1 + self.step // self.every
-        return [replace(start, max_turns=reach if self.limit is None else min(reach, self.limit)) for start in starts]
+        reach = min(n for n in (1 + self.step // self.every, self.limit, places.max_turns) if n is not None)
+        return [replace(start, max_turns=reach) for start in starts]
 
 
 @plan("tcod_b2f", needs=("env.expert",))
@@ -115,4 +115,5 @@ def tcod(
         "credit.coef": coef,
         "objective.name": "clip",
         "objective.aggregation": "turn" if direction == "f2b" else "token",
+        "objective.kl": "off",
     }

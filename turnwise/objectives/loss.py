@@ -15,7 +15,7 @@ from torch import Tensor
 from turnwise.config.references import is_reference
 from turnwise.objectives import entropy, kl
 from turnwise.objectives.kl import CAP
-from turnwise.objectives.registry import Objective, algorithms, corrections
+from turnwise.objectives.registry import CorrectionFunction, Objective, algorithms, corrections
 from turnwise.objectives.tokens import LEVELS, Level, Tokens
 from turnwise.util.errors import TurnwiseError, unknown_name
 
@@ -74,8 +74,9 @@ class Loss:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The columns of a batch that the objective declares, as level.name (`token.teacher_logprob`)."""
-        return tuple(name for name in algorithms[self.objective].needs if name.startswith(COLUMNS))
+        """The columns of a batch that the objective and the correction declare, as level.name (`token.teacher_logprob`)."""
+        needs = algorithms[self.objective].needs + (corrections[self.importance].needs if self.importance != "none" else ())
+        return tuple(dict.fromkeys(name for name in needs if name.startswith(COLUMNS)))
 
     @property
     def is_class(self) -> bool:
@@ -86,9 +87,15 @@ class Loss:
         """The objective itself, to be called with tokens: a function with its options, or a new object of its class."""
         return algorithms[self.objective].make(self.options, "objective")
 
-    def __call__(self, tokens: Tokens, objective: Objective | None = None) -> tuple[Tensor, Metrics]:
-        """The loss of one part of a batch, with gradient, and its metrics; both add up over the parts (see `combine`). `objective`: what
-        `made` gave; needed by objectives that remember."""
+    def made_correction(self) -> CorrectionFunction | None:
+        """The importance correction, to be called with tokens; None if there is none."""
+        return None if self.importance == "none" else corrections[self.importance].make(self.importance_options, "importance correction")
+
+    def __call__(
+        self, tokens: Tokens, objective: Objective | None = None, correction: CorrectionFunction | None = None
+    ) -> tuple[Tensor, Metrics]:
+        """The loss of one part of a batch, with gradient, and its metrics; both add up over the parts (see `combine`). `objective` and
+        `correction`: what `made` and `made_correction` gave; needed by those that remember or prepare."""
         tokens = tokens.prepared()
         policy, columns = (objective or self.made())(tokens)
         columns = dict(columns)
@@ -97,8 +104,8 @@ class Loss:
                 f"objective {self.objective!r} returned a loss of shape {tuple(policy.shape)} for {len(tokens)} tokens: "
                 "return one loss per token, and leave the sum to the weights"
             )
-        if self.importance != "none":
-            factor, more = corrections[self.importance].function(tokens, **self.importance_options)
+        if (correct := correction or self.made_correction()) is not None:
+            factor, more = correct(tokens)
             policy = policy * factor.detach()
             columns |= {**more, "importance": factor}
         total = policy_loss = (tokens.weight * policy).sum()

@@ -51,8 +51,9 @@ def _load() -> None:
         importlib.import_module(f"{__package__}.{module.name}")
 
 
+# functions, or classes whose objects are called in the same way
 algorithms: Registry[Callable[..., Any]] = Registry("objective", _load, OBJECTIVE)
-corrections: Registry[CorrectionFunction] = Registry("importance correction", _load, IMPORTANCE)
+corrections: Registry[Callable[..., Any]] = Registry("importance correction", _load, IMPORTANCE)
 
 register = algorithms.register
 register_correction = corrections.register

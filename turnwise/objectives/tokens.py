@@ -130,6 +130,15 @@ class Tokens:
             return values
         return self.sum_over(level, values) / self.sum_over(level, torch.ones_like(values)).clamp(min=1)
 
+    def max_over(self, level: Level, values: Tensor) -> Tensor:
+        """Each token's turn's (or trajectory's) largest of `values` among the tokens that count. Detached."""
+        if level == "token":
+            return values.detach()
+        ids, count = (self.turn, self.turns) if level == "turn" else (self.trajectory, self.trajectories)
+        known = torch.where(self.kept, values.detach(), -torch.inf)
+        largest = known.new_full((count or 0,), -torch.inf).scatter_reduce(0, ids.long(), known, "amax")[ids]
+        return torch.where(largest > -torch.inf, largest, 0.0)
+
     def batch_mean(self, values: Tensor) -> Tensor:
         """This part's share of the mean of `values` over the tokens of the whole batch: the parts add up to the mean. Detached."""
         total = torch.where(self.kept, values.detach().to(self.logprob.dtype), 0.0).sum()

@@ -23,6 +23,7 @@ from turnwise.util.errors import TurnwiseError
 ORDER = ("method", "plan", "signal", "credit", "objective", "schedule")  # in which the stages of an iteration run
 LEARNED = ("turn.value", "token.value")  # given by a critic
 ALWAYS = {*BUILT_IN, *DERIVED, "turn.version"} - {*LEARNED}
+GIVEN_BY_LEARNER = ("token.old_logprob", "token.ref_logprob")  # to objectives: computed if one needs them
 GIVEN_BY_CREDIT = ("turn.advantage", "token.advantage", "turn.target", "token.target")
 EXPERT = ("expert", "expert_action")  # an expert is one of them
 OPTIONAL = "?"  # `env.snapshot?`: used if it is there
@@ -71,7 +72,7 @@ def check_needs(config: Config, *, models: Iterable[str] = (), task: Task | None
                 missing.append(f"{piece.key}={piece.name} needs {name}: {words}")
         own = piece.family == "signal" or (piece.family == "credit" and is_reference(piece.name))
         unsaid = unsaid or (own and not gives)
-        there |= {*gives, *(GIVEN_BY_CREDIT if piece.family == "credit" else ())}
+        there |= {*gives, *((*GIVEN_BY_CREDIT, *GIVEN_BY_LEARNER) if piece.family == "credit" else ())}
     if missing:
         raise TurnwiseError(missing[0] if len(missing) == 1 else "".join(f"\n  - {line}" for line in missing))
 

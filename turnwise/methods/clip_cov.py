@@ -1,0 +1,20 @@
+"""Clip-Cov as a method: the objective `clip_cov`, a mean over tokens and no KL."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from turnwise.config.options import Help
+from turnwise.methods.registry import method
+
+
+@method(
+    "clip_cov",
+    paper="Cui et al. 2025, Clip-Cov, arXiv 2505.22617",
+    changes="objective",
+    costs="nothing; one pass for old log-probs where a batch is used for a single step",
+    evidence="code",
+)
+def clip_cov(*, fraction: Annotated[float, Help("share of tokens that lose their loss", low=0, high=1)] = 2e-4) -> dict[str, Any]:
+    """A few random tokens whose likelihood and advantage are both high are left out of the loss, so that entropy falls more slowly."""
+    return {"objective.name": "clip_cov", "objective.fraction": fraction, "objective.aggregation": "token", "objective.kl": "off"}

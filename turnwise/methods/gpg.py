@@ -1,0 +1,54 @@
+"""GPG: plain policy gradient with a group mean, scaled up for groups that say nothing, and further batches if too many say nothing."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from turnwise.config.options import Help
+from turnwise.credit.segments import Norm
+from turnwise.data.rollouts import Trajectory, alike
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
+from turnwise.methods.registry import method, plan
+
+Least = Annotated[float, Help("share of groups with different returns below which another batch is collected; 0: never", low=0, high=1)]
+Attempts = Annotated[int, Help("batches that are collected at most", low=1)]
+
+
+@method(
+    "gpg",
+    paper="Chu et al. 2025, GPG, arXiv 2504.02546",
+    changes="plan, credit, objective",
+    costs="up to `attempts` batches of rollouts per iteration while most groups say nothing",
+    evidence="code; the scale from the paper",
+)
+def gpg(*, norm: Norm = "none", least: Least = 0.4, attempts: Attempts = 20) -> dict[str, Any]:
+    """Policy gradient without ratio, clip or KL; the credit makes up for groups in which all attempts ended alike."""
+    settings: dict[str, Any] = {"credit.name": "gpg", "credit.norm": norm, "objective.name": "reinforce", "objective.aggregation": "token"}
+    settings |= {"objective.kl": "off", "learner.epochs": 1, "learner.minibatches": 1}
+    return settings | ({"plan.name": "gpg", "plan.least": least, "plan.attempts": attempts} if least > 0 else {})
+
+
+@plan("gpg")
+class Resampled(Plan):
+    """Collect further batches until enough groups have different returns; fill up with groups of the last batch that do not."""
+
+    def __init__(self, *, least: Least = 0.4, attempts: Attempts = 20):
+        self.least, self.attempts = least, attempts
+
+    def gather(self, places: Places, groups: int) -> Rounds:
+        alive: list[list[Trajectory]] = []
+        counts = {"faults": 0.0, "resampled": -1.0}
+        while True:
+            found = yield places.groups(groups)
+            usable = sound(found)
+            by_group: dict[int | str, list[Trajectory]] = {}
+            for trajectory in usable:
+                by_group.setdefault(trajectory.group, []).append(trajectory)
+            dead = [group for group in by_group.values() if alike([one.reward for one in group])]
+            alive += [group for group in by_group.values() if group not in dead]
+            counts["faults"] += len(found) - len(usable)
+            counts["resampled"] += 1
+            if len(alive) >= self.least * groups or counts["resampled"] + 1 >= self.attempts:
+                break
+        chosen = (alive + dead)[:groups]
+        return Gathered([trajectory for group in chosen for trajectory in group], counts)

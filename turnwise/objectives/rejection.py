@@ -1,0 +1,90 @@
+"""Rejection: spans on which the engine and the learner disagree are not learned from.
+
+A span is a token, a turn (the segment that was generated in one go) or a trajectory. What is measured on it does not grow with its length:
+
+    ratio       exp( mean of log w )            log w = old_logprob − engine_logprob, per token
+    k2, k3      mean of (log w)²/2, mean of ( w − log w − 1 )        never negative; 0 if the two agree
+    difference  mean of ( p_old − p_engine )    of probabilities: a large ratio of two tiny ones counts little
+
+A rejected span has weight 0. Others have weight 1 or, with `truncate`, each token's w up to that bound. `normalise` divides by the mean
+weight of the mini-batch, so the size of a step does not depend on how much was rejected. All of it is data of the mini-batch and is
+computed before it is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnwise.config.options import Help
+from turnwise.objectives.registry import Correction, register_correction
+from turnwise.objectives.tokens import MAX_LOG_RATIO, Tokens
+from turnwise.util.errors import TurnwiseError
+
+Floats = NDArray[np.float64]
+Bound = float | None
+
+
+@register_correction(
+    "reject", paper="geometric and k3 rejection of spans; segment filters by ratio and difference", needs=("token.old_logprob",)
+)
+class Reject:
+    """Weight 0 for every span on which engine and learner differ by more than the bounds, otherwise 1 or the truncated weight."""
+
+    def __init__(
+        self,
+        *,
+        over: Annotated[Literal["token", "turn", "trajectory"], Help("the span that is kept or rejected as a whole")] = "turn",
+        ratio_low: Annotated[Bound, Help("least geometric mean of a span's weights; none: no bound", low=0)] = None,
+        ratio_high: Annotated[Bound, Help("largest geometric mean of a span's weights; none: no bound", low=0)] = None,
+        k2_high: Annotated[Bound, Help("largest mean of a span's k2; none: no bound", low=0)] = None,
+        k3_high: Annotated[Bound, Help("largest mean of a span's k3; none: no bound", low=0)] = None,
+        difference: Annotated[Bound, Help("largest distance of a span's mean difference of probabilities from 0", low=0)] = None,
+        truncate: Annotated[Bound, Help("weigh kept tokens by w, at most this; none: weight 1", low=1)] = None,
+        normalise: Annotated[bool, Help("divide by the mean weight of the mini-batch's tokens")] = False,
+    ):
+        if (ratio_low, ratio_high, k2_high, k3_high, difference, truncate) == (None,) * 6:
+            raise TurnwiseError(
+                "importance correction 'reject' has no bound: set ratio_low, ratio_high, k2_high, k3_high, difference or truncate in "
+                "objective.importance_options"
+            )
+        self.over, self.truncate, self.normalise = over, truncate, normalise
+        self.ratio, self.k2_high, self.k3_high, self.difference = (ratio_low, ratio_high), k2_high, k3_high, difference
+
+    def prepare(self, columns: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Once per mini-batch: the weight of every token."""
+        counted = np.asarray(columns["weight"]) != 0
+        old, engine = (np.where(counted, np.asarray(columns[name], np.float64), 0.0) for name in ("old_logprob", "engine_logprob"))
+        log_weight = np.clip(old - engine, -MAX_LOG_RATIO, MAX_LOG_RATIO)
+        weight = np.exp(log_weight)
+        ids = np.arange(len(old)) if self.over == "token" else np.asarray(columns[self.over])
+        _, span = np.unique(ids, return_inverse=True)
+
+        def mean(values: Floats) -> Floats:
+            size = np.bincount(span, counted)
+            found: Floats = (np.bincount(span, np.where(counted, values, 0.0)) / np.maximum(size, 1))[span]
+            return found
+
+        kept = _within(np.exp(mean(log_weight)), *self.ratio) & _within(mean(weight - log_weight - 1), None, self.k3_high)
+        kept &= _within(mean(log_weight**2 / 2), None, self.k2_high)
+        kept &= _within(np.abs(mean(np.exp(old) - np.exp(engine))), None, self.difference)
+        factor = np.where(kept, 1.0 if self.truncate is None else np.minimum(weight, self.truncate), 0.0)
+        if self.normalise and (average := factor[counted].mean() if counted.any() else 0.0) > 0:
+            factor = factor / average
+        return {"importance_factor": factor, "importance_rejected": ~kept}
+
+    def __call__(self, tokens: Tokens) -> Correction:
+        """The weights that were prepared."""
+        if "importance_factor" not in tokens.extra:
+            raise TurnwiseError("importance correction 'reject' is prepared per mini-batch: put its prepare(columns) into Tokens.extra")
+        return Correction(tokens.extra["importance_factor"], {"importance_rejected": tokens.extra["importance_rejected"]})
+
+
+def _within(values: Floats, low: Bound, high: Bound) -> NDArray[np.bool_]:
+    inside = np.ones(len(values), np.bool_)
+    inside &= values >= low if low is not None else True
+    inside &= values <= high if high is not None else True
+    return inside
