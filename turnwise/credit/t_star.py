@@ -76,8 +76,8 @@ def histories(r: Rollouts, action: Ints) -> NDArray[np.uint64]:
     changes = _changes(r)
     starts = np.flatnonzero(np.append(True, r.trajectory[1:] != r.trajectory[:-1]))
     lengths = np.diff(np.append(starts, len(r)))
-    upto = np.cumsum(changes) - changes
-    rank = upto - np.repeat(upto[starts], lengths)  # state-changing actions before this one
+    upto: Ints = np.cumsum(changes) - changes
+    rank: Ints = upto - np.repeat(upto[starts], lengths)  # state-changing actions before this one
     item = np.where(changes, _mixed(action.astype(np.uint64), rank.astype(np.uint64)), np.uint64(0))
     total = np.cumsum(item, dtype=np.uint64) - item
     return np.asarray(total - np.repeat(total[starts], lengths))
