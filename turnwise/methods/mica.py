@@ -1,0 +1,76 @@
+"""MICA: a judge scores the state before the first and after every turn; the difference is the reward of the turn.
+
+The judge is your own function: `judge(task, turns) -> float`, where `turns` are those played so far, from none to all. It is called once
+per turn and once per trajectory for the start. Credit is in `turnwise/credit/mica.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
+
+import numpy as np
+
+from turnwise.config.kinds import Kind
+from turnwise.config.loading import load_reference
+from turnwise.config.options import Help
+from turnwise.config.references import is_reference
+from turnwise.credit.mica import GAIN, Mix, Peers
+from turnwise.credit.segments import TurnDiscount
+from turnwise.data.batch import Batch
+from turnwise.data.rollouts import Turn
+from turnwise.data.tasks import Task
+from turnwise.methods.registry import method, signal
+from turnwise.util.errors import TurnwiseError
+
+PAPER = "MICA, arXiv 2603.06194"
+JUDGE = Kind("judge", takes=("task", "turns"), gives=("float", "int"), example="def mine(task, turns) -> float")
+Judge = Annotated[str, Help("your function of (task, turns), larger is better: path/to/file.py:NAME")]
+
+
+@method(
+    "mica",
+    paper=PAPER,
+    changes="reward, credit",
+    costs="one call of the judge per turn",
+    evidence="notes, part: peers, mix and gamma are ours",
+)
+def mica(*, judge: Judge = "", gamma: TurnDiscount = 0.95, mix: Mix = 1.0, peers: Peers = "group") -> dict[str, Any]:
+    """A judge's potential of the state gives every turn its own reward."""
+    return {
+        "signal": [{"name": "potential", "judge": judge}],
+        "credit.name": "mica",
+        "credit.gamma": gamma,
+        "credit.mix": mix,
+        "credit.peers": peers,
+    }
+
+
+@signal("potential", paper=PAPER, gives=("turn.potential", GAIN))
+class Potential:
+    """The judge's potential after every turn, and how much the turn raised it."""
+
+    def __init__(self, *, judge: Judge = ""):
+        if not is_reference(judge):
+            raise TurnwiseError(
+                f"signal potential needs a judge, and has {judge!r}: write a function of (task, turns) that returns a number, and name it "
+                "with method.judge=path/to/file.py:NAME (or judge=… in the signal's section)"
+            )
+        self.judge: Callable[[Task, Sequence[Turn]], float] = load_reference(judge, JUDGE)
+
+    def __call__(self, batch: Batch, models: Any) -> Mapping[str, Any]:
+        potential, gain = np.zeros(len(batch)), np.zeros(len(batch))
+        for k, trajectory in enumerate(batch.trajectories):
+            task, turns = batch.task(k), trajectory.turns
+            scores = np.array([self._score(task, turns[:n]) for n in range(len(turns) + 1)])
+            potential[batch.rows(k)], gain[batch.rows(k)] = scores[1:], np.diff(scores)
+        return {"turn.potential": potential, GAIN: gain}
+
+    def _score(self, task: Task, turns: Sequence[Turn]) -> float:
+        score = float(self.judge(task, turns))
+        if not math.isfinite(score):
+            raise TurnwiseError(
+                f"the judge of signal potential gave {score} after {len(turns)} turns of task {task.id!r}; a number is needed"
+            )
+        return score
