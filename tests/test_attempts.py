@@ -129,7 +129,8 @@ def test_the_policy_answers_with_turns_that_hold_what_was_sampled(system: System
 
 def test_a_plan_learns_how_attempts_begin(system: System) -> None:
     starts = system.places.starts(0, 3)[:: system.places.group_size]
-    assert system.places.openings(starts) == [t.turns[0].observation for t in system.collector().run(starts)]
+    played = system.collector().run(starts)
+    assert system.places.openings(starts) == [f"{t.goal}\n{t.turns[0].observation}" for t in played] and played[0].goal
 
 
 def test_an_attempt_can_have_a_temperature_of_its_own(system: System) -> None:
