@@ -12,7 +12,6 @@ GiGPO's credit with the true advantage, where states are told by different words
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 from collections import Counter, defaultdict
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from results import publish
 
 from turnwise import credit
 from turnwise.credit.similar import linked
@@ -30,7 +30,6 @@ from turnwise.envs.webshop.env import WebShopEnv
 from turnwise.lab.metrics import correlation, interval
 from turnwise.lab.problems import problems
 from turnwise.lab.study import make_case, views_of
-from turnwise.util.files import write_text_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("TURNWISE_DATA", ROOT.parent / "shared" / "data"))
@@ -136,10 +135,7 @@ def main() -> None:
         "webshop": real_texts(WebShopEnv(DATA / "webshop", anchor="state"), "train", asked.tasks, 8, 15, 0),
         "lab": lab(asked.seeds, 32),
     }
-    text = json.dumps(result, indent=1) + "\n"
-    print(text, end="")
-    if asked.write:
-        write_text_atomically(Path(__file__).with_suffix(".json"), text)
+    publish(result, Path(__file__).with_suffix(".json") if asked.write else None)
 
 
 if __name__ == "__main__":

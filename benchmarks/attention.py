@@ -10,13 +10,13 @@ equal lengths only and shows what the card gives.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from results import publish
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -131,10 +131,7 @@ def main() -> None:
             rates = {"forward_tflops": flop / times["forward_ms"] / 1e9, "backward_tflops": 2.5 * flop / times["backward_ms"] / 1e9}
             result[name][kernel] = {key: round(value, 3) for key, value in (times | rates).items()}
     result["a_new_length"] = new_lengths()
-    text = json.dumps(result, indent=1)
-    print(text)
-    if options.out:
-        options.out.write_text(text + "\n")
+    publish(result, options.out)
 
 
 if __name__ == "__main__":

@@ -17,13 +17,14 @@ Reported per way: seconds, decode steps, mean rows per step, as medians of the r
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from results import publish
 
 from turnwise.agent.base import Parsed, Prompt
 from turnwise.collect.collector import Collector
@@ -154,10 +155,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     settings = {"turns": TURNS, "workers": WORKERS, "step_seconds": STEP, "longest_wait": LONGEST_WAIT, "rounds": options.rounds}
-    text = json.dumps({"settings": settings} | {case: compare(case, options.rounds) for case in CASES}, indent=2)
-    print(text)
-    if options.out:
-        options.out.write_text(text + "\n", encoding="utf-8")
+    publish({"settings": settings} | {case: compare(case, options.rounds) for case in CASES}, options.out, indent=2)
 
 
 if __name__ == "__main__":

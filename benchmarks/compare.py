@@ -20,9 +20,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from results import publish
+
 from turnwise.config.schema import Config
 from turnwise.config.writing import to_toml
-from turnwise.util.files import write_text_atomically
 
 HERE = Path(__file__).parent
 ALGORITHMS = ("gigpo", "grpo", "rloo", "hgpo", "dr_grpo", "reinforce_pp")
@@ -80,10 +81,7 @@ def main() -> None:
         "python": platform.python_version(),
         "machine": platform.machine(),
     }
-    text = json.dumps(result, indent=2) + "\n"
-    print(text, end="")
-    if asked.write:
-        write_text_atomically(HERE / "compare.json", text)
+    publish(result, HERE / "compare.json" if asked.write else None, indent=2)
 
 
 if __name__ == "__main__":

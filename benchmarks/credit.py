@@ -10,7 +10,6 @@ straightforward loop over turns, written for this comparison, runs beside GiGPO 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import random
@@ -23,11 +22,11 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
+from results import publish
 
 import turnwise as tw
 from turnwise.credit.anchor_groups import anchor_groups
 from turnwise.data.rollouts import LEVELS
-from turnwise.util.files import write_text_atomically
 
 SIZES = (6_400, 25_600, 102_400, 409_600)
 TURNS, GROUP = 50, 8  # of a trajectory, trajectories of a group
@@ -233,10 +232,7 @@ def main() -> None:
         "similar_anchors": similar(),
         "algorithms": algorithms(),
     }
-    text = json.dumps(result, indent=1)
-    print(text)
-    if parser.parse_args().write:
-        write_text_atomically(Path(__file__).with_suffix(".json"), text + "\n")
+    publish(result, Path(__file__).with_suffix(".json") if parser.parse_args().write else None)
 
 
 if __name__ == "__main__":

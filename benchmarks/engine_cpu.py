@@ -11,7 +11,6 @@ that a busy machine does not count.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from results import publish
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from turnwise.engines.base import Engine, Request, Sampling
@@ -119,10 +119,7 @@ def main() -> None:
         "cpu_s": {name: round(statistics.median(times), 3) for name, times in took.items()},
         "tokens_per_cpu_s": {name: round(tokens / statistics.median(times), 1) for name, times in took.items()},
     }  # fmt: skip
-    text = json.dumps(result, indent=1)
-    print(text)
-    if options.out:
-        options.out.write_text(text + "\n")
+    publish(result, options.out)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,11 @@ tokens' logits in a float32 forward over the common beginning: it should be of t
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
+from results import publish
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from turnwise.engines.base import Request, Response, Sampling
@@ -114,10 +114,7 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
     found = [compare(f, getattr(torch, kind), options.device, options.tokens) for f in options.folders for kind in options.dtype]
     name = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
-    text = json.dumps({"device": name, "torch": torch.__version__, "tokens": options.tokens, "models": found}, indent=1)
-    print(text)
-    if options.out:
-        options.out.write_text(text + "\n")
+    publish({"device": name, "torch": torch.__version__, "tokens": options.tokens, "models": found}, options.out)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ response. Both ways run in turn, several times, in one process; the medians are 
 
 from __future__ import annotations
 
-import json
 import platform
 import statistics
 import sys
@@ -17,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from results import publish
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from turnwise.engines.base import Request, Sampling
 from turnwise.engines.transformers import TransformersEngine
-from turnwise.util.files import write_text_atomically
 from turnwise.util.seeds import derive
 
 TRAJECTORIES, TURNS, FIRST, OBSERVATION, RESPONSE, ROUNDS = 16, 12, 80, 40, 8, 3
@@ -71,10 +70,7 @@ def main() -> None:
         "same_tokens": texts[True] == texts[False],
         "machine": f"{platform.machine()}, 1 thread, torch {torch.__version__}",
     }
-    text = json.dumps(result, indent=2) + "\n"
-    print(text, end="")
-    if "--write" in sys.argv[1:]:
-        write_text_atomically(Path(__file__).with_suffix(".json"), text)
+    publish(result, Path(__file__).with_suffix(".json") if "--write" in sys.argv[1:] else None, indent=2)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from results import publish
+
 from turnwise.envs.registry import close, describe, make, tasks, turn_limit
-from turnwise.util.files import write_text_atomically
 
 RESULT = Path(__file__).with_suffix(".json")
 TASKS = 50
@@ -100,10 +101,7 @@ def main() -> None:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "environments": dict(sorted({**before, **found}.items())) if args.write else found,
     }
-    text = json.dumps(result, indent=2, ensure_ascii=False) + "\n"
-    print(text, end="")
-    if args.write:
-        write_text_atomically(RESULT, text)
+    publish(result, RESULT if args.write else None, indent=2)
 
 
 if __name__ == "__main__":

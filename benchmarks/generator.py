@@ -9,12 +9,13 @@ hash), milliseconds to compile one and to plan it, the plan's length, and how ma
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import time
 from pathlib import Path
 from typing import Any
+
+from results import publish
 
 from turnwise.data.tasks import Task
 from turnwise.envs.household.generated import HouseholdEnv
@@ -64,12 +65,7 @@ def main() -> None:
     arguments = parser.parse_args()
     report: dict[str, Any] = {size: measure(size, arguments.count) for size in SIZES}
     report |= {"python": platform.python_version(), "machine": f"{platform.machine()}, {os.cpu_count()} cores"}
-    text = json.dumps(report, indent=2)
-    print(text)
-    if arguments.write:
-        target = Path(__file__).with_suffix(".json")
-        target.with_suffix(".tmp").write_text(text + "\n")
-        target.with_suffix(".tmp").replace(target)
+    publish(report, Path(__file__).with_suffix(".json") if arguments.write else None, indent=2)
 
 
 if __name__ == "__main__":

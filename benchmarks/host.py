@@ -31,6 +31,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from results import publish
 
 import turnwise
 from turnwise import credit
@@ -52,7 +53,6 @@ from turnwise.learn.tiny import build_tiny_for
 from turnwise.methods.planning import Places
 from turnwise.runs.folder import Run
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.files import write_text_atomically
 from turnwise.util.seeds import derive
 
 try:
@@ -335,10 +335,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         scripts = args.scripts or Path(folder) / "scripts.json"
         scripts.write_text(json.dumps(write_scripts(args.data, args.iterations)))
-        text = json.dumps(report(args, scripts), indent=1)
-    print(text)
-    if args.out:
-        write_text_atomically(args.out, text + "\n")
+        publish(report(args, scripts), args.out)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "oracle"))
 
 from play import PYTHON, Oracle  # noqa: E402
+from results import publish  # noqa: E402
 
 from turnwise.data.tasks import Task  # noqa: E402
 from turnwise.envs.household.alfworld import AlfworldEnv, _worlds  # noqa: E402
@@ -57,12 +58,7 @@ def main() -> None:
     result |= {"memory": measure_memory(tasks), "expert": measure_expert(env)}
     result |= {"games": options.games, "steps a game": STEPS, "seed": options.seed}
     result |= {"machine": f"{platform.machine()}, Python {platform.python_version()}, one core, others at work"}
-    print(json.dumps(result, indent=2))
-    if options.write:
-        target = Path(__file__).with_suffix(".json")
-        temporary = target.with_suffix(".tmp")
-        temporary.write_text(json.dumps(result, indent=2) + "\n")
-        temporary.replace(target)
+    publish(result, Path(__file__).with_suffix(".json") if options.write else None, indent=2)
 
 
 def commands_for(env: AlfworldEnv, task: Task, seed: int) -> list[str]:

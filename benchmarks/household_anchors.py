@@ -8,12 +8,13 @@ anchors a group, the share of turns that have another to be compared with, and h
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
+
+from results import publish
 
 from turnwise.data.tasks import Task
 from turnwise.envs.household.alfworld import AlfworldEnv
@@ -41,12 +42,7 @@ def main() -> None:
             "state": count(groups, 1, 0),
             NOTHING: nothing_happens(groups),
         }
-    print(json.dumps(result, indent=2))
-    if options.write:
-        target = Path(__file__).with_suffix(".json")
-        temporary = target.with_suffix(".tmp")
-        temporary.write_text(json.dumps(result, indent=2) + "\n")
-        temporary.replace(target)
+    publish(result, Path(__file__).with_suffix(".json") if options.write else None, indent=2)
 
 
 def play_group(env: AlfworldEnv, task: Task, group: int, turns: int, error: float, seed: int) -> list[tuple[str, bytes]]:

@@ -9,12 +9,12 @@ The games of the last evaluation are played again too, and what was done in thos
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from results import publish
 
 from turnwise import credit
 from turnwise.config.schema import Config
@@ -23,7 +23,6 @@ from turnwise.data.rollouts import Rollouts
 from turnwise.envs.household.alfworld import AlfworldEnv
 from turnwise.envs.household.world import NOTHING
 from turnwise.runs.folder import Run
-from turnwise.util.files import write_text_atomically
 
 GAMMA = 0.95
 
@@ -34,10 +33,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     result = {folder.name: look_at(Run.open(folder)) for folder in options.runs}
-    text = json.dumps(result, indent=1)
-    print(text)
-    if options.out:
-        write_text_atomically(options.out, text + "\n")
+    publish(result, options.out)
 
 
 @dataclass

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from results import publish
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from turnwise import credit
@@ -338,11 +338,8 @@ def main() -> None:
         result = measure(GamesBench(shape, options.games))
     else:
         result = measure(Bench(shape))
-    text = json.dumps(result, indent=1)
-    print(text)
-    name = f"iteration-{'games-' if options.games else ''}{options.context}.json"
-    if options.out or (options.size != "tiny" and not options.turns):
-        (options.out or Path(__file__).with_name(name)).write_text(text + "\n")
+    usual = Path(__file__).with_name(f"iteration-{'games-' if options.games else ''}{options.context}.json")
+    publish(result, options.out or (None if options.size == "tiny" or options.turns else usual))
 
 
 if __name__ == "__main__":

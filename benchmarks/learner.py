@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import platform
 import time
 from dataclasses import asdict
@@ -25,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from results import publish
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from turnwise.data.batch import Batch
@@ -241,10 +241,7 @@ def main() -> None:
         torch.cuda.empty_cache()
         torch.cuda.set_per_process_memory_fraction(MEMORY / torch.cuda.mem_get_info()[1])
     report["compared"] = [compare(options.size, device, context, options, peak) for context in ("window", "full")]
-    text = json.dumps(report, indent=1)
-    print(text)
-    if options.write:
-        Path(__file__).with_name(f"learner-{options.size}.json").write_text(text + "\n")
+    publish(report, Path(__file__).with_name(f"learner-{options.size}.json") if options.write else None)
 
 
 if __name__ == "__main__":

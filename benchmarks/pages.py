@@ -27,6 +27,8 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+from results import publish
+
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.pages.report import write_report
@@ -195,10 +197,7 @@ def main() -> None:
     for title, iterations in (("many_iterations", 25), ("one_iteration", 1)):
         own = [sys.executable, __file__, "--shape", str(iterations), "--turns", str(given.turns), "--chromium", given.chromium]
         result[title] = json.loads(subprocess.run(own, check=True, stdout=subprocess.PIPE).stdout)
-    text = json.dumps(result, indent=2)
-    print(text)
-    if given.write:
-        RESULT.write_text(text + "\n")
+    publish(result, RESULT if given.write else None, indent=2)
 
 
 if __name__ == "__main__":

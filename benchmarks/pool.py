@@ -9,13 +9,14 @@ Each way is measured several times in turn; the median is reported.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from results import publish
 
 from turnwise.data.tasks import Task
 from turnwise.envs import Observation, Transition
@@ -98,12 +99,7 @@ def main() -> None:
         "python": platform.python_version(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
     }
-    text = json.dumps(report, indent=2)
-    print(text)
-    if write:
-        target = Path(__file__).with_suffix(".json")
-        target.with_suffix(".tmp").write_text(text + "\n")
-        target.with_suffix(".tmp").replace(target)
+    publish(report, Path(__file__).with_suffix(".json") if write else None, indent=2)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from results import publish
+
 from turnwise.util.statistics import mean_and_error
 
 HERE = Path(__file__).parent
@@ -75,10 +77,7 @@ def main() -> None:
         found = dict(zip(wanted, pool.map(lambda job: run(*job, args.runs, args.changes), wanted), strict=True))
     results = {name: {seed: found[name, seed] for seed in args.seeds} for name in args.algorithms}
     report = {"machine": platform.machine(), "changes": args.changes, "table": table(results), "runs": results}
-    text = json.dumps(report, indent=1)
-    print(text)
-    if args.write:
-        (HERE / "quickstart.json").write_text(text + "\n")
+    publish(report, HERE / "quickstart.json" if args.write else None)
 
 
 if __name__ == "__main__":

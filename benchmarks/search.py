@@ -10,11 +10,9 @@ its client are both in it), because other work may run on the machine; one threa
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import statistics
-import sys
 import tempfile
 import threading
 import time
@@ -23,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from results import publish
 
 from turnwise.collect.players import RandomPlayer, Situation
 from turnwise.data.tasks import Task
@@ -166,10 +165,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as cache:
         os.environ["TURNWISE_CACHE"] = cache
         result = {"command": "python benchmarks/search.py --write"} | measure(find_data())
-    text = json.dumps(result, indent=2) + "\n"
-    sys.stdout.write(text)
-    if given.write:
-        RESULT.write_text(text, encoding="utf-8")
+    publish(result, RESULT if given.write else None, indent=2)
 
 
 if __name__ == "__main__":

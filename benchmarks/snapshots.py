@@ -10,7 +10,6 @@ to that turn. All in CPU time, so that other work on the machine does not count;
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import random
@@ -19,9 +18,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from results import publish
+
 from turnwise.envs.base import Restorable
 from turnwise.envs.registry import close, describe, make, tasks
-from turnwise.util.files import write_text_atomically
 
 RESULT = Path(__file__).with_suffix(".json")
 TASKS = 20
@@ -80,10 +80,7 @@ def main() -> None:
         "turns": args.turns,
         "environments": found,
     }
-    text = json.dumps(result, indent=2, ensure_ascii=False) + "\n"
-    print(text, end="")
-    if args.write:
-        write_text_atomically(RESULT, text)
+    publish(result, RESULT if args.write else None, indent=2)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from turnwise.util.files import write_text_atomically
+from results import publish
+
 from turnwise.util.threads import cores, wait_quietly
 
 HERE = Path(__file__).parent
@@ -89,10 +90,10 @@ def main() -> None:
                 row |= {f"{what}_{name}": round(found[what] / one["alone"][what], 2) for what in ("decode", "train")}
             rows.append(row | {"decode_ms": round(1e3 * alone["decode"], 2), "train_ms": round(1e3 * alone["train"], 1)})
             print(json.dumps(row), file=sys.stderr)
-    text = json.dumps({"machine": platform.machine(), "cores": cores(), "relative_to": "one thread, alone", "rows": rows}, indent=1)
-    print(text)
-    if asked.write:
-        write_text_atomically(HERE / "threads.json", text + "\n")
+    publish(
+        {"machine": platform.machine(), "cores": cores(), "relative_to": "one thread, alone", "rows": rows},
+        HERE / "threads.json" if asked.write else None,
+    )
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from results import publish
 
 from turnwise.config.schema import Config
 from turnwise.data.tokenfile import read_tokens, write_tokens
@@ -71,10 +71,7 @@ def main() -> None:
     parser.add_argument("runs", nargs="+")
     parser.add_argument("--write", action="store_true", help=f"keep the result in {RESULT.name}")
     options = parser.parse_args()
-    text = json.dumps([measure(Run.open(folder)) for folder in options.runs], indent=2)
-    print(text)
-    if options.write:
-        RESULT.write_text(text + "\n")
+    publish([measure(Run.open(folder)) for folder in options.runs], RESULT if options.write else None, indent=2)
 
 
 if __name__ == "__main__":

@@ -22,12 +22,13 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+from results import publish
+
 from turnwise.data.tasks import TaskSet
 from turnwise.envs.webshop.catalogue import Catalogue, Product
 from turnwise.envs.webshop.env import WebShopEnv
 from turnwise.envs.webshop.files import choose_files, entries
 from turnwise.envs.webshop.score import _TITLE_WORD, type_share
-from turnwise.util.files import write_text_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("TURNWISE_DATA", ROOT.parent / "shared" / "data")) / "webshop"
@@ -48,10 +49,7 @@ def main() -> None:
         "kinds": measure_kinds(env, valid, options.nouns),
         "machine": f"{platform.machine()}, Python {platform.python_version()}, one core, others at work",
     }
-    text = json.dumps(result, indent=2)
-    print(text)
-    if options.write:
-        write_text_atomically(Path(__file__).with_suffix(".json"), text + "\n")
+    publish(result, Path(__file__).with_suffix(".json") if options.write else None, indent=2)
 
 
 def measure_search(env: WebShopEnv) -> dict[str, Any]:

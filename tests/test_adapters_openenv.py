@@ -258,7 +258,7 @@ def test_options_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong in ({"mode": "pigeon"}, {"timeout": 0.0}, {"success": "luck"}):
         with pytest.raises(TurnwiseError):
             client("http://127.0.0.1:1", **wrong)
-    with pytest.raises(TurnwiseError, match="no address"):
+    with pytest.raises(TurnwiseError, match="not the address"):
         client("127.0.0.1:8000").reset(Task("1"))
     assert http_url("wss://host:1/a/ws") == "https://host:1/a"
     monkeypatch.setitem(__import__("sys").modules, "websockets", None)

@@ -425,7 +425,12 @@ def test_what_is_no_result_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{}")
     (tmp_path / "cut.json").write_text('{"outcomes": [')
     (tmp_path / "empty").mkdir()
-    for path, message in (("x.json", "no evaluation"), ("cut.json", "not JSON"), ("empty", "neither a run"), ("nowhere", "no such file")):
+    for path, message in (
+        ("x.json", "not an evaluation"),
+        ("cut.json", "not JSON"),
+        ("empty", "neither a run"),
+        ("nowhere", "no such file"),
+    ):
         with pytest.raises(TurnwiseError, match=message):
             tw.compare(tmp_path / path)
 

@@ -438,8 +438,8 @@ def test_adapters_can_be_saved_alone(tmp_path: Path) -> None:
     ("settings", "words"),
     [
         ({"aggregation": "tokens"}, "Did you mean 'token'"),
-        ({"epochs": 0}, "epochs is a whole number ≥ 1"),
-        ({"tokens_per_batch": 1.5}, "tokens_per_batch is a whole number"),
+        ({"epochs": 0}, "epochs is an integer ≥ 1"),
+        ({"tokens_per_batch": 1.5}, "tokens_per_batch is an integer"),
         ({"temperature": 0.0}, "temperature is a number > 0"),
         ({"kl_stop": float("nan")}, "kl_stop"),
         ({"minibatch_unit": "turn", "loss": Loss("gspo", {"level": "trajectory"})}, "whole trajectories"),

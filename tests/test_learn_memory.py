@@ -93,7 +93,7 @@ def test_out_of_memory_halves_the_batch_once_and_goes_on_with_the_same_gradient(
     wanted = GradientOf(Learner(tiny(), settings, reference=tiny(1)))(credited(found, values))
     learner = Learner(tiny(), settings, reference=tiny(1))
     fault, run = OutOfMemory(learner, 70, monkeypatch), GradientOf(learner)
-    with pytest.warns(UserWarning, match="out of memory with 120 tokens at once: going on with 60"):
+    with pytest.warns(UserWarning, match="out of memory with 120 tokens at once: continuing with 60"):
         assert_same(run(credited(found, values)), wanted)
     assert max(fault.sizes[-2:]) <= 70 and learner.settings.tokens_per_batch == 60
     before = len(fault.sizes)

@@ -78,7 +78,7 @@ def test_lists_tuples_and_arrays_of_ids_are_packed_alike(context: str, kinds: tu
 
 
 def test_a_wrong_id_late_in_a_dialogue_is_named() -> None:
-    with pytest.raises(TurnwiseError, match=r"trajectory 0, turn 1.*whole numbers"):
+    with pytest.raises(TurnwiseError, match=r"trajectory 0, turn 1.*integers"):
         pack([Trajectory(0, 0, turns=[turn([1, 2], [3]), turn([1, 2, 3, -4], [5])])])
 
 
@@ -152,8 +152,8 @@ def test_engine_logprobs_are_given_for_all_tokens_or_not_at_all() -> None:
     [
         ([turn([], [3])], "without a prompt"),
         ([turn([1], [2, 3], (-0.5,))], "1 log-probs for 2"),
-        ([turn([1], [-2])], "whole numbers"),
-        ([turn([1.5], [2])], "whole numbers"),  # type: ignore[list-item]
+        ([turn([1], [-2])], "integers"),
+        ([turn([1.5], [2])], "integers"),  # type: ignore[list-item]
     ],
 )
 def test_turns_that_cannot_be_trained_on_are_named(turns: list[Turn], words: str) -> None:

@@ -222,13 +222,15 @@ def test_many_branches_in_a_row_pause() -> None:
 # -- a run ------------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_branches_and_trains_shared_turns_once_with_their_mean_advantage(tmp_path: Path) -> None:
+def test_a_run_branches_and_trains_shared_turns_once_with_their_mean_advantage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known, rise = set(), Surprise.rise
+    monkeypatch.setattr(Surprise, "rise", lambda plan, attempt, t, vocabulary: known.add(vocabulary) or rise(plan, attempt, t, vocabulary))
     run = run_of("arpo", tmp_path, **{"method.attribution": "hard", "collect.group_size": 6})
     batch = stored_batch(run, 1)
     [line] = [line for line in run.metrics() if line["iteration"] == 1]
     parent, branch_t = batch.column("trajectory.parent"), batch.column("trajectory.branch_t")
     assert (parent >= 0).sum() == line["collect/branches"] > 0 and line["collect/lost_branches"] == 0
-    assert len(batch.trajectories) == 18
+    assert len(batch.trajectories) == 18 and min(known) > 10  # entropies are divided by the logarithm of the vocabulary's size
     rollouts = batch.rollouts
     taken = (parent[rollouts.trajectory] >= 0) & (rollouts.t < branch_t[rollouts.trajectory])
     np.testing.assert_array_equal(batch.column("turn.mask"), ~taken)

@@ -225,7 +225,9 @@ def test_a_class_where_a_function_is_needed_is_refused_with_an_example(home: Pat
 
 
 def test_a_function_with_other_arguments_is_refused_with_an_example(home: Path) -> None:
-    with pytest.raises(TurnwiseError, match=r"is no signal: it is called with \(batch, models\).*For example: def mine\(batch, models"):
+    with pytest.raises(
+        TurnwiseError, match=r"is not a valid signal: it is called with \(batch, models\).*For example: def mine\(batch, models"
+    ):
         registry("signal").load(f"{home}/own.py:spread")
 
 

@@ -132,7 +132,7 @@ def test_a_recipe_is_a_dictionary_a_file_or_an_object(tmp_path: Path) -> None:
         ({"env": 3}, "env takes a name"),
         ({"credit": 3}, "credit takes a name, a function"),
         ({"env": Cell, "reward": 3}, "a function is needed"),
-        ({"env": dict}, "is refused: builtins"),
+        ({"env": dict}, "is rejected: builtins"),
         ({"env": Cell, "credit": lambda: 0}, "credit algorithm"),
     ],
 )
@@ -204,7 +204,7 @@ def test_the_source_of_a_class_in_a_cell_is_found_by_its_methods() -> None:
     said = objects.description("python:Typed", space["Typed"])
     assert "class Typed:\n    max_turns = 2" in said and "y = 2" not in said and "import turnwise" not in said
     exec(compile("class Bare:\n    x = 1\n", "<nowhere>", "exec"), space)
-    assert "could not be had" in objects.description("python:Bare", space["Bare"])
+    assert "is not available" in objects.description("python:Bare", space["Bare"])
 
 
 class Shown:

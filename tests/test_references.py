@@ -71,14 +71,14 @@ def test_a_recipe_cannot_call_what_is_no_environment(name: str, options: dict[st
     mark = tmp_path / "mark"
     filled = {key: value.format(mark=mark) if isinstance(value, str) else value for key, value in options.items()}
     filled = {key: [str(item).format(mark=mark) for item in value] if isinstance(value, list) else value for key, value in filled.items()}
-    with pytest.raises(TurnwiseError, match=r"is no environment|is refused|there is no module"):
+    with pytest.raises(TurnwiseError, match=r"is not a valid environment|is rejected|there is no module"):
         registry.make(name, **filled)
     assert not mark.exists()
 
 
 @pytest.mark.parametrize("name", ["os.system", "subprocess.Popen", "shutil.rmtree", "Nothing", "wrong", "number", "Path"])
 def test_what_a_file_imports_or_holds_besides_is_no_environment(own: str, name: str) -> None:
-    with pytest.raises(TurnwiseError, match="is no environment"):
+    with pytest.raises(TurnwiseError, match="is not a valid environment"):
         registry.resolve(f"{own}:{name}", {})
 
 

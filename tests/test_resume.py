@@ -36,7 +36,7 @@ def test_a_finished_run_that_is_lengthened_equals_one_that_was_so_long_from_the_
     assert Config.load(longer.folder / "config.toml").iterations == 4
     record = json.loads((longer.folder / "resumed.jsonl").read_text())
     assert record == {"iteration": 2, "changes": {"iterations": [2, 4]}}
-    assert heard.notes[0] == "going on with iterations = 4 instead of 2"
+    assert heard.notes[0] == "continuing with iterations = 4 instead of 2"
     assert not any("schedule" in note for note in heard.notes)
 
 

@@ -71,7 +71,7 @@ def test_a_checkpoint_names_files_of_its_own(tmp_path: Path) -> None:
     for name in ("../../../secret.safetensors", "/etc/passwd", "a/../b.json"):
         wrong = manifest | {"files": {**manifest["files"], name: {"bytes": 1, "sha256": ""}}}
         (path / "manifest.json").write_text(json.dumps(wrong))
-        with pytest.raises(TurnwiseError, match="no file of a checkpoint"):
+        with pytest.raises(TurnwiseError, match="not a file of a checkpoint"):
             checkpoint.load(path)
     (path / "manifest.json").write_text(json.dumps(manifest))
     (path / "weights.safetensors").rename(tmp_path / "outside.safetensors")

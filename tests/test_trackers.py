@@ -144,7 +144,7 @@ def test_wrong_trackers_and_options_are_named(tmp_path: Path, notebook: str) -> 
         Config.load(None, {"agent.max_prompt_tokens": 500, "run.tracker_options.wandbb": {"project": "x"}})
     with pytest.raises(TurnwiseError, match=r"option of tracker .*'titel'. Did you mean 'title'"):
         start(tmp_path, **{"run.trackers": [notebook], "run.tracker_options": {notebook: {"titel": "x"}}})
-    with pytest.raises(TurnwiseError, match=r"is no tracker: it is the class pathlib\.Path"):
+    with pytest.raises(TurnwiseError, match=r"is not a valid tracker: it is the class pathlib\.Path"):
         make_trackers([notebook.replace("Notebook", "Path")])
 
 

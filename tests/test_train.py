@@ -532,7 +532,7 @@ def overrides(**changes: Any) -> list[str]:
 def test_an_environment_of_ones_own_trains_from_the_command_line(tmp_path: Path) -> None:
     done = command("train", "--env", BANDIT, *overrides(iterations=2), "sft.tasks=8", "sft.steps=2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "played by chance" in done.stdout and "iteration 2/2" in done.stdout and "held-out tasks" in done.stdout
+    assert "played at random" in done.stdout and "iteration 2/2" in done.stdout and "held-out tasks" in done.stdout
     attempts = done.stdout.partition("Three attempts")[2]
     assert attempts.count("solved") == 3
     run = tmp_path / "runs" / "own-env"

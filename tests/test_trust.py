@@ -170,7 +170,7 @@ def test_a_dry_run_names_what_is_wrong_without_running_it(tmp_path: Path) -> Non
         ([f"env.name={tmp_path}/bad.py:Game"], r"bad\.py, line 3"),
         ([f"env.name={tmp_path}/half.py:Game"], r"no method step\(\)"),
         ([f"env.name={tmp_path}/none.py:Game"], "there is no file"),
-        (["env.name=subprocess:Popen", 'env.options={args="touch mark", shell=true}'], "is refused"),
+        (["env.name=subprocess:Popen", 'env.options={args="touch mark", shell=true}'], "is rejected"),
         ([f'run.trackers=["{tmp_path}/half.py:Game"]'], r"no method open\(\)"),
         ([f'reward=[{{name="x", function="{tmp_path}/none.py:f"}}]'], "there is no file"),
     ):

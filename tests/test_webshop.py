@@ -194,7 +194,7 @@ def test_options_are_checked(folder: Path) -> None:
             WebShopEnv(folder, **options)  # type: ignore[arg-type]
     with pytest.raises(TurnwiseError, match=r"split.*'test'.*Known: train, valid"):
         WebShopEnv(folder).tasks("test")
-    with pytest.raises(TurnwiseError, match="is no WebShop task"):
+    with pytest.raises(TurnwiseError, match="is not a WebShop task"):
         WebShopEnv(folder).reset(Task("3"))
 
 

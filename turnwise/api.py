@@ -1,4 +1,4 @@
-"""What scripts and notebooks call: `train`, `evaluate`, `export`. The command line is a thin skin over these."""
+"""What scripts and notebooks call: `train`, `evaluate`, `export`. The command line is a thin layer over these."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ def train(
     trust: bool = False,
     **overrides: Any,
 ) -> Result:
-    """Train an agent, and show how it goes.
+    """Train an agent, and show the progress.
 
     recipe      a TOML file, a dictionary (nested, or with dotted keys), or a `tw.Recipe`. Without one: all defaults; with `env` the recipe
                 own-env.toml, with `prompts` prompts.toml, as on the command line
     env         a registered name, "path/to/my_env.py:MyEnv", or the class itself, also from a notebook's cell; or a function that makes an
                 environment; or the whole section, as {"name": MyEnv, "options": {"size": 3}}
     reward      a term to add to the environment's reward: a function of (turn, transition, trajectory), several of them in a list or by
-                name in a dictionary. It takes the place of the recipe's own terms. With `prompts`: the function that scores a response
-    credit      the name of an algorithm, or a function of rollouts that returns one number for each turn
-    prompts     train on these prompts instead of an environment: a JSONL file, or a list of texts or rows; `reward` scores the responses
-    reply       with `prompts`: a function of (task, history) that gives the next message to the agent, None when the dialogue is over
-    resume      the folder of a run to go on with. It keeps its recipe; `iterations` may grow, and a few settings may change: see
-                docs/recipes.md. What was an object has to be handed in again, unless this Python did so before
+                name in a dictionary. It replaces the recipe's own terms. With `prompts`: the function that scores a response
+    credit the name of an algorithm, or a function of rollouts that returns one number for each turn prompts train on these prompts
+    instead of an environment: a JSONL file, or a list of texts or rows; `reward` scores the responses reply with `prompts`: a function of
+    (task, history) that gives the next message to the agent, None when the dialogue is over resume the folder of a run to continue. It
+    keeps its recipe; `iterations` may grow, and a few settings may change: see
+                docs/recipes.md. What was an object has to be passed again, unless this Python process did so before
     quiet       show nothing
     reporter    shows progress in another way: see `turnwise.runs.reporter.Reporter`
     trust       run the code that a run folder from elsewhere names
@@ -88,7 +88,7 @@ def train_given(
     reporter: Reporter | None = None,
     trust: bool = False,
 ) -> Result:
-    """What `train` does, with all that describes the run in two parts: what has a word of its own, and settings by their keys."""
+    """What `train` does. The run is described in two parts: the named arguments, and settings by their keys."""
     if resume is not None:
         if recipe is not None:
             raise TurnwiseError("a resumed run keeps its recipe: give either resume, or a recipe")
@@ -157,15 +157,15 @@ def _train(config: Config, run: Run, reporter: Reporter) -> Result:
 
 
 def with_way_on(fault: EnvironmentFault, run: Run) -> EnvironmentFault:
-    """The same, and how to go on where something was learned before."""
+    """The same error, and how to continue if something was learned before."""
     if not run.checkpoints.is_dir():
         return fault
-    way = f"What was learned before is kept: when that is mended, turnwise train --resume {quote(str(run.folder))}"
+    way = f"What was learned before is kept. When the problem is fixed: turnwise train --resume {quote(str(run.folder))}"
     return EnvironmentFault(fault.message, "\n".join(filter(None, [fault.lines, way])))
 
 
 def keep_tokenizer(run: Run, system: System) -> None:
-    """Keep the words of a tiny model in the run's folder, from which `export` makes its weights a model without the environment."""
+    """Keep the vocabulary of a tiny model in the run's folder, so that `export` can write a model without the environment."""
     if system.config.model.path is None and not run.tokenizer.exists():
         with run.writing():
             write_folder(run.tokenizer, system.tokenizer.save_pretrained)
@@ -193,18 +193,15 @@ def evaluate(
     source      who plays: a run (its folder, or what `tw.train` returned), a model folder, or a recipe (a file, a dictionary, a
                 `tw.Recipe`) with the model that it names. None with
                 `**{"engine.name": "openai", "engine.url": …, "engine.model": …}`: a server
-    env         the environment, if not the run's own: a name, a class, a function that makes one, or the whole section
-    reward      reward terms, if not the run's own; with prompts: the function that scores a response
-    prompts     prompts to measure on, in place of an environment; `reply` goes with them
-    split, n    the tasks: `n` of the split, always the same ones. None: a run and a recipe on their own environment bring their panel, the
+    env the environment, if not the run's own: a name, a class, a function that makes one, or the whole section reward reward terms, if
+    not the run's own; with prompts: the function that scores a response prompts prompts to measure on, instead of an environment; `reply`
+    goes with them split, n the tasks: `n` of the split, always the same ones. None: a run and a recipe on their own environment bring
+    their panel, the
                 one that training measures on (`eval.split`, `eval.n`, `eval.seed`); with "all", another split, or anything else: the
                 whole split
-    seed        which tasks, and the chance that they meet; none: the recipe's own
-    temperature 0 is greedy; none: the recipe's own
-    repeats     attempts at each task; none: the recipe's own
-    quiet       show nothing; `reporter` shows progress in another way
-    trust       run the code that a run folder from elsewhere names
-    overrides   settings of the recipe, as for `tw.train`
+    seed seed of the choice of tasks and of the attempts; None: the recipe's own temperature 0 is greedy; None: the recipe's own repeats
+    attempts per task; None: the recipe's own quiet show nothing; `reporter` shows progress in another way trust run the code that a run
+    folder from elsewhere names overrides settings of the recipe, as for `tw.train`
 
     >>> tw.evaluate(result, n=128).success                                            # doctest: +SKIP
     >>> tw.evaluate("runs/mine", env=MyEnv, split="test", temperature=0)              # doctest: +SKIP
@@ -226,7 +223,7 @@ def evaluate_given(
     reporter: Reporter | None = None,
     trust: bool = False,
 ) -> Evaluation:
-    """What `evaluate` does, likewise."""
+    """What `evaluate` does, in the same form."""
     reporter = reporter or Reporter()
     config, folder = source_config(source, given, overrides, trust, reporter.note)
     shown: dict[str, Any] = {"say": reporter.note, "on_start": reporter.expect, "on_end": lambda trajectory: reporter.advance()}

@@ -1,8 +1,8 @@
 """The loop. Read this file first: tasks become trajectories, trajectories become credit, credit becomes an update, and again.
 
-The loop knows no algorithm and no environment by name. What a recipe's words mean is said in setup/system.py; what is kept on disk, in
-runs/folder.py and learn/checkpoint.py. All chance comes from the recipe's seed and the place in the run, so a run that was killed and
-resumed from a checkpoint goes on exactly as one that was not.
+The loop knows no algorithm and no environment by name. What a recipe's settings mean is defined in setup/system.py; what is kept on disk,
+in runs/folder.py and learn/checkpoint.py. All random numbers come from the recipe's seed and the position in the run, so a killed and
+resumed run gives the same result as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def run_iterations(run: Run, system: System, state: State, reporter: Reporter, i
         with clock("collect"):
             found = system.source.collect(system.plan)
         if interrupted() or not found.complete:
-            break  # half a batch teaches nothing; the same one is collected whole after a resume
+            break  # a partial batch is not learned from; it is collected again completely after a resume
         metrics = {"iteration": iteration} | numbers("collect", summarise(found.trajectories) | found.counts)
         if found.trajectories:
             reporter.phase("learning")
@@ -60,8 +60,8 @@ def run_iterations(run: Run, system: System, state: State, reporter: Reporter, i
 
 
 def close_iteration(run: Run, system: System, state: State, reporter: Reporter, watch: Watch, interrupted: Callable[[], bool]) -> None:
-    """What follows an update, or the warm start: the evaluation, where one is due, the log, the checkpoint. Interrupted in the evaluation,
-    all of this waits in the checkpoint and is done after the resume."""
+    """What follows an update, or the warm start: the evaluation, if one is due, the log, the checkpoint. If the evaluation is
+    interrupted, all of this waits in the checkpoint and is done after the resume."""
     config, iteration, metrics = system.config, state.iteration, state.waiting or {}
     if iteration in (0, config.iterations) or (config.eval.every and iteration % config.eval.every == 0):
         clock = Clock()
@@ -82,8 +82,8 @@ def close_iteration(run: Run, system: System, state: State, reporter: Reporter, 
 
 
 def warm_start(system: System, state: State, reporter: Reporter, interrupted: Callable[[], bool]) -> None:
-    """Learning from the expert before the first iteration, where the recipe says so. Interrupted here, a run starts anew when it is
-    resumed; once it is done, it stays, and the first evaluation follows as after any iteration."""
+    """Learning from the expert before the first iteration, if the recipe asks for it. A run that is interrupted here starts from scratch
+    when it is resumed. Once it is done, it is kept, and the first evaluation follows as after any iteration."""
     clock = Clock()
     metrics: dict[str, float] = {"iteration": 0}
     if system.config.sft is not None:

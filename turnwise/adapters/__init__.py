@@ -1,6 +1,6 @@
-"""Other people's environments, each behind the same two methods, each in an extra of its own where pip allows it.
+"""Third-party environments, each behind the same two methods, each in a separate extra if pip allows it.
 
-Nothing of theirs is imported before one of them is made: listing them says what each lacks and how to get it.
+Their packages are imported only when one of them is made; a listing shows what each one lacks and how to get it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ register(
     splits={"train": 90, "dev": 57, "test_normal": 168, "test_challenge": 417},
     max_turns=40,
     needs=[
-        Need("a Python with AppWorld", lambda: _appworld_python(), "a virtual environment of its own: see docs/adapters.md"),
+        Need("a Python with AppWorld", lambda: _appworld_python(), "a separate virtual environment: see docs/adapters.md"),
         Need("AppWorld's data", lambda: _appworld_data(), "appworld install && appworld download data: see docs/adapters.md"),
     ],
 )

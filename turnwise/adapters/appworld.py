@@ -1,12 +1,13 @@
-"""AppWorld: the agent writes Python that calls the apps of a simulated person, and unit tests over their data say whether the task is done.
+"""AppWorld: the agent writes Python that calls the apps of a simulated person, and unit tests over their data decide whether the task is
+done.
 
     python3 -m venv appworld-venv; appworld-venv/bin/pip install appworld
     appworld-venv/bin/appworld install; appworld-venv/bin/appworld download data
     tw.make("appworld", python="appworld-venv/bin/python", root=".")
 
 AppWorld pins packages that Turnwise needs newer, allows one world in a process, and runs what the agent wrote. So every environment is a
-process of AppWorld's own Python, with limits on time and memory. That keeps a bad program from harming the run; it is no sandbox:
-docs/adapters.md says what isolates it and what does not.
+process of AppWorld's own Python, with limits on time and memory. This protects the run from a bad program, but it is not a sandbox: see
+docs/adapters.md for what isolates it and what does not.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ INSTRUCTIONS = (
 
 
 def default_python() -> str:
-    """The Python that has AppWorld: as APPWORLD_PYTHON says, else this one."""
+    """The Python that has AppWorld: APPWORLD_PYTHON, otherwise this one."""
     return os.environ.get("APPWORLD_PYTHON") or sys.executable
 
 
@@ -58,7 +59,7 @@ def has_appworld() -> bool:
 
 
 def find_data() -> Path:
-    """Where AppWorld's data lies: data/ of the folder that APPWORLD_ROOT names, else of the present folder."""
+    """The folder of AppWorld's data: data/ in the folder that APPWORLD_ROOT names, otherwise in the current folder."""
     return Path(os.environ.get("APPWORLD_ROOT", ".")).expanduser() / "data"
 
 
@@ -77,7 +78,7 @@ class Process:
         self._buffer = b""
 
     def ask(self, call: str, **request: Any) -> dict[str, Any]:
-        """The answer; an error, and the end of the process, where none comes in time."""
+        """The answer; if none comes in time, the process is ended and an error is raised."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps({"call": call, **request}).encode() + b"\n")
@@ -218,7 +219,7 @@ class AppWorldEnv:
 
 
 def code_of(action: str) -> str:
-    """The program in what the agent wrote: inside the fences where there are any."""
+    """The program in what the agent wrote: inside the fences if there are any."""
     action = well_formed(action)
     fenced = FENCED.findall(action)
     return "\n".join(fenced) if fenced else action.strip()

@@ -1,8 +1,8 @@
-"""AppWorld's side of the adapter: a script that the Python which has AppWorld runs, one process a world.
+"""AppWorld's side of the adapter: a script for the Python that has AppWorld, one process per world.
 
-AppWorld needs older releases of packages than Turnwise does, so the two never share an interpreter: this file uses the standard library
-and `appworld` alone. Requests and answers are JSON, a line each. The agent's programs run in this process, so the two pipes are moved away
-from standard input and output first: what a program prints or reads never becomes part of the talk.
+AppWorld needs older releases of packages than Turnwise does, so the two never share an interpreter: this file uses only the standard
+library and `appworld`. Requests and answers are JSON, one line each. The agent's programs run in this process, so the two pipes are moved
+away from standard input and output first: what a program prints or reads never becomes part of the protocol.
 """
 
 import json
@@ -72,7 +72,7 @@ def serve(requests: TextIO, answers: TextIO) -> None:
 
 
 if __name__ == "__main__":
-    sys.path.pop(0)  # the folder of this script, where the adapters have the names of other people's packages
+    sys.path.pop(0)  # the folder of this script, whose files have the names of third-party packages
     memory_mb = int(sys.argv[1])
     if memory_mb:
         resource.setrlimit(resource.RLIMIT_DATA, (memory_mb * 2**20, memory_mb * 2**20))

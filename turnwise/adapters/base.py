@@ -1,4 +1,5 @@
-"""What the adapters share: packages that may be absent, text that a foreign program can take, and when an episode counts as a success."""
+"""What the adapters share: packages that may be missing, text that a third-party program can take, and when an episode counts as a
+success."""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ def load(package: str, feature: str, extra: str) -> Any:
 
 
 def turn_limit(value: Any, where: str) -> int:
-    """A limit of turns as given, where it is one."""
+    """The given limit of turns, checked."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise TurnwiseError(f"{where}: max_turns must be an integer from 1, not {value!r}")
     return value
 
 
 def well_formed(text: str) -> str:
-    """The text without what other programs choke on: lone surrogates and NUL."""
+    """The text without characters that other programs cannot handle: lone surrogates and NUL."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\x00", "\ufffd")
 
 
@@ -58,5 +59,5 @@ class Success:
 
 
 def plain_values(info: Mapping[Any, Any]) -> dict[str, Any]:
-    """The entries of a foreign dictionary that are single values: worth logging, and fit for another process."""
+    """The entries of a third-party dictionary that are single values: worth logging, and safe to send to another process."""
     return {str(key): value for key, value in info.items() if isinstance(value, bool | int | float | str)}

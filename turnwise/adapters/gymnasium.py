@@ -3,9 +3,9 @@
     tw.make("gymnasium", id="Blackjack-v1")
     tw.make("gymnasium", id="my_gym.py:MyEnv", action_names=["wait", "buy", "sell"], success=100.0)
 
-The task fixes the initial state: Gymnasium's `reset` gets a seed made of the task's id. The attempt's seed drives all chance after it: once
-reset, the environment's own generator (`np_random`) is replaced. An environment that keeps a generator of its own elsewhere draws all
-its chance from the task.
+The task fixes the initial state: Gymnasium's `reset` gets a seed made of the task's id. The attempt's seed drives all randomness after
+it: once reset, the environment's generator (`np_random`) is replaced. An environment that keeps another generator elsewhere draws all
+random numbers from the task's seed.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from turnwise.envs.snapshots import pack, restoring, unpack
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
-MAX_TURNS = 100  # where neither the environment nor the user says
+MAX_TURNS = 100  # if neither the environment nor the user sets one
 Show = Literal["auto", "state", "ansi", "picture"]
 NOT_UNDERSTOOD = "That is not an action here."
 RENDER_MODES = {"ansi": "ansi", "picture": "rgb_array"}
 
 
 class GymnasiumEnv:
-    """A Gymnasium environment by its id, or a class of your own file. `kwargs` go to it; `action_names` name its actions; `goal` says what
-    to do; `success` and `show` are explained in docs/adapters.md; `max_turns` replaces its own limit of steps."""
+    """A Gymnasium environment by its id, or a class from your own file. `kwargs` go to it; `action_names` name its actions; `goal` says
+    what to do; `success` and `show` are explained in docs/adapters.md; `max_turns` replaces its own limit of steps."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class GymnasiumEnv:
         self.max_turns = turn_limit(max_turns, self.where) if max_turns is not None else int(own_limit or MAX_TURNS)
         self._made = f"{id} {sorted((kwargs or {}).items())!r}"
         if self.show in ("state", "ansi") and is_small_classic(self._env):
-            self.snapshot, self.restore = self._snapshot, self._restore  # of the others nobody knows where their state is
+            self.snapshot, self.restore = self._snapshot, self._restore  # for the others it is unknown where their state is
         self._over = "call reset(task) before the first step"
         self._remark = ""
         self._seen: Any = None
@@ -81,7 +81,7 @@ class GymnasiumEnv:
                 return gymnasium.make(id, disable_env_checker=True, **kwargs, **more)
             except TurnwiseError:
                 raise
-            except Exception as error:  # whatever its author raises on arguments that it does not like
+            except Exception as error:  # any error that its author raises for wrong arguments
                 given = f" with kwargs {kwargs}" if kwargs else ""
                 raise TurnwiseError(f"{self.where} cannot be made{given}: {type(error).__name__}: {error}") from error
 
@@ -123,7 +123,7 @@ class GymnasiumEnv:
         return Transition(self._observe(remark), reward, done, success, info)
 
     def _observe(self, remark: str) -> Observation:
-        """The state in words. A remark is shown to the agent but is no part of the anchor: it does not change the state."""
+        """The state as text. A remark is shown to the agent but is not part of the anchor: it does not change the state."""
         self._remark = remark
         picture = self._picture()
         state = "" if picture else self._state()
@@ -155,14 +155,14 @@ class GymnasiumEnv:
         return self._actions.names
 
     def _snapshot(self) -> bytes:
-        """What one of Gymnasium's small classics remembers, its generator included."""
+        """The state of one of Gymnasium's small classics, including its generator."""
         if self._over:
             raise EpisodeOver(f"{self.where}: {self._over}")
         state = {"env": remembered(self._env), "seen": as_json(self._seen), "info": as_json(self._info), "remark": self._remark}
         return pack("gymnasium", {**state, "return": self._return, "turns": self._turns}, self._options())
 
     def _restore(self, state: bytes) -> Observation:
-        """Go on where a snapshot was taken."""
+        """Continue where a snapshot was taken."""
         kept = unpack(state, "gymnasium", self._options())
         with restoring("gymnasium"):
             self._over = "the snapshot could not be restored: call reset(task) first"  # until it has been
@@ -176,7 +176,7 @@ class GymnasiumEnv:
         return self._observe(str(kept["remark"]))
 
     def _options(self) -> dict[str, Any]:
-        """What an episode depends on, besides its state."""
+        """What an episode depends on in addition to its state."""
         own = {"show": self.show, "max_turns": self.max_turns, "success": self._success.rule, "goal": self._goal}
         return {"made": self._made, "actions": self._actions.names, "board": board(self._env), **own}
 

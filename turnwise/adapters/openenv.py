@@ -1,10 +1,10 @@
-"""A client for OpenEnv servers: the environment runs there, often in a container; here are only its texts.
+"""A client for OpenEnv servers: the environment runs there, often in a container; only its texts arrive here.
 
     tw.make("openenv", url="http://127.0.0.1:8000")
 
-Every environment of a pool is one session, so the server must allow as many as there are slots (`max_concurrent_envs`). The task gives the
-seed of the server's `reset`, or, from a file of tasks, whatever parameters it takes. OpenEnv knows one seed alone: what happens after
-the start is fixed by the task too, and the attempt's seed does nothing.
+Every environment of a pool is one session, so the server must allow as many as there are slots (`max_concurrent_envs`). The task gives
+the seed of the server's `reset`, or, from a file of tasks, whatever parameters it takes. OpenEnv has only one seed: the task also fixes
+what happens after the start, and the attempt's seed has no effect.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class OpenEnvClient:
         self.mode, self.on_error, self.anchor, self.max_turns = mode, on_error, anchor, turn_limit(max_turns, "openenv")
         self.timeout, self.retries, self.first_wait = timeout, retries, first_wait
         self.action_field, self.show, self.tasks_file = action_field, show, tasks_file
-        http_url(self.url)  # a wrong address is said here
+        http_url(self.url)  # a wrong address raises an error here
         self._key = os.environ.get(key_variable, "").strip()
         self._success = Success(success, f"openenv server {redact(self.url)}")
         self._fields: dict[str, Any] | None = None
@@ -88,7 +88,7 @@ class OpenEnvClient:
         self._return, self._turns, self._history = 0.0, 0, ""
 
     def tasks(self, split: str = "train", n: int | None = None) -> TaskSet:
-        """The tasks of `tasks_file`, or numbers, each of which is a seed."""
+        """The tasks of `tasks_file`, or numbers that are used as seeds."""
         if self.tasks_file is None:
             return numbered("openenv", split, n)
         found = read_tasks(Path(self.tasks_file).expanduser())
@@ -134,7 +134,7 @@ class OpenEnvClient:
         return Transition(self._last, reward, done, success, {**info, "understood": True, "truncated": done and not ended})
 
     def _number(self, answer: Mapping[str, Any]) -> float:
-        """The reward; a server that says none of a step gives 0."""
+        """The reward; 0 if the server gives none for a step."""
         given = answer.get("reward")
         if given is None:
             return 0.0
@@ -172,7 +172,7 @@ class OpenEnvClient:
         return Observation(text, actions=actions, anchor=anchor)
 
     def _action(self, text: str) -> dict[str, Any]:
-        """What the agent wrote as an action of the server: a JSON object as it is, any other text as the one field that it has."""
+        """What the agent wrote as an action of the server: a JSON object as it is, any other text as the value of its only field."""
         try:
             given = json.loads(text)
         except (ValueError, RecursionError):
@@ -213,7 +213,7 @@ class OpenEnvClient:
         return self._wire
 
     def _patiently(self, ask: Callable[[], dict[str, Any]], what: str) -> dict[str, Any]:
-        """Ask again what may pass: a server that starts, or has no session free. Only for a reset, which can be repeated."""
+        """Retry temporary failures: a server that is starting, or has no free session. Only for a reset, which can be repeated."""
         for attempt in range(self.retries + 1):
             try:
                 return ask()

@@ -1,6 +1,6 @@
-"""The two ways to an OpenEnv server, one exchange at a time.
+"""The two protocols of an OpenEnv server, one exchange at a time.
 
-A session over a WebSocket (`/ws`) has an environment of its own on the server: messages `{"type": "reset" | "step", "data": …}`, answers
+A session over a WebSocket (`/ws`) has a separate environment on the server: messages `{"type": "reset" | "step", "data": …}`, answers
 `{"type": "observation" | "error", "data": …}`. Plain HTTP (`POST /reset`, `POST /step`) is for servers that keep one environment behind
 these paths; OpenEnv's own server makes a new environment for every request there, so a game of more than one turn needs the session.
 """
@@ -27,7 +27,7 @@ HTTP_OF = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
 
 
 class Lost(Exception):
-    """No answer came. `passing`: the same may succeed later."""
+    """No answer came. `passing`: the same request may succeed later."""
 
     def __init__(self, message: str, passing: bool = True):
         super().__init__(message)
@@ -35,7 +35,7 @@ class Lost(Exception):
 
 
 class Refused(Exception):
-    """The server answered that the action is none of its actions."""
+    """The server answered that the action is not one of its actions."""
 
 
 class Broken(Exception):
@@ -51,7 +51,7 @@ class Wire(Protocol):
 
 
 class Session:
-    """A WebSocket session. After an error of the line it is dead: make another."""
+    """A WebSocket session. After a connection error it cannot be used any more: make another."""
 
     def __init__(self, url: str, timeout: float, key: str):
         client = load("websockets.sync.client", "the adapter for OpenEnv", "openenv")
@@ -63,13 +63,13 @@ class Session:
         parts = urlsplit(http_url(url))
         until = time.monotonic() + timeout
         try:
-            # A socket of our own: the client follows no redirect then, which would take the key to another server.
+            # Our own socket: the client then follows no redirect, which would send the key to another server.
             self._raw = socket.create_connection((parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)), timeout)
             left = max(0.001, until - time.monotonic())
             limits = {"open_timeout": left, "close_timeout": min(timeout, LONGEST_GOODBYE), "max_size": LARGEST_MESSAGE}
             options = limits | {"proxy": None, "additional_headers": headers, "sock": self._raw}
             self._socket = self._line.enter_context(client.connect(address, **options))
-        except (OSError, self._error, ValueError) as error:  # a time-out is an OSError too; a redirect is a ValueError
+        except (OSError, self._error, ValueError) as error:  # a timeout is also an OSError; a redirect is a ValueError
             if hasattr(self, "_raw"):
                 self._raw.close()
             raise Lost(redact(f"no connection to {address}: {type(error).__name__}: {error}"), not isinstance(error, ValueError)) from None
@@ -81,11 +81,11 @@ class Session:
         return self._exchange({"type": "step", "data": dict(action)})
 
     def _exchange(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        watchman = threading.Timer(self._timeout, self._cut)  # sending has no time limit of its own: a server may read nothing
+        watchman = threading.Timer(self._timeout, self._cut)  # sending has no time limit: a server may read nothing
         watchman.daemon = True
         watchman.start()
         try:
-            with contextlib.suppress(self._error):  # a line that is closed already may still hold the server's reason
+            with contextlib.suppress(self._error):  # a closed connection may still hold the server's reason
                 self._socket.send(json.dumps(message))
             watchman.cancel()
             answer = json.loads(self._socket.recv(timeout=self._timeout))
@@ -94,7 +94,7 @@ class Session:
         except (OSError, self._error) as error:
             raise Lost(f"the connection ended: {type(error).__name__}: {error}") from None
         except ValueError as error:
-            raise Lost(f"an answer that is no JSON: {error}", passing=False) from None
+            raise Lost(f"an answer that is not JSON: {error}", passing=False) from None
         finally:
             watchman.cancel()
         kind, data = (answer.get("type"), answer.get("data")) if isinstance(answer, dict) else (None, None)
@@ -150,7 +150,7 @@ def http_url(url: str) -> str:
     """The server's address as http(s)://…, whatever was given: http, https, ws or wss, with or without /ws at the end."""
     parts = urlsplit(url)
     if parts.scheme not in HTTP_OF or not parts.hostname:
-        raise TurnwiseError(f"openenv: {redact(url)!r} is no address of a server. One looks like http://127.0.0.1:8000")
+        raise TurnwiseError(f"openenv: {redact(url)!r} is not the address of a server. One looks like http://127.0.0.1:8000")
     if parts.username or parts.password:
         raise TurnwiseError(
             f"openenv: leave user:password@ out of {redact(url)!r}; a key is read from an environment variable (key_variable)"
@@ -159,7 +159,7 @@ def http_url(url: str) -> str:
 
 
 def action_schema(url: str, timeout: float, key: str) -> dict[str, Any]:
-    """The JSON schema of the server's actions; empty where it tells none."""
+    """The JSON schema of the server's actions; empty if it gives none."""
     try:
         found = Transport(http_url(url), key, timeout).get("schema")
     except Failure as failure:

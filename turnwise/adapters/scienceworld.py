@@ -2,8 +2,8 @@
 
     tw.make("scienceworld", tasks=["boil", "melt"], simplifications="easy")
 
-A task is one variation of one kind, and the splits are the package's own. Every environment is a Java process of its own, which takes a
-second or more to start and some hundred megabytes: give it workers, and no more slots than fit. The simulator takes no seed: the
+A task is one variation of one kind, and the splits are the package's own. Every environment is a separate Java process, which takes a
+second or more to start and a few hundred megabytes: give it workers, and no more slots than fit. The simulator takes no seed: the
 variation fixes everything, and the attempt's seed does nothing.
 """
 
@@ -21,13 +21,13 @@ from turnwise.util.errors import TurnwiseError, unknown_name
 SPLITS = ("train", "dev", "test")
 FULL_SCORE = 100
 Anchor = Literal["observation", "state"]
-_variations: dict[str, dict[str, list[int]]] = {}  # by kind and split: asking costs a load of the kind, the answer never changes
+_variations: dict[str, dict[str, list[int]]] = {}  # by kind and split: the query has to load the kind, and the answer never changes
 
 
 class ScienceWorldEnv:
-    """Tasks of ScienceWorld. `tasks`: the kinds that are played, all where none are named. `simplifications`: as the package names them,
+    """Tasks of ScienceWorld. `tasks`: the kinds that are played, all if none are named. `simplifications`: as the package names them,
     with commas between ("easy": all). `list_actions`: offer the valid actions, of which there are often more than a hundred. `anchor`:
-    "observation", or "state" (what is seen and carried). The reward is what the score gained, a full score being 1."""
+    "observation", or "state" (what is seen and carried). The reward is the gain in score; a full score is 1."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class ScienceWorldEnv:
         self._score = 0
 
     def tasks(self, split: str = "train") -> TaskSet:
-        """One task a variation, by kind."""
+        """One task per variation, by kind."""
         if split not in SPLITS:
             raise unknown_name("split of ScienceWorld:", split, SPLITS)
         found = [(kind, number) for kind in self.kinds for number in self._variations(kind)[split]]
@@ -85,7 +85,7 @@ class ScienceWorldEnv:
     def _begin(self, task: Task, plan: bool = False) -> tuple[str, Mapping[str, Any]]:
         kind, number = task.data.get("kind"), task.data.get("variation")
         if not isinstance(kind, str) or not isinstance(number, int):
-            raise TurnwiseError(f"task {task.id!r} is no task of ScienceWorld: its data names no kind and variation")
+            raise TurnwiseError(f"task {task.id!r} is not a task of ScienceWorld: its data names no kind and variation")
         self._sim.load(kind, number, self.simplifications, generateGoldPath=plan)
         text, info = self._sim.reset()
         return str(text), info
@@ -112,7 +112,7 @@ class ScienceWorldEnv:
         return Observation(opening + text, actions=valid, anchor=anchor)
 
     def expert(self, task: Task) -> list[str]:
-        """The package's own way through a task (not always the shortest). The episode being played is left as it was."""
+        """The package's own solution of a task (not always the shortest). The episode being played is left as it was."""
         if task.id not in self._plans:
             self._begin(task, plan=True)
             self._plans[task.id] = [str(action) for action in self._sim.get_gold_action_sequence()]
@@ -120,7 +120,7 @@ class ScienceWorldEnv:
         return self._plans[task.id]
 
     def _restore(self) -> None:
-        """The simulator holds one episode: after a look at another task, play the present one again up to where it was."""
+        """The simulator holds one episode: after another task was loaded, the current one is replayed up to its last turn."""
         if self._played is not None and not self._over:
             self._begin(self._played[0])
             for action in self._played[1]:

@@ -1,7 +1,7 @@
-"""Gymnasium's spaces in words: what the agent writes becomes an action, and what the environment returns becomes text.
+"""Gymnasium's spaces as text: what the agent writes becomes an action, and what the environment returns becomes text.
 
-Only spaces whose actions can be named are taken. Continuous actions are left out on purpose: a language model that is to write twelve
-decimal numbers needs a wrapper that somebody has thought about, not a format that we guess.
+Only spaces whose actions can be named are taken. Continuous actions are left out on purpose: a language model that has to write twelve
+decimal numbers needs a wrapper designed for it, not a guessed format.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from turnwise.util.errors import TurnwiseError
 
 MOST_LISTED = 64  # combinations of a multi-discrete space beyond this are not listed in a prompt
-MOST_NUMBERS = 64  # of an observation, before it needs a rendering of its own
+MOST_NUMBERS = 64  # of an observation, before it needs a custom rendering
 
 
 class Actions(Protocol):
@@ -24,14 +24,14 @@ class Actions(Protocol):
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """All actions, or None where they are not listed."""
+        """All actions, or None if they are not listed."""
 
     def read(self, text: str) -> Any:
-        """The action that a text means; None where it means none."""
+        """The action that a text stands for; None if there is none."""
 
 
 class Named:
-    """A discrete space: one of n named actions. A number is understood too."""
+    """A discrete space: one of n named actions. A number is also accepted."""
 
     def __init__(self, count: int, start: int, names: Sequence[str] | None, where: str):
         self.start = start
@@ -48,7 +48,7 @@ class Named:
         return number if number is not None and 0 <= number - self.start < len(self.names) else None
 
     def allowed(self, mask: Any) -> tuple[str, ...]:
-        """The names that a mask of zeros and ones lets through; all where it fits no action or lets none through."""
+        """The names that a mask of zeros and ones lets through; all if it fits no action or lets none through."""
         flags = np.asarray(mask).reshape(-1)
         kept = tuple(name for name, flag in zip(self.names, flags, strict=False) if flag)
         return kept if kept and len(flags) == len(self.names) else self.names
@@ -87,7 +87,7 @@ class Free:
 
 
 def actions_of(space: Any, names: Sequence[Any] | None, where: str) -> Actions:
-    """The actions of a Gymnasium space, with names of the user's where they are given."""
+    """The actions of a Gymnasium space, with the user's names if they are given."""
     kind = type(space).__name__
     if kind == "Discrete":
         return Named(int(space.n), int(space.start), names, where)
@@ -111,7 +111,7 @@ def actions_of(space: Any, names: Sequence[Any] | None, where: str) -> Actions:
 
 def _parts(sizes: Sequence[tuple[int, int]], names: Sequence[Any] | None, where: str) -> list[Named]:
     if names is not None and (len(names) != len(sizes) or any(isinstance(part, str) for part in names)):
-        raise TurnwiseError(f"{where}: action_names must be {len(sizes)} lists of names, one a part of the action, got {names!r}")
+        raise TurnwiseError(f"{where}: action_names must be {len(sizes)} lists of names, one per part of the action, got {names!r}")
     return [Named(count, start, None if names is None else names[i], where) for i, (count, start) in enumerate(sizes)]
 
 
@@ -131,7 +131,7 @@ def has_words(space: Any) -> bool:
 
 
 def words_of(value: Any) -> str:
-    """An observation in words: numbers as they are, parts by their names."""
+    """An observation as text: numbers as they are, parts by their names."""
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):

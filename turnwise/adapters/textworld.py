@@ -3,9 +3,9 @@
     tw.make("textworld", games="games/")          # a folder; its folders train/, valid/ and test/ are splits
     tw.make("textworld", games="games/one.z8")
 
-A folder without such folders is split by the games' names, four fifths for training, a tenth each for validation and test: a game
-stays where it is whatever else is added. Next to a `.z8` game lies a `.json` file that describes it; such a pair is one game. A `.json`
-game that stands alone has no texts, so the agent is shown what is true in it.
+A folder without such folders is split by the games' names, four fifths for training, a tenth each for validation and test: a game stays
+in its split when others are added. Next to a `.z8` game there is a `.json` file that describes it; such a pair is one game. A `.json`
+game on its own has no texts, so the agent is shown the facts that hold in it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ Anchor = Literal["observation", "state"]
 
 
 def default_games() -> Path | None:
-    """Where TEXTWORLD_GAMES says the games lie, if it is there."""
+    """The path in TEXTWORLD_GAMES, if it exists."""
     path = Path(os.environ.get("TEXTWORLD_GAMES", "")).expanduser()
     return path if os.environ.get("TEXTWORLD_GAMES") and path.exists() else None
 
 
 class TextWorldEnv:
-    """Games of a file or a folder. `reward`: "score" (what the score gained, as a share of the most that can be had) or "won" (1 for
-    winning). `anchor`: "observation" or "state" (the facts of the game, where it tells them). `max_turns`: where an attempt is cut off."""
+    """Games of a file or a folder. `reward`: "score" (the gain in score, as a share of the highest possible score) or "won" (1 for
+    winning). `anchor`: "observation" or "state" (the facts of the game, if it reports them). `max_turns`: the turn at which an attempt is
+    cut off."""
 
     def __init__(
         self,
@@ -65,7 +66,8 @@ class TextWorldEnv:
         self._turns, self._score = 0, 0.0
 
     def tasks(self, split: str = "train") -> TaskSet:
-        """One task a game. Its data names the file and its content, so that the same game in two splits is seen."""
+        """One task per game. Its data contains the file's name and a hash of its content, so that the same game in two splits is
+        noticed."""
         files = files_of(self.place)
         splits = split_games(self.place, files)
         if split not in splits:
@@ -140,7 +142,7 @@ class TextWorldEnv:
         return Observation(text, actions=actions, anchor=None if text == state else state)
 
     def expert_action(self) -> str | None:
-        """The next command of the game's own way to win, where it knows one from here."""
+        """The next command of the game's own solution, if it knows one from here."""
         commands: Sequence[str] = self._state.get("policy_commands") or ()
         return str(commands[0]) if commands and not self._over else None
 
@@ -152,7 +154,7 @@ class TextWorldEnv:
 
 
 def files_of(place: Path) -> list[Path]:
-    """The games of a folder and the folders below it, by name; of files that differ in their ending alone, the one with texts."""
+    """The games of a folder and the folders below it, by name; of files that differ only in their suffix, the one with texts."""
     if place.is_file():
         return [place]
     found: dict[Path, Path] = {}
@@ -167,7 +169,7 @@ def files_of(place: Path) -> list[Path]:
 
 
 def split_games(place: Path, files: Sequence[Path]) -> dict[str, list[Path]]:
-    """The games of each split: by the folder they lie in, or by a hash of the name. One single game is for training."""
+    """The games of each split: by their folder, or by a hash of the name. A single game is for training."""
     if place.is_file():
         return {"train": list(files)}
     folders = {path.relative_to(place).parts[0] for path in files if len(path.relative_to(place).parts) > 1}

@@ -1,6 +1,6 @@
-"""Snapshots of Gymnasium's small classics: what they remember is a handful of numbers and a generator.
+"""Snapshots of Gymnasium's small classics: their state is a handful of numbers and a generator.
 
-Other environments keep their state wherever they like, so nothing is promised for them: a branch plays the actions again.
+Other environments keep their state anywhere, so it cannot be saved: a branch plays the actions again.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ REMEMBERED = ("s", "lastaction", "fickle_step", "taxi_orientation", "player", "d
 
 
 def is_small_classic(env: Any) -> bool:
-    """Whether an environment is one of them, with nothing but the usual wrappers around it."""
+    """Whether an environment is one of them, with only the usual wrappers around it."""
     return type(env.unwrapped).__module__.startswith(PACKAGE) and all(
         type(layer).__module__.startswith("gymnasium.wrappers.common") for layer in _layers(env)
     )
 
 
 def remembered(env: Any) -> dict[str, Any]:
-    """What an environment remembers, in JSON values: its own numbers, its generator, and how many steps were made."""
+    """The state of an environment, in JSON values: its numbers, its generator, and how many steps were made."""
     bare = env.unwrapped
     own = {name: as_json(getattr(bare, name)) for name in REMEMBERED if hasattr(bare, name)}
     steps = [getattr(layer, "_elapsed_steps", None) for layer in _layers(env)]
@@ -30,7 +30,7 @@ def remembered(env: Any) -> dict[str, Any]:
 
 
 def remember(env: Any, kept: Mapping[str, Any]) -> None:
-    """Put an environment where `remembered` was asked. It was reset before: whatever it makes then, it has."""
+    """Restore the state that `remembered` returned. The environment was reset before, so what a reset makes exists."""
     bare, layers = env.unwrapped, list(_layers(env))
     if set(kept["own"]) != {name for name in REMEMBERED if hasattr(bare, name)} or len(kept["steps"]) != len(layers):
         raise ValueError("it is of another environment, or of another version of Gymnasium")
@@ -45,7 +45,7 @@ def remember(env: Any, kept: Mapping[str, Any]) -> None:
 
 
 def as_json(value: Any) -> Any:
-    """What an environment said, in JSON values."""
+    """The output of an environment, in JSON values."""
     if isinstance(value, Mapping):
         return {str(name): as_json(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -54,7 +54,7 @@ def as_json(value: Any) -> Any:
 
 
 def board(env: Any) -> str:
-    """The map that it plays on, which may be drawn by chance; empty where it has none."""
+    """Its map, which may be random; empty if it has none."""
     drawn = getattr(env.unwrapped, "desc", None)
     return "" if drawn is None else b"/".join(b"".join(row) for row in np.asarray(drawn, "c").tolist()).decode("latin-1")
 

@@ -1,6 +1,6 @@
-"""Words for Gymnasium's four small classics, which return bare numbers: names of the actions, the goal, and the state in sentences.
+"""Texts for Gymnasium's four small classics, which return bare numbers: names of the actions, the goal, and the state in sentences.
 
-Any other environment needs none of this: its options say the same things.
+Other environments do not need this: their options set the same things.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ LAST_ACTION = re.compile(r"^\s*\(\w+\)[ \t]*\n?", re.MULTILINE)  # a picture of 
 
 @dataclass(frozen=True)
 class Words:
-    """What an environment would say for itself."""
+    """The texts of an environment."""
 
     actions: tuple[str, ...]
     goal: str
     success: str = "reward"
-    draw: bool = False  # show the drawing made of letters
+    draw: bool = False  # show the text rendering
     describe: Callable[[Any, Any], str] | None = None  # (the bare environment, the observation) → a sentence
 
 
 def drawing(rendered: str) -> str:
-    """A drawing without colours; what was highlighted stands in square brackets."""
+    """A text rendering without colours; what was highlighted is in square brackets."""
     text = COLOUR.sub("", HIGHLIGHTED.sub(lambda found: f"[{found[1].strip() or ' '}]", rendered))
     return LAST_ACTION.sub("", text).strip("\n")
 
@@ -79,6 +79,6 @@ CLASSICS: dict[str, Words] = {
 
 
 def words_for(name: str) -> Words | None:
-    """The words of a classic by its Gymnasium id (`FrozenLake-v1`, `FrozenLake8x8-v1`), None for any other environment."""
+    """The texts of a classic by its Gymnasium id (`FrozenLake-v1`, `FrozenLake8x8-v1`), None for any other environment."""
     stem = name.rpartition(":")[2].rpartition("/")[2]
     return next((words for prefix, words in CLASSICS.items() if stem.startswith(prefix)), None)

@@ -1,12 +1,12 @@
 """Attempts that start in the middle of another one.
 
-A branch takes over the first turns of a finished attempt: their tokens, log-probs, rewards and versions are copied, not sampled again. Its
-environment comes to that place from a snapshot, if one was kept, or by playing the recorded actions again; its context by retracing the
+A branch takes over the first turns of a finished attempt: their tokens, log-probs, rewards and versions are copied, not sampled again.
+Its environment reaches that turn from a snapshot, if one was kept, or by playing the recorded actions again; its context by retracing the
 turns one by one. Both are compared with the parent: the anchors of the states, and the token ids of the prompts. A branch that differs
-anywhere is lost: it is dropped and counted, since its turns would be compared with those of another state.
+anywhere is lost. It is dropped and counted, because its turns would be compared with those of another state.
 
-What is kept for branches lies beside the trajectories and ends with the collector: the observations as the environment gave them, and
-snapshots. Without it (a trajectory of an earlier batch, an environment without snapshots) the actions are played again.
+What is kept for branches is separate from the trajectories and lives as long as the collector: the observations as the environment gave
+them, and snapshots. If it is missing (a trajectory of an earlier batch, an environment without snapshots), the actions are played again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Trails:
 
 
 class Arriving:
-    """A branch on its way to its place: `request` is what its environment is asked next, `seen` the observations so far."""
+    """A branch that has not reached its turn yet. `request` is what its environment is asked next, `seen` the observations so far."""
 
     def __init__(self, start: Start, branch: Branch, trails: Trails):
         parent, t = branch.trajectory, branch.t
@@ -63,7 +63,7 @@ class Arriving:
         self.request: Ask = next(self._play)
 
     def take(self, result: EnvResult) -> Arrived | None:
-        """The environment's answer to the request; what came of the branch once that is known."""
+        """Takes the environment's answer to the request. Returns the outcome of the branch once it is known."""
         if not self._restores and result.transition is not None:
             self.seen.append(result.observation)
         try:
@@ -74,7 +74,7 @@ class Arriving:
         return None
 
     def shared(self) -> Iterator[tuple[Turn, Transition]]:
-        """Copies of the parent's turns before the branch, each with what it led to."""
+        """Copies of the parent's turns before the branch, each with its outcome."""
         for turn, observation in zip(self.branch.trajectory.turns[: self.branch.t], self.seen[1:], strict=True):
             yield replace(turn), Transition(observation, turn.reward, info=turn.info.get("env", {}))
 

@@ -1,9 +1,9 @@
-"""The collector: who generates when.
+"""The collector decides which attempt generates when.
 
-Attempts at tasks run side by side: one waits for its environment while others wait for the policy. Whatever is ready goes on; a finished
-attempt leaves at once and its slot starts the next one, so no generation is ever made for an attempt that is over. The collector knows
-no model and no environment: a `Pool` plays the environments, a `Policy` finds the actions. An attempt may start in the middle of another
-one (`branching.py`).
+Attempts at tasks run concurrently: one waits for its environment while others wait for the policy. Whatever is ready continues; a
+finished attempt leaves at once and its slot starts the next one, so nothing is ever generated for an attempt that is over. The collector
+knows no model and no environment: a `Pool` runs the environments, a `Policy` chooses the actions. An attempt may start in the middle of
+another one (`branching.py`).
 
 While the policy thinks, the answers of worker processes are taken between its steps. Without `ordered` they are passed on at once, so the
 next prompt of an attempt joins the policy's next step. With `ordered` the moment is fixed by counts (`order.py`).
@@ -35,7 +35,7 @@ __all__ = ["Answer", "Attempt", "Branch", "Collector", "Policy", "Start", "summa
 
 @dataclass(slots=True)
 class Attempt:
-    """A running attempt. `arriving`: a branch that is not at its place yet; `keeping`: its environment was asked for a snapshot."""
+    """A running attempt. `arriving`: a branch that has not reached its turn yet; `keeping`: its environment was asked for a snapshot."""
 
     start: Start
     slot: int
@@ -59,10 +59,10 @@ class Answer:
 
 
 class Policy(Protocol):
-    """Finds actions for the attempts, which it knows by their slots. `ask`: the slot's observation is new, an action is wanted; `answers`
-    waits for at least one decision where any is pending, and with `wait=False` takes at most one step; `observe`: what a turn led to;
-    `end`: the slot's attempt is over. `retrace`: a turn that another attempt has made, and this one takes over before it branches; returns
-    why it does not fit, or an empty text."""
+    """Chooses actions for the attempts, which it knows by their slots. `ask`: the slot's observation is new, an action is wanted;
+    `answers` waits for at least one decision if any is pending, and with `wait=False` takes at most one step; `observe`: what a turn led
+    to; `end`: the slot's attempt is over. `retrace`: a turn that another attempt has made, and this one takes over before it branches;
+    returns why it does not fit, or an empty text."""
 
     @property
     def pending(self) -> int: ...
@@ -83,8 +83,8 @@ class Policy(Protocol):
 @dataclass
 class Collector:
     """Plays attempts to their ends. `max_turns` is the step limit; `cancelled` is asked between turns and ends everything when true.
-    `ordered`: what comes out does not depend on how quick worker processes are (order.py). `snapshots`: ask environments for a snapshot
-    before every turn, so that later attempts can branch there without replaying actions; kept as long as the collector. `counts` has
+    `ordered`: the result does not depend on the speed of worker processes (order.py). `snapshots`: ask environments for a snapshot before
+    every turn, so that later attempts can branch there without replaying actions; kept as long as the collector. `counts` has
     `lost_branches`, and `lost` says why the first of them was lost."""
 
     pool: Pool
@@ -94,8 +94,8 @@ class Collector:
     max_invalid: int | None = None
     cancelled: Callable[[], bool] = lambda: False
     on_turn: Callable[[Trajectory], None] = lambda trajectory: None
-    on_start: Callable[[int], None] = lambda count: None  # so many attempts more will be made
-    on_end: Callable[[Trajectory], None] = lambda trajectory: None  # one of them is over
+    on_start: Callable[[int], None] = lambda count: None  # called with the number of additional attempts that will be made
+    on_end: Callable[[Trajectory], None] = lambda trajectory: None  # called when one of them is over
     ordered: bool = True
     on_fault: Callable[[Trajectory, EnvResult], None] = lambda trajectory, result: None
     snapshots: bool = False
@@ -107,7 +107,7 @@ class Collector:
         self._steps = bool(self.pool.pids) and "wait" in signature(self.policy.answers).parameters  # in this process nothing ever waits
 
     def run(self, starts: Iterable[Start]) -> list[Trajectory]:
-        """The trajectories of all starts, in their order. Where cancelled, those that had begun, as far as they came."""
+        """The trajectories of all starts, in their order. If cancelled, the partial trajectories of those that had begun."""
         waiting = deque(starts)
         order = [start.number for start in waiting]
         self.on_start(len(order))
@@ -125,7 +125,9 @@ class Collector:
                 slot = free.popleft()
                 active[slot] = self._launch(waiting.popleft(), slot)
             self._hear(active)
-            while self.pool.pending and not self.pool.pids:  # a branch on its way, a snapshot: in this process they are there at once
+            while (
+                self.pool.pending and not self.pool.pids
+            ):  # a branch that is not there yet, a snapshot: in this process they are ready at once
                 self._hear(active)
             for answer in self._decided():
                 self._answered(active[answer.slot], answer)
@@ -186,7 +188,7 @@ class Collector:
         else:
             try:
                 self._record(attempt, transition)
-            except BadReward as error:  # a mistake of one term at one turn costs this attempt and no other
+            except BadReward as error:  # an error of one term at one turn ends this attempt only
                 return self._fault(attempt, EnvResult(attempt.slot, None, Fault.ERROR, str(error), "", error.lines))
         attempt.observation = transition.observation
         if transition.done:
@@ -216,7 +218,7 @@ class Collector:
         return self.policy.ask(attempt.slot)
 
     def _arrived(self, attempt: Attempt, arriving: Arriving, result: EnvResult) -> None:
-        """A branch is one request further, or at its place: then it goes on as its own attempt."""
+        """A branch is one request further, or has arrived: then it continues as a separate attempt."""
         found = arriving.take(result)
         if found is None:
             return self._answers.submit(attempt.slot, arriving.request)
@@ -297,7 +299,7 @@ def summarise(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
 
 
 def _parts(turns: Sequence[Turn], trajectories: int) -> dict[str, float]:
-    """The parts of the reward by name, an attempt; empty where the environment's is the only one."""
+    """The parts of the reward by name, per attempt; empty if the environment's reward is the only one."""
     sums: dict[str, float] = {}
     for turn in turns:
         for name, value in turn.info.get("rewards", {}).items():

@@ -1,8 +1,9 @@
-"""Attempts that nobody can learn from: one costs itself, and is told of once for each kind; where nearly all are like that, the run stops.
+"""Attempts that nothing can be learned from. One of them is dropped and reported once per kind; if nearly all are like that, the run
+stops.
 
-An attempt is spoilt by a fault of its environment (or of a reward term), by a fault of the engine, or by a prompt that never fitted. A few
-of these are everyday life. A run in which they are all there is would "train" to its end and learn nothing, so it ends with what was wrong
-and the lines of the user's own file. It takes several attempts at several tasks: one bad task, tried eight times, is no reason to stop.
+An attempt is spoilt by a fault of its environment (or of a reward term), by a fault of the engine, or by a prompt that never fitted. A
+few of these are normal. A run with nothing else would "train" to its end and learn nothing, so it stops and shows what was wrong, with
+the lines of the user's own file. This takes several attempts at several tasks: one bad task, tried eight times, does not stop a run.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def spoilt(trajectory: Trajectory) -> bool:
 
 @dataclass
 class FaultWatch:
-    """Hears of faults as they happen (`hear`) and looks at what a collection brought (`look`). `tasks`: how many there are at all."""
+    """Is told of faults as they happen (`hear`) and checks the result of a collection (`look`). `tasks`: how many there are in total."""
 
     say: Callable[[str], None]
     environment: str = ""
@@ -45,11 +46,11 @@ class FaultWatch:
     _bad_tasks: set[str] = field(default_factory=set)
 
     def hear(self, trajectory: Trajectory, result: EnvResult) -> None:
-        """The collector's word about a fault, while its traceback is at hand."""
+        """Called by the collector on a fault, while its traceback is available."""
         self._lines.setdefault(trajectory.stop, result.own_lines)
 
     def look(self, trajectories: Sequence[Trajectory]) -> None:
-        """Tell of kinds of faults that are new; an error where nearly all attempts, here and before, were spoilt."""
+        """Report kinds of faults that are new; raise an error if nearly all attempts, here and before, were spoilt."""
         seen = [trajectory for trajectory in trajectories if trajectory.stop is not Stop.CANCELLED]
         bad = [trajectory for trajectory in seen if spoilt(trajectory)]
         for trajectory in bad:
@@ -63,7 +64,7 @@ class FaultWatch:
             raise self.verdict(bad, len(seen))
 
     def verdict(self, bad: Sequence[Trajectory], of: int) -> EnvironmentFault:
-        """The error for attempts that came to nothing; it shows one of the most frequent kind."""
+        """The error for spoilt attempts; it shows one of the most frequent kind."""
         stops = [trajectory.stop for trajectory in bad]
         stop = max(dict.fromkeys(stops), key=stops.count)
         first = self._first.get(stop) or next(trajectory for trajectory in bad if trajectory.stop is stop)

@@ -170,7 +170,7 @@ class ModelPolicy:
         attempt.observation, attempt.turn, attempt.before = transition.observation, attempt.turn + 1, turn
 
     def retrace(self, slot: int, turn: Turn, transition: Transition) -> str:
-        """The context comes to the same prompt as the turn had, and goes on as it did."""
+        """The context builds the prompt that the turn had, and continues as it did."""
         attempt = self._attempts[slot]
         prompt = (attempt.learned or attempt.context).prompt()
         if turn.prompt_ids and list(prompt.ids) != list(turn.prompt_ids):

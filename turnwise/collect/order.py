@@ -1,12 +1,12 @@
-"""In which order the environments' answers are passed on.
+"""The order in which the environments' answers are passed on.
 
-A model's numbers depend in their last digits on which prompts share a forward pass. Worker processes answer sooner or later by chance, so
-passing their answers on as they come gives other batches, other digits and in the end other weights whenever a run is repeated. Here they
-are passed on in the order in which they were asked for, and the moment is counted in attempts instead of seconds: up to a third of the
-attempts may be with their environments while the model thinks for the others. Beyond that the oldest answer is waited for. So environments
-and model still work side by side, and neither the clock nor the number of worker processes changes a number.
+A model's numbers depend in their last digits on which prompts share a forward pass. Worker processes answer at random times, so passing
+their answers on as they arrive gives different batches, different digits and in the end different weights whenever a run is repeated.
+Here they are passed on in the order of the requests, and the moment is counted in attempts instead of seconds: up to a third of the
+attempts may wait for their environments while the model generates for the others. Beyond that the oldest answer is waited for.
+Environments and model still work in parallel, and neither the clock nor the number of worker processes changes a result.
 
-The price is that an environment which takes very long holds up the others, once a third of them have been asked after it.
+The cost: an environment that takes very long holds up the others, once a third of them have been asked after it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections import deque
 from turnwise.data.tasks import Task
 from turnwise.envs.pool import Ask, EnvResult, Pool
 
-AWAY = 3  # one in so many attempts may be with its environment while the model thinks
+AWAY = 3  # one in this many attempts may wait for its environment while the model generates
 
 
 class Answers:
@@ -41,7 +41,7 @@ class Answers:
         self._asked.append(slot)
 
     def next(self, thinking: bool, attempts: int) -> list[EnvResult]:
-        """Results to go on with, at least one unless the model is `thinking` for somebody; `attempts` are under way."""
+        """Results to continue with, at least one unless the model is `thinking` for some attempt; `attempts` are under way."""
         if not self._ordered:
             return self._pool.results(timeout=0 if thinking else None)
         away = attempts // AWAY if self._pool.pids else 0  # in this process every answer is there at once
@@ -51,11 +51,11 @@ class Answers:
             while slot not in self._here:
                 self._receive(None)
             found.append(self._here.pop(slot))
-        self._receive(0)  # a worker whose answer nobody reads cannot play on
+        self._receive(0)  # a worker whose answer is not read cannot continue
         return found
 
     def receive(self) -> None:
-        """Take what is there, to pass it on in its turn."""
+        """Take what has arrived, to pass it on in order."""
         if self._ordered:
             self._receive(0)
 
@@ -63,7 +63,7 @@ class Answers:
         self._here.update((result.slot, result) for result in self._pool.results(timeout))
 
     def drop(self) -> None:
-        """Wait for all that was asked for and forget it: the pool wants every result taken before a slot plays again."""
+        """Wait for all pending requests and drop their results: the pool needs every result taken before a slot is used again."""
         while self._pool.pending:
             self._pool.results()
         self._asked.clear()

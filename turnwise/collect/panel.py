@@ -18,7 +18,7 @@ from turnwise.util.statistics import effective_attempts, wilson
 
 @dataclass(frozen=True)
 class Share:
-    """How often something happened, with its 95 % interval over tasks: Wilson's, with `effective` attempts in place of n where several
+    """How often something happened, with its 95 % interval over tasks: Wilson's, with `effective` attempts instead of n if several
     attempts were made at one task (see `statistics.task_interval`)."""
 
     count: int
@@ -50,7 +50,7 @@ class Share:
 
 @dataclass
 class Evaluation:
-    """The result of one evaluation. `measures` are means over attempts of what the environment itself measures, as a score or F1."""
+    """The result of one evaluation. `measures` are means over attempts of what the environment itself measures, such as a score or F1."""
 
     success: Share
     by_type: dict[str, Share]
@@ -68,7 +68,7 @@ class Evaluation:
 
     @property
     def mean_of_types(self) -> float | None:
-        """Success with every task type counted once, however many tasks it has; none where there are not two types."""
+        """Success with every task type counted once, however many tasks it has; None if there are fewer than two types."""
         rates = [share.rate for share in self.by_type.values()]
         return math.fsum(rates) / len(rates) if len(rates) > 1 else None
 
@@ -88,11 +88,11 @@ class Evaluation:
         } | plain
 
     def record(self) -> dict[str, Any]:
-        """All that `turnwise compare` needs: the settings, the result, and what came of every attempt."""
+        """All that `turnwise compare` needs: the settings, the result, and the outcome of every attempt."""
         return self.settings | self.to_dict() | {"outcomes": self.outcomes()}
 
     def outcomes(self) -> list[dict[str, Any]]:
-        """What came of every attempt, in the panel's order: what paired comparisons need."""
+        """The outcome of every attempt, in the panel's order: what paired comparisons need."""
         return [
             {
                 "task": trajectory.task,
@@ -109,7 +109,7 @@ class Evaluation:
 
 
 def panel_starts(panel: TaskSet, seed: int, repeats: int = 1) -> list[Start]:
-    """Every task of a panel, in order, each `repeats` times with chance of its own."""
+    """Every task of a panel, in order, each `repeats` times with different seeds."""
     return [
         Start(task, index, index * repeats + k, derive(seed, "panel environment", task.id, k), derive(seed, "panel policy", task.id, k))
         for index, task in enumerate(panel)
@@ -120,13 +120,14 @@ def panel_starts(panel: TaskSet, seed: int, repeats: int = 1) -> list[Start]:
 def run_panel(
     collector: Collector, panel: TaskSet, seed: int = 0, repeats: int = 1, change: Callable[[Start], Start] = lambda start: start
 ) -> Evaluation:
-    """Play every task of the panel `repeats` times. The seed fixes chance, not the choice of tasks. `change` may add to an attempt."""
+    """Play every task of the panel `repeats` times. The seed fixes the sampling, not the choice of tasks. `change` may add to an
+    attempt."""
     trajectories = collector.run([change(start) for start in panel_starts(panel, seed, repeats)])
     return evaluation_of(trajectories, panel, repeats)
 
 
 def evaluation_of(trajectories: Sequence[Trajectory], panel: TaskSet, repeats: int) -> Evaluation:
-    """Pooled counts over all attempts; an attempt that ended by a fault is a failure, and its stop reason tells."""
+    """Pooled counts over all attempts; an attempt that ended with a fault counts as a failure, and its stop reason tells why."""
     kinds = {task.id: str(task.data["task_type"]) for task in panel if "task_type" in task.data}
     by_type: dict[str, list[tuple[str, bool]]] = defaultdict(list)
     for trajectory in trajectories:
@@ -153,8 +154,8 @@ def evaluation_of(trajectories: Sequence[Trajectory], panel: TaskSet, repeats: i
 
 
 def measures_of(trajectory: Trajectory) -> dict[str, float]:
-    """What the environment measured of an attempt besides success: the finite numbers in `info["measures"]` of its last step. An attempt
-    that was cut off, or lost to a fault, has none, and counts as 0 in the means."""
+    """What the environment measured of an attempt in addition to success: the finite numbers in `info["measures"]` of its last step. An
+    attempt that was cut off, or lost to a fault, has none, and counts as 0 in the means."""
     info = trajectory.turns[-1].info.get("env", {}) if trajectory.turns else {}
     said = info.get("measures") if isinstance(info, Mapping) else None
     numbers = said.items() if isinstance(said, Mapping) else ()
@@ -162,8 +163,8 @@ def measures_of(trajectory: Trajectory) -> dict[str, float]:
 
 
 def check_disjoint(train: TaskSet, panel: TaskSet, limit: int = 200_000, warn: Callable[[str], None] = lambda text: None) -> None:
-    """An error where an evaluation task is also a training task, by content. A training set too large to hash whole is checked as far
-    as `limit`, with a warning."""
+    """Raises an error if an evaluation task is also a training task, by content. If the training set is too large to hash completely, its
+    first `limit` tasks are checked, with a warning."""
     part = train if len(train) <= limit else train[:limit]
     if part is not train:
         warn(f"the training set has {len(train)} tasks; the first {limit} were checked against the evaluation panel")

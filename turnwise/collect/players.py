@@ -1,12 +1,12 @@
-"""Players that need no model: random, expert and scripted. They tell what a score is worth, test an environment, and make the examples
+"""Players that need no model: random, expert and scripted. They put a score into perspective, test an environment, and make the examples
 of a warm start.
 
-A player finds an action directly, so it stands where context, engine and parser stand for a model: the collector asks `act` with the
-observation and the place it is in. A player keeps nothing between calls, so attempts may run side by side in any order.
+A player chooses an action directly, so it replaces the context, engine and parser of a model: the collector calls `act` with the
+observation and the situation. A player keeps no state between calls, so attempts may run concurrently in any order.
 
-The expert lives inside the environment, which may run in another process. `Advised` puts it within reach of `step` without another
-channel: the action `ASK_EXPERT` is replaced, where the environment is, by what its expert would do, and the transition's
-`info["action"]` says what that was. Play it with `Pool(Advised(portable(name, options)), size)` or `Pool(Advised(MyEnv), size)`.
+The expert lives inside the environment, which may run in another process. `Advised` makes it reachable through `step` without another
+channel: in the environment's process the action `ASK_EXPERT` is replaced by what the expert would do, and the transition's
+`info["action"]` holds that action. Play it with `Pool(Advised(portable(name, options)), size)` or `Pool(Advised(MyEnv), size)`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ NO_ADVICE, NO_EXPERT = "the expert has no advice", "there is no expert"
 
 
 class NoAdvice(TurnwiseError):
-    """The expert was asked where nothing can be won any more, or where it does not know its way."""
+    """The expert was asked in a state from which the task cannot be solved any more, or in one that it does not know."""
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Where in a run an action is wanted: the task, the seed of the attempt's own chance, and the turn, counted from 0."""
+    """What an action is wanted for: the task, the seed of the attempt, and the turn, counted from 0."""
 
     task: Task
     seed: int
@@ -41,14 +41,15 @@ class Situation:
 
 
 class Player(Protocol):
-    """Finds actions. None: there is nothing more to do, and the attempt ends."""
+    """Chooses actions. None means that there is nothing left to do, and the attempt ends."""
 
     def act(self, observation: Observation, situation: Situation) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class RandomPlayer:
-    """Any of the admissible actions, each as likely. Its chance is a hash of seed and turn: no order and no other attempt changes it."""
+    """Any of the admissible actions, all equally likely. The choice is a hash of seed and turn, so it does not depend on the order of
+    attempts or on other attempts."""
 
     def act(self, observation: Observation, situation: Situation) -> str | None:
         if observation.actions is None:
@@ -60,11 +61,11 @@ class RandomPlayer:
 
 @dataclass(frozen=True, slots=True)
 class ExpertPlayer:
-    """What the environment's expert would do. With `noise`, this part of the turns is any admissible action instead, so that examples
-    show how to come back from a mistake; for that the environment's expert must advise from any state (`expert_action`)."""
+    """What the environment's expert would do. With `noise`, this share of the turns is a random admissible action instead, so that
+    examples show how to recover from a mistake. For that the environment's expert must advise from any state (`expert_action`)."""
 
     noise: float = 0.0
-    hidden: Sequence[str] = ()  # what chance never does, as patterns
+    hidden: Sequence[str] = ()  # patterns of actions that random turns never take
 
     def act(self, observation: Observation, situation: Situation) -> str | None:
         noisy = self.noise > 0 and derive(situation.seed, "expert noise", situation.turn) < self.noise * 2**63
@@ -75,7 +76,7 @@ class ExpertPlayer:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedPlayer:
-    """The actions of a list, one a turn; or of a list for each task, by the task's id."""
+    """The actions of a list, one per turn; or of one list per task, by the task's id."""
 
     actions: Sequence[str] | Mapping[str, Sequence[str]] = field(default=())
 
@@ -90,7 +91,7 @@ class ScriptedPlayer:
 
 @dataclass(frozen=True, slots=True)
 class Advised:
-    """Makes environments that understand `ASK_EXPERT`. A function of its own kind, so that it can be sent to worker processes."""
+    """Makes environments that understand `ASK_EXPERT`. It is a class and not a closure, so that it can be sent to worker processes."""
 
     factory: Callable[[], Any]
     plan_first: bool = False
@@ -101,13 +102,13 @@ class Advised:
 
 
 class AdvisedEnv:
-    """An environment together with its expert; all else is the environment's own. Where it has both, its advice counts, with `plan_first`
-    its plan. Without an expert it is an error, unless none is `required`: then there is never any advice."""
+    """An environment together with its expert; everything else is passed on to the environment. If it has both, its advice is used, or
+    with `plan_first` its plan. Without an expert it raises an error, unless none is `required`: then there is never any advice."""
 
     def __init__(self, env: Any, plan_first: bool = False, required: bool = True):
         self._env = env
         self._played: list[str] = []
-        self._planned: tuple[tuple[str, str], list[str]] | None = None  # kept for the next attempt at the same task: plans can be dear
+        self._planned: tuple[tuple[str, str], list[str]] | None = None  # kept for the next attempt at the same task: plans can be expensive
         self._advises, plans = (callable(getattr(env, name, None)) for name in ("expert_action", "expert"))
         self._follows_plan = plans and (plan_first or not self._advises)
         if required and not (self._advises or plans):
@@ -132,7 +133,7 @@ class AdvisedEnv:
         return replace(transition, info={**transition.info, "action": action})
 
     def _snapshot(self) -> bytes | None:
-        """The environment's own snapshot, and how far its expert's plan was followed."""
+        """The environment's snapshot, and how many steps of the expert's plan were followed."""
         if (inner := read_snapshot(self._env.snapshot(), self._env)) is None:
             return None
         return pack("advised", {"played": self._played, "planned": self._planned, "state": b64encode(inner).decode()})

@@ -1,9 +1,9 @@
-"""Reward terms: functions of the user's own that are added to the environment's reward, each logged by its name.
+"""Reward terms: the user's functions that are added to the environment's reward, each logged by its name.
 
 A term is a function of one turn: `term(turn, transition, trajectory) -> float`. It sees the turn as it will be recorded (observation,
 thought, action, response, validity), what the environment answered, and the trajectory so far. The recipe names it as
-`path/to/file.py:function`, `package.module:function` or by a registered name, with a weight; keyword-only parameters are its options.
-Whatever a term raises or returns that is not a finite number costs the attempt, with its name.
+`path/to/file.py:function`, `package.module:function` or by a registered name, with a weight; keyword-only parameters are its options. A
+term that raises an error, or returns anything but a finite number, ends the attempt with an error that names it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ register = terms.register
 
 
 class BadReward(TurnwiseError):
-    """A reward that is none: of a term, or of all parts together. `lines` are those of the user's own file."""
+    """A reward that is not usable: that of a term, or the sum of all parts. `lines` are those of the user's own file."""
 
     def __init__(self, message: str, lines: str = ""):
         super().__init__(message)
@@ -71,7 +71,7 @@ class Rewards:
     terms: Sequence[Term] = ()
 
     def __call__(self, turn: Turn, transition: Transition, trajectory: Trajectory) -> tuple[float, dict[str, float]]:
-        """The sum, and its parts by name (only where there are terms)."""
+        """The sum, and its parts by name (only if there are terms)."""
         own = self.scale * float(transition.reward)
         parts = {"environment": own} | {term.name: term(turn, transition, trajectory) for term in self.terms} if self.terms else {}
         try:

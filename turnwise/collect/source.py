@@ -50,7 +50,7 @@ class Published(Protocol):
 @dataclass(frozen=True)
 class Collected:
     """What one batch is made of. `version` is that of the weights that sampled it; `tasks` are the attempted tasks by id, data included;
-    `complete` is false if the run was cancelled on the way."""
+    `complete` is false if the run was cancelled before the end."""
 
     trajectories: list[Trajectory]
     tasks: Mapping[str, Task]
@@ -61,8 +61,8 @@ class Collected:
 
 @dataclass
 class LocalSource:
-    """Collects in this process. `collector` makes a fresh collector for each batch; `heard` looks at what a collector brought (faults, say)
-    and hands it on; `say` takes one-line notices; `cancelled` ends a batch between two rounds of a plan."""
+    """Collects in this process. `collector` makes a fresh collector for each batch; `heard` checks what a collector returned (for faults,
+    say) and passes it on; `say` takes one-line notices; `cancelled` ends a batch between two rounds of a plan."""
 
     places: Any
     groups: int
@@ -122,7 +122,7 @@ class LocalSource:
 
 
 def distinct(trajectories: list[Trajectory]) -> list[Trajectory]:
-    """The trajectories as they are; an error if two have one id, which a plan that hands in stored ones must not forget."""
+    """The trajectories as they are. Two with the same id raise an error: a plan that returns stored ones must give them new ids."""
     seen: set[int | str] = set()
     for trajectory in trajectories:
         if trajectory.id in seen:

@@ -1,9 +1,9 @@
-"""The supervised warm start: the environment's expert plays, the model learns its actions in the form that the prompt asks for. Where there
-is no expert and the environment lists its actions, chance plays: a model that starts from nothing then learns at least to say what can be
-done, and reinforcement has something to choose from.
+"""The supervised warm start: the environment's expert plays, the model learns its actions in the form that the prompt asks for. If there
+is no expert and the environment lists its actions, a random agent plays: a model that starts from nothing then learns at least to name
+admissible actions, and reinforcement has something to choose from.
 
-The expert's actions become responses in the agent's own context, turn by turn, so that what is learned has exactly the tokens that the
-model will see when it plays itself.
+The expert's actions become responses in the agent's own context, turn by turn, so that the examples have exactly the tokens that the
+model will see when it plays.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from turnwise.envs.scripts import Limits, Play, Reset, play_all
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
-Chance = tuple[int, list[int], list[int]]  # a turn that chance played: its number, prompt and response
-ENOUGH_BETTER = 0.1  # of the tasks: fewer examples would be learned by heart
+Chance = tuple[int, list[int], list[int]]  # a random turn: its number, prompt and response
+ENOUGH_BETTER = 0.1  # of the tasks: fewer examples would be memorised
 Hear = Callable[[Trajectory, EnvResult], None]
 
 
@@ -47,11 +47,12 @@ def expert_trajectories(
     limits: Limits | None = None,
     hear: Hear = unheard,
 ) -> list[Trajectory]:
-    """The expert's attempts at the tasks as trajectories of prompts and responses. In a share `noise` of the turns chance plays instead:
-    that turn is part of what the model sees and not of what it learns, so it learns how to go on from there. Where a later prompt shows
-    what chance did, `info["chance"]` of that turn says which of the prompt's tokens hold it, so that they are not learned as text. With
-    `learn_all`, chance's turns are learned like the expert's: the examples are those of a clumsy player. Actions that the agent is never
-    shown (`hide_actions`) are not played by chance either. An attempt that a fault ended is among them, with its stop reason."""
+    """The expert's attempts at the tasks as trajectories of prompts and responses. In a share `noise` of the turns a random action is
+    taken instead: that turn is part of what the model sees but not of what it learns, so it learns how to continue from there. If a later
+    prompt shows the random action, `info["chance"]` of that turn holds the token spans in the prompt that show it, so that they are not
+    learned as text. With `learn_all`, random turns are learned like the expert's: the examples are those of a clumsy player. Actions that
+    the agent is never shown (`hide_actions`) are never taken at random either. An attempt that a fault ended is included, with its stop
+    reason."""
     player = ExpertPlayer(noise, agent.settings.hide_actions)
     plays = [_play(task, number, agent, max_turns, player, derive(seed, task.id), hear, learn_all) for number, task in enumerate(tasks)]
     return _all(Advised(portable(name, options)), plays, limits or Limits(), on_task)
@@ -70,8 +71,9 @@ def chance_trajectories(
     limits: Limits | None = None,
     hear: Hear = unheard,
 ) -> list[Trajectory]:
-    """Attempts that take any of the listed actions, each as likely: how to speak, and, of `tries` attempts at each task the best, also a
-    little of what to do. Where enough tasks have an attempt that is better than the average of all, the others are left out."""
+    """Attempts that take any of the listed actions, all equally likely. They show the form of an action and, since the best of `tries`
+    attempts at each task is kept, also a little of what to do. If enough tasks have an attempt that is better than the average of all,
+    the others are left out."""
     limits, factory, tasks = limits or Limits(), Advised(portable(name, options), required=False), list(tasks)
     with limits.pool(factory, len(tasks)) as pool:
         found = []
@@ -92,7 +94,7 @@ def chance_trajectories(
 
 
 class Score(NamedTuple):
-    """How an attempt by chance went; the greatest is the best: won, the highest return, the fewest turns, the first."""
+    """The rank of a random attempt; the greatest is the best: won, the highest return, the fewest turns, the first."""
 
     won: bool
     reward: float
@@ -101,7 +103,8 @@ class Score(NamedTuple):
 
 
 def _score(task: Task, max_turns: int, tries: int, seed: int) -> Play[list[Score]]:
-    """Attempts at one task by chance, without prompts. One that fails is left out here; it is heard of when it is played as an example."""
+    """Random attempts at one task, without prompts. One with a fault is left out here; the fault is reported when it is played as an
+    example."""
     found, player = [], RandomPlayer()
     for number in range(tries):
         result, reward, t = (yield Reset(task)), 0.0, 0
@@ -116,7 +119,7 @@ def _score(task: Task, max_turns: int, tries: int, seed: int) -> Play[list[Score
 
 
 def lists_actions(pool: Pool, tasks: Iterable[Task]) -> bool:
-    """Whether the environment says what can be done where one of these tasks starts."""
+    """Whether the environment lists its actions at the start of one of these tasks."""
 
     def first(task: Task) -> Play[bool]:
         result = yield Reset(task)
@@ -151,7 +154,7 @@ def demonstrated(
 def _all(
     factory: Callable[[], Any], plays: Sequence[Play[Trajectory]], limits: Limits, on_task: Callable[[], None] = lambda: None
 ) -> list[Trajectory]:
-    """What the plays give, in a pool of their own."""
+    """The results of the plays, in a separate pool."""
     found = []
     with limits.pool(factory, len(plays)) as pool:
         for trajectory in play_all(pool, plays, limits.cancelled):
@@ -194,7 +197,7 @@ def _ended(trajectory: Trajectory, result: EnvResult, hear: Hear) -> Trajectory:
 
 
 def has_expert(name: str, options: dict[str, Any]) -> bool:
-    """Whether the environment can say what to do."""
+    """Whether the environment has an expert."""
     env = registry.make(name, **options)
     try:
         return callable(getattr(env, "expert", None)) or callable(getattr(env, "expert_action", None))
@@ -223,11 +226,11 @@ def _play(
         prompt = context.prompt()
         if not prompt.fits:
             break
-        if not (teaches or observation.actions):  # nothing is listed here: chance has nothing more to do
+        if not (teaches or observation.actions):  # no action is listed here: a random agent has nothing left to do
             break
         asked = player.act(observation, Situation(task, seed, t))
         result = yield asked or ASK_EXPERT
-        if result.message.startswith(NO_ADVICE):  # chance has spoiled the task: there is nothing to learn from here on
+        if result.message.startswith(NO_ADVICE):  # a random action has spoilt the task: there is nothing to learn from here on
             break
         if (transition := result.transition) is None:
             return _ended(trajectory, result, hear)
@@ -249,8 +252,8 @@ def _play(
 
 
 def _shown(chance: Sequence[Chance], t: int, prompt: Sequence[int], agent: Agent) -> list[tuple[int, int]]:
-    """The spans of a prompt's tokens that show what chance did. A dialogue that only grows holds it word for word; a prompt that is written
-    anew tells it somewhere, so all of it is meant, as long as its window reaches back so far."""
+    """The spans of a prompt's tokens that show random actions. A dialogue that only grows holds them word for word. A prompt that is
+    rebuilt every turn shows them somewhere, so the whole prompt counts, as long as its window reaches back that far."""
     spans, ids = [], list(prompt)
     for number, before, said in chance:
         if ids[: len(before)] == before and ids[len(before) : len(before) + len(said)] == said:

@@ -1,5 +1,5 @@
-"""Who knows whether a name in a recipe is right, and what a method sets. A section asks here; the rooms above, which have the algorithms
-and trackers, answer (setup/names.py, which comes with the package). So a wrong name is told when the recipe is read, and config imports
+"""Checks whether a name in a recipe is valid, and what a method sets. A section asks here; the rooms above, which have the algorithms and
+trackers, answer (setup/names.py, which comes with the package). So a wrong name is reported when the recipe is read, and config imports
 nothing above it."""
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ _methods: list[Callable[[str, Settings], Settings]] = []
 
 
 def check_with(section: str, answer: Check) -> None:
-    """Have a section of that name checked: `answer` raises a TurnwiseError that says what is wrong."""
+    """Register the check of a section: `answer` raises a TurnwiseError that says what is wrong."""
     _checks[section] = answer
 
 
 def check(section: str, values: Any) -> None:
-    """Ask whoever knows."""
+    """Ask the registered check."""
     if section in _checks:
         _checks[section](values)
 
 
 def settings_with(answer: Callable[[str, Settings], Settings]) -> None:
-    """Have the settings of a method told: `answer` gets its name and its options."""
+    """Register the source of a method's settings: `answer` gets its name and its options."""
     _methods[:] = [answer]
 
 
 def ask_settings(name: str, options: Settings) -> Settings:
-    """What a method sets, as dotted keys and values; ask whoever knows."""
+    """What a method sets, as dotted keys and values."""
     return _methods[0](name, options) if _methods else {}

@@ -1,4 +1,4 @@
-"""`[models.NAME]`: further models beside the policy."""
+"""`[models.NAME]`: further models next to the policy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SOURCES = ("path", "tiny", "copy_of", "reads")
 
 
 class TinySizes(Section):
-    """A small transformer of our own, made on the spot with the policy's tokenizer and random weights."""
+    """A small transformer, newly made with the policy's tokenizer and random weights."""
 
     layers: int = Field(4, ge=1)
     """Layers."""
@@ -28,37 +28,37 @@ class TinySizes(Section):
 
 
 class FurtherModel(Optimiser):
-    """A model beside the policy: a teacher, a reward model, a process reward model, a critic. NAME is a word of your choice. Exactly one of
-    path, tiny, copy_of and reads says where its weights come from."""
+    """A model next to the policy: a teacher, a reward model, a process reward model, a critic. You choose NAME. Exactly one of path,
+    tiny, copy_of and reads says where its weights come from."""
 
     path: str | None = None
     """A Hugging Face model folder, or what `turnwise export --model` wrote."""
     tiny: TinySizes | None = None
     """A small model with random weights."""
     copy_of: Literal["policy"] | None = None
-    """Start from the policy's own weights: as they are before the first iteration, after a warm start."""
+    """Start from the policy's weights before the first iteration, after a warm start."""
     reads: Literal["policy"] | None = None
-    """No weights but heads: they read the policy's hidden states, without moving the policy."""
+    """Only heads, no other weights: they read the policy's hidden states, without moving the policy."""
     trained: bool = False
     """Whether it is trained; a frozen model never changes by itself."""
     kind: str = "causal"
-    """What it has on top and how it learns: causal, heads, reward, or a class of your own (path/to/file.py:Class, package.module:Class)."""
+    """Its heads and how it learns: causal, heads, reward, or your own class (path/to/file.py:Class, package.module:Class)."""
     options: dict[str, Any] = Field({})
     """Options of the kind."""
     texts: bool = False
-    """Let it read texts alone, with its own tokenizer: for a model whose tokens are not the policy's."""
+    """Let it read only texts, with its own tokenizer: for a model whose tokens are not the policy's."""
     dtype: Literal["float32", "bfloat16"] | None = None
-    """Precision of the computation; none: bfloat16 for a frozen model on a GPU, else model.dtype."""
+    """Precision of the computation; none: bfloat16 for a frozen model on a GPU, otherwise model.dtype."""
     device: str | None = Field(None, pattern=r"^(cpu|cuda(:\d+)?)$")
-    """Where it lives (cpu, cuda, cuda:1); none: where the policy does."""
+    """Its device (cpu, cuda, cuda:1); none: the policy's device."""
     lora: Lora | None = None
     """Train adapters instead of all weights."""
     epochs: int = Field(1, ge=1)
     """Passes over a batch in each update."""
     minibatches: int = Field(1, ge=1)
-    """Optimiser steps in a pass; each sees whole groups."""
+    """Optimiser steps per pass; each sees whole groups."""
     tokens_per_batch: int = Field(0, ge=0)
-    """Tokens that are computed at once; a matter of memory, never of the result. 0: what a GPU's memory allows, 8,192 on a CPU."""
+    """Tokens computed at once; affects memory use only, never the result. 0: what a GPU's memory allows, 8,192 on a CPU."""
 
     @model_validator(mode="after")
     def _consistent(self) -> FurtherModel:
@@ -67,9 +67,9 @@ class FurtherModel(Optimiser):
             found = " and ".join(given) or "none of them"
             raise ValueError(f"say where its weights come from with exactly one of {', '.join(SOURCES)}; given: {found}")
         if self.lora is not None and (not self.trained or self.reads):
-            raise ValueError("lora goes with trained = true and weights of its own")
+            raise ValueError("lora goes with trained = true and separate weights")
         if self.texts and (self.path is None or self.trained):
-            raise ValueError("texts = true is for a frozen model with a tokenizer of its own (path)")
+            raise ValueError("texts = true is for a frozen model with its own tokenizer (path)")
         if self.reads and (self.dtype or self.device or not self.trained):
             raise ValueError('reads = "policy" trains heads (trained = true) on the policy\'s device, in its dtype')
         check("models", self)
@@ -77,7 +77,7 @@ class FurtherModel(Optimiser):
 
 
 def check_model_names(names: Any) -> None:
-    """Raises for a name that a recipe cannot give to a further model."""
+    """Raises an error for a name that a recipe cannot give to a further model."""
     for name in names:
         if name in RESERVED:
             raise ValueError(f"[models.{name}]: every run has this model already; give yours another name")

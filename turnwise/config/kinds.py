@@ -1,7 +1,7 @@
 """The kinds of code that a recipe may name, and what each of them looks like.
 
-Whatever a recipe names is a registered name, `package.module:name` or `path/to/file.py:name`. The kind says what is then asked of it: the
-methods of its class, or the arguments that it is called with. `example` is what a message shows to whoever named something else.
+Whatever a recipe names is a registered name, `package.module:name` or `path/to/file.py:name`. The kind says what is required of it: the
+methods of its class, or the arguments that it is called with. `example` is shown in the message for anything else.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ NUMBERS = ("float", "int", "bool", "number", "mapping", "dict")
 
 @dataclass(frozen=True)
 class Kind:
-    """What a reference is asked for.
+    """What a reference must be.
 
-    methods         what its class has; empty where a plain function is meant
-    takes           the arguments that a function is called with, where that is fixed
-    gives           a function of an installed package returns one of these types (words in its annotation)
-    callable_class  a class is fine as well: it is made once, and the object is called like the function
-    alone           a file with a single class of this kind can be named without the class
-    example         a line of code that would be right
+    methods what its class has; empty for a plain function takes the arguments that a function is called with, if they are fixed gives a
+    function of an installed package returns one of these types (names in its annotation) callable_class a class is also allowed: it is
+    made once, and the object is called like the function alone a file with a single class of this kind can be named without the class
+    example a line of code that is correct
     """
 
     word: str
@@ -33,7 +31,7 @@ class Kind:
 
     @property
     def wanted(self) -> str:
-        """What is needed, in words."""
+        """What is needed, as text."""
         if self.methods:
             text = f"A class with {', '.join(self.methods)} is needed, or a function of your own that returns one"
         else:

@@ -1,11 +1,11 @@
-"""Load the class or function that a text names: `path/to/my_env.py:MyEnv` (a user's own file) or `package.module:Class`.
+"""Load the class or function that a text names: `path/to/my_env.py:MyEnv` (the user's file) or `package.module:Class`.
 
-`load_reference` is the one way in, and it checks before anything of what it found is called: that it is of the kind that is asked for (a
-class with the methods of that kind, or a function written in Python), and that it is neither a part of Python itself nor a function of
-some installed package that does not say what it returns. Importing a file runs it all the same: a recipe that names code is code.
+`load_reference` is the only entrance, and it checks what it found before anything is called: it must be of the requested kind (a class
+with the methods of that kind, or a function written in Python), and neither a part of Python itself nor a function of an installed
+package that does not declare what it returns. Importing a file still runs it: a recipe that names code is code.
 
-A file is loaded like a script: its folder is importable, so that it can import the files beside it. It is read again when it has
-changed since, because a notebook that is edited and run again must not play yesterday's rules.
+A file is loaded like a script: its folder is importable, so that it can import the files next to it. It is read again when it has
+changed, because a notebook that is edited and run again must use the new version.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _loaded: dict[str, tuple[tuple[int, int], ModuleType]] = {}
 
 
 def load_reference(reference: str, kind: Kind = ENVIRONMENT) -> Any:
-    """The class or function that a reference points to, checked to be of a kind; nothing of it was called. The part after ':' may be left
-    out where the file has one class of that kind, such as an environment."""
+    """The class or function that a reference points to, checked to be of a kind; nothing of it has been called. The part after ':' may be
+    left out if the file has one class of that kind, such as an environment."""
     if objects.is_given(reference):
         _check(objects.find(reference), kind, reference)
         return objects.find(reference)
@@ -44,7 +44,7 @@ def load_reference(reference: str, kind: Kind = ENVIRONMENT) -> Any:
 
 
 def load_text(reference: str) -> str:
-    """A text that stands in a file or a module under a name, such as a prompt's template."""
+    """A named text in a file or a module, such as a prompt template."""
     check_unread(reference, word="text")
     target = _load(reference)
     if not isinstance(target, str):
@@ -64,7 +64,7 @@ def _load(reference: str) -> Any:
 
 
 def load_registered(factory: str) -> Any:
-    """What a package has registered as `package.module:name`: who installed it has vouched for it. Never for a text of a recipe."""
+    """What a package has registered as `package.module:name`: whoever installed it trusts it. Never used for a text of a recipe."""
     place, attribute = parse(factory)
     target: Any = _load_module(place, factory)
     for part in attribute.split("."):
@@ -75,8 +75,8 @@ def load_registered(factory: str) -> Any:
 
 
 def check_reference(reference: str, kind: Kind = ENVIRONMENT) -> None:
-    """What can be said of a reference while nothing of it is imported."""
-    if objects.is_given(reference):  # what this process has is looked at when it is asked for
+    """Checks of a reference while nothing of it is imported."""
+    if objects.is_given(reference):  # an object of this process is checked when it is used
         return
     if reference.endswith(".py") and not kind.alone:
         what = "class" if kind.methods else "function"
@@ -85,12 +85,12 @@ def check_reference(reference: str, kind: Kind = ENVIRONMENT) -> None:
 
 
 def _check(target: Any, kind: Kind, reference: str) -> None:
-    """An error for what must not be called as this kind of thing."""
+    """An error for what must not be used as this kind."""
     while isinstance(target, partial):
         target = target.func
     home = home_of(str(getattr(target, "__module__", None) or "builtins"))
     if home == "python" and not isinstance(target, ModuleType) and callable(target):
-        raise TurnwiseError(f"{reference} is no {kind.word}: it is {_named(target)}, a part of Python. {kind.wanted}")
+        raise TurnwiseError(f"{reference} is not a valid {kind.word}: it is {_named(target)}, a part of Python. {kind.wanted}")
     if isinstance(target, type):
         _check_class(target, kind, reference, home == "own")
         return
@@ -99,7 +99,7 @@ def _check(target: Any, kind: Kind, reference: str) -> None:
     if not isinstance(function, FunctionType):
         inner = inspect.getattr_static(type(target), "__call__", None)
         if not isinstance(inner, FunctionType):
-            raise TurnwiseError(f"{reference} is no {kind.word}: it is {_named(target, kind)}. {kind.wanted}")
+            raise TurnwiseError(f"{reference} is not a valid {kind.word}: it is {_named(target, kind)}. {kind.wanted}")
         function = inner
     if kind.takes:
         _check_arguments(target, kind, reference)
@@ -108,10 +108,10 @@ def _check(target: Any, kind: Kind, reference: str) -> None:
 
 def _check_class(target: type, kind: Kind, reference: str, own: bool) -> None:
     if not kind.methods and not kind.callable_class:
-        raise TurnwiseError(f"{reference} is no {kind.word}: {target.__name__} is a class. {kind.wanted}")
+        raise TurnwiseError(f"{reference} is not a valid {kind.word}: {target.__name__} is a class. {kind.wanted}")
     lacks = [method for method in kind.methods or ("__call__",) if not _has(target, method)]
     if lacks and not (own and _has(target, "__getattr__")):
-        raise TurnwiseError(f"{reference} is no {kind.word}: {lacking(target.__name__, lacks)}. {kind.wanted}")
+        raise TurnwiseError(f"{reference} is not a valid {kind.word}: {lacking(target.__name__, lacks)}. {kind.wanted}")
     if kind.callable_class and not lacks:
         _check_arguments(partial(_function_of_call(target), None), kind, reference)
 
@@ -126,16 +126,17 @@ def _check_arguments(target: Any, kind: Kind, reference: str) -> None:
         inspect.signature(target).bind(*kind.takes)
     except TypeError as error:
         called = f"it is called with ({', '.join(kind.takes)}), and {error}"
-        raise TurnwiseError(f"{reference} is no {kind.word}: {called}. {kind.wanted}") from None
+        raise TurnwiseError(f"{reference} is not a valid {kind.word}: {called}. {kind.wanted}") from None
     except ValueError:
         return
 
 
 def _check_result(function: FunctionType, kind: Kind, reference: str, own: bool) -> None:
-    """A function says by its annotation what it returns. One in the user's own file may leave that open; it is looked at after the call."""
+    """A function declares by its annotation what it returns. One in the user's file may leave that open; its result is checked after the
+    call."""
     try:
         gives = get_type_hints(function).get("return")
-    except Exception:  # an annotation that cannot be read says nothing
+    except Exception:  # an annotation that cannot be read gives no information
         gives = None
     if own and gives in (None, Any, object):
         return
@@ -146,7 +147,7 @@ def _check_result(function: FunctionType, kind: Kind, reference: str, own: bool)
     elif own or any(word in str(gives).lower() for word in kind.gives):
         return
     said = f"says that it returns {gives}" if gives is not None else "does not say what it returns"
-    raise TurnwiseError(f"{reference} is no {kind.word}: {_named(function)} {said}. {kind.wanted}")
+    raise TurnwiseError(f"{reference} is not a valid {kind.word}: {_named(function)} {said}. {kind.wanted}")
 
 
 def _has(owner: type, method: str) -> bool:
@@ -171,7 +172,7 @@ def _load_module(name: str, reference: str) -> ModuleType:
 
 
 def load_file(path: Path) -> ModuleType:
-    """Run a Python file as a module of its own; again only when it has changed."""
+    """Run a Python file as a separate module; again only when it has changed."""
     full = path.expanduser().resolve()
     if not full.is_file():
         raise TurnwiseError(f"there is no file {path} (looked in {Path.cwd()})")
@@ -186,7 +187,7 @@ def load_file(path: Path) -> ModuleType:
     module = module_from_spec(spec)
     if str(full.parent) not in sys.path:
         sys.path.append(str(full.parent))
-    sys.modules[name] = module  # dataclasses and pickle look a class's module up by name
+    sys.modules[name] = module  # dataclasses and pickle look up a class's module by name
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
@@ -200,12 +201,12 @@ def load_file(path: Path) -> ModuleType:
 
 
 def _own_names(module: ModuleType) -> list[str]:
-    """The classes and functions that stand in a file, without those that it imports."""
+    """The classes and functions that a file defines, without those that it imports."""
     return [name for name, value in vars(module).items() if callable(value) and getattr(value, "__module__", "") == module.__name__]
 
 
 def _only_class(module: ModuleType, place: str, kind: Kind) -> Any:
-    """The class of this kind where a file has one and the reference names none."""
+    """The class of this kind if a file has one and the reference names none."""
     own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
     found = [value.__name__ for value in own if all(hasattr(value, method) for method in kind.methods)]
     if len(found) == 1:

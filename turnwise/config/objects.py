@@ -1,8 +1,8 @@
-"""Classes and functions that were handed in as objects, from a script or a notebook's cell, where a recipe has only texts.
+"""Classes and functions that were passed as objects, from a script or a notebook's cell, while a recipe has only texts.
 
 What another process can import is written into the recipe by its name (`package.module:Class`) and nothing else is needed. What it cannot
-(a class of `__main__`, a lambda, a function inside a function) gets a name that says so, `python:MyEnv`: it means the object of this
-process, and nothing is ever imported for it. The run's folder keeps in `objects/` what each was: its kind, its full name, its source where
+import (a class of `__main__`, a lambda, a function inside a function) gets the name `python:MyEnv`: it stands for the object of this
+process, and nothing is ever imported for it. The run's folder describes each in `objects/`: its kind, its full name, and its source if
 Python knows it. The source is there to be read; it is never executed.
 """
 
@@ -26,21 +26,21 @@ from turnwise.util.files import write_text_atomically
 
 PREFIX = "python:"
 FOLDER = "objects"
-_given: dict[str, Any] = {}  # by name: what was handed in last under it, for as long as this process lives
+_given: dict[str, Any] = {}  # by name: the last object that was passed under it, for the lifetime of this process
 
 
 def is_object(value: Any) -> bool:
-    """Whether a value of a recipe is a class or a function that was handed in, instead of text, numbers and lists of them."""
+    """Whether a value of a recipe is a class or a function that was passed as an object, instead of text, numbers and lists of them."""
     return callable(value)
 
 
 def is_given(name: str) -> bool:
-    """Whether a name means an object that somebody handed in."""
+    """Whether a name stands for an object that was passed in."""
     return name.startswith(PREFIX)
 
 
 def find(reference: str) -> Any:
-    """The object that a name `python:…` means here; an error that says what to do where this process does not have it."""
+    """The object that a name `python:…` stands for here; an error that says what to do if this process does not have it."""
     name = reference.removeprefix(PREFIX)
     if name not in _given:
         raise TurnwiseError(
@@ -67,7 +67,7 @@ class Handed:
         self.objects: dict[str, Any] = {}
 
     def name(self, given: Any, importable: bool = True, called: str | None = None) -> str:
-        """`package.module:Class` where any process can import it (and that is wanted), else `python:NAME`."""
+        """`package.module:Class` if any process can import it (and that is wanted), otherwise `python:NAME`."""
         reference = import_name(given) if importable else None
         if reference is not None:
             return reference
@@ -81,7 +81,7 @@ class Handed:
 
     def plain(self, values: Any, inside: tuple[str, ...] = ()) -> Any:
         """Values of a recipe with every object in them replaced by its name. Options of an environment get the object itself back, so
-        there even one that can be imported keeps the name that means the object."""
+        there even an importable one keeps the name that stands for the object."""
         if is_object(values):
             return self.name(values, importable=inside[:2] != ("env", "options"))
         if isinstance(values, Mapping):
@@ -90,12 +90,12 @@ class Handed:
 
 
 def import_name(given: Any) -> str | None:
-    """`package.module:Name` where importing that gives this very object; none for what only this process has."""
+    """`package.module:Name` if importing that gives this same object; None for what only this process has."""
     module, name = getattr(given, "__module__", None), getattr(given, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str) or module == "__main__" or module.startswith("turnwise_file_"):
         return None
     target: Any = sys.modules.get(module)
-    if getattr(target, "__spec__", None) is None:  # made by hand: no other process will find it
+    if getattr(target, "__spec__", None) is None:  # created at run time: no other process will find it
         return None
     for part in name.split("."):
         target = getattr(target, part, None)
@@ -103,7 +103,7 @@ def import_name(given: Any) -> str | None:
 
 
 def short_name(given: Any) -> str:
-    """What an object is called, as far as it is called anything."""
+    """The name of an object, if it has one."""
     while isinstance(given, partial):
         given = given.func
     name = getattr(given, "__name__", None) or type(given).__name__
@@ -111,10 +111,10 @@ def short_name(given: Any) -> str:
 
 
 def keep(folder: Path, references: Iterable[str], say: Callable[[str], None] = lambda text: None, write: bool = True) -> None:
-    """Write what the named objects are into the run's folder, once; where they were something else before, say that they differ."""
+    """Write descriptions of the named objects into the run's folder, once; if they were different before, warn about it."""
     for reference in sorted(set(filter(is_given, references))):
         if not write and reference.removeprefix(PREFIX) not in _given:
-            continue  # who needs it will say so
+            continue  # reported where it is needed
         given = find(reference)
         path = folder / FOLDER / f"{reference.removeprefix(PREFIX)}{'.jsonl' if isinstance(given, list) else '.py'}"
         text = rows(given) if isinstance(given, list) else description(reference, given)
@@ -135,7 +135,7 @@ def names_in(values: Any) -> list[str]:
 
 
 def rows(given: list[Any]) -> str:
-    """Data that was handed in, one line of JSON for each entry."""
+    """Data that was passed in, one line of JSON per entry."""
     try:
         return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in given)
     except (TypeError, ValueError) as error:
@@ -143,7 +143,7 @@ def rows(given: list[Any]) -> str:
 
 
 def description(reference: str, given: Any) -> str:
-    """What an object was, as a file to read: a few lines of comment, then its source where that is known."""
+    """The description of an object as a file: a few lines of comment, then its source if it is known."""
     inner = given
     while isinstance(inner, partial):
         inner = inner.func
@@ -154,13 +154,13 @@ def description(reference: str, given: Any) -> str:
         lines.append(f"# with arguments bound to it: {' '.join(repr(given).split())[:500]}")
     source = source_of(inner)
     if source is None:
-        return "\n".join([*lines, "# Its source could not be had.", ""])
+        return "\n".join([*lines, "# Its source is not available.", ""])
     lines += ["# Its source, for reading; what it uses from around it is not here.", ""]
     return "\n".join([*lines, source.rstrip(), ""])
 
 
 def source_of(given: Any) -> str | None:
-    """The text that a class or function was made from; none where Python does not know it."""
+    """The source text of a class or function; None if Python does not know it."""
     given = given if isinstance(given, type | FunctionType) else type(given)
     try:
         return textwrap.dedent(inspect.getsource(given))
@@ -169,7 +169,7 @@ def source_of(given: Any) -> str | None:
 
 
 def _source_of_cell(given: type) -> str | None:
-    """A class of a notebook: Python looks for its module's file, which there is none, but its methods know the cell they come from."""
+    """The source of a class from a notebook: its module has no file, but its methods know the cell they come from."""
     for member in vars(given).values():
         code = getattr(getattr(member, "__func__", member), "__code__", None)
         lines = linecache.getlines(code.co_filename) if code is not None else []

@@ -1,13 +1,14 @@
-"""Named functions and classes with typed options: what credit, objectives, plans, signals, schedules … are registered in.
+"""Registries of named functions and classes with typed options: credit, objectives, plans, signals, schedules …
 
-A piece is a function whose keyword-only parameters are its options, or a class whose `__init__` has them. Annotations carry everything a
-user needs to see and the registry needs to check, so that the help text, the error messages and the signature can never disagree:
+A component is a function whose keyword-only parameters are its options, or a class whose `__init__` has them. Annotations carry
+everything that a user needs to see and the registry needs to check, so that the help text, the error messages and the signature can never
+disagree:
 
     gamma: Annotated[float, Help("discount per turn", low=0, high=1)] = 0.95
     norm: Annotated[Literal["std", "none"], Help("divide by the group's standard deviation, or not")] = "std"
 
-A registry finds a piece by its registered name and, where the registry knows its kind of code, by `package.module:name` or
-`path/to/file.py:name`. Asking for such a name (`registry[name]`) imports the code; `registry.known(name)` never does.
+A registry finds a component by its registered name and, if the registry allows code of that kind, by `package.module:name` or
+`path/to/file.py:name`. Looking up such a name (`registry[name]`) imports the code; `registry.known(name)` never does.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Help:
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a registered piece, read from its signature. `default` is REQUIRED where there is none."""
+    """One option of a registered component, read from its signature. `default` is REQUIRED if there is none."""
 
     name: str
     type: type
@@ -55,19 +56,19 @@ class Option:
 
     @property
     def required(self) -> bool:
-        """Whether it has to be given."""
+        """Whether it must be given."""
         return self.default is REQUIRED
 
     @property
     def usual(self) -> Any:
-        """The default as its type: 1 becomes 1.0 where a number is meant. A default that does not fit stays as it is."""
+        """The default converted to its type: 1 becomes 1.0 for a number. A default that does not fit stays as it is."""
         with contextlib.suppress(TurnwiseError):
             return self.check(self.default, "")
         return self.default
 
     @property
     def kind(self) -> str:
-        """The type in words: `std|none`, `number ≥ 0`, `true|false` …"""
+        """The type as text: `std|none`, `number ≥ 0`, `true|false` …"""
         if self.choices:
             return "|".join(map(str, self.choices)) + (" or none" if self.optional else "")
         word = WORDS[self.type]
@@ -81,7 +82,7 @@ class Option:
         return word + (" or none" if self.optional else "")
 
     def check(self, value: Any, owner: str) -> Any:
-        """The value, converted where that loses nothing; otherwise an error that says what would be right."""
+        """The value, converted if that loses nothing; otherwise an error that says what is allowed."""
         if value is None and self.optional:
             return None
         if self.choices:
@@ -119,12 +120,11 @@ class Option:
 class Entry(Generic[F]):
     """A registered function or class.
 
-    summary   its meaning in one line; paper: where it comes from
-    options   by name
-    parts     what a credit function is the sum of, each with the option that weighs it, or none where it is the whole credit (see
+    summary its meaning in one line; paper: where it comes from options by name parts what a credit function is the sum of, each with the
+    option that weighs it, or None if it is the whole credit (see
               `turnwise/credit/registry.py`)
-    needs     what must be there before it can run: columns (`token.entropy`), models (`model.teacher`), data of tasks (`task.answer`),
-              abilities of the environment (`env.snapshot`), several attempts at each task (`group.peers`). An option's name in braces
+    needs what must be available before it can run: columns (`token.entropy`), models (`model.teacher`), data of tasks (`task.answer`),
+              capabilities of the environment (`env.snapshot`), several attempts at each task (`group.peers`). An option's name in braces
               stands for its value: `{level}.value`. What else follows from options is told by `needs_of(options)`, an attribute of the
               function or a static method of the class
     gives     the columns that it adds
@@ -162,15 +162,15 @@ class Entry(Generic[F]):
         return tuple(need.format_map(values) for need in self.needs) + tuple(further(values) if further is not None else ())
 
     def make(self, given: Mapping[str, Any], kind: str) -> Callable[..., Any]:
-        """What is used: the function with its options bound, or an object of the class, made with them."""
+        """The function with its options bound, or an object of the class, made with them."""
         bound = self.bind(given, kind)
         return self.function(**bound) if isinstance(self.function, type) else partial(self.function, **bound)
 
 
 class Registry(Generic[F]):
     """Names to functions and classes. `kind` is the word for them in messages; `load` imports the files that register the built-in ones;
-    `code` says what is asked of a piece that is named as `package.module:name` or `path/to/file.py:name`, none where that cannot be.
-    `first`: options are all parameters after so many, and not the keyword-only ones alone."""
+    `code` is the kind of a component that is named as `package.module:name` or `path/to/file.py:name`, None if that is not allowed.
+    `first`: options are all parameters after this many, and not only the keyword-only ones."""
 
     def __init__(self, kind: str, load: Callable[[], None] = lambda: None, code: Kind | None = None, first: int | None = None):
         self.kind = kind
@@ -192,15 +192,15 @@ class Registry(Generic[F]):
         costs: str = "",
         evidence: str = "",
     ) -> Callable[[F], F]:
-        """Decorator: makes a function or a class known under `name`. The first sentence of its docstring is its meaning in lists; `needs`
-        and `gives` name what it reads and what it adds. For a method: what it `changes`, what it `costs` in forward passes and rollouts,
-        and the `evidence` for its formula (code, paper, notes)."""
+        """Decorator: registers a function or a class under `name`. The first sentence of its docstring is its description in lists;
+        `needs` and `gives` name what it reads and what it adds. For a method: what it `changes`, what it `costs` in forward passes and
+        rollouts, and the `evidence` for its formula (code, paper, notes)."""
         if is_reference(name) or not name.strip():
             raise TurnwiseError(f"a {self.kind} cannot be called {name!r}: a name has letters and no ':' or '.py'")
 
         def add(function: F) -> F:
             known = self._entries.get(name)
-            # the same definition again (a module that is reloaded, a notebook cell that is run twice) replaces; another one is a clash
+            # the same definition again (a reloaded module, a notebook cell run twice) replaces the old one; another one is a conflict
             if known is not None and known.function.__qualname__ != function.__qualname__:
                 raise TurnwiseError(f"{self.kind} {name!r} is already registered, by {known.function.__module__}")
             notes = {"changes": changes, "costs": costs, "evidence": evidence}
@@ -215,13 +215,13 @@ class Registry(Generic[F]):
         return add
 
     def load(self, name: str) -> Entry[F]:
-        """The entry of a name; code that is named is imported, again where its file has changed."""
+        """The entry of a name; code that is named is imported, again if its file has changed."""
         if not is_reference(name) or self.code is None:
             return self[name]
         self._ready()
         target = load_reference(name, self.code)
         registered = next((entry for entry in self._entries.values() if entry.function is target), None)
-        if registered is not None:  # it says itself what it needs, gives and is the sum of
+        if registered is not None:  # it declares itself what it needs, gives and is the sum of
             found = replace(registered, name=name)
         else:
             found = self._entry(name, target, needs=getattr(target, "needs", ()), gives=getattr(target, "gives", ()))
@@ -230,7 +230,7 @@ class Registry(Generic[F]):
         return found
 
     def known(self, name: str) -> Entry[F] | None:
-        """The entry of a name where it is known already; nothing is imported for it."""
+        """The entry of a name if it is already known; nothing is imported for it."""
         return self._ready().get(name) or self._own.get(name)
 
     def _entry(
@@ -282,13 +282,13 @@ class Registry(Generic[F]):
 
 
 def read_options(function: Callable[..., Any], first: int | None = None) -> dict[str, Option]:
-    """The keyword-only parameters of a function, or of a class's `__init__`, as options; with `first`, all parameters after so many."""
+    """The keyword-only parameters of a function, or of a class's `__init__`, as options; with `first`, all parameters after this many."""
     inner = function
     while isinstance(inner, partial):
         inner = inner.func
     try:
         hints = get_type_hints(inspect.getattr_static(inner, "__init__") if isinstance(inner, type) else inner, include_extras=True)
-    except Exception:  # an annotation that cannot be read here, or a callable without any: defaults tell the type
+    except Exception:  # an annotation that cannot be read here, or a callable without any: defaults determine the type
         hints = {}
     kinds = (
         (inspect.Parameter.KEYWORD_ONLY,) if first is None else (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -326,8 +326,8 @@ _PLAIN: Mapping[Any, type] = {kind: kind for kind in WORDS} | {Sequence: list, M
 
 
 def mistaken(value: Any, annotation: Any) -> str:
-    """What is wrong with a value that would quietly be converted: a switch where a number belongs, a number where a switch does. Empty
-    where nothing is. Lists are looked at one by one. An annotation may be text, as a signature has it."""
+    """What is wrong with a value that would be converted silently: a boolean instead of a number, or a number instead of a boolean. Empty
+    if nothing is wrong. Lists are checked entry by entry. An annotation may be text, as in a signature."""
     if isinstance(annotation, str):
         parts = {kind for kind in (int, float, bool) if re.search(rf"\b{kind.__name__}\b", annotation)}
     else:

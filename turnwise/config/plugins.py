@@ -1,11 +1,11 @@
-"""Installed packages that bring pieces of their own: the entry-point group `turnwise.plugins`.
+"""Installed packages that add components: the entry-point group `turnwise.plugins`.
 
     [project.entry-points."turnwise.plugins"]
     mine = "my_package.turnwise_pieces"            # a module that registers when it is imported
     more = "my_package.setup:register_all"         # or a function that is called
 
-They are loaded once, when a name is first looked up. A plugin that fails is named in a warning, and the others work. Who installs a package
-vouches for it, so nothing is asked here.
+They are loaded once, when a name is first looked up. A plugin that fails is named in a warning, and the others work. Whoever installs a
+package trusts it, so there is no question here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _done = False
 
 
 def load() -> None:
-    """Load every plugin, once in a process."""
+    """Load every plugin, once per process."""
     global _done
     if _done:
         return
@@ -33,7 +33,7 @@ def load() -> None:
 
 
 def again() -> None:
-    """Look for plugins anew, for whoever has changed what is installed (tests)."""
+    """Look for plugins again, after the installed packages have changed (tests)."""
     global _done
     _done = False
 

@@ -1,5 +1,5 @@
-"""Reading recipes: TOML in, dotted overrides on top, as plain values; errors name the file and the nearest one that there is. What the
-values mean is said in schema.py; writing.py writes them."""
+"""Reading recipes: TOML in, dotted overrides on top, as plain values; errors name the file and suggest the closest match. What the values
+mean is defined in schema.py; writing.py writes them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ FILE = re.compile(r"([^:\n]+\.py)(:[A-Za-z_][\w.]*)?")
 
 
 def read_values(recipe: str | PathLike[str] | Mapping[str, Any] | BaseModel | None) -> tuple[dict[str, Any], str]:
-    """The plain values of a recipe, however it is given, and what it is called in messages. A dictionary may have dotted keys, and
-    `extends` as a file may, relative to the folder that one is in."""
+    """The plain values of a recipe, however it is given, and its name in messages. A dictionary may have dotted keys and, like a file,
+    `extends`, relative to the current folder."""
     if recipe is None:
         return {}, "the defaults"
     if isinstance(recipe, BaseModel):
@@ -48,7 +48,7 @@ def changed(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
 
 
 def shipped_recipe(name: str) -> Path:
-    """A recipe that comes with Turnwise: beside the package in a checkout, under the environment's share/ where it was installed."""
+    """A recipe that comes with Turnwise: next to the package in a checkout, under the environment's share/ if it was installed."""
     for folder in (Path(__file__).parent.parent.parent / "recipes", Path(sys.prefix) / "share" / "turnwise" / "recipes"):
         if (folder / f"{name}.toml").is_file():
             return folder / f"{name}.toml"
@@ -56,7 +56,7 @@ def shipped_recipe(name: str) -> Path:
 
 
 def run_of(recipe: Path) -> Path | None:
-    """The run folder that a recipe is the record of; none for a recipe that stands for itself."""
+    """The run folder that a recipe was saved with; None for any other recipe."""
     beside = ("metrics.jsonl", "summary.json", "checkpoints", "model", "rollouts", "evals", TOKEN)
     return recipe.parent if recipe.name == "config.toml" and any((recipe.parent / name).exists() for name in beside) else None
 
@@ -71,7 +71,7 @@ def read_recipe(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise TurnwiseError(f"recipe {path} extends itself, by way of {' → '.join(p.name for p in seen)}")
     if path.is_dir():
         of_run = path / "config.toml"
-        run = f". It is a run: go on with --resume {path}, or start anew from {of_run}" if of_run.is_file() else ""
+        run = f". It is a run: continue it with --resume {path}, or start a new one from {of_run}" if of_run.is_file() else ""
         raise TurnwiseError(f"{path} is a folder, not a recipe{run}")
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -98,7 +98,8 @@ def read_recipe(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def beside(values: Any, folder: Path) -> Any:
-    """A recipe's values in which files of code that lie beside the recipe, and not where we are, are named by their path from here."""
+    """A recipe's values in which code files that are next to the recipe, and not in the current folder, are named by their path from
+    here."""
     if isinstance(values, dict):
         return {key: beside(value, folder) for key, value in values.items()}
     if isinstance(values, list):
@@ -118,8 +119,8 @@ def _trained(values: Mapping[str, Any], section: str = "credit", default: str = 
 
 
 def _rename(values: dict[str, Any], old: Mapping[str, Any]) -> None:
-    """A run's name says what is trained: where another method or algorithm than the recipe's was chosen, the name that was not chosen
-    follows."""
+    """A run's name says what is trained: if another method or algorithm than the recipe's was chosen, a name that the user did not set
+    follows it."""
     before, now, name = _trained(old), _trained(values), values.get("name", NAME)
     if (method := _trained(values, "method", "")) != _trained(old, "method", ""):
         before, now = _trained(old, "method", before), method or now
@@ -131,7 +132,7 @@ def _rename(values: dict[str, Any], old: Mapping[str, Any]) -> None:
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """`key=value`: the value is TOML (3, true, [1, 2], "text") and any other word is text."""
+    """`key=value`: the value is TOML (3, true, [1, 2], "text") and anything else is text."""
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", key):

@@ -1,7 +1,8 @@
-"""Texts that name code (`path/to/file.py:Name`, `path/to/file.py`, `package.module:Name`), and what is known of it before any of it runs.
+"""Texts that name code (`path/to/file.py:Name`, `path/to/file.py`, `package.module:Name`), and what is known about it before any of it
+runs.
 
-A file is parsed and never executed here; a module is found and never imported. So a recipe can be looked at (`--dry-run`) without running
-what it names, and what is plainly not of the right kind is refused before its file had a chance to do anything.
+A file is parsed and never executed here; a module is found and never imported. So a recipe can be checked (`--dry-run`) without running
+what it names, and what is clearly not of the right kind is rejected before its file can do anything.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Reference(NamedTuple):
 
     @property
     def path(self) -> Path | None:
-        """The file, where it is one."""
+        """The file, if it is one."""
         return Path(self.place).expanduser().resolve() if self.place.endswith(".py") else None
 
 
@@ -44,7 +45,7 @@ def is_reference(name: str) -> bool:
 
 
 def parse(reference: str) -> Reference:
-    """The parts of a reference; an error where it is written in another way."""
+    """The parts of a reference; an error if it is not one."""
     place, _, attribute = reference.rpartition(":") if not reference.endswith(".py") else (reference, "", "")
     named = attribute or reference.endswith(".py")
     if not named or (attribute and not DOTTED.fullmatch(attribute)) or not (place.endswith(".py") or DOTTED.fullmatch(place)):
@@ -53,8 +54,8 @@ def parse(reference: str) -> Reference:
 
 
 def code_in(values: Any) -> list[str]:
-    """Every text in a recipe's values that names code, or may: what would be imported or started by whoever acts on the recipe. Rather
-    one too many than one too few."""
+    """Every text in a recipe's values that names code, or may name it: what a run of the recipe would import or start. Rather one too
+    many than one too few."""
     found: set[str] = set()
 
     def walk(value: Any, key: str = "") -> None:
@@ -76,14 +77,14 @@ def code_in(values: Any) -> list[str]:
 
 
 def located(reference: str) -> str:
-    """The reference with its file as a whole path: the same text in another folder may mean another file."""
+    """The reference with its file as a full path: the same text in another folder may mean another file."""
     place, colon, attribute = reference.rpartition(":") if not reference.endswith(".py") else (reference, "", "")
     return f"{Path(place).expanduser().resolve()}{colon}{attribute}" if place.endswith(".py") else reference
 
 
 def check_unread(reference: str, methods: Sequence[str] = (), word: str = "code") -> None:
-    """What can be said of a reference without running anything: that its file or module is there, that the file is Python, has the name,
-    and, where the name is a plain class, that the class has these methods."""
+    """Checks of a reference without running anything: its file or module exists, the file is Python and has the name, and, if the name is
+    a plain class, the class has these methods."""
     place, attribute = parsed = parse(reference)
     if (path := parsed.path) is not None:
         if not path.is_file():
@@ -94,7 +95,7 @@ def check_unread(reference: str, methods: Sequence[str] = (), word: str = "code"
 
 
 def check_source(path: Path, place: str, attribute: str, methods: Sequence[str], word: str) -> None:
-    """The file's own text: its syntax, its names, its plain classes."""
+    """Checks the file's text: its syntax, its names, its plain classes."""
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except SyntaxError as error:
@@ -110,19 +111,19 @@ def check_source(path: Path, place: str, attribute: str, methods: Sequence[str],
         own = _bound(found) or set()
         lacks = [method for method in methods if method not in own]
         if lacks:
-            raise TurnwiseError(f"{place}:{attribute} is no {word}: {lacking(first, lacks)}")
+            raise TurnwiseError(f"{place}:{attribute} is not a valid {word}: {lacking(first, lacks)}")
 
 
 def lacking(name: str, methods: Sequence[str]) -> str:
-    """What a class lacks, in words."""
+    """What a class lacks, as text."""
     return f"{name} has no method {' and no '.join(f'{method}()' for method in methods)}"
 
 
 def check_module(name: str, reference: str) -> None:
-    """That a module is there, found without importing it or what it lies in; modules of Python itself and programs hold nothing for us."""
+    """Checks that a module exists, without importing it or its package; modules of Python itself and programs are rejected."""
     top, *parts = name.split(".")
     if home_of(name) == "python" or parts[-1:] == ["__main__"]:
-        raise TurnwiseError(f"{reference!r} is refused: {name} is part of Python or a program, and holds nothing that a recipe may name")
+        raise TurnwiseError(f"{reference!r} is rejected: {name} is part of Python or a program, and holds nothing that a recipe may name")
     if name in sys.modules:
         return
     where: Any = None
@@ -172,14 +173,14 @@ def _find(name: str, where: list[str] | None) -> Any:
 
 
 def _plain(node: ast.ClassDef) -> bool:
-    """Whether all that a class has stands in its own lines."""
+    """Whether everything that a class has is defined in its own lines."""
     bases = [base for base in node.bases if not (isinstance(base, ast.Name) and base.id == "object")]
     known = _bound(node)
     return not bases and not node.keywords and not node.decorator_list and known is not None and "__getattr__" not in known
 
 
 def _bound(node: ast.Module | ast.ClassDef) -> set[str] | None:
-    """The names that the lines of a file or a class bind; None where they cannot be told."""
+    """The names that the lines of a file or a class bind; None if they cannot be determined."""
     found: set[str] = set()
     todo: list[ast.AST] = list(node.body)
     while todo:

@@ -1,8 +1,8 @@
 """A recipe describes a whole run: typed sections, with each field documented where it is defined and nowhere else.
 
 A recipe is a TOML file. `extends = "other.toml"` names a base recipe, and dotted overrides (`credit.name=grpo seed=3`) are applied last.
-An unknown key is an error that suggests the closest match. `[credit]` and `[objective]` take the options of the algorithm they name; its
-registry checks them. `[method]` names settings that belong together (methods.py). The whole resolved recipe is saved with the run.
+An unknown key raises an error that suggests the closest match. `[credit]` and `[objective]` take the options of the algorithm they name;
+its registry checks them. `[method]` names settings that belong together (methods.py). The whole resolved recipe is saved with the run.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ class Config(Section):
     models: dict[str, FurtherModel] = Field({})
     """Further models by name, each in a table [models.NAME]."""
     _folder: Path | None = PrivateAttr(None)  # of the run that it was read from
-    _typed: tuple[str, ...] = PrivateAttr(())  # code that the user has named himself, on top of it
+    _typed: tuple[str, ...] = PrivateAttr(())  # code that the user has named in addition
 
     def trusted(self, trust: bool = False, folder: Path | None = None) -> Config:
-        """This config, once somebody vouches for the code that it names: a run's own, or `trust`. Ask before any of it is imported."""
+        """This config, once the code that it names is trusted: a run's own, or `trust`. Called before any of it is imported."""
         if (place := folder or self._folder) is not None:
             trusting.require(place, self.model_dump(mode="json"), self._typed, trust)
         return self
@@ -102,7 +102,7 @@ class Config(Section):
     def load(
         cls, recipe: str | PathLike[str] | Mapping[str, Any] | Config | None = None, overrides: list[str] | dict[str, Any] | None = None
     ) -> Config:
-        """A recipe (a file, a dictionary, a config; none: all defaults) with overrides (`["seed=3"]` or `{"seed": 3}`), checked."""
+        """A recipe (a file, a dictionary, a config; None: all defaults) with overrides (`["seed=3"]` or `{"seed": 3}`), checked."""
         pairs = list(overrides.items()) if isinstance(overrides, Mapping) else [parse_override(text) for text in overrides or ()]
         values, source = read_values(recipe)
         return overridden(values, dict(pairs), source)
@@ -148,9 +148,9 @@ def _elsewhere(key: str) -> list[str]:
 
 
 def section_at(place: Sequence[Any]) -> type[BaseModel] | None:
-    """The section class at a place of the config."""
+    """The section class at a key of the config."""
     section: type[BaseModel] | None = Config
-    named = False  # whether the next part is the name of a table that users name themselves
+    named = False  # whether the next part is a name chosen by the user
     for part in place:
         if isinstance(part, int) or named:
             named = False
@@ -169,7 +169,7 @@ def _section_of(annotation: Any) -> type[BaseModel] | None:
 
 
 def fields(section: type[BaseModel] = Config, prefix: str = "") -> Iterator[tuple[str, Any, type[BaseModel] | None]]:
-    """Every field of a recipe: its dotted key, pydantic's description of it, and its class where it is a section."""
+    """Every field of a recipe: its dotted key, pydantic's description of it, and its class if it is a section."""
     for name, field in section.model_fields.items():
         inner = _section_of(field.annotation)
         yield f"{prefix}{name}", field, inner

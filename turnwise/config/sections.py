@@ -1,6 +1,6 @@
-"""The sections of a recipe: every field typed, and explained where it stands and nowhere else. `schema.py` has the whole recipe.
+"""The sections of a recipe: every field typed, and documented where it is defined and nowhere else. `schema.py` has the whole recipe.
 
-`[credit]` and `[objective]` take the options of what they name; `checks.py` says who knows whether a name is right.
+`[credit]` and `[objective]` take the options of what they name; `checks.py` asks the registries whether a name is valid.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from turnwise.config.options import mistaken
 from turnwise.util.errors import TurnwiseError
 
 CREDIT = "gigpo"  # the algorithm of a recipe that names none
-NAME = "run"  # of a run whose recipe says no name
+NAME = "run"  # of a run whose recipe has no name
 
 
 class Section(BaseModel):
@@ -342,7 +342,7 @@ class Optimiser(Section):
     lr: float = Field(1e-6, gt=0)
     """Learning rate."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """The learning rate schedule after the warm-up; linear and cosine end at 0."""
+    """The learning-rate schedule after the warm-up; linear and cosine end at 0."""
     warmup: int = Field(0, ge=0)
     """Optimiser steps over which the learning rate rises from 0."""
     weight_decay: float = Field(0.01, ge=0)
@@ -367,7 +367,7 @@ class Learner(Optimiser):
     tokens_per_batch: int = Field(0, ge=0)
     """Tokens computed at once; affects memory use only, never the result. 0: what a GPU's memory allows, 8,192 on a CPU."""
     gradient_checkpointing: bool | None = None
-    """Save memory by recomputing activations; none: as far as a GPU's memory requires, never on a CPU."""
+    """Save memory by recomputing activations; none: if a GPU's memory requires it, never on a CPU."""
     skip_zero_credit: bool | None = None
     """Skip turns whose credit is exactly 0, if nothing else needs them; none: on a GPU."""
     old_logprobs: Literal["learner", "engine", "auto"] = "learner"
@@ -418,7 +418,7 @@ class Sft(Section):
     prompt_weight: float = Field(0.0, ge=0)
     """Weight of the prompt tokens in the loss: useful for a model that starts from scratch; a pretrained one needs 0."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """The learning rate schedule after the warm-up."""
+    """The learning-rate schedule after the warm-up."""
     warmup: int = Field(0, ge=0)
     """Optimiser steps over which the learning rate rises from 0."""
     batch_tokens: int = Field(8192, ge=16)

@@ -1,5 +1,5 @@
-"""Which files of code a run has used. `objects/files.json` in its folder has, for every reference of the recipe to a file, the whole path
-and the hash of what the file held. A run that goes on with another version of a file says so."""
+"""The code files that a run has used. `objects/files.json` in its folder has, for every reference of the recipe to a file, the full path
+and the hash of its content. A run that continues with another version of a file prints a warning."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _found(text: str) -> dict[str, str] | None:
     place = located(text) if text.endswith(".py") else located(text).rpartition(":")[0]
     try:
         return {"path": place, "sha256": sha256(Path(place).read_bytes()).hexdigest()} if place.endswith(".py") else None
-    except OSError:  # whoever needs it says so
+    except OSError:  # reported where it is needed
         return None
 
 

@@ -1,10 +1,10 @@
-"""Whose run folder is it? A recipe that names code is code, and a run folder carries its recipe along.
+"""Whether a run folder is the user's own. A recipe that names code is code, and a run folder contains its recipe.
 
-Who trains a run vouches for what its recipe names. So `Run.create` leaves a mark outside the folder, under `$TURNWISE_STATE` (default
-`~/.local/state/turnwise`): the folder's path, a random token that also lies in the folder, and which code the recipe named, with whole
-paths. A folder whose path, token and code agree with a mark is the user's own, and nothing is asked. Any other folder (downloaded, moved,
-unpacked over another one, with another recipe or opened where the same words mean other files) is from elsewhere: what it names is only
-imported after a yes, or with `--trust`. A recipe that names no code needs no mark.
+Whoever trains a run trusts what its recipe names. So `Run.create` leaves a mark outside the folder, under `$TURNWISE_STATE` (default
+`~/.local/state/turnwise`): the folder's path, a random token that is also in the folder, and the code that the recipe named, with full
+paths. A folder whose path, token and code agree with a mark is the user's own, and there is no question. Any other folder (downloaded,
+moved, unpacked over another one, with another recipe, or opened where the same names mean other files) is from elsewhere: the code that
+it names is imported only after confirmation, or with `--trust`. A recipe that names no code needs no mark.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ Question = Callable[[Path, Sequence[str]], bool]
 
 
 class Untrusted(TurnwiseError):
-    """A run folder from elsewhere names code that nobody has vouched for."""
+    """A run folder from elsewhere names code that is not trusted."""
 
 
 def nobody(folder: Path, code: Sequence[str]) -> bool:
-    """Whom a script asks: there is nobody."""
+    """The answer in a script, where there is nobody to ask."""
     return False
 
 
 def somebody(folder: Path, code: Sequence[str]) -> bool:
-    """Who has said `--trust`."""
+    """The answer with `--trust`."""
     return True
 
 
@@ -47,25 +47,26 @@ _granted: set[tuple[Path, str]] = set()
 
 
 def ask_with(question: Question) -> None:
-    """Who is asked from here on; the command line asks the person."""
+    """Sets who is asked from now on; the command line asks the user."""
     global _ask
     _ask = question
     _granted.clear()
 
 
 def state_folder() -> Path:
-    """Where the marks lie."""
+    """The folder of the marks."""
     base = os.environ.get("TURNWISE_STATE") or Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "turnwise"
     return Path(base).expanduser() / "runs"
 
 
 def remember(folder: Path, values: Any) -> None:
-    """Mark a run folder as this user's own. Without a place to write the mark the folder is asked about later, and training goes on."""
+    """Mark a run folder as this user's own. If the mark cannot be written, the user is asked about the folder later, and training
+    continues."""
     code = sorted(map(located, code_in(values)))
     if not code:
         return
     token = secrets.token_hex(16)
-    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: there is no home
+    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: there is no home folder
         write_text_atomically(folder / TOKEN, token + "\n")
         record = {"folder": str(folder.resolve()), "token": token, "code": code}
         write_text_atomically(_mark(folder), json.dumps(record, indent=1) + "\n")
@@ -78,20 +79,20 @@ def forget(folder: Path) -> None:
 
 
 def unknown_code(folder: Path, values: Any, vouched: Sequence[str] = ()) -> list[str]:
-    """The code that a run folder's recipe names and nobody vouched for; `vouched` is what the user has typed."""
+    """The code that a run folder's recipe names and that is not trusted; `vouched` is what the user has typed."""
     found = [text for text in code_in(values) if text not in set(vouched)]
     known = _known(folder) if found else set()
     return [text for text in found if located(text) not in known and not _missing(text)]
 
 
 def _missing(text: str) -> bool:
-    """A file that is not here cannot be imported either: whoever tries says so more clearly."""
+    """A missing file cannot be imported either: the attempt to import it gives a clearer error."""
     place = located(text).rpartition(":")[0] if not text.endswith(".py") else located(text)
     return place.endswith(".py") and not Path(place).exists()
 
 
 def require(folder: Path, values: Any, vouched: Sequence[str] = (), trust: bool = False) -> None:
-    """An error unless all code that the folder's recipe names is the user's own, or somebody trusts it."""
+    """Raises an error unless all code that the folder's recipe names is the user's own, or is trusted."""
     place = folder.resolve()
     code = [text for text in unknown_code(folder, values, vouched) if (place, text) not in _granted]
     if not code:
@@ -111,7 +112,7 @@ def _mark(folder: Path) -> Path:
 
 
 def _known(folder: Path) -> set[str]:
-    """The code of this user's own run in this folder; nothing for any other folder."""
+    """The code of the user's own run in this folder; empty for any other folder."""
     try:
         token = (folder / TOKEN).read_text(encoding="ascii").strip()
         record = json.loads(_mark(folder).read_text(encoding="utf-8"))

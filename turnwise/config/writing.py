@@ -26,7 +26,7 @@ def toml_value(value: Any) -> str:
 
 
 def _writable(value: Any) -> Any:
-    """TOML has no word for what is unset: a recipe says "none"."""
+    """TOML has no null: a recipe writes "none"."""
     if isinstance(value, dict):
         return {key: _writable(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -35,9 +35,9 @@ def _writable(value: Any) -> Any:
 
 
 def content_hash(config: Config) -> str:
-    """12 hex digits over everything but the name, the folder and the seed: runs with the same hash differ only by chance. What a method has
-    set is there under its own keys."""
-    absent = set() if config.models else {"models"}  # a recipe without any has the hash that it had before there were some
+    """12 hex digits over everything but the name, the folder and the seed: runs with the same hash differ only by their seed. What a
+    method has set is included under its own keys."""
+    absent = set() if config.models else {"models"}  # a recipe without further models keeps the hash that it had before they existed
     values = config.model_dump(mode="json", exclude={"name", "out", "seed", "method"} | absent)
     return blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=6).hexdigest()
 
@@ -47,7 +47,7 @@ def help_config() -> str:
     lines = ["# Every key of a recipe, with its default. Set what differs; override on the command line with key=value."]
     for dotted, field, inner in fields():
         if inner is not None:
-            optional = " (a section that is absent by default)" if field.default is None or field.default == [] else ""
+            optional = " (an optional section)" if field.default is None or field.default == [] else ""
             lines += ["", f"# [{dotted}]  {' '.join((inner.__doc__ or '').split())}{optional}"]
             continue
         takes = str(field.annotation).replace("typing.", "") if get_args(field.annotation) else field.annotation.__name__

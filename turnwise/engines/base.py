@@ -1,9 +1,9 @@
 """The engine protocol: what turns prompts into responses.
 
-An engine takes requests whenever they come and hands out responses as they finish, in any order; whoever finishes leaves at once. Token
-ids go in and token ids come out: text is never re-tokenised between an engine and the learner. `sequence` names the trajectory that a
-request belongs to: an engine may keep what it computed for that trajectory's earlier prompts and reuse the common prefix, until
-`release`. The same seed gives the same tokens whatever else is in the batch, as far as the arithmetic allows.
+An engine takes requests at any time and returns responses as they finish, in any order. A finished row leaves at once. Token ids go in
+and token ids come out: text is never re-tokenised between an engine and the learner. `sequence` names the trajectory that a request
+belongs to: an engine may keep what it computed for that trajectory's earlier prompts and reuse the common prefix, until `release`. The
+same seed gives the same tokens regardless of the other rows in the batch, as far as the arithmetic allows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from turnwise.util.errors import TurnwiseError
 if TYPE_CHECKING:
     from torch import Tensor
 
-COLDEST = 0.001  # below this the scaled logits of a peaked model leave float32; whoever wants colder wants greedy
+COLDEST = 0.001  # below this the scaled logits of a peaked model overflow float32; for less, use greedy
 
 
 class Finish(StrEnum):
@@ -46,8 +46,8 @@ class StopRule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to draw tokens. temperature 0 is greedy. Log-probs are of the drawn token at this temperature, before top-k, top-p and
-    min-p (1.0 where greedy: the model's own distribution), which is what a learner's ratio needs. `report` names what the engine reports
+    """How to draw tokens. Temperature 0 is greedy. Log-probs are those of the drawn token at this temperature, before top-k, top-p and
+    min-p (1.0 if greedy: the model's own distribution), which is what a learner's ratio needs. `report` names what the engine reports
     about each token, of the same distribution (`engines/reports.py`). `rule` ends responses by these reports, while they are drawn."""
 
     temperature: float = 1.0
@@ -60,15 +60,15 @@ class Sampling:
     rule: StopRule | None = None
 
     def __post_init__(self) -> None:
-        """A wrong setting is the user's and concerns every request: an error here, not a fault in each."""
+        """A wrong setting concerns every request: it raises an error here and is not a fault of each request."""
         check_names(self.report)
         stop = self.stop
         for name, takes, good in (
             ("temperature", f"0 (greedy) or {COLDEST:g} and more", self.temperature == 0 or COLDEST <= self.temperature < math.inf),
             ("top_p", "a number above 0 and up to 1", 0 < self.top_p <= 1),
-            ("top_k", "a whole number, 0 for no limit", isinstance(self.top_k, int) and self.top_k >= 0),
+            ("top_k", "an integer, 0 for no limit", isinstance(self.top_k, int) and self.top_k >= 0),
             ("min_p", "a number from 0 up to 1", 0 <= self.min_p <= 1),
-            ("max_tokens", "a whole number of at least 1", isinstance(self.max_tokens, int) and self.max_tokens >= 1),
+            ("max_tokens", "an integer of at least 1", isinstance(self.max_tokens, int) and self.max_tokens >= 1),
             ("stop", "a tuple of texts, none of them empty", isinstance(stop, tuple) and all(isinstance(s, str) and s for s in stop)),
         ):
             if not good:
@@ -80,8 +80,8 @@ class Sampling:
 @dataclass(frozen=True, slots=True)
 class Request:
     """One prompt. `key` comes back with the response; `sequence` is the trajectory it belongs to; `seed` fixes the draw. `messages` is
-    the same prompt as a chat ({"role": …, "content": …}), for servers whose tokenizer is not at hand; other engines do not look at it.
-    `images` are the pictures whose tokens stand in the prompt; the transformers engine alone takes them, with a model that sees."""
+    the same prompt as a chat ({"role": …, "content": …}), for servers whose tokenizer is not available; other engines ignore it. `images`
+    are the images whose tokens are in the prompt; only the transformers engine takes them, with a vision-language model."""
 
     key: int
     prompt_ids: Sequence[int]
@@ -94,10 +94,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What was sampled, stop token included, with one log-prob per token. `text` is set only by an engine that got text and not tokens
-    (a server): it is then what counts, and the token ids are a re-encoding for the records, not for training. `reports` holds what
-    `Sampling.report` asked for: by column, one number per token. `version` is that of the weights that drew the first token, -1 if it is
-    unknown."""
+    """What was sampled, stop token included, with one log-prob per token. `text` is set only by an engine that received text and not
+    tokens (a server). It is then authoritative, and the token ids are a re-encoding for the records, not for training. `reports` holds
+    what `Sampling.report` asked for: by column, one number per token. `version` is that of the weights that drew the first token, -1 if
+    it is unknown."""
 
     key: int
     token_ids: tuple[int, ...] = ()
@@ -127,7 +127,7 @@ class Engine(Protocol):
     def poll(self, wait: bool = True) -> list[Response]: ...
 
     def release(self, sequence: int) -> None:
-        """The trajectory is over: what was kept for it may go."""
+        """The trajectory is over: what was kept for it may be dropped."""
 
     def publish(self, version: int, weights: Mapping[str, Tensor] | None = None) -> None:
         """The weights have this version from now on, and nothing that was computed with the old ones is reused. An engine on the

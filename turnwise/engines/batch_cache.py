@@ -1,13 +1,13 @@
-"""The key/value cache of a running batch of the transformers engine: rows that leave, join, and go on where they were.
+"""The key/value cache of a running batch of the transformers engine: rows leave, join, and continue where they were.
 
-The cache is the model's own (`DynamicCache`), one row a request. Rows are aligned to the right: row i of a cache with `width` columns holds
-its tokens in the last `lengths[i]` columns, and what stands before them is padding that the attention mask hides. Leaving is an
+The cache is the model's own (`DynamicCache`), one row per request. Rows are aligned to the right: row i of a cache with `width` columns
+holds its tokens in the last `lengths[i]` columns, and what comes before them is padding that the attention mask hides. Leaving is an
 index; joining pads the shorter side on the left; columns that are padding in every row are cut off.
 
-Layers with plain or sliding-window attention can join, since their cache is a list of columns. Others (linear attention, state
-spaces) hold a state that is bound to the batch it was computed in: such rows can leave but not join, and new ones wait for their turn.
-Of a model with a kind of cache of its own nothing is assumed: when a row leaves, the others are computed anew.
-Reuse of a prefix needs plain attention in every layer: a window has forgotten what a shorter prefix would need.
+Layers with plain or sliding-window attention can join, since their cache is a list of columns. Others (linear attention, state spaces)
+hold a state that is bound to the batch it was computed in: such rows can leave but not join, and new ones wait for their turn. For a
+model with a custom cache nothing is assumed: when a row leaves, the others are recomputed. Reuse of a prefix needs plain attention in
+every layer: a window has forgotten what a shorter prefix would need.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Prefix:
     layers: list[tuple[Tensor, Tensor]]
 
     def common(self, ids: Sequence[int]) -> int:
-        """How many tokens `ids` has in common with this prefix, at most all but its last one, which must be computed to be gone on from."""
+        """How many tokens `ids` has in common with this prefix, at most all but its last one, which must be computed to draw the next
+        one."""
         limit = min(len(self.ids), len(ids) - 1)
         if list(self.ids[:limit]) == list(ids[:limit]):
             return limit
@@ -51,8 +52,8 @@ class BatchCache:
 
     @property
     def leaves(self) -> bool:
-        """Whether rows can leave and the others stay."""
-        return type(self.cache) is DynamicCache  # exactly this: a model's own kind may hold more than its layers
+        """Whether rows can leave while the others stay."""
+        return type(self.cache) is DynamicCache  # exactly this class: a model's custom cache may hold more than its layers
 
     @property
     def joins(self) -> bool:
@@ -75,7 +76,7 @@ class BatchCache:
         self._trim()
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keep these rows alone, and only as many columns as the longest of them needs."""
+        """Keep only these rows, and only as many columns as the longest of them needs."""
         if rows and list(rows) != list(range(len(self.lengths))):
             self.cache.reorder_cache(torch.tensor(rows, dtype=torch.long))
             self.lengths = [self.lengths[row] for row in rows]
@@ -88,7 +89,7 @@ class BatchCache:
             self.width = needed
 
     def join(self, other: BatchCache) -> None:
-        """Put the rows of `other` after these. Where memory does not suffice these rows stay as they are."""
+        """Put the rows of `other` after these. If memory runs out, these rows stay as they are."""
         pairs = [(m, t) for m, t in zip(_layers(self.cache), _layers(other.cache), strict=True) if m.is_initialized]
         joined = [(_stack(mine.keys, theirs.keys), _stack(mine.values, theirs.values)) for mine, theirs in pairs]
         self.width = max(self.width, other.width)
@@ -99,7 +100,7 @@ class BatchCache:
                 mine.cumulative_length = self.width
 
     def prefix(self, row: int, ids: Sequence[int]) -> Prefix:
-        """A copy of one row, to go on from when its batch is gone. `ids` are its tokens."""
+        """A copy of one row, to continue from when its batch is gone. `ids` are its tokens."""
         start = self.width - self.lengths[row]
         copies = [
             (layer.keys[row : row + 1, :, start:].clone(), layer.values[row : row + 1, :, start:].clone()) for layer in _layers(self.cache)

@@ -1,4 +1,4 @@
-"""What engines in this process need to know of a model, and how new weights come into it."""
+"""What engines in this process need to know about a model, and how they load new weights."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def longest(model: Any, given: int | None) -> int:
 
 
 def forward_parameters(model: Any) -> frozenset[str]:
-    """The names that the model's forward takes; of a model that is wrapped (LoRA), those of the inner one."""
+    """The names that the model's forward takes; for a wrapped model (LoRA), those of the inner one."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     names = frozenset(inspect.signature(inner.forward).parameters)
     if "past_key_values" not in names:
@@ -36,7 +36,7 @@ def forward_parameters(model: Any) -> frozenset[str]:
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """No dropout meanwhile; afterwards every module is in the mode it was in."""
+    """No dropout inside the block; afterwards every module is back in its mode."""
     training = [module for module in model.modules() if module.training]
     for module in training:
         module.training = False
@@ -48,8 +48,8 @@ def evaluating(model: Any) -> Iterator[None]:
 
 
 def load_weights(model: Any, weights: Mapping[str, Tensor]) -> None:
-    """Copy weights into a model in place, by the names of its state. Weights that are tied to another one of the model may be missing.
-    Nothing is changed if a name or a shape is wrong."""
+    """Copy weights into a model in place, by the names of its state. Weights that are tied to others may be missing. Nothing is changed
+    if a name or a shape is wrong."""
     own = model.state_dict()
     if unknown := [name for name in weights if name not in own]:
         raise TurnwiseError(f"engine: the model has no weights {', '.join(unknown[:3])!r} ({len(unknown)} of {len(weights)} are unknown)")

@@ -1,15 +1,15 @@
 """Any OpenAI-compatible server as an engine, for evaluation.
 
-Not for training: a server's text is re-encoded (for the records), its log-probs are of its own temperature and precision or absent, and
-its weights are not the learner's. What it is good for: measuring a model that is served elsewhere on the same tasks, with the same
-prompts, by the same collector.
+Not for training: a server's text is re-encoded (for the records), its log-probs are at its own temperature and precision or missing, and
+its weights are not the learner's. Its purpose is to measure a model that is served elsewhere on the same tasks, with the same prompts, by
+the same collector.
 
-Requests run in a few threads, each with a time limit for the whole exchange. What can pass (429, 5xx, a lost connection, a time-out, an
-answer that is no JSON) is tried again, later and later, with some chance in the waiting so that many clients do not come back together;
-`Retry-After` is honoured. What cannot pass is a fault of that request alone, in the server's words.
+Requests run in a few threads, each with a time limit for the whole exchange. Temporary failures (429, 5xx, a lost connection, a timeout,
+an answer that is not JSON) are retried with growing pauses and random jitter, so that many clients do not come back together;
+`Retry-After` is honoured. A permanent failure is a fault of that request alone, with the server's message.
 
-What came from outside stays words (`agent/control.py`). Token ids (form `ids`) are exact. Messages and texts are tokenised again by the
-server, so whatever reads like a control token there and is none gets an invisible space inside.
+Text from outside stays text (`agent/control.py`). Token ids (form `ids`) are exact. Messages and texts are tokenised again by the server,
+so anything in them that only looks like a control token gets an invisible space inside.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from turnwise.util.secret import redact
 from turnwise.util.transport import Failure, Transport
 
 Form = Literal["auto", "chat", "text", "ids"]
-STEP_SECONDS = 0.02  # how long a poll that does not wait stays, so that nobody asks without a pause
+STEP_SECONDS = 0.02  # seconds that a poll without waiting takes, so that polling is not a busy loop
 TOO_LONG = ("context_length_exceeded", "maximum context length", "context length", "max_model_len", "too long")
 
 
@@ -41,9 +41,9 @@ class Server:
     """Where the server is and how to talk to it.
 
     `form` says what is sent: `chat` the request's messages, `text` the prompt decoded by the tokenizer, `ids` the token ids themselves
-    (vLLM and some others take them; the only exact form), `auto` the first of chat, text and ids that is at hand. `key_variable` names the
-    environment variable with the API key, none where the server asks for none. `extra` is added to every request's body, `omit` is left
-    out of it. `timeout` is for one whole exchange; `longest_wait` is the longest pause between two tries.
+    (vLLM and some others take them; the only exact form), `auto` the first of chat, text and ids that is available. `key_variable` names
+    the environment variable with the API key, none if the server needs none. `extra` is added to every request's body, `omit` is left out
+    of it. `timeout` is for one whole exchange; `longest_wait` is the longest pause between two tries.
     """
 
     url: str
@@ -86,7 +86,7 @@ class Server:
 
 @register("openai")
 class OpenAIEngine:
-    """A server that speaks the OpenAI protocol, for evaluation alone.
+    """A server that speaks the OpenAI protocol, for evaluation only.
 
     `tokenizer` decodes prompts (form `text`) and re-encodes responses for the records; chat needs none."""
 
@@ -103,8 +103,8 @@ class OpenAIEngine:
         self._threads: list[threading.Thread] = []
         self._closed = threading.Event()
         self._pending = 0
-        self.version, self.reports = -1, ("top_logprobs",)  # nobody tells which weights a server has
-        self._chance = random.Random()  # of its own: waiting must not disturb a generator that results depend on
+        self.version, self.reports = -1, ("top_logprobs",)  # the weights of a server have no known version
+        self._chance = random.Random()  # a separate one: waiting must not disturb a generator that results depend on
 
     @property
     def pending(self) -> int:
@@ -140,7 +140,7 @@ class OpenAIEngine:
                 return found
 
     def release(self, sequence: int) -> None:
-        """Nothing is kept here; the server has a cache of its own."""
+        """Nothing is kept here; the server has its own cache."""
 
     def publish(self, version: int, weights: Mapping[str, Any] | None = None) -> None:
         raise TurnwiseError(
@@ -152,7 +152,7 @@ class OpenAIEngine:
         """The weights are the server's."""
 
     def close(self) -> None:
-        """Give up what is under way. A second call does nothing."""
+        """Abandon what is under way. A second call does nothing."""
         if not self._closed.is_set():
             self._closed.set()
             self._transport.close()
@@ -181,7 +181,7 @@ class OpenAIEngine:
             )
 
     def _insist(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The server's answer, after as many tries as are allowed."""
+        """The server's answer, with as many retries as are allowed."""
         for attempt in range(self.server.retries + 1):
             try:
                 answer = self._transport.post(path, body)
@@ -205,7 +205,7 @@ class OpenAIEngine:
         return min(self.server.first_wait * 2.0**attempt, self.server.longest_wait) * self._chance.uniform(0.5, 1.0)
 
     def _body(self, request: Request) -> tuple[bool, dict[str, Any]]:
-        """Whether it is a chat, and what is sent. Settings that mean nothing are left out: not every server knows them."""
+        """Whether it is a chat, and what is sent. Settings without effect are left out: not every server knows them."""
         form = self.server.form
         if form == "auto":
             form = "chat" if request.messages is not None else "text" if self.tokenizer is not None else "ids"
@@ -238,14 +238,14 @@ class OpenAIEngine:
         return form == "chat", {name: value for name, value in body.items() if name not in self.server.omit}
 
     def _read(self, request: Request, answer: Mapping[str, Any], chat: bool) -> Response:
-        """The first choice as a response. Exact token ids where the server gives them, re-encoded text otherwise."""
+        """The first choice as a response. Exact token ids if the server gives them, re-encoded text otherwise."""
         choice = answer["choices"][0]
         try:
             text = choice["message"]["content"] if chat else choice["text"]
             text = ("" if text is None else str(text)) + (_tool_calls(choice["message"]) if chat else "")
             reason = choice.get("finish_reason")
         except (KeyError, TypeError, AttributeError):
-            raise Failure(f"an answer that is no {'chat ' if chat else ''}completion: {json.dumps(choice)[:300]}") from None
+            raise Failure(f"an answer that is not a {'chat ' if chat else ''}completion: {json.dumps(choice)[:300]}") from None
         stopped_at = choice.get("stop_reason")
         if isinstance(stopped_at, str) and stopped_at in request.sampling.stop and not text.endswith(stopped_at):
             text += stopped_at  # servers cut the stop string off; a response of ours has it
@@ -299,7 +299,7 @@ def _row(entry: Any) -> list[float]:
 
 
 def _logprobs(choice: Mapping[str, Any], n: int) -> tuple[float, ...]:
-    """The log-probs that the server gave, where they are as many as the tokens."""
+    """The log-probs that the server gave, if there is one per token."""
     given = choice.get("logprobs")
     if not isinstance(given, dict):
         return ()

@@ -1,4 +1,4 @@
-"""Engines by name. A new one is a class of your own that a recipe names as `path/to/file.py:Class`, or that registers:
+"""Engines by name. A custom engine is a class that a recipe names as `path/to/file.py:Class`, or that registers itself:
 
     @register("mine")
     class Mine:
@@ -19,7 +19,7 @@ from typing import Any
 from turnwise.config.kinds import ENGINE
 from turnwise.config.options import Entry, Registry
 
-GIVEN = ("stop_token_ids", "vision")  # by the run, and no options of a recipe
+GIVEN = ("stop_token_ids", "vision")  # given by the run, not options of a recipe
 
 
 def _load() -> None:
@@ -33,6 +33,6 @@ register = engines.register
 
 
 def make(entry: Entry[Callable[..., Any]], *parts: Any, given: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """An engine on these parts. What the run gives is left out where the engine does not take it."""
+    """An engine made from these parts. Those that the engine does not take are left out."""
     taken = {name: value for name, value in given.items() if name in entry.options or entry.open}
     return entry.function(*parts, **taken, **options)

@@ -1,11 +1,12 @@
-"""Drawing tokens: rows with different settings in one go, each with chance of its own.
+"""Drawing tokens: rows with different settings in one call, each with its own random numbers.
 
-A row's chance is a pure function of its seed and of the token's place in the response: a counter-based hash (the finaliser of SplitMix64,
-in wrapping 64-bit integers) gives one uniform number, and the token is where the cumulative distribution passes it. There is no
-generator with a state, so a row draws the same tokens whatever else is in the batch, after a restart in the middle of a response, and on
-any device, as long as the logits are the same but for rounding. The cumulative sum is taken in float64: its rounding never decides.
+A row's random numbers are a pure function of its seed and of the token's position in the response: a counter-based hash (the finaliser of
+SplitMix64, in wrapping 64-bit integers) gives one uniform number, and the token is where the cumulative distribution passes it. There is
+no generator with a state, so a row draws the same tokens regardless of the other rows in the batch, after a restart in the middle of a
+response, and on any device, as long as the logits are the same except for rounding. The cumulative sum is taken in float64, so that its
+rounding never matters.
 
-The log-prob of a token is of the whole distribution at the row's temperature (1 where greedy), before truncation.
+The log-prob of a token is that of the whole distribution at the row's temperature (1 if greedy), before truncation.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ UNIFORM_BITS = 52  # one bit fewer than a float64 holds: the largest number time
 
 
 class Drawn(NamedTuple):
-    """One token a row and its log-prob. A row whose logits are not numbers has a log-prob that is not finite."""
+    """One token per row and its log-prob. A row whose logits are not numbers has a log-prob that is not finite."""
 
     tokens: Tensor
     logprobs: Tensor
@@ -38,9 +39,9 @@ class Drawn(NamedTuple):
 class Columns:
     """The settings of a batch's rows as tensors on the device. `truncates` says whether any row has a top-k, top-p or min-p."""
 
-    temperature: Tensor  # 1 where greedy
+    temperature: Tensor  # 1 if greedy
     greedy: Tensor
-    top_k: Tensor  # the largest integer where there is no limit
+    top_k: Tensor  # the largest integer if there is no limit
     top_p: Tensor
     min_p: Tensor
     seed: Tensor
@@ -64,7 +65,7 @@ class Columns:
 
 
 def draw(logits: Tensor, columns: Columns, position: Tensor) -> Drawn:
-    """One token for every row of `logits` [rows, vocabulary]; `position` is the place of that token in its response."""
+    """One token for every row of `logits` [rows, vocabulary]; `position` is the index of that token in its response."""
     logprobs = torch.log_softmax(logits.float() / columns.temperature[:, None], dim=-1)
     weights = logprobs.exp()
     if columns.truncates:
@@ -72,7 +73,7 @@ def draw(logits: Tensor, columns: Columns, position: Tensor) -> Drawn:
     cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
     threshold = uniform(columns.seed, position) * cumulative[:, -1]
     chosen = torch.searchsorted(cumulative, threshold[:, None], right=True)[:, 0]
-    chosen = chosen.clamp(max=logits.shape[-1] - 1)  # only where the logits were not numbers
+    chosen = chosen.clamp(max=logits.shape[-1] - 1)  # only if the logits were not numbers
     tokens = torch.where(columns.greedy, logprobs.argmax(dim=-1), chosen)
     return Drawn(tokens, logprobs.gather(1, tokens[:, None])[:, 0])
 

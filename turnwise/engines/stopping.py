@@ -1,7 +1,7 @@
 """Where a response ends: stop tokens, stop strings that may begin and end inside tokens, and rules that read what is reported.
 
 Text is decoded as it grows, a few tokens at a time. What one token means can depend on its neighbours (a character of several bytes is
-often several tokens; many tokenizers drop or add a space at a border), so a small window before the new token is decoded with it and
+often several tokens; many tokenizers drop or add a space at a boundary), so a small window before the new token is decoded with it and
 the difference is the new text. A replacement character at the end may be half a character: the window stays until it is whole.
 """
 
@@ -18,7 +18,7 @@ WINDOW_LIMIT = 32  # tokens that never become a character must not make every la
 
 
 class Decoder(Protocol):
-    """The part of a tokenizer that is needed here; those of transformers have it."""
+    """The part of a tokenizer that is needed here; tokenizers of transformers have it."""
 
     def decode(self, token_ids: Any, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool | None = None) -> str: ...
 

@@ -4,13 +4,12 @@ This is the engine for every model and every machine; correctness and clarity co
 row leaves at once, and new ones join at the next step. The model is used as it is: give it the learner's own module and both share the
 weights. A trajectory's keys and values stay until `release`, so a prompt that continues the last one costs only its new tokens.
 
-A row holds all that is needed to go on (its tokens; the draw is a function of seed and place), so the cache can be thrown away at any
-time: after `refresh`, and when a forward fails. A failed forward is tried again with half the rows; what fails alone is a fault.
-A vision-language model reads prompts with pictures through its own forward with their pixels, those of one kind (as long, with pictures of
-the same sizes) together; then they join the others. What it computed for such a prompt is not reused by the next one: equal tokens can
-stand for other pictures.
-Where the rotary frequencies depend on the length (`turnwise.util.rotary`), only rows with the same frequencies run together, and a row
-that grows into others is computed anew: what it draws is what the model says of that row alone.
+A row holds everything that is needed to continue (its tokens; the draw is a function of seed and position), so the cache can be dropped
+at any time: after `refresh`, and when a forward fails. A failed forward is tried again with half the rows; a row that fails alone is a
+fault. A vision-language model reads prompts with images through its own forward with their pixels. Prompts of one kind (the same length,
+images of the same sizes) run together, then they join the others. What it computed for such a prompt is not reused by the next one: equal
+tokens can stand for other images. If the rotary frequencies depend on the length (`turnwise.util.rotary`), only rows with the same
+frequencies run together, and a row whose frequencies change is recomputed: what it draws is what the model predicts for that row alone.
 Left out: CUDA graphs, paged memory and fused kernels, which the native engine has.
 """
 
@@ -38,14 +37,14 @@ from turnwise.util.errors import TurnwiseError
 from turnwise.util.rotary import Stretching
 
 SHORTEST_PREFIX = 8  # reusing fewer tokens saves less than the copying costs
-GROW_AFTER = 16  # steps without a failure until the batch may double again
+GROW_AFTER = 16  # steps without a failure before the batch may double again
 NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 
 @dataclass(slots=True)
 class RunningRequest:
-    """A request on its way. `ids` are the prompt and what was sampled; `end` is how many there may be at most; `shift` is how far the
-    positions after its pictures are from the count of its tokens."""
+    """A running request. `ids` are the prompt and what was sampled; `end` is their largest allowed number; `shift` is the difference
+    between the positions after its images and the count of its tokens."""
 
     request: Request
     ids: list[int]
@@ -66,7 +65,7 @@ class TransformersEngine:
     `max_length` bounds prompt and response together (default: what the model was made for). `prefill_tokens` bounds how many prompt
     tokens, padding included, one forward takes. `autocast` computes in another dtype than the weights have. The tokenizer is needed for
     stop strings, and names the end token; `stop_token_ids` replaces the end tokens that tokenizer and model name. `vision` is the
-    processor of a model that sees. One thread alone."""
+    processor of a vision-language model. Not thread-safe."""
 
     def __init__(
         self,
@@ -156,7 +155,7 @@ class TransformersEngine:
         self.version = version
 
     def refresh(self) -> None:
-        """Drop all that was computed. Rows in the middle of a response go on with the new weights."""
+        """Drop all that was computed. Rows in the middle of a response continue with the new weights."""
         self.forget()
 
     def forget(self) -> None:
@@ -210,15 +209,15 @@ class TransformersEngine:
         return joining
 
     def _sight(self, row: RunningRequest) -> Hashable:
-        """None for a row without pictures; rows that agree in it can be looked at together."""
+        """None for a row without images; rows with the same value can be read together."""
         return self.vision.kind(len(row.ids), row.request.images) if self.vision is not None and row.request.images else None
 
     def _key(self, row: RunningRequest) -> tuple[int, ...]:
-        """Equal for rows that the model turns by the same frequencies, now that they have so many tokens."""
+        """Equal for rows that the model rotates by the same frequencies at their current lengths."""
         return self._stretching.key(len(row.ids))
 
     def _goes_on(self, row: RunningRequest) -> bool:
-        """Whether the keys in the cache of a row are still right now that it has one more token."""
+        """Whether the cached keys of a row are still valid now that it has one more token."""
         return self._key(row) == self._stretching.key(len(row.ids) - 1)
 
     def _common(self, row: RunningRequest) -> int:
@@ -238,7 +237,7 @@ class TransformersEngine:
             if not isinstance(error, Exception) or isinstance(error, torch.AcceleratorError):
                 self._put_back(rows if running else [*self._rows, *rows])
                 self._stop_running()
-                raise  # an interrupt, or a device that will not answer again: not ours to handle
+                raise  # an interrupt, or a lost device: not handled here
             if running:
                 self._stop_running()
             failure = f"{type(error).__name__}: {error}"
@@ -252,7 +251,7 @@ class TransformersEngine:
             self._recover(unfinished, failure, no_memory)
 
     def _recover(self, rows: list[RunningRequest], failure: str, no_memory: bool) -> None:
-        """Try again with fewer rows, or without what was kept; a row that fails alone with nothing left to give up is a fault."""
+        """Try again with fewer rows, or without what was kept; a row that fails alone with nothing left to drop is a fault."""
         could_help = no_memory and bool(self._kept or self._rows)
         self._kept.clear()
         self._good_steps = 0
@@ -306,7 +305,7 @@ class TransformersEngine:
         self._put_back(anew)
 
     def _narrow(self, cache: BatchCache, rows: list[RunningRequest], staying: list[int]) -> bool:
-        """Keep the staying rows of the cache. False where none is left to go on with: all have left, or they must be computed anew."""
+        """Keep the staying rows of the cache. False if none is left to continue with: all have left, or they must be recomputed."""
         if len(staying) < len(rows) and not cache.leaves:
             self._put_back([rows[place] for place in staying])
             return False
@@ -314,7 +313,7 @@ class TransformersEngine:
         return bool(staying)
 
     def _look(self, rows: list[RunningRequest]) -> tuple[Tensor, BatchCache]:
-        """The same as `_forward` for whole rows with pictures."""
+        """The same as `_forward` for whole rows with images."""
         assert self.vision is not None
         inner = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
         inputs, shifts = self.vision.inputs(inner, [row.ids for row in rows], [row.request.images for row in rows])
@@ -358,7 +357,7 @@ class TransformersEngine:
     def _draw(
         self, rows: list[RunningRequest], logits: Tensor, columns: Columns, cache: BatchCache
     ) -> tuple[list[int], list[RunningRequest]]:
-        """One more token for every row; hands out those that are finished and says which stay, and which must be computed anew."""
+        """One more token for every row. Hands out the finished rows. Returns the rows that stay and those that must be recomputed."""
         position = torch.tensor([len(row.logprobs) for row in rows], device=logits.device)
         drawn = draw(logits, columns, position)
         reports = reports_of(row.request.sampling for row in rows)
@@ -378,9 +377,7 @@ class TransformersEngine:
                 self._hand_out(row, finish)
         if self._reuse and cache.plain:
             for place, row in enumerate(rows):
-                if (
-                    row.finished and not row.request.images and len(row.ids) > cache.lengths[place]
-                ):  # not a row whose logits were no numbers
+                if row.finished and not row.request.images and len(row.ids) > cache.lengths[place]:  # not a row whose logits were NaN
                     self._keep(row, cache.prefix(place, row.ids))
         staying = [place for place, row in enumerate(rows) if not row.finished and self._goes_on(row)]
         return staying, [row for row in rows if not row.finished and not self._goes_on(row)]
@@ -402,7 +399,7 @@ class TransformersEngine:
         )
 
     def _keep(self, row: RunningRequest, prefix: Prefix) -> None:
-        """Keep what a row computed until its trajectory goes on or ends; of very many, the newest."""
+        """Keep what a row computed until its trajectory continues or ends; if there are too many, the newest."""
         self._kept.pop(row.request.sequence, None)
         self._kept[row.request.sequence] = prefix
         if len(self._kept) > 4 * self.max_batch:

@@ -22,7 +22,7 @@ LARGE = 64 * 1024
 PAIR = "snapshot() and restore(state) come together"
 SNAPSHOT, RESTORE = "snapshot() of a running episode does not raise", "restore(state) of an own snapshot does not raise"
 SEES, GOES_ON = "restore(state) gives the observation of the snapshot", "after restore(state) the same actions give the same answers"
-REFUSES, OUTSIDE = "restore(state) refuses what is no snapshot", "snapshot() before reset() raises EpisodeOver"
+REFUSES, OUTSIDE = "restore(state) refuses what is not a snapshot", "snapshot() before reset() raises EpisodeOver"
 UNTOUCHED = "snapshot() changes nothing"
 
 

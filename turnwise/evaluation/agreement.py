@@ -1,4 +1,4 @@
-"""How far two credits of the same turns agree, in numbers and in the turns where they do not."""
+"""How well two credits of the same turns agree, in numbers and by the turns where they do not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from turnwise.data.rollouts import Floats, Rollouts, alike
 
 
 def agreement(one: Floats, other: Floats) -> dict[str, float | None]:
-    """pearson, spearman: correlations over turns, none where a credit does not vary. Shares of turns: same_sign, where both are above 0,
+    """pearson, spearman: correlations over turns, None if a credit does not vary. Shares of turns: same_sign, where both are above 0,
     both below, or both 0; flipped, which one praises and the other blames; only_one, only_other, with credit from that one alone."""
     a, b = np.sign(one), np.sign(other)
     return {
@@ -25,7 +25,7 @@ def agreement(one: Floats, other: Floats) -> dict[str, float | None]:
 
 
 def correlation(one: Floats, other: Floats) -> float | None:
-    """Pearson's correlation; none where one of the two is constant: the mean of equal numbers is off by a last digit, and that would
+    """Pearson's correlation; None if one of the two is constant: the mean of equal numbers is off by a last digit, and that would
     correlate perfectly."""
     if alike(one) or alike(other):
         return None
@@ -45,7 +45,7 @@ def ranks(values: Floats) -> Floats:
 def biggest_differences(
     rollouts: Rollouts, records: Sequence[Mapping[str, Any]], one: Floats, other: Floats, top: int
 ) -> list[dict[str, Any]]:
-    """The turns where two credits differ most, each credit measured in its own mean size, so that scales do not matter."""
+    """The turns where two credits differ most, each credit divided by its mean absolute value, so that scales do not matter."""
 
     def scaled(values: Floats) -> Floats:
         return values / max(float(np.abs(values).mean()), 1e-300)

@@ -1,11 +1,11 @@
-"""Baselines by prompting: what a model does without training, asked in one of three ways.
+"""Baselines by prompting: what a model does without training, prompted in one of three ways.
 
     plain        the task and the bare action
     react        a thought before every action, in a form worked out in the prompt; the dialogue keeps earlier thoughts
     reflexion    react, and after a failure a note that the model writes to itself, shown in the next attempt at the same task
 
 Reflexion uses the environment's own verdict after each attempt and tries again, up to a number of trials: success within k trials is a
-different question from success in one attempt, so the result says success by trial and its first row alone stands beside the others.
+different question from success in one attempt, so the result reports success by trial, and only its first row compares with the others.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ AGENTS: Mapping[str, Mapping[str, Any]] = {
 REFLECTION = str(Path(__file__).parent.parent / "agent" / "reflection.jinja")
 KEPT_NOTES = 3  # the newest ones; older notes mostly say the same
 LONGEST_NOTE = 800  # characters
-FIRST_SEQUENCE = 2**40  # of requests for notes: far from those of attempts, which count from 0
+FIRST_SEQUENCE = 2**40  # of requests for notes: far from those of attempts, which start at 0
 
 
 def evaluate(
@@ -71,9 +71,9 @@ def evaluate(
     trust: bool = False,
     **overrides: Any,
 ) -> Evaluation:
-    """Play a panel with a model that is only prompted. `source` and the rest are as in `turnwise.evaluate`; what the recipe says about
-    prompts gives way to the agent's own. `examples`: so many training tasks, solved by the environment's expert, are shown. `trials`: with
-    reflexion, how many attempts a task gets; `result.settings["trials"]` then says success by trial."""
+    """Play a panel with a model that is only prompted. `source` and the rest are as in `turnwise.evaluate`; the agent's prompts replace
+    those of the recipe. `examples`: this many training tasks, solved by the environment's expert, are shown. `trials`: with reflexion,
+    the attempts per task; `result.settings["trials"]` then holds success by trial."""
     if agent == "reflexion" and repeats not in (None, 1):
         raise TurnwiseError("--agent reflexion tries each task up to --trials times: --repeats does not go with it")
     config, folder = source_config(source, Given(env), {**AGENTS[agent], **overrides}, trust)
@@ -137,7 +137,7 @@ def solved(config: Config, count: int) -> Iterable[list[tuple[str, str]]]:
 
 
 def expert_steps(task: Task, max_turns: int) -> Play[list[tuple[str, str]]]:
-    """What the expert saw and did; empty where it does not solve the task."""
+    """What the expert saw and did; empty if it does not solve the task."""
     result, steps = (yield Reset(task)), []
     for _ in range(max_turns):
         if result.over:
@@ -220,7 +220,7 @@ class Reflexion:
         return replace(self.collector, policy=replace(policy, new_context=lambda: Noted(self.system.agent, self.notes)))
 
     def _reflect(self, starts: Sequence[Start], last: Mapping[int, Trajectory], trial: int) -> None:
-        """Ask the model for a note about each failed attempt; one that it leaves empty is no note."""
+        """Ask the model for a note about each failed attempt; an empty one is dropped."""
         engine, policy = self.system.engine, self.collector.policy
         assert isinstance(policy, ModelPolicy)
         tasks: dict[int, str] = {}
@@ -240,7 +240,7 @@ class Reflexion:
                     self.notes.setdefault(tasks[response.key], []).append(note)
 
     def _question(self, task: Task, attempt: Trajectory) -> Prompt | None:
-        """The prompt that asks for a note, with as many of the last turns as fit; none where there is nothing to look back at."""
+        """The prompt that asks for a note, with as many of the last turns as fit; None if there is nothing to look back at."""
         if not attempt.turns:
             return None
         maker, template = self.system.agent.maker, load_template(REFLECTION)
@@ -256,7 +256,7 @@ class Reflexion:
 
 
 def shortened(text: str) -> str:
-    """A note on one line, without the thought before it, and not longer than it should be."""
+    """A note on one line, without the thought before it, and cut to the largest length."""
     _, _, answer = split_thought(well_formed(text))
     words = " ".join(answer.split())
     return words if len(words) <= LONGEST_NOTE else words[:LONGEST_NOTE].rsplit(" ", 1)[0] + " …"

@@ -1,9 +1,9 @@
 """The same data, another credit: what would a different algorithm have done with this iteration?
 
 The rollouts of an iteration are on the disk, so its credit can be computed again with any settings, without an engine, and two credits be
-compared turn by turn. Where the checkpoint before the iteration was kept too, the update itself is run again, from the same weights, on
-the same tokens, with the same seed: with the run's own settings it gives the run's own numbers, exactly on a CPU, and with others it says
-how differently the weights would have moved.
+compared turn by turn. If the checkpoint before the iteration was also kept, the update itself is run again, from the same weights, on the
+same tokens, with the same seed. With the run's settings it gives the run's numbers, exactly on a CPU; with others it shows how
+differently the weights would have moved.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def replay(
     top: int = 10,
     trust: bool = False,
 ) -> dict[str, Any]:
-    """Credit of one iteration (none: the last that is kept) as trained, with `overrides`, and with each algorithm named in `also`; every
+    """Credit of one iteration (None: the last that is kept) as trained, with `overrides`, and with each algorithm named in `also`; every
     other one compared with the first. With `update`, the update as well."""
     run = Run.open(run_folder)
     known = run.iterations_of("rollouts")
@@ -172,7 +172,7 @@ def _copy(tensors: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cosine(one: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:
-    """The cosine of the angle between two sets of tensors as long vectors; none where one of them is 0."""
+    """The cosine of the angle between two sets of tensors as long vectors; None if one of them is 0."""
     shared = [name for name in one if name in other]
     dot = sum(float((one[name].double() * other[name].double()).sum()) for name in shared)
     sizes = [math.sqrt(sum(float(tensor.double().square().sum()) for tensor in each.values())) for each in (one, other)]

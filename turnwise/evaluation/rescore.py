@@ -1,8 +1,8 @@
 """Old attempts under a new reward: the stored actions are played again in the environment as it is now.
 
-The same task and the same seed meet the same chance, so as long as the environment has not changed otherwise every observation is the one
-that was stored. Where one differs, the attempt says from which turn on: its new score is then of another game, and is left out of the
-comparison. What comes out is a new evaluation file beside the old one, which is never touched.
+The same task and the same seed give the same random numbers, so unless the environment has changed every observation is the stored one.
+If one differs, the attempt records from which turn on: its new score then belongs to another game and is left out of the comparison. The
+result is a new evaluation file next to the old one, which is never changed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from turnwise.util.files import write_text_atomically
 
 
 def rescore(run_folder: str | Path, iteration: int | None = None, reward: str | None = None, *, trust: bool = False) -> dict[str, Any]:
-    """Play the attempts of an evaluation (none: the last one) again. `reward` names a function `path/to/file.py:function` of
-    (turn, transition, trajectory) that replaces the recipe's reward. Returns what was written."""
+    """Play the attempts of an evaluation (None: the last one) again. `reward` names a function `path/to/file.py:function` of (turn,
+    transition, trajectory) that replaces the recipe's reward. Returns what was written."""
     run = Run.open(run_folder)
     with run.locked("rescore"):
         return _rescore(run, iteration, reward, trust)
@@ -56,7 +56,7 @@ def _rescore(run: Run, iteration: int | None, reward: str | None, trust: bool) -
 
 
 def only(reference: str) -> Rewards:
-    """A reward that is one function of the user's own."""
+    """A reward that is a single user function."""
     return Rewards(0.0, [find_term("reward", reference)])
 
 
@@ -76,7 +76,7 @@ def find_tasks(system: System, split: str, wanted: Sequence[str]) -> dict[str, T
 
 
 def play_again(task: Task, old: Trajectory, rewards: Rewards) -> Play[tuple[Trajectory, int | None]]:
-    """The stored actions once more; and the turn (from 1) at which the environment showed something else, or failed, none where it never
+    """The stored actions played again, and the turn (from 1) at which the environment showed something else or failed; None if it never
     did."""
     new = Trajectory(old.group, old.id, old.task, seed=old.seed, stop=old.stop, stop_detail=old.stop_detail, goal=old.goal)
     result = yield Reset(task, old.seed)
@@ -103,14 +103,14 @@ def play_again(task: Task, old: Trajectory, rewards: Rewards) -> Play[tuple[Traj
         new.final_anchor, new.success = observation.key, bool(done and transition.success)
     if done:
         new.stop, new.stop_detail = Stop.DONE, ""
-    elif old.stop is Stop.DONE:  # it used to end here: how it would have gone on nobody knows
+    elif old.stop is Stop.DONE:  # it used to end here: how it would have continued is unknown
         changed = changed or len(old.turns) + 1
         new.stop, new.stop_detail = Stop.CANCELLED, "played again, the game did not end here"
     return new, changed
 
 
 def failed(new: Trajectory, why: str) -> Trajectory:
-    """An attempt that cannot be played again to its end: it is told of, and costs no other."""
+    """An attempt that cannot be played again to its end. It is reported and does not affect the others."""
     new.stop, new.stop_detail, new.success = Stop.ENVIRONMENT_FAULT, why, False
     return new
 
@@ -154,7 +154,7 @@ def free_name(folder: Path, iteration: int) -> str:
 
 
 def rescored_lines(found: dict[str, Any]) -> list[str]:
-    """What a rescoring found, for people."""
+    """The result of a rescoring as text."""
     lines = [f"Evaluation of iteration {found['iteration']}: {found['attempts']} attempts, rewarded by {found['reward_from']}."]
     if found["matching"]:
         lines += [

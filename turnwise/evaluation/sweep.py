@@ -1,11 +1,11 @@
-"""A sweep: every combination of the listed values, each a run of its own in a process of its own.
+"""A sweep: every combination of the listed values, each a separate run in a separate process.
 
-A run's folder is made with its whole recipe in it, and then `turnwise train --resume` works in it, whether the run is new or was cut off:
-one way for both, and a recipe that is edited while the sweep goes on changes nothing. Starting the same sweep again skips what is finished,
-goes on with what was cut off or failed, and refuses a folder that holds another recipe, before anything has been started.
+A run's folder is made with its whole recipe in it, and then `turnwise train --resume` works in it, whether the run is new or was
+interrupted: both take the same path, and editing the recipe during the sweep changes nothing. Starting the same sweep again skips what is
+finished, resumes what was interrupted or failed, and refuses a folder that holds another recipe before anything is started.
 
-Processes do not share the terminal's Ctrl-C: the sweep hands it on, once, and every run saves. While a process works in a run's folder it
-holds the run's lock, which ends with it, so that two sweeps, or one whose head was killed, never train in the same folder at once.
+Processes do not share the terminal's Ctrl-C: the sweep forwards it, once, and every run saves. While a process works in a run's folder it
+holds the run's lock, which ends with it, so that two sweeps, or the orphans of a killed one, never train in the same folder at once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ State = Literal["waiting", "running", "finished", "failed", "stopped"]
 
 @dataclass
 class Job:
-    """One run of the sweep and how it stands."""
+    """One run of the sweep and its status."""
 
     name: str
     folder: Path
@@ -60,7 +60,7 @@ class Job:
     first_line: tuple[float, int] | None = None  # when this process logged its first line, and of which iteration
 
     def look(self) -> None:
-        """How far it is, from the last lines of its metrics."""
+        """Its progress, from the last lines of its metrics."""
         before = self.iteration, self.success
         for line in last_lines(self.folder / METRICS):
             self.iteration = int(line.get("iteration", self.iteration))
@@ -71,7 +71,7 @@ class Job:
 
     @property
     def left(self) -> float | None:
-        """Seconds that it will still take by the pace since its first line: the start and a warm start come once."""
+        """The remaining seconds by the pace since its first line: the start and a warm start come once."""
         if self.state != "running" or self.first_line is None or self.iteration <= self.first_line[1]:
             return None
         start, first = self.first_line
@@ -88,7 +88,7 @@ class Job:
 
 
 class Watcher:
-    """Told by the sweep what happens. This one shows nothing."""
+    """The sweep tells it what happens. This one shows nothing."""
 
     def begin(self, jobs: Sequence[Job]) -> None: ...
 
@@ -102,11 +102,11 @@ class Watcher:
 
 
 def plan(recipe: str | Path | None, given: Sequence[str], out: str | Path | None = None) -> tuple[Path, list[Job]]:
-    """The sweep's folder and its runs. All recipes are checked, and all folders looked at, before anything starts."""
+    """The sweep's folder and its runs. All recipes and all folders are checked before anything starts."""
     axes = read_axes(given)
     for key in ("name", "out"):
         if len(axes.get(key, [])) > 1:
-            raise TurnwiseError(f"{key} names where runs lie and cannot vary in a sweep; the sweep names the runs itself")
+            raise TurnwiseError(f"{key} names the runs' folder and cannot vary in a sweep; the sweep names the runs itself")
     jobs: list[Job] = []
     folder: Path | None = None
     own_name = read_recipe(Path(recipe)).get("name") if recipe is not None else None
@@ -125,7 +125,7 @@ def plan(recipe: str | Path | None, given: Sequence[str], out: str | Path | None
 
 
 def inspect(job: Job) -> None:
-    """What the run's folder holds already; another recipe there is an error."""
+    """What the run's folder already holds; another recipe there is an error."""
     if not job.folder.exists() or not any(path.name != LOCK for path in job.folder.iterdir()):
         return
     if not (job.folder / CONFIG).is_file():
@@ -144,7 +144,7 @@ def inspect(job: Job) -> None:
 
 
 def _difference(there: Config, asked: Config) -> str:
-    """The first keys in which two recipes differ, in words."""
+    """The first keys in which two recipes differ, as text."""
     from turnwise.runs.records import flatten
 
     one, two = (flatten(config.model_dump(mode="json", exclude={"name", "out"})) for config in (there, asked))
@@ -154,7 +154,7 @@ def _difference(there: Config, asked: Config) -> str:
 
 
 def cores_for(jobs: int, asked: int | None = None) -> int:
-    """Cores of each process: what was asked for, else all (or what OMP_NUM_THREADS allows) divided among the processes."""
+    """Cores of each process: the given number, otherwise all (or what OMP_NUM_THREADS allows) divided among the processes."""
     return asked or max(1, (told() or cores()) // jobs)
 
 
@@ -175,7 +175,7 @@ class Sweep:
             self.watcher.begin(self.jobs)
             try:
                 self._work(interrupted)
-            except BaseException:  # a second Ctrl-C, or a fault of our own: nobody is left behind
+            except BaseException:  # a second Ctrl-C, or a fault here: no process is left behind
                 self._signal_all(signal.SIGKILL)
                 raise
             finally:
@@ -227,14 +227,14 @@ class Sweep:
         return self._changed(job)
 
     def _close(self, job: Job, interrupted: bool) -> None:
-        """A process has ended: by its exit code and by what it left."""
+        """A process has ended: its status by its exit code and its files."""
         assert job.process is not None
         job.exit_code, job.seconds = job.process.returncode, time.monotonic() - job.started
         job.look()
         if job.exit_code == 0 and _read(job.folder / SUMMARY).get("finished"):
             job.state = "finished"
         elif interrupted:
-            job.state, job.message = "stopped", "saved; start the sweep again to go on"
+            job.state, job.message = "stopped", "saved; start the sweep again to continue"
         else:
             job.state, job.message = "failed", last_words(job.folder / LOG) or f"exit code {job.exit_code}"
         self._changed(job)
@@ -249,7 +249,7 @@ class Sweep:
                 job.process.send_signal(number)
 
     def write(self) -> None:
-        """sweep.json: what was asked for and how each run stands. Runs of earlier sweeps in the same folder stay listed."""
+        """sweep.json: the arguments and the status of each run. Runs of earlier sweeps in the same folder stay listed."""
         path = self.folder / SWEEP
         mine = {job.name: job.to_dict() for job in self.jobs}
         before = [entry for entry in _read(path).get("runs", []) if entry.get("name") not in mine]
@@ -264,7 +264,7 @@ class Sweep:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A JSON file of ours; empty where there is none, or half of one."""
+    """A JSON file of a sweep; empty if it is missing or incomplete."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, json.JSONDecodeError):
@@ -273,7 +273,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def last_lines(path: Path, most: int = 1 << 16) -> list[dict[str, Any]]:
-    """The last whole lines of a file of JSON lines, without reading all of it."""
+    """The last complete lines of a file of JSON lines, without reading all of it."""
     found = []
     for line in _tail(path, most).split(b"\n")[1 if path.exists() and path.stat().st_size > most else 0 :]:
         try:
@@ -284,7 +284,7 @@ def last_lines(path: Path, most: int = 1 << 16) -> list[dict[str, Any]]:
 
 
 def last_words(path: Path) -> str:
-    """What a process said last: the line that names its error, without the progress before it."""
+    """The last message of a process: the line that names its error, without the progress before it."""
     lines = [line.strip() for line in _tail(path, 1 << 14).decode("utf-8", "replace").splitlines() if line.strip()]
     return lines[-1][:400] if lines else ""
 

@@ -1,11 +1,11 @@
-"""What a sweep's arguments mean: lists and ranges of values, their product, and the name of each run.
+"""The arguments of a sweep: lists and ranges of values, their product, and the name of each run.
 
     credit.name=gigpo,grpo    two values            seed=0..4              the integers 0, 1, 2, 3, 4
     learner.lr=1e-4,3e-4      two values            seed=0..2,7            0, 1, 2, 7
     engine.stop=["a","b"]     ONE value: a list     betas=[0.9,0.99],[0.8,0.9]   two values, each a list
     env.options.tag="x,y"     ONE value: a text with a comma in it
 
-The rule: commas separate values unless they stand inside brackets, braces or quotes; each value is then read as `turnwise train` reads an
+The rule: commas separate values unless they are inside brackets, braces or quotes; each value is then read as `turnwise train` reads an
 override. A key with one value is set in every run and does not enter the names.
 """
 
@@ -24,7 +24,7 @@ from turnwise.config.writing import toml_value
 from turnwise.util.errors import TurnwiseError
 
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
-LONGEST_NAME = 180  # file systems take 255 bytes; a number may be added, and files lie inside
+LONGEST_NAME = 180  # file systems take 255 bytes; a number may be added, and files are inside
 OPENING, CLOSING = "[{(", "]})"
 MOST_RUNS = 10_000
 
@@ -54,7 +54,7 @@ def read_axes(given: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def split_values(text: str) -> list[str]:
-    """The values of `key=a,b,[c,d]`: split at commas that stand in no bracket, brace or quote."""
+    """The values of `key=a,b,[c,d]`: split at commas outside brackets, braces and quotes."""
     key, _, rest = text.partition("=")
     parts, depth, quote, start = [], 0, "", 0
     for place, letter in enumerate(rest):
@@ -87,7 +87,7 @@ def _values(key: str, part: str) -> Iterator[Any]:
 
 
 def points(axes: Mapping[str, Sequence[Any]]) -> list[Point]:
-    """The product of all values. The key given last changes fastest; every run has a name of its own."""
+    """The product of all values. The key given last changes fastest; every run has a unique name."""
     varied = [key for key, values in axes.items() if len(values) > 1]
     count = 1
     for values in axes.values():
@@ -103,12 +103,13 @@ def points(axes: Mapping[str, Sequence[Any]]) -> list[Point]:
 
 
 def _with_digest(point: Point) -> Point:
-    """The same point under a name that a digest of its values makes unique: for names too long, or alike once they are fit for a folder."""
+    """The same point under a name that a digest of its values makes unique: for names that are too long, or equal once they are made fit
+    for a folder."""
     return Point(point.changes, f"{point.suffix[:LONGEST_NAME]}-{_digest(point.changes)}")
 
 
 def _word(value: Any) -> str:
-    """A value as part of a folder's name: letters, digits, dots and dashes; of a long text the end, where paths differ."""
+    """A value as part of a folder's name: letters, digits, dots and dashes; for a long text its end, where paths differ."""
     text = value if isinstance(value, str) else toml_value(value)
     return re.sub(r"[^A-Za-z0-9.-]+", "_", text).strip("_")[-40:] or "empty"
 

@@ -41,7 +41,7 @@ def lab(
         changes["iterations"] = 0
     settings = replace(Settings(split_names(problems), split_names(algos)), **changes).check()
     console = Console(wide=FULL_WIDTH)
-    cases = read_cases(settings)  # wrong names are refused before anything is shown or made
+    cases = read_cases(settings)  # wrong names are rejected before anything is shown or made
     lines, _ = read_lines(settings, cases[0])
     try:
         Path(out).mkdir(parents=True, exist_ok=True)
@@ -57,12 +57,12 @@ def _whole(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise TurnwiseError(f"--group-sizes takes whole numbers separated by commas, as in 2,8,32, not {text!r}") from None
+        raise TurnwiseError(f"--group-sizes takes integers separated by commas, as in 2,8,32, not {text!r}") from None
 
 
 @contextmanager
 def progress(total: int) -> Iterator[Advance]:
-    """A bar on stderr that says what is being done; nothing where stderr is no terminal."""
+    """A bar on stderr that says what is being done; nothing if stderr is not a terminal."""
     console = Console(stderr=True)
     what, share = TextColumn("{task.description:<16}", markup=False), TextColumn("{task.percentage:>3.0f} %")
     with Progress(what, BarColumn(), share, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal) as bar:

@@ -1,6 +1,6 @@
 """One lab run: settings in, one dictionary of results out, files written from it.
 
-The results hold no clock and no machine: the same settings give the same file, byte for byte.
+The results contain no times and no names of machines: the same settings give the same file, byte for byte.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Advance = Callable[[str], None]
 class Settings:
     """What a lab run does. `problems` and `algos` are lists of names with options (`grid:size=4`, `gigpo:once=true`), None the default set.
 
-    seeds: batches for each measurement; a quarter of them (at least two) are the seeds of the learning curves. budget: trajectories a
+    seeds: batches for each measurement; a quarter of them (at least two) are the seeds of the learning curves. budget: trajectories per
     batch, whatever the group size. skill: of the policy whose credit is measured and with which training starts."""
 
     problems: Sequence[str] | None = None
@@ -42,7 +42,7 @@ class Settings:
 
     @property
     def shown_size(self) -> int:
-        """The group size of tables and sweeps: 8, or the nearest there is."""
+        """The group size of tables and sweeps: 8, or the nearest one."""
         return min(self.group_sizes, key=lambda size: (abs(size - 8), size))
 
     @property
@@ -68,7 +68,7 @@ QUICK = {"group_sizes": (2, 8), "seeds": 6, "iterations": 20}
 
 def _check_whole(name: str, value: Any, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise TurnwiseError(f"{name} takes a whole number in [{low}, {high}], not {value!r}")
+        raise TurnwiseError(f"{name} takes an integer in [{low}, {high}], not {value!r}")
 
 
 def run(settings: Settings | None = None, advance: Advance = lambda _: None) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def read_cases(settings: Settings) -> list[Case]:
 
 
 def read_lines(settings: Settings, case: Case) -> tuple[list[Line], dict[str, str]]:
-    """The lines to run. One that was asked for by name must run; of the default set those that cannot are left out, with the reason."""
+    """The lines to run. One that was asked for by name must run; those of the default set that cannot are left out, with the reason."""
     lines = choose(_listed(settings.algos))
     reasons = unfit(case, lines, settings.seed)
     if reasons and settings.algos is not None:
@@ -145,7 +145,7 @@ def _header(settings: Settings, cases: Sequence[Case], lines: Sequence[Line], le
 
 
 def rounded(value: Any) -> Any:
-    """Floats to seven significant digits: the last bits of a sum differ between processors, and say nothing."""
+    """Floats to seven significant digits: the last bits of a sum differ between processors and carry no information."""
     if isinstance(value, float):
         return float(f"{value:.7g}") + 0.0
     if isinstance(value, dict):

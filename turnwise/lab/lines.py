@@ -50,7 +50,7 @@ class Line:
 
     @property
     def is_bound(self) -> bool:
-        """Whether it uses what no algorithm can know; such lines take no part in who is best."""
+        """Whether it uses what no algorithm can know; such lines are never marked as best."""
         return self.name == ORACLE or self.critic == "exact"
 
     @property
@@ -65,7 +65,7 @@ class Line:
 
 
 def read_line(text: str) -> Line:
-    """A line from `name:option=value…`; unknown names and options give an error with the nearest."""
+    """A line from `name:option=value…`; unknown names and options raise an error that suggests the closest match."""
     name, options = parse(text)
     if name == ORACLE:
         if options:
@@ -104,7 +104,7 @@ class Views:
 
 
 def value_table(batch: Batch, states: int, runs: int) -> tuple[Floats, Ints]:
-    """For each run and anchor the mean return from there, where the anchor was not seen the run's mean; and how often it was seen."""
+    """For each run and anchor the mean return from there, or the run's mean if the anchor was not seen; and how often it was seen."""
     returns = batch.returns_to_go()
     own = batch.anchor < states  # anchors beyond are one-offs, which never occur again
     place = (batch.run * states + batch.anchor)[own]
@@ -122,7 +122,7 @@ def look_up(table: Floats, batch: Batch, unknown: Floats) -> Floats:
 
 
 def estimated_values(batch: Batch, independent: Batch, states: int, runs: int) -> Floats:
-    """What a critic that learned from the independent batch says about this one."""
+    """The values of this batch by a critic that learned from the independent batch."""
     table, _ = value_table(independent, states, runs)
     mean = np.bincount(independent.run, weights=independent.returns_to_go(), minlength=runs)
     return look_up(table, batch, mean / np.maximum(np.bincount(independent.run, minlength=runs), 1))

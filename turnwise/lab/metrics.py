@@ -59,7 +59,7 @@ def truth_of(problem: Problem, policy: Floats, batch: Batch, runs: int, advantag
 
 
 def measure(credit: NDArray[Any], truth: Truth) -> dict[str, Floats]:
-    """The first three readings, one number a run."""
+    """The first three readings, one number per run."""
     credit = np.asarray(credit, np.float64)
     return {
         "correlation": correlation(credit, truth.advantage, truth.batch.run, truth.runs),
@@ -69,7 +69,7 @@ def measure(credit: NDArray[Any], truth: Truth) -> dict[str, Floats]:
 
 
 def correlation(credit: Floats, truth: Floats, run: Ints, runs: int) -> Floats:
-    """Pearson's correlation of each run; 0 where either side is constant."""
+    """Pearson's correlation of each run; 0 if either side is constant."""
     count = np.maximum(segment_count(run, runs), 1)
 
     def centred(values: Floats) -> Floats:
@@ -93,7 +93,7 @@ def sign_accuracy(credit: Floats, truth: Floats, run: Ints, runs: int) -> Floats
 
 
 def ratio(above: Floats, below: Floats, otherwise: float = 0.0) -> Floats:
-    """above / below; `otherwise` where there is nothing below."""
+    """above / below; `otherwise` where below is 0."""
     result: Floats = np.divide(above, below, out=np.full(below.shape, otherwise), where=below > 1e-300)
     return result
 
@@ -108,7 +108,7 @@ def policy_gradient(credit: Floats, batch: Batch, policy: Floats) -> Floats:
 
 
 def gradient_cosine(credit: Floats, truth: Truth) -> Floats:
-    """The cosine with the exact gradient, one number a run."""
+    """The cosine with the exact gradient, one number per run."""
     estimate = policy_gradient(credit, truth.batch, truth.policy).reshape(truth.runs, -1)
     exact = truth.gradient.ravel()
     length = np.linalg.norm(estimate, axis=1)
@@ -116,7 +116,7 @@ def gradient_cosine(credit: Floats, truth: Truth) -> Floats:
 
 
 def bias_and_variance(credit: NDArray[Any], truth: Truth) -> dict[str, Interval]:
-    """Both with 95 % intervals by the jackknife over seeds, k held fixed. Empty where k's own interval reaches 0: no signal to scale by."""
+    """Both with 95 % intervals by the jackknife over seeds, k held fixed. Empty if k's interval includes 0: no signal to scale by."""
     credit = np.asarray(credit, np.float64)
     run, runs, advantage = truth.batch.run, truth.runs, truth.advantage
     power = segment_sum(advantage**2, run, runs)

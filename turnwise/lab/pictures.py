@@ -97,7 +97,7 @@ def _panels(names: list[str], title: str, height: float = 2.7) -> tuple[Any, lis
 
 
 def _legend(figure: Any, grid: list[Any], panels: int, greys: list[str]) -> None:
-    """In the place of a panel that is not used, if there is one, else below."""
+    """In the space of an unused panel, if there is one, otherwise below."""
     handles, names = grid[0].get_legend_handles_labels()
     if greys:
         handles.append(grid[0].plot([], [], color=GREY)[0])

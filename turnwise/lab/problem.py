@@ -23,8 +23,9 @@ from turnwise.util.errors import TurnwiseError
 @dataclass(frozen=True, eq=False)
 class Problem:
     """`next_state`, `probability` and `reward` (its mean) are [states, actions, outcomes]; `noise` is [states, actions], the standard
-    deviation of the reward around its mean. A trajectory starts in a state drawn from `start` (one draw a group: the task), ends in a
-    `terminal` state or after `horizon` turns, and succeeds if it ends in a `goal` state. A problem without goals has no success at all."""
+    deviation of the reward around its mean. A trajectory starts in a state drawn from `start` (one draw per group: the task), ends in a
+    `terminal` state or after `horizon` turns, and succeeds if it ends in a `goal` state. A problem without goals has no success at
+    all."""
 
     name: str
     next_state: Ints
@@ -56,7 +57,7 @@ class Problem:
         return replace(self, anchor=np.arange(self.states) // aliasing, recurrence=float(share))
 
     def check(self) -> Problem:
-        """The problem itself; an error that names the first state where the tables do not fit together."""
+        """The problem itself; an error names the first state where the tables do not fit together."""
         shape = self.next_state.shape
         if self.probability.shape != shape or self.reward.shape != shape or self.noise.shape != shape[:2]:
             raise TurnwiseError(f"problem {self.name!r}: next_state, probability and reward need one shape [states, actions, outcomes]")

@@ -1,7 +1,7 @@
 """The lab's problems. Each is a function whose keyword-only parameters are its knobs; `make("grid:aliasing=2")` builds one from text.
 
-All share four knobs beside their own: `horizon` (None: as long as the problem needs), `delay` (turns between the decision and its reward),
-`aliasing` and `recurrence` (see problem.py). States are numbered so that neighbours look alike, which is what `aliasing` merges:
+All share four knobs in addition to their own: `horizon` (None: as long as the problem needs), `delay` (turns between the decision and its
+reward), `aliasing` and `recurrence` (see problem.py). States are numbered so that neighbours look alike, which is what `aliasing` merges:
 the same place on different branches, the same cell with and without the key, cells side by side.
 """
 

@@ -1,7 +1,7 @@
 """Groups of trajectories from tabular policies, all at once: one loop over time, none over trajectories.
 
-Chance is drawn first (`Draws`) and then played by a policy (`sample`). Two credit functions that are compared get the same draws, so
-that their difference is not luck, and what one of them gets never depends on which others run beside it.
+Random numbers are drawn first (`Draws`) and then used by a policy (`sample`). Two credit functions that are compared get the same draws,
+so that their difference is not luck, and the draws of one never depend on which others run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Draws:
 
 
 def draw(problem: Problem, groups: int, size: int, rng: np.random.Generator) -> Draws:
-    """The chance of `groups` groups of `size` trajectories."""
+    """The random numbers of `groups` groups of `size` trajectories."""
     shape = (groups * size, problem.horizon)
     return Draws(rng.random(groups), rng.random(shape), rng.random(shape), rng.standard_normal(shape), rng.random(shape))
 

@@ -1,4 +1,4 @@
-"""Names with options as one word: `gigpo:omega=2:once=true`, `grid:size=5`. What the command line takes and what tables show."""
+"""Names with options in one string: `gigpo:omega=2:once=true`, `grid:size=5`. The command line takes them and tables show them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def read_value(text: str) -> Any:
-    """true, false, a whole number, a number, or the text itself."""
+    """true, false, an integer, a number, or the text itself."""
     if text.lower() in WORDS:
         return WORDS[text.lower()]
     for kind in (int, float):
@@ -40,14 +40,14 @@ def read_value(text: str) -> Any:
 
 
 def bind(entry: Entry[Any], given: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """The entry's options, checked; `none` means nothing where an option may be left empty, and is a word everywhere else."""
+    """The entry's options, checked; `none` means None if an option may be empty, and is plain text everywhere else."""
     options = entry.options
     empty = {name for name, value in given.items() if value == "none" and name in options and options[name].optional}
     return entry.bind({name: None if name in empty else value for name, value in given.items()}, kind)
 
 
 def split_names(text: str | None) -> list[str] | None:
-    """The parts of a comma-separated list, each once; None where nothing was given."""
+    """The parts of a comma-separated list, each once; None if nothing was given."""
     if text is None:
         return None
     names = [part.strip() for part in text.split(",") if part.strip()]

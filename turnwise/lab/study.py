@@ -1,7 +1,7 @@
 """The measurements: every line's credit against the truth, for each problem and group size.
 
 A batch holds the same number of trajectories at every group size: 128 are 64 groups of 2 or 4 groups of 32. So the question is how to
-spend a budget, not how good more data is. All lines see the same batches.
+spend a budget, not how much more data helps. All lines see the same batches.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def stream(seed: int, *names: object) -> np.random.Generator:
 
 
 def play(case: Case, size: int, budget: int, seeds: int, seed: int, use: str) -> Batch:
-    """One batch a seed. The same chance for every problem of the same name, whatever its anchors."""
+    """One batch per seed. The same random numbers for every problem of the same name, whatever its anchors."""
     groups = max(1, budget // size)
     draws = [draw(case.problem, groups, size, stream(seed, case.problem.name, use, size, k)) for k in range(seeds)]
     return sample(case.problem, np.broadcast_to(case.policy, (seeds, *case.policy.shape)), stack(draws))
@@ -86,7 +86,7 @@ def measure_case(case: Case, lines: Sequence[Line], sizes: Sequence[int], budget
 
 
 def unfit(case: Case, lines: Sequence[Line], seed: int) -> dict[str, str]:
-    """The lines that cannot run on the lab's rollouts, and why: found out on one small batch."""
+    """The lines that cannot run on the lab's rollouts, and why: tested on one small batch."""
     _, views = views_of(case, 2, 4, 1, seed)
     reasons = {}
     for line in lines:

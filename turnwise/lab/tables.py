@@ -1,4 +1,5 @@
-"""The lab's results in the terminal: two tables of at most 100 columns and what to look at. A narrow terminal gets fewer figures, whole."""
+"""The lab's results in the terminal: two tables of at most 100 columns and what to look at. A narrow terminal shows fewer figures, none
+of them cut."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ def _reading(one: dict[str, float | None], full: bool) -> tuple[float, str]:
 
 
 def _table(result: dict[str, Any], title: str, cells: dict[str, dict[str, tuple[float, str]]]) -> Group:
-    """Lines × problems, sorted by the mean over problems; upper bounds stand below and are not marked as best."""
+    """Lines × problems, sorted by the mean over problems; upper bounds are listed below and are not marked as best."""
     bound = {line["label"]: line["bound"] for line in result["lines"]}
     problems = list(result["problems"])
     average = {label: sum(value for value, _ in row.values()) / len(row) for label, row in cells.items()}
@@ -82,11 +83,11 @@ def _table(result: dict[str, Any], title: str, cells: dict[str, dict[str, tuple[
             is_best = not bound[label] and best[problem] is not None and round(value, 2) == round(best[problem] or 0.0, 2)
             row.append(Text(f"{value:.2f}{more}{'*' if is_best else ' '}", style="bold" if is_best else ""))
         table.add_row(*row, Text(f"{average[label]:.2f}"), style="dim" if bound[label] else "")
-    return Group(Text(title, style="bold"), table)  # a title of the table's own would be folded to its width
+    return Group(Text(title, style="bold"), table)  # a title inside the table would be folded to its width
 
 
 def reading_help(result: dict[str, Any]) -> Iterator[Text]:
-    """What the numbers of this very run say."""
+    """A reading of the numbers of this run."""
     size = str(result["settings"]["shown_size"])
     if {"gigpo", "grpo"} <= set(_labels(result)):
         yield Text("GiGPO minus GRPO in correlation, and the share of turns alone with their state in their group:")

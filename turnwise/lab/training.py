@@ -1,11 +1,10 @@
-"""Learning curves: the tabular softmax policy trained with each credit, the same rule and the same chance for all.
+"""Learning curves: the tabular softmax policy trained with each credit, the same rule and the same random numbers for all.
 
 Every iteration samples a batch from the current policy, makes the gradient Σ credit · ∇ log π, and moves the logits by `rate` in its
-direction. A step has the same length whatever the scale of the credit, so only the direction counts; a credit of 0 stands still.
-The curve is not an estimate: it is the expected return of the policy by dynamic programming.
-The estimated critic learns from the batches of earlier iterations alone: each anchor's value moves half the way to its mean return in the
-batch after that batch was used. All runs (lines × seeds) advance together; credit is computed run by run, as an algorithm may
-normalise over its whole batch.
+direction. A step has the same length whatever the scale of the credit, so only the direction counts; with a credit of 0 nothing moves.
+The curve is not an estimate: it is the expected return of the policy by dynamic programming. The estimated critic learns only from the
+batches of earlier iterations: each anchor's value moves halfway to its mean return in the batch after that batch was used. All runs
+(lines × seeds) advance together; credit is computed run by run, as an algorithm may normalise over its whole batch.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from turnwise.util.errors import TurnwiseError
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long and how fast. Two groups of eight are little data on purpose: there the quality of credit decides."""
+    """Length and learning rate. Two groups of eight are deliberately little data: there the quality of credit matters most."""
 
     iterations: int = 45
     every: int = 3
@@ -56,7 +55,7 @@ class Critic:
 
 
 def train_case(case: Case, lines: Sequence[Line], seeds: int, seed: int, schedule: Schedule, tick: Tick) -> dict[str, Any]:
-    """label → curve, final value and area, as shares of the way from the first policy's return (0) to the best return there is (1)."""
+    """label → curve, final value and area, on a scale from the first policy's return (0) to the best possible return (1)."""
     first, best = float(expected_return(case.problem, case.policy)), best_return(case.problem)
     if best - first < 1e-9:
         raise TurnwiseError(f"problem {case.label!r}: the first policy is the best there is. Give it less skill, or do not train")
@@ -126,7 +125,7 @@ def _truth(problem: Problem, policy: Floats) -> tuple[Floats, Floats]:
 
 
 def direction(gradient: Floats) -> Floats:
-    """Each run's gradient with length 1; no direction where there is only rounding."""
+    """Each run's gradient with length 1; zero if there is only rounding."""
     length = np.sqrt((gradient**2).sum(axis=(1, 2), keepdims=True))
     return np.asarray(gradient / np.where(length > 1e-9, length, np.inf))
 

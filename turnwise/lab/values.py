@@ -40,7 +40,8 @@ def state_values(q: Floats, policy: Floats) -> Floats:
 
 
 def advantages(problem: Problem, policy: Floats) -> Floats:
-    """The true advantages, [horizon, states, actions]. Rounding is cut off, so that an action that does not matter has exactly 0."""
+    """The true advantages, [horizon, states, actions]. Rounding errors are removed, so that an action that does not matter has exactly
+    0."""
     q = action_values(problem, policy)
     advantage = q - state_values(q, policy)[..., None]
     advantage[np.abs(advantage) < 1e-12] = 0.0
@@ -83,8 +84,8 @@ def exact_gradient(problem: Problem, policy: Floats) -> Floats:
 def skilled_policy(problem: Problem, skill: float, patience: float = 0.95, sweeps: int = 400) -> Floats:
     """With probability `skill` the best action (ties shared), otherwise any: the half-trained agent whose credit is measured.
 
-    Best is meant for a discount of `patience`: with turns to spare every action still leads to success, and only a discount prefers
-    the short way."""
+    Best refers to a discount of `patience`: with turns to spare every action still leads to success, and only a discount prefers the
+    short path."""
     if not 0 <= skill <= 1:
         raise TurnwiseError(f"skill is a probability, in [0, 1], not {skill}")
     value = np.zeros(problem.states)

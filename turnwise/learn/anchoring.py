@@ -1,8 +1,8 @@
 """The log-probs that an update compares its own with: the old policy's, the engine's, the reference's.
 
-The old policy's are those of the weights before the first step. Where all steps are known and there is only one, the policy is still the
-old one and its own log-probs serve. A schedule whose first step refreshes them takes over: each token's are then computed when a step
-asks for it, at the latest when a step first uses the token.
+The old policy's are those of the weights before the first step. If all steps are known and there is only one, the policy is still the old
+one and its own log-probs are used. If the first step of a schedule refreshes them, the schedule takes over: each token's are then
+computed when a step asks for it, at the latest when a step first uses the token.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ Column = NDArray[np.float32]
 
 
 class Anchoring:
-    """One update's. `known` says of every packed token whether its old log-prob is there; None: all are, or a single step needs none."""
+    """The log-probs of one update. `known` says for every packed token whether its old log-prob is known; None: all are, or a single step
+    needs none."""
 
     def __init__(self, learner: Learner, log: StepLog):
         self.learner, self.log = learner, log
         self.known: Mask | None = None
 
     def begin(self, packed: Packed, batch: Batch, needed: Mask, *, single: bool, refreshed: bool) -> Packed:
-        """`packed` with old, engine and reference log-probs, as far as the loss needs them and they are not in the batch yet.
+        """`packed` with old, engine and reference log-probs, if the loss needs them and they are not in the batch yet.
 
         needed: the sequences that will be computed. single: there is one step and no other. refreshed: the first step computes its own.
         """
@@ -63,7 +64,7 @@ class Anchoring:
         return packed if refreshed else self.refresh(packed, np.flatnonzero(needed))
 
     def refresh(self, packed: Packed, sequences: Ints) -> Packed:
-        """`packed` with old log-probs of these sequences under the weights as they are now. In a single step its own are just that."""
+        """`packed` with old log-probs of these sequences under the weights as they are now. In a single step these are its own."""
         if not len(sequences) or "old_logprob" not in packed.columns:
             return packed
         with self.log.phase("old_logprobs"):

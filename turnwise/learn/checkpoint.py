@@ -1,4 +1,4 @@
-"""Checkpoints: folders that are whole or not there.
+"""Checkpoints: folders that are complete or do not exist.
 
     checkpoints/step-00000120/weights.safetensors, optimiser.safetensors, …, state.json, manifest.json
 
@@ -31,12 +31,12 @@ from turnwise.util.files import inside
 VERSION = 1
 PATTERN = re.compile(r"step-(\d{8,})")
 FILE = re.compile(r"\w+\.(safetensors|json)")
-FURTHER = "model_"  # how the groups begin that belong to further models, one for each
+FURTHER = "model_"  # prefix of the groups of further models, one group per model
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was read: the learner's tensors by name, the JSON state, the step, the score it was saved with, and the tensors of further
+    """A checkpoint: the learner's tensors by name, the JSON state, the step, the score it was saved with, and the tensors of further
     models."""
 
     path: Path
@@ -49,17 +49,17 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Keeper:
-    """A folder of checkpoints, and how many of them stay."""
+    """A folder of checkpoints, and how many of them are kept."""
 
     folder: Path
     keep: int = 2
 
     def save(self, step: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any], score: float | None = None) -> Path:
-        """Write one; the newest `keep` and the best stay."""
+        """Write one; the newest `keep` and the best are kept."""
         return save(self.folder, step, tensors, state, score=score, keep=self.keep)
 
     def latest(self) -> Checkpoint | None:
-        """The newest one that is whole."""
+        """The newest intact one."""
         return latest_good(self.folder)
 
     def best(self) -> Path | None:
@@ -78,7 +78,7 @@ def save(
 ) -> Path:
     """Write checkpoint `step`, then remove all but the newest `keep` and the one with the highest score.
 
-    Tensors go into one file a group, where the group is the part of the name before the first "/".
+    Tensors go into one file per group, where the group is the part of the name before the first "/".
     """
     if keep < 1 or step < 0:
         raise TurnwiseError(f"checkpoint: keep is at least 1 and step at least 0, not keep={keep} and step={step}")
@@ -117,7 +117,7 @@ def load(path: str | Path) -> Checkpoint:
     manifest = _manifest(path)
     for name, wanted in manifest["files"].items():
         if not FILE.fullmatch(name):
-            raise TurnwiseError(f"checkpoint {path} is damaged: its manifest names {name!r}, which is no file of a checkpoint")
+            raise TurnwiseError(f"checkpoint {path} is damaged: its manifest names {name!r}, which is not a file of a checkpoint")
         file = inside(path, path / name)
         if not file.is_file() or file.stat().st_size != wanted["bytes"]:
             raise TurnwiseError(f"checkpoint {path} is damaged: {name} is missing or has the wrong size")
@@ -134,22 +134,24 @@ def load(path: str | Path) -> Checkpoint:
 
 
 def latest_good(folder: str | Path) -> Checkpoint | None:
-    """The newest checkpoint that is whole; damaged ones are passed over with a warning. None where there is none at all."""
+    """The newest intact checkpoint; damaged ones are skipped with a warning. None if there is none at all."""
     found = checkpoints(folder)
     for path in reversed(found):
         try:
             return load(path)
         except (TurnwiseError, OSError, ValueError) as error:
-            if not path.exists():  # removed meanwhile by the process that writes here
+            if not path.exists():  # removed in the meantime by the process that writes here
                 continue
             warnings.warn(f"{error}; going back to the checkpoint before it", stacklevel=2)
     if found:
-        raise TurnwiseError(f"none of the {len(found)} checkpoints in {folder} is whole: start anew, or restore the folder from a backup")
+        raise TurnwiseError(
+            f"none of the {len(found)} checkpoints in {folder} is intact: start a new run, or restore the folder from a backup"
+        )
     return None
 
 
 def best(folder: str | Path) -> Path | None:
-    """The checkpoint with the highest score (the newest of equals); None where none has one."""
+    """The checkpoint with the highest score (the newest of equals); None if none has one."""
     scored = []
     for path in checkpoints(folder):
         try:
@@ -162,16 +164,16 @@ def best(folder: str | Path) -> Path | None:
 
 
 def checkpoints(folder: str | Path) -> list[Path]:
-    """All checkpoints, oldest first, whole or not."""
+    """All checkpoints, oldest first, intact or not."""
     return list(by_step(folder).values())
 
 
 def by_step(folder: str | Path) -> dict[int, Path]:
-    """The same by their steps. One that has just stepped aside for a new one is found under its hidden name: a reader puts nothing back,
-    since the writer may be at it."""
+    """The same by their steps. One that is being replaced is found under its hidden name: a reader restores nothing, since the writer may
+    be at work."""
     folder = Path(folder)
     found: dict[int, Path] = {}
-    for path in sorted(folder.iterdir(), reverse=True) if folder.is_dir() else ():  # hidden ones last: they only stand in
+    for path in sorted(folder.iterdir(), reverse=True) if folder.is_dir() else ():  # hidden ones last: they are only a fallback
         name = path.name.removeprefix(".").removesuffix(OLD) if path.name.endswith(OLD) else path.name
         if (match := PATTERN.fullmatch(name)) and path.is_dir():
             found.setdefault(int(match[1]), inside(folder, path))
@@ -183,7 +185,7 @@ def prune(folder: str | Path, keep: int) -> None:
     spared = best(folder)
     for path in checkpoints(folder)[:-keep]:
         if path != spared:
-            gone = path.parent / f".{path.name}.gone{PART}"  # hidden first, so that half of it never counts as damaged
+            gone = path.parent / f".{path.name}.gone{PART}"  # hidden first, so that a partly removed one never counts as damaged
             path.replace(gone)
             shutil.rmtree(gone, ignore_errors=True)
 

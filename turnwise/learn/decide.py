@@ -23,7 +23,7 @@ from typing import Protocol
 
 
 class Decide(Protocol):
-    """What processes tell each other. All of them call the same method and get the same answer."""
+    """How processes communicate. All of them call the same method and get the same answer."""
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set anywhere."""
@@ -55,7 +55,7 @@ class Decisions:
     together: Decide = field(default_factory=Alone)
 
     def retry(self, out_of_memory: bool) -> bool:
-        """Whether a step is tried again with fewer tokens at once. Ask after every attempt, whether it succeeded or not."""
+        """Whether a step is tried again with fewer tokens at once. Call it after every attempt, whether it succeeded or not."""
         return self.together.any(out_of_memory)
 
     def tokens(self, room: int) -> int:
@@ -64,7 +64,7 @@ class Decisions:
 
     def stop(self, kl: float, limit: float | None, tokens: int = 1) -> bool:
         """Whether the policy has moved so far from the old one that the update ends. `tokens` is what this process's KL is a mean of.
-        Without a limit nobody is asked."""
+        Without a limit nothing is exchanged."""
         if limit is None:
             return False
         if type(self.together) is Alone:

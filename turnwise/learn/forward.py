@@ -1,14 +1,14 @@
 """A packed forward pass through a causal language model of transformers.
 
-Sequences lie one after another in a single row, without padding. Positions restart at each, and attention stays inside each: an attention
-function of our own, registered with transformers, works on one sequence at a time, so the cost is the sum of the squared lengths and no
-row-by-row mask exists. On a GPU in half precision it is one call of torch's variable-length kernel, and models whose layers we know run
-through layers of our own (`turnwise.learn.fused`), which take the place of the modules and share their parameters.
+Sequences follow one another in a single row, without padding. Positions restart at each, and attention stays inside each: a custom
+attention function, registered with transformers, works on one sequence at a time, so the cost is the sum of the squared lengths and there
+is no row-by-row mask. On a GPU in half precision it is one call of torch's variable-length kernel, and models of known families run
+through our layers (`turnwise.learn.fused`), which replace the modules and share their parameters.
 
-Models differ, and a leak between sequences would be silent. So every model is tried once with two short sequences: what the second one
-gives must not depend on the first, nor on how far the first one's positions go. A model that fails (state-space layers, attention of its
-own kind, logit caps inside the attention, rotary frequencies that depend on the length) is run one sequence at a time with its own
-attention instead: slower and right. Its output layer is compared with ours in the same trial.
+Models differ, and a leak between sequences would be silent. So every model is tried once with two short sequences: the output of the
+second must not depend on the first, nor on the first one's positions. A model that fails (state-space layers, custom attention, logit
+caps inside the attention, rotary frequencies that depend on the length) is run one sequence at a time with its own attention instead:
+slower but correct. Its output layer is compared with ours in the same trial.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from turnwise.util.rotary import Stretching
 
 NAME = "turnwise_packed"
 MAX_KERNEL_HEAD = 256  # the largest head that the variable-length kernel takes
-LARGEST_NOISE = 1e-3  # of the largest hidden value: more than that is no rounding
+LARGEST_NOISE = 1e-3  # of the largest hidden value: more than that is not rounding
 
 
 class NotPackable(Exception):
-    """This model's attention asks for something that the packed attention does not do."""
+    """This model's attention needs something that the packed attention does not support."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Borders:
 
     lengths: list[int]
     offsets: Tensor  # int32, on the device
-    used: bool = False  # whether an attention layer has looked at them
+    used: bool = False  # whether an attention layer has read them
 
 
 def packed_attention(
@@ -64,7 +64,7 @@ def packed_attention(
     """Causal attention inside each sequence of one row. Shapes in: [1, heads, tokens, size]; out: [1, tokens, heads, size]."""
     wanted = [name for name in ("softcap", "s_aux", "position_bias") if others.get(name) is not None]
     if borders is None or wanted:
-        raise NotPackable(f"attention with {', '.join(wanted)}" if wanted else "the borders do not reach the attention layers")
+        raise NotPackable(f"attention with {', '.join(wanted)}" if wanted else "the boundaries do not reach the attention layers")
     borders.used = True
     if dropout == 0 and _kernel_takes(query, key, value):
         return _kernel(query, key, value, scaling, sliding_window, borders)[None], None
@@ -107,7 +107,7 @@ def _kernel(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, wi
 
 
 def _varlen_attention() -> Any:
-    """torch's kernel for ragged batches, where this torch has one that takes windows; else None."""
+    """torch's kernel for ragged batches, if this torch has one that takes windows; otherwise None."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
@@ -118,10 +118,10 @@ def _varlen_attention() -> Any:
 class PackedModel:
     """A causal language model that takes packed sequences. `model` may be wrapped by peft; weights are shared with it, not copied."""
 
-    never_said: tuple[int, ...] = ()  # tokens that no response can hold
+    never_said: tuple[int, ...] = ()  # tokens that no response can contain
 
     def __init__(self, model: nn.Module, fused: bool | None = None):
-        """`fused` asks for layers of our own, or forbids them; None: where they are faster, that is, on a GPU in half precision."""
+        """`fused` requests our layers, or forbids them; None: if they are faster, that is, on a GPU in half precision."""
         self.outer = model
         self.causal: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
         self.backbone: Any = getattr(self.causal, "base_model", None)
@@ -135,7 +135,7 @@ class PackedModel:
         self._fuse(fused)
 
     def _fuse(self, wanted: bool | None) -> None:
-        """Use layers of our own where they are wanted, known, and give what the model's own give."""
+        """Use our layers if they are wanted, known, and give what the model's own layers give."""
         weight = self.causal.get_input_embeddings().weight
         half = weight.is_cuda and weight.dtype in (torch.bfloat16, torch.float16)
         reason = reason_against(self.outer) if wanted or (wanted is None and half and self.packs) else "not wanted"
@@ -164,7 +164,7 @@ class PackedModel:
         return device
 
     def like(self, model: nn.Module) -> PackedModel:
-        """Another model, run as this one is."""
+        """Another model, run in the same way."""
         return PackedModel(model)
 
     def hidden(self, packed: Packed, places: Any = None, layer: int = -1) -> Tensor:
@@ -177,7 +177,7 @@ class PackedModel:
         return self._hidden(packed.ids, packed.position, packed.lengths.tolist(), places, layer)
 
     def check_words(self, packed: Packed) -> None:
-        """Raises where a token is unknown to the model."""
+        """Raises an error if a token is unknown to the model."""
         words = self.causal.get_input_embeddings().weight.shape[0]
         if len(packed.ids) and packed.ids.max() >= words:
             raise TurnwiseError(
@@ -186,7 +186,7 @@ class PackedModel:
 
     @contextmanager
     def attention(self) -> Iterator[None]:
-        """The packed attention is the model's for as long as this is open; afterwards the model is as it was.
+        """Inside, the model uses the packed attention; afterwards it is as it was.
 
         It covers the backward pass too, because gradient checkpointing runs the layers a second time there.
         """
@@ -216,7 +216,7 @@ class PackedModel:
         if self.packs:
             found = self.backbone(input_ids=row[None], position_ids=where[None], use_cache=False, borders=borders, **asked(layer))
             if not borders.used:
-                raise NotPackable("its attention is of its own kind")
+                raise NotPackable("it has a custom attention")
             out = state_of(found, layer)[0]
         else:
             pieces = zip(row[None].split(lengths, 1), where[None].split(lengths, 1), strict=True)
@@ -224,12 +224,12 @@ class PackedModel:
         return out if chosen is None else out[chosen]
 
     def _alone(self, ids: Tensor, position: Tensor, layer: int = -1) -> Tensor:
-        """One sequence through the model as it is, as if it had met no other before."""
+        """One sequence through the unchanged model, as if it were the first."""
         self.stretching.reset()
         return state_of(self.backbone(input_ids=ids, position_ids=position, use_cache=False, **asked(layer)), layer)[0]
 
     def _try(self) -> bool:
-        """Whether packing keeps sequences apart. Raises where the output layer is not the one we know."""
+        """Whether packing keeps sequences separate. Raises an error if the output layer is not the known one."""
         training = self.causal.training
         self.outer.eval()
         try:
@@ -241,7 +241,7 @@ class PackedModel:
             self.outer.train(training)
 
     def _isolates(self) -> bool:
-        # by its word first: a trial of a few tokens could miss what this type of embedding does to long sequences
+        # by its configuration first: a trial of a few tokens could miss what this type of embedding does to long sequences
         reason = f"its rotary frequencies depend on the length: {self.stretching.words()}" if self.stretching else None
         self.packs = reason is None
         if self.packs:
@@ -262,7 +262,7 @@ class PackedModel:
         together, lengths = np.concatenate([first, second]), [len(first), length]
         seen = [self._hidden(np.concatenate([start, own]), together, lengths)[-length:] for start in (other, other[::-1].copy())]
         alone = self._hidden(own, second, [length])
-        # What comes later cannot count, so this is how much the length of a row alone changes the rounding of this model's products.
+        # Later tokens have no influence, so this is how much the row length alone changes the rounding of this model's products.
         later = np.concatenate([second, _places(len(first))])
         before_others = self._hidden(np.concatenate([own, other]), later, [len(later)])[:length]
         size = alone.abs().max().item()
@@ -274,8 +274,8 @@ class PackedModel:
         return f"another neighbour changes a sequence by {leak:.2g}, and having one at all by {change:.2g}"
 
     def _far_places(self) -> tuple[Any, Any] | None:
-        """Positions of two sequences of which the first goes far beyond every length that the model names, and the second stays within.
-        A few tokens do: rotary embeddings look at positions alone. None where positions are no angles, but places in a table."""
+        """Positions of two sequences: the first goes far beyond every length that the model names, and the second stays within. A few
+        tokens are enough: rotary embeddings depend on positions only. None if positions are not angles but rows of a table."""
         named = [int(length) for config in _configs(self.causal) for length in _named_lengths(config)]
         tables = [m for m in self.backbone.modules() if isinstance(m, nn.Embedding) and m is not self.causal.get_input_embeddings()]
         turns = any(name.endswith("inv_freq") for name, _ in self.backbone.named_buffers())
@@ -318,7 +318,7 @@ def state_of(found: Any, layer: int) -> Tensor:
 
 
 def _configs(model: Any) -> list[Any]:
-    """The model's configuration, and that of its text part where it has several."""
+    """The model's configuration, and that of its text part if it has several."""
     config = model.config
     return [config, config.get_text_config()] if hasattr(config, "get_text_config") else [config]
 

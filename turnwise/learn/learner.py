@@ -1,11 +1,11 @@
 """The learner: owns the weights and the optimiser, and turns advantages into steps.
 
     learner = Learner(model, LearnerSettings(...))
-    batch = learner.annotate(batch)                  # only where credit needs values or rewards carry a KL penalty
+    batch = learner.annotate(batch)                  # only if credit needs values or rewards carry a KL penalty
     metrics = learner.update(batch, seed)            # the batch has advantages, as columns
 
-Numpy goes in, plain numbers come out; nobody outside sees a device or a gradient, so the inside can be replaced. All that an update does
-follows from its arguments and the learner's state: the same seed gives the same weights, bit by bit on a CPU. What happens inside an
+Numpy goes in, plain numbers come out. No caller sees a device or a gradient, so the implementation can be replaced. An update depends
+only on its arguments and the learner's state: the same seed gives the same weights, bitwise identical on a CPU. What happens inside an
 update is in `update.py`.
 """
 
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Scores:
-    """What the policy says about packed tokens: log-prob and entropy of each, and the critic's values (one a turn or one a token)."""
+    """The policy's numbers for packed tokens: log-prob and entropy of each, and the critic's values (one per turn or one per token)."""
 
     logprob: Column
     entropy: Column
@@ -58,7 +58,7 @@ class Scores:
 
 class Learner:
     """Weights, optimiser, reference and critic of one policy. `model` is a causal LM of transformers, plain or wrapped by peft; with
-    `vision`, its processor, a vision-language model. `decisions` are those that it takes together with other processes."""
+    `vision`, its processor, a vision-language model. `decisions` are those that it takes jointly with other processes."""
 
     def __init__(
         self,
@@ -100,13 +100,13 @@ class Learner:
             self.policy.causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
     def _look_at_memory(self) -> None:
-        """How much is free now: it says what a backward pass keeps and, where the settings leave that open, how large a batch is."""
+        """Measure the free memory: it decides what a backward pass keeps and, if the settings leave it open, how large a batch is."""
         self.memory.look(self.optimiser)
         if self._automatic:
             self.settings = replace(self.settings, tokens_per_batch=self.decisions.tokens(self.memory.tokens()))
 
     def within_memory(self, work: Callable[[], T]) -> T:
-        """Do the work; where it finds no memory, once more with half the tokens at a time, and so from then on."""
+        """Do the work. If memory runs out, do it again with half the tokens at a time, and keep that number."""
         tokens = self.settings.tokens_per_batch
         done, failed = self._tried(work)
         if not failed:
@@ -114,7 +114,7 @@ class Learner:
         half = max(1, tokens // 2)
         self.settings, self._automatic = replace(self.settings, tokens_per_batch=half), False
         self.memory.room *= 0.75
-        warnings.warn(f"out of memory with {tokens} tokens at once: going on with {half} (learner.tokens_per_batch)", stacklevel=2)
+        warnings.warn(f"out of memory with {tokens} tokens at once: continuing with {half} (learner.tokens_per_batch)", stacklevel=2)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         done, failed = self._tried(work)
@@ -126,7 +126,7 @@ class Learner:
         return done[0]
 
     def _tried(self, work: Callable[[], T]) -> tuple[list[T], str]:
-        """The result of the work, or why it has to be done again: memory ran out here, or in another process of this learner."""
+        """The result of the work, or the reason to repeat it: memory ran out here, or in another process of this learner."""
         try:
             done, failed = [work()], ""
         except torch.OutOfMemoryError as error:
@@ -175,7 +175,7 @@ class Learner:
         return Scores(_join(logprobs), _join(entropies), _join(values) if critic is not None else None)
 
     def forward(self, policy: PackedModel, part: Packed, critic: Critic | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Log-probs, entropies and values of a micro-batch. Only places that predict a response token go through the output layer."""
+        """Log-probs, entropies and values of a micro-batch. Only positions that predict a response token go through the output layer."""
         source, target = (torch.as_tensor(x, device=policy.device) for x in (part.source, part.target))
         hidden = policy.hidden(part, source if critic is None else None)
         chosen = hidden if critic is None else hidden[source]
@@ -196,7 +196,7 @@ class Learner:
     # -- before credit ------------------------------------------------------------------------------------------------------------
 
     def annotate(self, batch: Batch) -> Batch:
-        """The batch with what the learner alone knows: columns `turn.value` or `token.value` (with a critic), rewards that carry the KL
+        """The batch with what only the learner knows: columns `turn.value` or `token.value` (with a critic), rewards that carry the KL
         penalty (with kl_reward_coef), and `token.old_logprob` and `token.ref_logprob`, which `update` then uses."""
         rollouts = batch.rollouts
         packed = pack(batch.trajectories, rollouts)
@@ -223,8 +223,8 @@ class Learner:
     def update(self, batch: Batch, seed: int = 0, *, progress: float = 0.0) -> dict[str, float]:
         """Learn from a batch: its advantages, and with a critic its targets, are columns of it. The schedule cuts it into optimiser steps.
 
-        progress: the share of the run that is behind, 0 to 1, for learning rates that fall. Returns metrics: means over the optimiser
-        steps, and what the update cost.
+        progress: the share of the run that is done, 0 to 1, for falling learning rates. Returns metrics: means over the optimiser steps,
+        and the cost of the update.
         """
         self._look_at_memory()
         begin(self.objective, progress)
@@ -236,7 +236,8 @@ class Learner:
 
     @contextmanager
     def training(self, seed: int) -> Iterator[None]:
-        """The model in training mode with packed attention. Dropout draws from the seed alone, and what others draw is not disturbed."""
+        """The model in training mode with packed attention. Dropout draws from the seed alone, and other random numbers are not
+        disturbed."""
         with ExitStack() as stack:
             stack.enter_context(torch.random.fork_rng([self.device] if self.device.type == "cuda" else []))
             torch.manual_seed(seed % 2**63)
@@ -246,14 +247,14 @@ class Learner:
     # -- keeping ------------------------------------------------------------------------------------------------------------------
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """All that is needed to go on exactly here: tensors (copies, on the CPU) and plain numbers."""
+        """All that is needed to continue exactly here: tensors (copies, on the CPU) and plain numbers."""
         moments, numbers = self.optimiser.state()
         groups = {"weights": self.weights.tensors(), "optimiser": moments, "reference": self.reference.tensors() if self.reference else {}}
         tensors = {f"{group}/{name}": tensor.to("cpu", copy=True) for group, own in groups.items() for name, tensor in own.items()}
         return tensors, {"optimiser": numbers, "frozen": fingerprint(self.model), "pieces": states_of(self._pieces)}
 
     def load_state(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken. The learner must have been made with the same model and settings."""
+        """Continue where `state` was taken. The learner must have been made with the same model and settings."""
         if numbers["frozen"] != fingerprint(self.model):
             raise TurnwiseError(
                 "the weights that are not trained differ from those of the saved state: it was made with another base model"
@@ -272,11 +273,11 @@ class Learner:
 
     @property
     def _pieces(self) -> dict[str, tuple[str, Any]]:
-        """What may remember something from one update to the next: its kind, its name in the recipe, and the object."""
+        """What may have a state across updates: its kind, its name in the recipe, and the object."""
         return {"objective": (self.settings.loss.objective, self.objective), "schedule": (self.settings.schedule, self.schedule)}
 
     def reset_reference(self) -> None:
-        """From now on KL is measured against the policy as it is now."""
+        """From now on KL is measured against the current policy."""
         if self.reference is not None:
             self.reference.follow(self.policy)
 

@@ -1,7 +1,7 @@
 """Log-probabilities (and entropies) of given tokens from hidden states, without the full logits.
 
-A vocabulary of 150,000 makes the logits of one batch larger than the model. Here they exist for one chunk of tokens at a time: the forward
-pass keeps one number a token (the log of the softmax's denominator), and the backward pass makes each chunk again. Products are
+A vocabulary of 150,000 makes the logits of one batch larger than the model. Here they exist for one chunk of tokens at a time: the
+forward pass keeps one number per token (the log of the softmax's denominator), and the backward pass recomputes each chunk. Products are
 accumulated in float32 whatever the precision of the weights, because a log-probability that is off by 0.05 is a ratio that is off by 5 %.
 
 The temperature divides the logits as the sampler does, so these are log-probabilities of the distribution that the tokens were drawn from.
@@ -48,7 +48,7 @@ class Head:
 def token_logprobs(
     hidden: Tensor, head: Head, target: Tensor, *, temperature: float = 1.0, entropy: bool = False, chunk: int | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """log p(target) of each row of `hidden`, float32, with gradient; and the entropy of each row's distribution where asked for."""
+    """log p(target) of each row of `hidden`, float32, with gradient; and the entropy of each row's distribution if requested."""
     if not temperature > 0:
         raise TurnwiseError(f"temperature is a number > 0, not {temperature!r}; tokens of a greedy sampler have log-probs at 1.0")
     size = chunk or max(1, CHUNK_ELEMENTS.get(hidden.device.type, 2**24) // head.weight.shape[0])
@@ -93,7 +93,7 @@ class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
                 spread[part] = _entropy(logits, log_sum)
         ctx.save_for_backward(hidden, weight, bias, target, normaliser, spread)
         ctx.settings = scale, cap, chunk
-        ctx.set_materialize_grads(False)  # an entropy that is only looked at costs nothing backwards
+        ctx.set_materialize_grads(False)  # an entropy that is only reported is free in the backward pass
         if not entropy:
             ctx.mark_non_differentiable(spread)
         return logprob, spread
@@ -104,7 +104,7 @@ class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
         scale, cap, chunk = ctx.settings
         if logprob_grad is None:
             logprob_grad = torch.zeros_like(normaliser)
-        # The gradient of a sum is one number that stands for all; kernels read a number a row.
+        # The gradient of a sum is one number for all rows; kernels read one number per row.
         logprob_grad, entropy_grad = logprob_grad.contiguous(), None if entropy_grad is None else entropy_grad.contiguous()
         need_hidden, need_weight, need_bias = ctx.needs_input_grad[:3]
         right, kernels = _ready(weight), _kernels(weight, bias, cap)
@@ -136,7 +136,7 @@ class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
 def _slopes(
     logits: Tensor, target: Tensor, normaliser: Tensor, spread: Tensor, pull: Tensor, push: Tensor | None, scale: float, cap: float | None
 ) -> Tensor:
-    """The gradient of the raw logits where the log-prob of the target has gradient `pull` and the entropy has `push`."""
+    """The gradient of the raw logits if the log-prob of the target has gradient `pull` and the entropy has `push`."""
     log_p = logits - normaliser[:, None]
     slope = log_p.exp()
     factor = -pull[:, None]
@@ -150,7 +150,7 @@ def _slopes(
 
 
 def _kernels(weight: Tensor, bias: Tensor | None, cap: float | None) -> Any:
-    """Kernels that walk over a chunk of logits once, where this head has them; else None."""
+    """Kernels that pass over a chunk of logits once, if this head has them; otherwise None."""
     half = weight.dtype in (torch.bfloat16, torch.float16)
     if not (weight.is_cuda and half) or bias is not None or cap is not None or find_spec("triton") is None:
         return None

@@ -20,7 +20,7 @@ def add_lora(
     targets: Sequence[str] | None = None,
     seed: int = 0,
 ) -> Any:
-    """The model with adapters on it, of which only the adapters are trained. They start as zero: nothing changes until the first step.
+    """The model with adapters on it, of which only the adapters are trained. They start at zero: nothing changes until the first step.
 
     alpha: the adapters' output counts alpha / rank. dropout: on their input. targets: names of the linear layers that get one; None: all
     linear layers of attention and MLP, that is, all but the output layer.

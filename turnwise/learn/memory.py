@@ -1,9 +1,9 @@
-"""How many tokens are computed at once, and what is kept of them for the backward pass: from the memory that is free.
+"""How many tokens are computed at once, and what is kept of them for the backward pass, depending on the free memory.
 
 A backward pass needs what the forward pass computed. Keeping all of it is fastest and takes most memory; what is not kept is computed
 again. The estimate counts bytes from the model's sizes and compares them with what the GPU has left once gradients and moments are there.
-It decides for every micro-batch anew, so a single long sequence is kept less of than a short one. On a CPU nothing is estimated: the
-batch has a fixed size, and results do not depend on the machine.
+It decides separately for every micro-batch, so less is kept of a single long sequence than of a short one. On a CPU nothing is estimated:
+the batch has a fixed size, and results do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ USABLE = 0.92  # of the free memory: an allocator cannot fill every gap
 
 
 class Memory:
-    """Estimates for one model. `room` are the bytes that activations may take; infinite where nothing is estimated."""
+    """Estimates for one model. `room` are the bytes that activations may take; infinite if nothing is estimated."""
 
     def __init__(self, policy: PackedModel, weights: Weights, keep: bool | None):
         """`keep`: everything (true), nothing that can be computed again (false), or what the memory allows (None)."""
         self.policy, self.weights, self.keep = policy, weights, keep
         self.room = float("inf")
-        self.others: Callable[[], int] = lambda: 0  # bytes that other models on this device will still allocate for good
+        self.others: Callable[[], int] = lambda: 0  # bytes that other models on this device will still allocate permanently
 
     def look(self, optimiser: Optimiser | None = None) -> None:
         """Find out how much memory is left for activations."""
@@ -41,7 +41,7 @@ class Memory:
             self.room = USABLE * (free_bytes(device) - self._to_come(optimiser) - self._head_bytes() - self.others())
 
     def tokens(self) -> int:
-        """Tokens of a micro-batch: as many as are worth it and fit with everything kept; if those are few, more with less kept."""
+        """Tokens of a micro-batch: as many as are useful and fit with everything kept; if those are few, more with less kept."""
         if self.room == float("inf"):
             return CPU_TOKENS
         largest = next((size for size in SIZES if self._bytes(size, Kept()) <= self.room), FEWEST_TOKENS)
@@ -49,7 +49,7 @@ class Memory:
         return largest if self.keep is True else again if self.keep is False else max(largest, min(again, MOST_TOKENS // 2))
 
     def plan(self, tokens: int) -> Kept:
-        """What a micro-batch of so many tokens keeps: first attention, which is small, then the MLPs of as many layers as fit."""
+        """What a micro-batch of this many tokens keeps: first attention, which is small, then the MLPs of as many layers as fit."""
         if self.keep is not None or self.room == float("inf"):
             return Kept() if self.keep is not False else Kept(0, 0)
         layers = self._config.num_hidden_layers
@@ -64,7 +64,7 @@ class Memory:
             self.policy.fused.kept = self.plan(tokens)
 
     def must_recompute(self, tokens: int) -> bool:
-        """Whether layers of transformers, which keep all or nothing, should keep nothing of a micro-batch of so many tokens."""
+        """Whether layers of transformers, which keep all or nothing, should keep nothing of a micro-batch of this many tokens."""
         if self.keep is not None or self.room == float("inf"):
             return self.keep is False
         sizes = self._config
@@ -76,7 +76,7 @@ class Memory:
         return self.policy.causal.config.get_text_config()
 
     def _bytes(self, tokens: int, kept: Kept) -> float:
-        """What a micro-batch takes at its highest, in the fused layers and in half precision."""
+        """The peak memory of a micro-batch, in the fused layers and in half precision."""
         sizes = self._config
         layers, hidden, middle = sizes.num_hidden_layers, sizes.hidden_size, sizes.intermediate_size
         head = getattr(sizes, "head_dim", None) or hidden // sizes.num_attention_heads
@@ -88,27 +88,27 @@ class Memory:
         return float(tokens * (working + residuals + inside))
 
     def _to_come(self, optimiser: Optimiser | None) -> int:
-        """Bytes of gradients and moments that are not there yet."""
+        """Bytes of gradients and moments that are not allocated yet."""
         count: int = sum(master.numel() for master in self.weights.masters.values())
         gradients = 0 if any(master.grad is not None for master in self.weights.masters.values()) else 4 * count
         return gradients + self.moments_to_come(optimiser)
 
     def moments_to_come(self, optimiser: Optimiser | None) -> int:
-        """Bytes of the optimiser's moments alone: unlike gradients, which go after each step, they stay."""
+        """Bytes of the optimiser's moments alone: unlike gradients, which are freed after each step, they stay."""
         if optimiser is not None and optimiser.has_moments:
             return 0
         count: int = sum(master.numel() for master in self.weights.masters.values())
         return 8 * count
 
     def _head_bytes(self) -> int:
-        """A chunk of logits with its gradient, and the output layer's gradient in float32 and as it is handed on."""
+        """A chunk of logits with its gradient, and the output layer's gradient in float32 and in its final dtype."""
         weight = self.policy.head.weight
         trained: int = weight.numel() * (8 if weight.requires_grad else 0)
         return 8 * CHUNK_ELEMENTS["cuda"] + trained
 
 
 def free_bytes(device: torch.device) -> int:
-    """What a process can still allocate: free on the device or held unused by torch, within the share that it was given."""
+    """What a process can still allocate: free on the device or cached by torch, within its share."""
     free, total = torch.cuda.mem_get_info(device)
     used, held = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
     share = int(torch.cuda.get_per_process_memory_fraction(device) * total)
@@ -117,7 +117,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def peak_memory(device: torch.device) -> dict[str, float]:
-    """The most memory, in GiB, that engine and learner had in use on the GPU since the last call. On a CPU nothing."""
+    """The most memory, in GiB, that engine and learner had in use on the GPU since the last call. Empty on a CPU."""
     if device.type != "cuda":
         return {}
     used, held = torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)

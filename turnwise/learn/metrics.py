@@ -1,4 +1,4 @@
-"""What an update did, step by step, and its summary as plain numbers."""
+"""The metrics of an update, step by step, and their summary as plain numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from turnwise.objectives.value import explained_variance
 class StepLog:
     """Collects the metrics of optimiser steps, the seconds of phases and a few counts.
 
-    Steps that were skipped are counted and leave no other trace: numbers that are not finite would hide all others.
+    Skipped steps are only counted: numbers that are not finite would hide all others.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class StepLog:
         self._counts.update(counts)
 
     def summary(self, lr: float) -> dict[str, float]:
-        """Means over the steps (the largest for names that end in `_max`), counts and seconds. `lr` stands in where no step was taken."""
+        """Means over the steps (the largest for names that end in `_max`), counts and seconds. `lr` is the value if no step was taken."""
         names = list(dict.fromkeys(name for step in self._steps for name in step))
         result: dict[str, float] = {"lr": lr}
         for name in names:

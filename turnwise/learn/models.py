@@ -1,5 +1,5 @@
-"""Loading the model that a recipe names: a Hugging Face folder, or the tiny one made on the spot. Of a vision-language model also the
-processor that turns images into its inputs."""
+"""Loading the model that a recipe names: a Hugging Face folder, or a newly made tiny one. For a vision-language model also the processor
+that turns images into its inputs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from turnwise.agent.vision import Vision
     from turnwise.envs.scripts import Limits
 
-WORDS_FROM = 20  # tasks whose texts a tokenizer that only counts is made from
+WORDS_FROM = 20  # tasks whose texts make the tokenizer that is only used for counting
 
 
 def choose_device(name: str) -> str:
-    """The device that `auto` means here; an error where a GPU is asked for and there is none."""
+    """The device that `auto` means here; an error if a GPU is requested and there is none."""
     import torch
 
     if name == "auto":
@@ -31,7 +31,7 @@ def choose_device(name: str) -> str:
 
 
 def use_threads(model: Any, asked: int | None = None) -> None:
-    """Let torch compute with as many threads as a model of this size can use, or with as many as were asked for."""
+    """Let torch compute with as many threads as a model of this size can use, or with the given number."""
     import torch
 
     count = threads_for(sum(weight.numel() for weight in model.parameters()), asked)
@@ -40,7 +40,7 @@ def use_threads(model: Any, asked: int | None = None) -> None:
 
 
 def warn_of_slow_dtype(dtype: str, device: str) -> None:
-    """A recipe made for a GPU, tried on a processor that has to emulate its numbers, would seem to hang."""
+    """A recipe made for a GPU would seem to hang on a processor that has to emulate its dtype."""
     if dtype == "bfloat16" and device == "cpu" and not computes_bfloat16():
         warnings.warn(
             "this processor has no instructions for bfloat16, which makes the model hundreds of times slower: set model.dtype=float32",
@@ -59,8 +59,8 @@ def computes_bfloat16() -> bool:
 
 
 def load(config: Config, folder: str | Path | None = None, limits: Limits | None = None) -> tuple[Any, Any]:
-    """Model (float32, on the CPU) and tokenizer. `folder` takes the place of the recipe's model, as when a run is resumed. `limits` says
-    how the environment is played for the words of the tiny model."""
+    """Model (float32, on the CPU) and tokenizer. `folder` replaces the recipe's model, as when a run is resumed. `limits` says how the
+    environment is played for the vocabulary of the tiny model."""
     path = folder or config.model.path
     if path is not None:
         return load_folder(path)
@@ -82,7 +82,8 @@ def load(config: Config, folder: str | Path | None = None, limits: Limits | None
 
 
 def load_tiny(config: Config, folder: str | Path) -> tuple[Any, Any]:
-    """The tiny model of a recipe as it starts, with the tokenizer in a folder instead of words that are looked for in the environment."""
+    """The tiny model of a recipe as it starts, with the tokenizer in a folder instead of a vocabulary that is collected from the
+    environment."""
     from turnwise.learn.tiny import TinySize, build_model
 
     tokenizer, tiny = tokenizer_of(folder), config.model.tiny
@@ -90,8 +91,8 @@ def load_tiny(config: Config, folder: str | Path) -> tuple[Any, Any]:
 
 
 def load_tokenizer(config: Config, folder: str | Path | None = None, limits: Limits | None = None) -> Any:
-    """The tokenizer of the recipe's model without its weights; where it names none, one that knows the environment's words, about one
-    token a word: good enough to count."""
+    """The tokenizer of the recipe's model without its weights; if it names none, one made from the environment's words, about one token
+    per word: good enough for counting."""
     path = folder or config.model.path
     if path is not None:
         return tokenizer_of(path)
@@ -119,7 +120,7 @@ def tokenizer_of(path: str | Path) -> Any:
 
 
 def load_folder(path: str | Path) -> tuple[Any, Any]:
-    """A causal language model, seeing or not, and its tokenizer from a folder (or a hub's name, where a hub can be reached)."""
+    """A causal language model, with or without vision, and its tokenizer from a folder (or a hub's name, if a hub can be reached)."""
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
@@ -139,7 +140,7 @@ def load_folder(path: str | Path) -> tuple[Any, Any]:
 
 
 def sees(path: str | Path) -> bool:
-    """Whether the model in a folder is one that takes images besides text."""
+    """Whether the model in a folder takes images in addition to text."""
     from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, AutoConfig
 
     config = AutoConfig.from_pretrained(find_model(path), trust_remote_code=False)
@@ -147,7 +148,7 @@ def sees(path: str | Path) -> bool:
 
 
 def load_vision(path: str | Path | None) -> Vision | None:
-    """The processor of a model that sees; None for one that does not."""
+    """The processor of a vision-language model; None for other models."""
     from transformers import AutoProcessor
 
     from turnwise.agent.vision import Vision

@@ -1,8 +1,8 @@
 """Weights with a float32 copy, and AdamW on that copy.
 
-A model that computes in bfloat16 cannot learn in it: a step of 1e-6 of a weight is smaller than its last bit. So each trained weight has a
-float32 master; gradients of every micro-batch are added up on the masters in float32, AdamW moves them, and `publish` writes them back
-into the model. A weight that is float32 already is its own master and costs nothing extra.
+A model that computes in bfloat16 cannot learn in it: a step of 1e-6 of a weight is smaller than its last bit. So each trained weight has
+a float32 master; gradients of every micro-batch are added up on the masters in float32, AdamW moves them, and `publish` writes them back
+into the model. A weight that is already float32 is its own master and needs no extra memory.
 
 A step whose loss or gradient is not finite is skipped: the weights and the moments stay as they were. A few of them in a row end training.
 """
@@ -26,7 +26,7 @@ class Weights:
 
     def __init__(self, named: Iterable[tuple[str, nn.Parameter]], dtype: torch.dtype = torch.float32, exact: Container[str] = ()):
         """`dtype` is what the model computes in: parameters are changed to it, except those named in `exact`, which become float32.
-        Masters are made of what the parameters held before."""
+        Masters are copies of the original parameters."""
         self.parameters: dict[str, nn.Parameter] = dict(named)
         self.masters: dict[str, Tensor] = {}
         for name, parameter in self.parameters.items():
@@ -55,7 +55,7 @@ class Weights:
         return {name: master.detach() for name, master in self.masters.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take these values; names and shapes must be exactly those of the model."""
+        """Load these values; names and shapes must be exactly those of the model."""
         check_names("weights", tensors, self.masters)
         for name, master in self.masters.items():
             master.data.copy_(tensors[name])
@@ -74,7 +74,7 @@ def _gather_into(master: Tensor) -> Any:
 
 @dataclass(frozen=True)
 class Step:
-    """What one optimiser step did. `taken` is false where the loss or the gradient was not finite."""
+    """The result of one optimiser step. `taken` is false if the loss or the gradient was not finite."""
 
     taken: bool
     grad_norm: float
@@ -82,14 +82,14 @@ class Step:
 
 
 class Optimiser:
-    """AdamW over the masters of `weights`, with warm-up, schedule and clipping."""
+    """AdamW over the masters of `weights`, with warm-up, learning-rate schedule and clipping."""
 
     def __init__(
         self, weights: Weights, settings: OptimiserSettings, own_lr: Mapping[str, float] | None = None, decisions: Decisions | None = None
     ):
-        """`own_lr` gives some weights, by name, a learning rate of their own; the schedule applies to it as well."""
+        """`own_lr` gives some weights, by name, a separate learning rate; the learning-rate schedule also applies to it."""
         self.weights, self.settings, self._decisions = weights, settings, decisions or Decisions()
-        self.look: Callable[[Weights], None] = lambda weights: None  # shown the gradients before every step, not clipped yet
+        self.look: Callable[[Weights], None] = lambda weights: None  # called with the gradients before every step, before clipping
         self.steps_taken = 0
         self.bad_in_a_row = 0
         masters, rates = weights.masters, own_lr or {}
@@ -113,7 +113,7 @@ class Optimiser:
         return bool(self._adam.state)
 
     def step(self, loss: float, progress: float = 0.0) -> Step:
-        """Move the weights by the gradients that lie on the masters, then clear them. `loss` is only looked at: is it finite?"""
+        """Move the weights by the gradients on the masters, then clear them. `loss` is only checked to be finite."""
         self.look(self.weights)
         gradients = [master.grad for master in self.weights.masters.values() if master.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
@@ -152,7 +152,7 @@ class Optimiser:
         return tensors, {"steps_taken": self.steps_taken, "bad_in_a_row": self.bad_in_a_row}
 
     def load_state(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
-        """Go on exactly where `state` was taken."""
+        """Continue exactly where `state` was taken."""
         known = {
             f"{name}/{kind}": (master, kind) for name, master in self.weights.masters.items() for kind in ("step", "exp_avg", "exp_avg_sq")
         }
@@ -168,7 +168,7 @@ class Optimiser:
 
 
 def check_names(what: str, given: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    """Raises where names or shapes differ, naming the first."""
+    """Raises an error if names or shapes differ; it names the first."""
     for name, tensor in wanted.items():
         if name not in given:
             raise TurnwiseError(f"{what}: {name!r} is missing. Is this a state of the same model, with the same adapters and critic?")

@@ -1,16 +1,16 @@
-"""From trajectories to sequences without padding.
+"""Packs trajectories into sequences without padding.
 
 A turn whose prompt begins with everything the turn before it held (prompt and response) continues the same sequence, so that a dialogue
-that only grows is one sequence in which each token stands once; any other prompt starts a sequence of its own. Nothing here knows the
-name of a context: the token ids decide. Ids are taken as they were sampled, text is never tokenised again.
+that only grows is one sequence in which each token occurs once. Any other prompt starts a new sequence. Nothing here knows the name of a
+context: the token ids decide. Ids are taken as they were sampled, text is never tokenised again.
 
 Everything is flat. `ids` are all tokens of all sequences, one sequence after another. The tokens to train on (the response tokens) have
-columns of their own, in the same order: where each is predicted from, its turn, its place in the rollouts' per-token columns. A part of
-the batch is `take(sequences)`: a gather, linear in what is taken.
+separate columns, in the same order: where each is predicted from, its turn, its index in the rollouts' per-token columns. A part of the
+batch is `take(sequences)`: a gather, linear in what is taken.
 
-Pictures belong to the sequence whose prompts show them: a turn continues a sequence only where its pictures do too.
+Images belong to the sequence whose prompts show them: a turn continues a sequence only if its images do too.
 
-A sequence is never cut: a single one that is longer than the token budget makes a batch of its own.
+A sequence is never cut: one that is longer than the token budget becomes a separate batch.
 """
 
 from __future__ import annotations
@@ -31,19 +31,15 @@ from turnwise.util.errors import TurnwiseError
 class Packed:
     """Sequences one after another, and the columns of their response tokens and turns.
 
-    ids, position                 every token: its id, its place in its own sequence
-    offsets                       where each sequence starts in them; one entry more than sequences
-    sequence_trajectory           each sequence's trajectory (the rollouts' number for it)
-    source                        every response token: the index in `ids` of the token that it is predicted from
-    turn, trajectory, index       its row in the rollouts, its trajectory, its place in the rollouts' per-token columns
-    engine_logprob                what the engine reported for it; None where some turn has none
-    token_offsets                 where each sequence's response tokens start in the columns above
-    turn_row, turn_source         every turn: its row in the rollouts, the index in `ids` of its last prompt token
-    turn_offsets                  where each sequence's turns start in them
-    columns, turn_columns         further columns by name, one entry a response token or one a turn
-    images                        every sequence: its pictures; None where no sequence has any
-    unlearned                     every token: whether it stands in a prompt and is not to be learned even where prompts are
-                                  (`info["chance"]` of a turn says which of its prompt's tokens); None where there are no such tokens
+    ids, position every token: its id, its position in its sequence offsets where each sequence starts in them; one more entry than
+    sequences sequence_trajectory each sequence's trajectory (the rollouts' number for it) source every response token: the index in `ids`
+    of the token that it is predicted from turn, trajectory, index its row in the rollouts, its trajectory, its index in the rollouts'
+    per-token columns engine_logprob what the engine reported for it; None if some turn has none token_offsets where each sequence's
+    response tokens start in the columns above turn_row, turn_source every turn: its row in the rollouts, the index in `ids` of its last
+    prompt token turn_offsets where each sequence's turns start in them columns, turn_columns further columns by name, one entry per
+    response token or per turn images every sequence: its images; None if no sequence has any unlearned every token: whether it is in a
+    prompt and is not learned even if prompts are
+                                  (`info["chance"]` of a turn lists the spans in its prompt); None if there are no such tokens
     """
 
     ids: Ints
@@ -79,11 +75,11 @@ class Packed:
         return self.ids[self.source + 1]
 
     def with_columns(self, **columns: NDArray[Any]) -> Packed:
-        """The same with further columns, one entry a response token."""
+        """The same with further columns, one entry per response token."""
         return replace(self, columns={**self.columns, **_sized(columns, len(self.source), "response token")})
 
     def with_turn_columns(self, **columns: NDArray[Any]) -> Packed:
-        """The same with further columns, one entry a turn."""
+        """The same with further columns, one entry per turn."""
         return replace(self, turn_columns={**self.turn_columns, **_sized(columns, len(self.turn_row), "turn")})
 
     def take(self, sequences: Any) -> Packed:
@@ -117,13 +113,13 @@ class Packed:
 
 
 def starts_of(lengths: Any) -> Ints:
-    """Offsets of pieces of these lengths: 0, then the running sums."""
+    """Offsets of parts with these lengths: 0, then the running sums."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.asarray(lengths, np.int64))])
 
 
 def pack(trajectories: Iterable[Trajectory], rollouts: Rollouts | None = None) -> Packed:
-    """Pack the turns of these trajectories. Their rows are their places: the turns of all trajectories one after another, as in a batch.
-    `rollouts`, where given, are those of the same batch, and give the trajectories their numbers; without it they are counted."""
+    """Pack the turns of these trajectories. Row numbers count the turns of all trajectories one after another, as in a batch. `rollouts`,
+    if given, are those of the same batch and define the trajectories' numbers; otherwise they are counted."""
     builder = _Builder()
     kept = [trajectory for trajectory in trajectories if trajectory.turns]
     row = token = 0
@@ -136,7 +132,7 @@ def pack(trajectories: Iterable[Trajectory], rollouts: Rollouts | None = None) -
 
 
 class _Builder:
-    """Appends turns; one Python step a turn, none a token."""
+    """Appends turns; one Python step per turn, none per token."""
 
     def __init__(self) -> None:
         self.pieces: list[Ints] = []  # ids in order
@@ -186,7 +182,7 @@ class _Builder:
         self._add_logprobs(turn.logprobs, len(response), where)
 
     def _held(self, prompt: list[int] | Ints) -> int:
-        """How many tokens the turn before held, if the prompt begins with all of them; else 0. Lists, as a dialogue gives them, are
+        """How many tokens the turn before held, if the prompt begins with all of them; otherwise 0. Lists, as a dialogue gives them, are
         compared without making arrays."""
         past = self.past
         if past is None or len(prompt) < len(past):
@@ -197,7 +193,7 @@ class _Builder:
 
     def _add_logprobs(self, logprobs: Sequence[float], tokens: int, where: str) -> None:
         if len(logprobs) not in (0, tokens):
-            raise TurnwiseError(f"{where}: {len(logprobs)} log-probs for {tokens} response tokens; give one a token, or none")
+            raise TurnwiseError(f"{where}: {len(logprobs)} log-probs for {tokens} response tokens; give one per token, or none")
         self.complete = self.complete and len(logprobs) == tokens
         if self.complete:
             self.logprobs.append(np.asarray(logprobs, np.float64))
@@ -207,7 +203,7 @@ class _Builder:
         offsets = np.asarray([*self.sequence_starts, self.size], np.int64)
         table = np.asarray(self.turns, np.int64).reshape(-1, 6)
         row, source, tokens, first_index, sequence, trajectory = table.T
-        inside = np.arange(int(tokens.sum())) - np.repeat(starts_of(tokens)[:-1], tokens)  # place of each token in its turn
+        inside = np.arange(int(tokens.sum())) - np.repeat(starts_of(tokens)[:-1], tokens)  # position of each token in its turn
         sequences = len(self.sequence_starts)
         return Packed(
             ids=ids,
@@ -236,12 +232,12 @@ def _marked(spans: Sequence[tuple[int, int]], size: int) -> NDArray[np.bool_]:
 
 
 def as_ids(ids: Sequence[int] | Ints, where: str) -> Ints:
-    """Token ids as a flat array of whole numbers ≥ 0."""
+    """Token ids as a flat array of integers ≥ 0."""
     array = np.asarray(ids)
     if array.size == 0:
         return np.zeros(0, np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu" or array.min() < 0:
-        raise TurnwiseError(f"{where}: token ids are a flat sequence of whole numbers ≥ 0, not {str(ids)[:80]}")
+        raise TurnwiseError(f"{where}: token ids are a flat sequence of integers ≥ 0, not {str(ids)[:80]}")
     return array.astype(np.int64, copy=False)
 
 
@@ -272,13 +268,13 @@ def _numbers_of(trajectories: Sequence[Trajectory], rollouts: Rollouts | None) -
 def _sized(columns: Mapping[str, NDArray[Any]], size: int, what: str) -> dict[str, NDArray[Any]]:
     for name, column in columns.items():
         if np.shape(column) != (size,):
-            raise TurnwiseError(f"column {name!r} has shape {np.shape(column)}; one entry a {what} ({size},) is needed")
+            raise TurnwiseError(f"column {name!r} has shape {np.shape(column)}; one entry per {what} ({size},) is needed")
     return dict(columns)
 
 
 def microbatches(packed: Packed, sequences: Any, tokens: int, whole_trajectories: bool = False) -> list[Ints]:
     """Cut sequences into runs of at most `tokens` tokens. What must stay whole (a sequence, or with `whole_trajectories` all sequences of
-    a trajectory) and is longer than that alone makes a run of its own."""
+    a trajectory) and is longer than that becomes a separate run."""
     which = np.asarray(sequences, np.int64)
     if whole_trajectories:
         _, first, code = np.unique(packed.sequence_trajectory[which], return_index=True, return_inverse=True)

@@ -1,8 +1,8 @@
-"""Objects of the user's own that live as long as a run: an objective or a schedule that is a class.
+"""User objects that live as long as a run: an objective or a schedule that is a class.
 
 They may have `begin(progress)`, called before every update with the share of the run that is behind, `observe(metrics)`, called after it,
-and `state()` with `load_state(state)`: what `state` gives is plain JSON and is kept in the checkpoint, so that a run that was killed goes
-on as one that was not.
+and `state()` with `load_state(state)`: what `state` gives is plain JSON and is kept in the checkpoint, so that a killed and resumed run
+gives the same result as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from turnwise.util.errors import TurnwiseError
 
 
 def tell(piece: Any, metrics: Mapping[str, float]) -> None:
-    """Show an update's metrics to an object that wants to see them."""
+    """Pass an update's metrics to an object that has `observe`."""
     if (observe := getattr(piece, "observe", None)) is not None:
         observe(dict(metrics))
 
@@ -27,7 +27,7 @@ def begin(piece: Any, progress: float) -> None:
 
 
 def states_of(pieces: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
-    """What these objects, by kind with their names, want to find again after a resume; those that remember nothing are left out."""
+    """The states of these objects, by kind with their names, for a resume; those without state are left out."""
     found = {}
     for kind, (name, piece) in pieces.items():
         if (give := getattr(piece, "state", None)) is None:
@@ -42,7 +42,7 @@ def states_of(pieces: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
 
 
 def load_states(pieces: Mapping[str, tuple[str, Any]], states: Mapping[str, Any]) -> None:
-    """Give the objects back what `states_of` kept. A state that an object of another name left is none of theirs."""
+    """Give the objects back what `states_of` kept. A state of an object with another name is ignored."""
     for kind, (name, piece) in pieces.items():
         kept = states.get(kind)
         if kept is None or kept["name"] != name:

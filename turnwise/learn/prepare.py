@@ -1,8 +1,8 @@
 """Which sequences an update has to compute at all.
 
-A turn whose credit is exactly 0 pulls the policy nowhere: with GiGPO all turns of a group without contrast, half of a batch early in
-training. It still counts in the loss's normalisation, so it is left out of the computation only, after all weights are fixed. That is right
-where the objective vanishes with the advantage, which is tried and not assumed, and where nothing else looks at the turn.
+A turn whose credit is exactly 0 does not move the policy. With GiGPO these are all turns of a group without contrast, half of a batch
+early in training. It still counts in the loss's normalisation, so it is left out of the computation only, after all weights are fixed.
+That is valid if the objective vanishes with the advantage, which is tested and not assumed, and if nothing else depends on the turn.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def may_skip(settings: LearnerSettings) -> bool:
 
 
 def vanishes(loss: Loss) -> bool:
-    """Whether a loss, of whatever objective, is 0 and flat where all advantages are 0. An objective that reads further columns, or that
-    remembers, is not tried: other columns may move it as well."""
+    """Whether the loss of an objective is 0 and flat if all advantages are 0. An objective that reads further columns, or that has a
+    state, is not tested: other columns may also move it."""
     if loss.reads or loss.is_class:
         return False
     generator = torch.Generator().manual_seed(0)
@@ -58,7 +58,7 @@ def vanishes(loss: Loss) -> bool:
 def with_credit(packed: Packed, kept: Mask, whole_trajectories: bool) -> Mask:
     """True for sequences with credit other than 0 on a token that counts (with `whole_trajectories`: for all of a trajectory that has
     some)."""
-    credit = (np.asarray(packed.columns["advantage"]) != 0) & kept  # what is not a number counts as credit, and is noticed later
+    credit = (np.asarray(packed.columns["advantage"]) != 0) & kept  # NaN counts as credit, and is noticed later
     owner = np.repeat(np.arange(len(packed)), np.diff(packed.token_offsets))
     needed = np.bincount(owner, weights=credit, minlength=len(packed)) > 0
     if whole_trajectories:
@@ -68,14 +68,13 @@ def with_credit(packed: Packed, kept: Mask, whole_trajectories: bool) -> Mask:
 
 
 def keep_one(needed: Mask, packed: Packed, sequences: Any) -> None:
-    """Where none of a step's sequences is needed, its shortest becomes so: every optimiser step is taken, with a gradient of zeros if need
-    be."""
+    """If none of a step's sequences is needed, its shortest is: every optimiser step is taken, if necessary with a gradient of zeros."""
     if len(sequences) and not needed[sequences].any():
         needed[sequences[np.argmin(packed.lengths[sequences])]] = True
 
 
 def sample(packed: Packed, needed: Mask, tokens: int) -> Packed:
-    """Some of the needed sequences, spread over all, with about so many tokens."""
+    """Some of the needed sequences, spread over all, with about `tokens` tokens."""
     which = np.flatnonzero(needed)
     share = min(1.0, tokens / max(int(packed.lengths[which].sum()), 1))
     count = max(1, round(share * len(which)))

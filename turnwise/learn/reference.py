@@ -17,7 +17,7 @@ class Reference:
     """`policy` is the packed model to score with, inside `active()`."""
 
     def __init__(self, policy: PackedModel, model: nn.Module | None = None):
-        """`model` is a reference of your own; without it the policy as it is now."""
+        """`model` is a custom reference; without it, a copy of the current policy."""
         self._adapted = model is None and hasattr(policy.outer, "disable_adapter")
         if self._adapted:
             self.policy = policy
@@ -39,18 +39,18 @@ class Reference:
             yield
 
     def tensors(self) -> dict[str, Tensor]:
-        """The copy's weights; empty where it shares the model's."""
+        """The copy's weights; empty if it shares the model's."""
         return {} if self._adapted else {name: tensor.detach() for name, tensor in self.policy.causal.named_parameters()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take these weights."""
+        """Load these weights."""
         own = self.tensors()
         check_names("reference", tensors, own)
         for name, tensor in own.items():
             tensor.data.copy_(tensors[name])
 
     def follow(self, policy: PackedModel) -> None:
-        """From now on the reference is the policy as it is now (after a warm start, say)."""
+        """From now on the reference is the current policy (after a warm start, for example)."""
         if self._adapted:
             raise TurnwiseError(
                 "with adapters the reference is the base model, which cannot follow: save the model merged and start a new learner from it"

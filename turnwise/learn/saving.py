@@ -1,4 +1,4 @@
-"""Writing folders so that nobody ever sees half of one, and models as Hugging Face folders."""
+"""Writing folders so that a partial one is never visible, and models as Hugging Face folders."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from torch import nn
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import as_readable_as_their_folder, folder_beside
 
-PART, OLD = ".turnwise-part", ".turnwise-old"  # how the names of unfinished folders end, and of those that make room for a new one
+PART, OLD = ".turnwise-part", ".turnwise-old"  # suffixes of unfinished folders, and of those that are being replaced
 
 
 def write_folder(path: str | Path, fill: Callable[[Path], Any]) -> Path:
-    """Call `fill` with a new folder beside `path`, flush its files to the disk, then put it in place of what was there.
+    """Call `fill` with a new folder next to `path`, flush its files to the disk, then replace what was there.
 
     Whatever goes wrong (a full disk, a kill), what was at `path` before is still there or can be found again; what earlier attempts at
-    the same folder left unfinished is removed first. Others may write beside it at the same time.
+    the same folder left unfinished is removed first. Others may write next to it at the same time.
     """
     path = Path(path)
     _make(path.parent)
@@ -33,7 +33,7 @@ def write_folder(path: str | Path, fill: Callable[[Path], Any]) -> Path:
     temporary = folder_beside(path, PART)
     try:
         fill(temporary)
-        as_readable_as_their_folder(temporary)  # safetensors' files are their owner's alone
+        as_readable_as_their_folder(temporary)  # safetensors makes files that only their owner can read
         for file in sorted(temporary.rglob("*")):
             _flush(file)
         _flush(temporary)
@@ -46,7 +46,7 @@ def write_folder(path: str | Path, fill: Callable[[Path], Any]) -> Path:
 
 
 def sweep(parent: Path, name: str | None = None) -> None:
-    """Remove what killed writers of `name` (none: of anything) left in this folder; put back a folder that was caught between the two
+    """Remove what killed writers of `name` (None: of anything) left in this folder; put back a folder that was caught between the two
     renames. Call it from the one process that writes there: what another one is writing right now would be removed too."""
     names = "*" if name is None else escape(name)
     for old in parent.glob(f".{names}{OLD}"):
@@ -57,14 +57,14 @@ def sweep(parent: Path, name: str | None = None) -> None:
 
 
 def restore(path: Path) -> None:
-    """Put the folder back that stepped aside for a new one which never came."""
+    """Restore the folder that was renamed for a new one that was never completed."""
     aside = path.parent / f".{path.name}{OLD}"
     if aside.is_dir() and not path.exists():
         aside.replace(path)
 
 
 def _swap(new: Path, path: Path) -> None:
-    """A folder that holds something cannot be replaced in one step, so the old one steps aside first."""
+    """A folder that is not empty cannot be replaced in one step, so the old one is renamed first."""
     if not path.exists():
         new.replace(path)
         return
@@ -101,7 +101,7 @@ def _flush(path: Path) -> None:
 
 @contextmanager
 def no_progress_bar() -> Iterator[None]:
-    """Inside, transformers shows no bar of its own."""
+    """Inside, transformers shows no progress bar."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
@@ -134,7 +134,7 @@ def write_model(
 
 
 def fingerprint(model: nn.Module) -> str:
-    """A short hash of the weights that are not trained: names, shapes and a few numbers of each. Empty where all are."""
+    """A short hash of the weights that are not trained: names, shapes and a few numbers of each. Empty if all are trained."""
     digest, frozen = hashlib.sha256(), False
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:

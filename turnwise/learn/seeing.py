@@ -1,8 +1,8 @@
-"""A vision-language model as the learner uses it: each sequence through the model's own forward, with the pixels of its pictures.
+"""A vision-language model as the learner uses it: each sequence goes through the model's own forward, with the pixels of its images.
 
-Packing sequences into one row would need every model's own way of placing pictures, and a mistake there would be silent. So only sequences
-of one kind (as long, with pictures of the same sizes) run side by side, as rows without padding; others run one after another. Pixels are
-prepared once for each list of pictures and kept, so the members of a group and the epochs of an update share them.
+Packing sequences into one row would have to follow every model's own placement of images, and a mistake there would be silent. So only
+sequences of one kind (the same length, images of the same sizes) run together, as rows without padding; others run one after another.
+Pixels are prepared once for each list of images and kept, so the members of a group and the epochs of an update share them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SeeingModel(PackedModel):
 
     @property
     def head(self) -> Head:
-        """The output layer, in which picture tokens have no probability, as in the engine."""
+        """The output layer, in which image tokens have no probability, as in the engine."""
         own = Head.of(self.causal)
         silent = torch.zeros(len(own.weight), device=own.weight.device)
         silent[list(self.vision.never_said)] = NEVER

@@ -1,7 +1,7 @@
-"""From a schedule's step to sequences and masks.
+"""A schedule's step becomes sequences and masks.
 
-A step names turns, trajectories and tokens of the batch; what is computed are whole sequences. A sequence that holds one chosen turn is
-read from its start, and its other tokens are masked: they are context, and count in no average.
+A step names turns, trajectories and tokens of the batch; what is computed are whole sequences. A sequence that contains one chosen turn
+is read from its start, and its other tokens are masked: they are context, and count in no average.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _rows(batch: Batch, step: Step) -> Ints | None:
 
 
 def _numbers(given: Any, size: int, what: str) -> Ints:
-    """Numbers of turns or trajectories; a mask over all of them does as well."""
+    """Numbers of turns or trajectories; a mask over all of them also works."""
     array = np.asarray(given)
     if array.dtype == np.bool_ and array.shape == (size,):
         return np.flatnonzero(array)

@@ -1,4 +1,4 @@
-"""What a learner can be told. Checked when it is made, so a wrong number fails before a model loads."""
+"""The settings of a learner. They are checked when they are made, so that a wrong number fails before a model loads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from turnwise.objectives.tokens import AGGREGATIONS
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 Decay = Literal["constant", "linear", "cosine"]
-PASSES = ("epochs", "minibatches", "minibatch_size", "minibatch_unit")  # settings that a schedule may have as options
+PASSES = ("epochs", "minibatches", "minibatch_size", "minibatch_unit")  # settings that a step schedule may have as options
 Dtype = Literal["float32", "bfloat16"]
 
 
@@ -22,10 +22,9 @@ Dtype = Literal["float32", "bfloat16"]
 class OptimiserSettings:
     """AdamW.
 
-    lr, schedule, warmup  the learning rate rises from 0 in `warmup` steps, then stays, or falls with the run's progress towards `final_lr`
-    weight_decay          not on norms and biases (weights with fewer than two axes)
-    clip                  largest norm of the whole gradient; None does not clip
-    max_bad_steps         after so many steps in a row with a loss or gradient that is not finite, training stops with an error
+    lr, schedule, warmup the learning rate rises from 0 in `warmup` steps, then stays, or falls with the run's progress towards `final_lr`
+    weight_decay not on norms and biases (weights with fewer than two axes) clip largest norm of the whole gradient; None does not clip
+    max_bad_steps after this many steps in a row with a loss or gradient that is not finite, training stops with an error
     """
 
     lr: float = 1e-6
@@ -45,7 +44,7 @@ class OptimiserSettings:
             raise TurnwiseError(f"learner: betas are two numbers in [0, 1), not {self.betas!r}")
 
     def factor(self, step: int, progress: float) -> float:
-        """What the learning rate is multiplied by at this step (from 0) with this share of the run behind (0 to 1)."""
+        """The factor of the learning rate at this step (from 0) with this share of the run done (0 to 1)."""
         warm = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
         done = min(max(progress, 0.0), 1.0)
         falls = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}[self.schedule]
@@ -57,10 +56,9 @@ class OptimiserSettings:
 class ValueSettings:
     """A critic: one linear layer on the policy's last hidden states, float32.
 
-    level         one value a turn (at its last prompt token), or one a response token (at the token before it)
-    lr, coef      learning rate of this layer, weight of its loss beside the policy's
-    clip          how far a value may move in one update, as PPO bounds it; None: no bound
-    trains_model  whether the value loss also moves the model, or this layer alone
+    level one value per turn (at its last prompt token), or one per response token (at the token before it) lr, coef learning rate of this
+    layer, weight of its loss relative to the policy's clip how far a value may move in one update, as PPO bounds it; None: no bound
+    trains_model whether the value loss also moves the model, or only this layer
     """
 
     level: Literal["turn", "token"] = "turn"
@@ -78,21 +76,18 @@ class ValueSettings:
 class LearnerSettings:
     """How one iteration's data is turned into optimiser steps.
 
-    loss                         objective, KL term, entropy bonus, importance correction
-    aggregation, constant        what counts the same in the loss (`token_weights`), and the divisor of the sums
-    optimiser                    AdamW and its schedule
-    schedule, schedule_options   which parts of a batch make up which optimiser step: a registered name, and its options
-    epochs                       passes over the data
-    minibatches, minibatch_size  optimiser steps of a pass; or, where the size is given, about so many units a step
-    minibatch_unit               what a mini-batch is made of: whole trajectories, or turns
-    tokens_per_batch             tokens that are computed at once: a matter of memory, never of the result; 0: what a GPU's memory
+    loss objective, KL term, entropy bonus, importance correction aggregation, constant what counts the same in the loss
+    (`token_weights`), and the divisor of the sums optimiser AdamW and its learning-rate schedule schedule, schedule_options which parts
+    of a batch make up which optimiser step: a registered name, and its options epochs passes over the data minibatches, minibatch_size
+    optimiser steps per pass; or, if the size is given, about that many units per step minibatch_unit what a mini-batch is made of: whole
+    trajectories, or turns tokens_per_batch tokens that are computed at once: affects memory use only, never the result; 0: what a GPU's
+    memory
                                  allows, 8,192 on a CPU
-    dtype                        of the computation; the optimiser's own copy of the weights is float32 in any case
-    gradient_checkpointing       save memory by computing activations twice; None: as far as a GPU's memory asks for it, never on a CPU
-    skip_zero_credit             leave sequences out whose credit is exactly 0, where nothing else needs them; None: on a GPU
-    temperature                  the sampler's; log-probs are at this temperature
-    old_logprobs, engine_gap     whose log-probs the ratio is anchored on: the learner's before the first step, the engine's, or "auto":
-                                 the engine's where their mean distance from the learner's on a sample is at most `engine_gap`
+    dtype of the computation; the optimiser's copy of the weights is always float32 gradient_checkpointing save memory by computing
+    activations twice; None: if a GPU's memory requires it, never on a CPU skip_zero_credit leave sequences out whose credit is exactly 0,
+    if nothing else needs them; None: on a GPU temperature the sampler's; log-probs are at this temperature old_logprobs, engine_gap whose
+    log-probs the ratio is anchored on: the learner's before the first step, the engine's, or "auto":
+                                 the engine's if their mean distance from the learner's on a sample is at most `engine_gap`
     kl_reward_coef, kl_reward    subtract coefficient × KL to the reference from each turn's reward, and the estimator (k1, k2, k3)
     kl_reward_cap                a bound on each token's k3 in it; None: no bound
     kl_stop                      end an update when the KL from the old policy exceeds this
@@ -149,7 +144,7 @@ class LearnerSettings:
 
     @property
     def _schedule_options(self) -> dict[str, Any]:
-        """What the schedule is told; epochs and mini-batches where it has options of these names."""
+        """The options of the step schedule; with epochs and mini-batches if it has options of these names."""
         own = {name: getattr(self, name) for name in PASSES if name in schedules[self.schedule].options}
         return own | dict(self.schedule_options)
 
@@ -170,7 +165,7 @@ def _choice(owner: Any, name: str, known: tuple[str, ...]) -> None:
 
 
 def _numbers(owner: Any, at_least: dict[str, float], above: dict[str, float]) -> None:
-    """None is allowed where it is the default."""
+    """None is allowed if it is the default."""
     defaults = type(owner).__dataclass_fields__
     for word, bounds in (("≥", at_least), (">", above)):
         for name, bound in bounds.items():
@@ -180,4 +175,4 @@ def _numbers(owner: Any, at_least: dict[str, float], above: dict[str, float]) ->
             whole = str(defaults[name].type).startswith("int")
             right = isinstance(value, int) if whole else isinstance(value, (int, float)) and math.isfinite(value)
             if isinstance(value, bool) or not right or value < bound or (word == ">" and value == bound):
-                raise TurnwiseError(f"learner: {name} is a {'whole ' if whole else ''}number {word} {bound:g}, not {value!r}")
+                raise TurnwiseError(f"learner: {name} is {'an integer' if whole else 'a number'} {word} {bound:g}, not {value!r}")

@@ -1,7 +1,7 @@
-"""A supervised warm start: make the model likelier to say what an expert said.
+"""A supervised warm start: raises the probability of an expert's responses.
 
 The same packing, forward pass and weights as reinforcement learning; the loss is the mean of −log p over the expert's response tokens, at
-temperature 1. It has an optimiser of its own, so the moments of imitation do not leak into what follows.
+temperature 1. It has a separate optimiser, so that the moments of imitation do not leak into what follows.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SftSettings:
-    """batch_tokens: tokens (prompts included) of an optimiser step. steps, where given, counts; otherwise `epochs` passes are made.
-    prompt_weight: how much the prompts' tokens are learned too, as a language model learns: it teaches a model that starts from nothing the
-    environment's language; a pretrained one needs 0. Prompt tokens that a turn's `info["chance"]` names are left out. until: with a `look`,
-    the share of tasks won that is enough; look_every: the steps between two looks."""
+    """batch_tokens: tokens (prompts included) of an optimiser step. steps, if given, counts; otherwise `epochs` passes are made.
+    prompt_weight: the weight of the prompts' tokens in the loss, as in language modelling. It teaches a model that starts from nothing
+    the environment's language; a pretrained one needs 0. Prompt tokens that a turn's `info["chance"]` names are left out. until: with a
+    `look`, the share of tasks won that is enough; look_every: the steps between two looks."""
 
     epochs: int = 1
     steps: int | None = None
@@ -64,10 +64,10 @@ def warm_start(
     cancelled: Callable[[], bool] = lambda: False,
 ) -> dict[str, float]:
     """Train the learner's model on the responses in `trajectories`. Metrics: the loss of the first and the last pass, and the cost.
-    `look`, where given, measures after every `look_every` steps which share of tasks the model wins; at `settings.until` training stops.
+    `look`, if given, measures after every `look_every` steps which share of tasks the model wins; at `settings.until` training stops.
     `cancelled` is asked after every step.
 
-    The learner's reference, where it has one, is the model from before; `learner.reset_reference()` moves it.
+    The learner's reference, if it has one, is the model from before; `learner.reset_reference()` moves it.
     """
     settings = settings or SftSettings()
     log = StepLog()
@@ -100,7 +100,7 @@ def warm_start(
 
 
 def _schedule(packed: Packed, settings: SftSettings, seed: int) -> Iterator[tuple[int, float, Any]]:
-    """The batches as (pass, progress of the whole, sequences), each pass shuffled anew; the last one is cut where `steps` are reached."""
+    """The batches as (pass, progress of the whole, sequences), each pass in a new order; the last one is cut when `steps` are reached."""
     taken = epoch = 0
     while taken < settings.steps if settings.steps is not None else epoch < settings.epochs:
         order = np.random.default_rng((seed % 2**63, epoch)).permutation(len(packed))
@@ -130,19 +130,19 @@ def _backward(learner: Learner, batch: Packed, prompt_weight: float) -> Tensor:
 
 
 def _prompt_places(packed: Packed, never: Sequence[int]) -> Any:
-    """For each token whether the one after it is a prompt's and is learned as such."""
+    """For each token whether the next one is a prompt token and is learned as such."""
     inside = np.ones(len(packed.ids), np.bool_)
     inside[packed.offsets[1:] - 1] = False  # nothing follows the last token of a sequence
     inside[packed.source] = False
-    if never:  # a picture's tokens stand for pixels, not for words to learn
+    if never:  # image tokens stand for pixels, not for text to learn
         inside[:-1] &= ~np.isin(packed.ids[1:], never)
-    if packed.unlearned is not None:  # what chance did is seen and never said
+    if packed.unlearned is not None:  # random actions are read but not learned
         inside[:-1] &= ~packed.unlearned[1:]
     return inside
 
 
 def _mean_loss(learner: Learner, hidden: Tensor, piece: Packed, source: Any, count: int) -> Tensor:
-    """Sum of −log p of the tokens that follow the places `source`, over `count`."""
+    """Sum of −log p of the tokens that follow the positions `source`, over `count`."""
     places, targets = (torch.as_tensor(x, device=hidden.device) for x in (source, piece.ids[source + 1]))
     return -token_logprobs(hidden[places], learner.policy.head, targets)[0].sum() / count
 

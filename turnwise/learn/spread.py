@@ -1,4 +1,4 @@
-"""Columns of a batch as columns of its packed tokens: a turn's, a trajectory's and a group's number stands on each of their tokens."""
+"""Columns of a batch as columns of its packed tokens: the number of a turn, trajectory or group is repeated for each of its tokens."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ OWN = {  # columns of a batch that the learner itself reads, and what the packed
     "token.ref_logprob": "ref_logprob",
     "token.logprob": "engine_logprob",
 }
-EXTRA = "extra."  # how columns that the objective reads are told from the learner's own
+EXTRA = "extra."  # distinguishes columns that the objective reads from the learner's own
 FIELDS = frozenset(field.name for field in fields(Tokens))
 
 
 def key_of(name: str) -> str:
-    """What a column is called in `Tokens.extra`: its name without the level; the whole name where tokens have a column so called."""
+    """The name of a column in `Tokens.extra`: without the level; the whole name if tokens already have a column of that name."""
     own = name.partition(".")[2]
     return name if own in FIELDS else own
 
 
 def spread(name: str, values: Any, packed: Packed, batch: Batch) -> NDArray[Any]:
-    """A column of the batch, one entry per packed token. `values` are in the batch's order, at the level that the name says."""
+    """A column of the batch, one entry per packed token. `values` are in the batch's order, at the level in its name."""
     level = name.partition(".")[0]
     place, size = _places(level, packed, batch)
     if place is None:
@@ -50,7 +50,7 @@ def spread(name: str, values: Any, packed: Packed, batch: Batch) -> NDArray[Any]
 
 
 def _places(level: str, packed: Packed, batch: Batch) -> tuple[Ints | None, int]:
-    """For each packed token the place of its entry in columns of a level, and how many entries those have."""
+    """For each packed token the index of its entry in columns of a level, and the number of entries."""
     rollouts = batch.rollouts
     if level == "token":
         return packed.index, 0 if rollouts.tokens is None else int(rollouts.tokens.sum())
@@ -62,7 +62,7 @@ def _places(level: str, packed: Packed, batch: Batch) -> tuple[Ints | None, int]
 
 
 def with_read(packed: Packed, batch: Batch, reads: Iterable[str], who: str) -> Packed:
-    """`packed` with the columns that an objective declares, where the learner does not have them anyway."""
+    """`packed` with the columns that an objective declares, unless the learner has them anyway."""
     found = {}
     for name in reads:
         if name in OWN:

@@ -1,9 +1,9 @@
-"""The embedded default model: a small causal transformer with a small tokenizer of its own, made from text, without any download.
+"""The embedded default model: a small causal transformer with a small tokenizer, made from text, without any download.
 
-The tokenizer knows whole words: every word of the texts it was made from is one token, with and without a space before it, and every digit
-is one, so that "cabinet 12" says something about "cabinet 13". A word it does not know falls apart into shorter words and bytes, longest
-first, so nothing is ever lost: `decode(encode(text)) == text` for every text. Role borders are special tokens, and a message costs one
-token for its role; only the agent's message has an end, because only there somebody has to stop speaking.
+The tokenizer knows whole words: every word of the texts it was made from is one token, with and without a space before it, and every
+digit is one, so that "cabinet 12" is similar to "cabinet 13". An unknown word splits into shorter words and bytes, longest first, so
+nothing is ever lost: `decode(encode(text)) == text` for every text. Role boundaries are special tokens, and a message costs one token for
+its role. Only the agent's message has an end token, because only there generation has to stop.
 
 The model is a Llama of a few hundred thousand to a few million parameters. (Not a Qwen2: `AutoTokenizer` gives every folder with that model
 type the Qwen2 tokenizer's way of splitting text, whatever the folder says.) Both are saved and loaded like any other model's folder.
@@ -28,7 +28,7 @@ from turnwise.util.errors import Stopped, TurnwiseError
 UNKNOWN, PAD, SYSTEM, USER, AGENT, END = "<|unknown|>", "<|pad|>", "<|system|>", "<|user|>", "<|agent|>", "<|end|>"
 SPECIAL = (UNKNOWN, PAD, SYSTEM, USER, AGENT, END)
 LONGEST_WORD = 32
-LONGEST_TEXT = 1_000_000  # letters that the words of one text are taken from: no prompt holds more, and an environment may say anything
+LONGEST_TEXT = 1_000_000  # characters of one text that words are taken from: no prompt holds more, and an environment may say anything
 INITIAL_SPREAD = 0.68  # over √hidden: 0.06 at 128. The 0.02 that suits wide models made one of 128 about five times slower to learn to copy
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -53,7 +53,7 @@ class TinySize:
         for name in ("layers", "hidden", "heads", "max_length"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise TurnwiseError(f"tiny model: {name} must be a whole number of at least 1, not {value!r}")
+                raise TurnwiseError(f"tiny model: {name} must be an integer of at least 1, not {value!r}")
         if self.hidden % self.heads or self.hidden // self.heads % 2:
             raise TurnwiseError(
                 f"tiny model: hidden ({self.hidden}) must be an even multiple of heads ({self.heads}), e.g. hidden={self.heads * 32}"
@@ -71,7 +71,7 @@ def build_tiny(
 
 
 def build_tokenizer(texts: Iterable[str], max_length: int = 4096, vocabulary: int = 16_384) -> Any:
-    """The tokenizer: bytes, digits, and the words of the texts (the most frequent ones, where there are more than `vocabulary`)."""
+    """The tokenizer: bytes, digits, and the words of the texts (the most frequent ones, if there are more than `vocabulary`)."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -87,7 +87,7 @@ def build_tokenizer(texts: Iterable[str], max_length: int = 4096, vocabulary: in
         models.WordPiece(
             {token: number for number, token in enumerate(tokens)},
             unk_token=UNKNOWN,
-            continuing_subword_prefix="",  # a piece inside a word is the same token as at its start: longest match over plain pieces
+            continuing_subword_prefix="",  # a part inside a word is the same token as at its start: longest match over plain parts
             max_input_chars_per_word=8 * LONGEST_WORD,  # a letter is up to four bytes
         )
     )
@@ -116,7 +116,7 @@ def _words(texts: Iterable[str], splitter: Any) -> list[str]:
 
 
 def build_model(vocabulary: int, size: TinySize, seed: int, tokenizer: Any) -> Any:
-    """A Llama with random weights, the same for the same seed; torch's own generator is left as it was."""
+    """A Llama with random weights, the same for the same seed; torch's global generator is left as it was."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -172,8 +172,8 @@ def environment_texts(
     options: Mapping[str, Any] | None = None,
     limits: Limits | None = None,
 ) -> Iterator[str]:
-    """What an environment says: the observations and admissible actions of random play, and of the expert where there is one, over
-    `n` tasks of a split (all where there are fewer), evenly spread over it. The same on every machine, with any number of workers."""
+    """The texts of an environment: the observations and admissible actions of random play, and of the expert if there is one, over `n`
+    tasks of a split (all if there are fewer), evenly spread over it. The same on every machine, with any number of workers."""
     limits, options = limits or Limits(), options or {}
     found = tasks(env, split, **options)
     count = min(n, len(found))
@@ -184,12 +184,14 @@ def environment_texts(
         for said in play_all(pool, plays, limits.cancelled):
             yield from said
     if limits.cancelled():
-        raise Stopped("stopped while the words of the tiny model were collected: nothing is kept")  # half of them make another model
+        raise Stopped(
+            "stopped while the words of the tiny model were collected: nothing is kept"
+        )  # a part of them would give another model
 
 
 def _play(task: Task, turns: int, chance: random.Random, nobody: set[str]) -> Play[list[str]]:
-    """The words of one task, played by chance and, where there is an expert, by the expert. An environment that fails is a matter of the
-    run, which says so; its words so far still count."""
+    """The words of one task, played at random and, if there is an expert, by the expert. A failing environment is reported by the run;
+    its words so far still count."""
     said: list[str] = []
     for player in ("chance", "expert"):
         if player in nobody:

@@ -1,9 +1,9 @@
-"""One update: a batch, cut by a schedule into optimiser steps.
+"""One update: a schedule cuts a batch into optimiser steps.
 
     pack the batch ─► the schedule's steps ─► for each: choose sequences and masks, fix weights, gradients by micro-batches, step
 
 Weights of tokens are fixed for the whole step before it is cut into micro-batches, which is why the token budget cannot change a
-gradient. Tokens that a mask leaves out have the weight 0: they are read, and count in nothing.
+gradient. Tokens that a mask leaves out have weight 0: they are read as context and count nowhere.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Update:
-    """One update in progress. `progress`: the share of the run that is behind."""
+    """One update in progress. `progress`: the share of the run that is done."""
 
     def __init__(self, learner: Learner, batch: Batch, seed: int, progress: float):
         self.learner, self.batch, self.seed, self.progress = learner, batch, seed, progress
@@ -50,7 +50,8 @@ class Update:
             self.steps = Steps(learner.schedule(view), self.settings.schedule)
 
     def _prepared(self) -> Packed:
-        """The batch's sequences with masks, advantages, critic targets and what the objective reads; those that teach nothing left out."""
+        """The batch's sequences with masks, advantages, critic targets and what the objective reads, without those that have nothing to
+        learn from."""
         packed = with_masks(self.whole, self.batch)
         if self.settings.value is not None:
             packed = with_targets(packed, self.batch, self.settings.value)
@@ -63,7 +64,7 @@ class Update:
         return placed(self.learner.logprobs(self.whole), self.whole.index).astype(np.float32)
 
     def run(self) -> dict[str, float]:
-        """Take the steps. Returns metrics: means over the steps, and what the update cost."""
+        """Take the steps. Returns metrics: means over the steps, and the cost of the update."""
         learner, log = self.learner, self.log
         with log.phase("pack"):
             first = self.steps.next()
@@ -97,8 +98,8 @@ class Update:
         return select(packed, self.batch, step, self.turns_count)
 
     def _step(self, step: Step) -> dict[str, float] | None:
-        """One optimiser step, and its metrics; none of either where the step holds nothing to learn from. None ends the update: the policy
-        has moved too far from the old one."""
+        """One optimiser step, and its metrics; neither if the step has nothing to learn from. None ends the update: the policy has moved
+        too far from the old one."""
         learner, settings = self.learner, self.settings
         packed = with_overrides(self.packed, self.batch, step.columns, settings.value, settings.loss.reads)
         chosen = self._select(packed, step)
@@ -121,7 +122,8 @@ class Update:
         return {**metrics, "grad_norm": taken.grad_norm, "lr": taken.lr, "taken": float(taken.taken)}
 
     def _weighted(self, packed: Packed, chosen: Selection) -> tuple[Packed, int]:
-        """The step's sequences with the weights of tokens and values; those left out that need no computing. Also how many values count."""
+        """The step's sequences with the weights of tokens and values, without those that need no computing. Also how many values
+        count."""
         settings = self.settings
         packed = packed.with_columns(kept=chosen.tokens).with_turn_columns(kept=chosen.turns)
         batch = packed.take(chosen.sequences)
@@ -200,8 +202,8 @@ class Update:
 
 
 class Steps:
-    """A schedule's steps, one after another. `known` are those that are known in advance, and `count` is their number; a generator's are
-    not known, and it is told how each step went."""
+    """A schedule's steps, one after another. `known` are those that are known in advance, and `count` is their number; those of a
+    generator are not known, and it receives the metrics of each step."""
 
     def __init__(self, given: Any, name: str):
         self._name = name
@@ -235,5 +237,5 @@ class Steps:
 
 
 def _numbers(metrics: Mapping[str, Tensor]) -> dict[str, float]:
-    """Plain numbers, read from the device in one go."""
+    """Plain numbers, read from the device in one transfer."""
     return dict(zip(metrics, torch.stack([value.double() for value in metrics.values()]).tolist(), strict=True))

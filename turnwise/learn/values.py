@@ -21,7 +21,7 @@ from turnwise.util.errors import TurnwiseError
 
 
 class Critic(nn.Module):  # type: ignore[misc]
-    """One linear layer on the policy's hidden states, float32. It starts at zero: before it has learnt, every state is worth 0."""
+    """One linear layer on the policy's hidden states, float32. It starts at zero: before training, every state has value 0."""
 
     def __init__(self, size: int, settings: ValueSettings):
         super().__init__()
@@ -31,7 +31,7 @@ class Critic(nn.Module):  # type: ignore[misc]
         nn.init.zeros_(self.layer.bias)
 
     def forward(self, hidden: Tensor, packed: Packed) -> Tensor:
-        """One value a turn or a response token of `packed`, by the level."""
+        """One value per turn or per response token of `packed`, depending on the level."""
         places = packed.turn_source if self.settings.level == "turn" else packed.source
         states = hidden[torch.as_tensor(places, device=hidden.device)].float()
         values: Tensor = self.layer(states if self.settings.trains_model else states.detach())[:, 0]
@@ -57,8 +57,8 @@ class Critic(nn.Module):  # type: ignore[misc]
 
 
 def gae_targets(rollouts: Rollouts, *, level: str = "turn", gamma: float = 1.0, lam: float = 0.95, invalid_penalty: float = 0.0) -> Floats:
-    """What the critic should have said under plain GAE: its advantages plus the values, one number per turn or token, in the rollouts' row
-    order. `credit.assign(…).targets` are the targets of any algorithm that uses a critic; these are those of `gae` with these settings.
+    """The critic's targets under plain GAE: its advantages plus the values, one number per turn or token, in the rollouts' row order.
+    `credit.assign(…).targets` are the targets of any algorithm that uses a critic; these are those of `gae` with these settings.
     """
     ordered = rollouts.in_order()
     advantage = gae_advantages(ordered, level=level, gamma=gamma, lam=lam, invalid_penalty=invalid_penalty)
@@ -72,8 +72,8 @@ def gae_targets(rollouts: Rollouts, *, level: str = "turn", gamma: float = 1.0, 
 def targets_of(
     credit: Credit, rollouts: Rollouts, entry: Entry[CreditFunction], options: dict[str, Any], level: Literal["turn", "token"]
 ) -> Floats:
-    """What a critic of this level should learn: the credit function's own targets. Beside an algorithm that uses no critic it learns what
-    is still to come from a turn on, at the algorithm's discount per turn (where it has one) and the same on all tokens of the turn."""
+    """What a critic of this level should learn: the credit function's own targets. With an algorithm that uses no critic it learns the
+    return from a turn on, at the algorithm's discount per turn (if it has one) and the same on all tokens of the turn."""
     if credit.targets is not None:
         if credit.level != level:
             raise TurnwiseError(

@@ -1,16 +1,16 @@
-"""Every answer that a page can ask for, as plain data: a name, a few words that say which one, and what comes back.
+"""Every answer that a page can request, as plain data: its name, its parameters, and what it returns.
 
     runs                                     the list of runs
     run      run                             one run: its card, which iterations are kept, warnings
     config   run                             its recipe, and what differs from the defaults
-    metrics  run, after, mark                curves as columns; only what is new after a place
+    metrics  run, after, mark                curves as columns; only what is new after an offset
     batch    run, part, iteration            the attempts of an iteration, one line each
-    attempt  run, part, iteration, id        one attempt: its texts, turn by turn, and why each was rewarded
+    attempt  run, part, iteration, id        one attempt: its texts, turn by turn, and why each got its credit
     group    run, part, iteration, group     all attempts at a task: credit of every turn, and the states they share
     search   run, part, iteration, text      where a text occurs
-    settings runs                            which of these runs differ by their seed alone, and what each setting is called
+    settings runs                            which of these runs differ only by their seed, and the name of each setting
 
-Large things are read when they are asked for, and the last few batches stay in memory.
+Large data is read on request, and the last few batches stay in memory.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Answers:
         return settings_of({name: folders[name] for name in names if name in folders})
 
     def picture(self, words: Words) -> bytes:
-        """A picture that a turn showed, as PNG."""
+        """An image that a turn showed, as PNG."""
         from turnwise.util.unpack import open_archive
 
         run, iteration, name = self._run(words), _whole(words, "iteration"), _need(words, "name")
@@ -175,7 +175,7 @@ class Answers:
         return self.listed.run(_need(words, "run"))
 
     def _batch(self, words: Words) -> Batch:
-        """The batch that was asked for; the last few stay in memory. A resumed run writes iterations again, so the file's stamp counts."""
+        """The requested batch; the last few stay in memory. A resumed run writes iterations again, so the file's stamp counts."""
         run, part, iteration = self._run(words), words.get("part", PARTS[0]), _whole(words, "iteration")
         stamp = texts_of(run, part, iteration).stat()
         key = (run.folder, part, iteration, stamp.st_mtime_ns, stamp.st_size)
@@ -214,7 +214,7 @@ def _about(batch: Batch) -> dict[str, Any]:
 
 
 def _head(batch: Batch, number: int) -> dict[str, Any]:
-    """Who tried what, and how it ended: what every answer says of an attempt."""
+    """The task and the outcome: what every answer contains about an attempt."""
     head = batch.texts.heads[number]
     place, attempts = batch.ordinals[number]
     return {
@@ -242,7 +242,7 @@ def _numbers(batch: Batch, row: int) -> dict[str, Any]:
 
 
 def _states(batch: Batch, visits: Mapping[int, list[list[Any]]]) -> dict[str, Any]:
-    """The states that a group came to: its text where the anchor is one, its visits (attempt, turn, action), the mean of their returns."""
+    """The states that a group came to: its text if the anchor is text, its visits (attempt, turn, action), the mean of their returns."""
     if batch.states is None or batch.columns is None:
         return {}
     found = {}
@@ -254,7 +254,7 @@ def _states(batch: Batch, visits: Mapping[int, list[list[Any]]]) -> dict[str, An
 
 
 def _found(attempt: Mapping[str, Any], wanted: str, name: str) -> list[dict[str, Any]]:
-    """The turns of an attempt in which a text occurs, with the words around it."""
+    """The turns of an attempt in which a text occurs, with its context."""
     hits = []
     for t, turn in enumerate(attempt["turns"]):
         for where in SEARCHED:
@@ -283,20 +283,20 @@ def _whole(words: Words, name: str, default: int | None = None) -> int:
     if given is None and default is not None:
         return default
     if given is None or not re.fullmatch(r"[0-9]{1,15}", given):
-        raise TurnwiseError(f"{name} takes a whole number, not {given!r}")
+        raise TurnwiseError(f"{name} takes an integer, not {given!r}")
     return int(given)
 
 
 def _short(value: Any) -> Any:
-    """A number with the six digits that a picture can show; nothing in place of one that is none."""
+    """A number with six significant digits; None if it is not finite."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 def as_json(answer: Any) -> str:
-    """An answer as JSON of plain ASCII, so that broken Unicode arrives as it is and is shown as text."""
+    """An answer as JSON of plain ASCII, so that broken Unicode arrives unchanged and is shown as text."""
     try:
         return json.dumps(answer, separators=(",", ":"), allow_nan=False, default=str)
-    except ValueError:  # an environment told of a number that JSON does not have
+    except ValueError:  # an environment reported a number that JSON does not have
         return json.dumps(json_value(answer), separators=(",", ":"), allow_nan=False)

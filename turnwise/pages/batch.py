@@ -1,4 +1,4 @@
-"""One iteration's attempts, ready to be looked at: who tried what and how it ended, and where every turn's credit comes from.
+"""One iteration's attempts for display: their tasks and outcomes, and the parts of every turn's credit.
 
 `rollouts` are what was trained on, with the advantages that were trained with. `evals` are what an evaluation played; they have texts and
 outcomes, and no credit.
@@ -36,12 +36,12 @@ class States:
 
     of_turn: Ints
     returns: Floats  # of each turn, discounted
-    score: Floats  # the same, less the penalty of an invalid turn: what is compared
+    score: Floats  # the same, minus the penalty of an invalid turn: what is compared
     gamma: float
     mean: Floats  # by state
     visits: Ints
     attempts: Ints
-    compared: bool  # whether step credit is what comparing these returns gives: an algorithm may compare something else
+    compared: bool  # whether step credit comes from comparing these returns: an algorithm may compare something else
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,14 +61,14 @@ class Credit:
 
     @property
     def columns(self) -> dict[str, Floats]:
-        """The credit and, where it is a sum, its parts, by name."""
+        """The credit and, if it is a sum, its parts, by name."""
         if self.total is None:
             return {}
         return {"credit": self.total} | ({name: column for name, (column, _) in self.parts.items()} if self.split else {})
 
     @cached_property
     def scales(self) -> dict[str, float]:
-        """By column, what the strongest colour stands for."""
+        """By column, the value of the strongest colour."""
         return {name: typical_size(column) for name, column in self.columns.items()}
 
 
@@ -85,7 +85,7 @@ class Batch:
         self.columns = self._load(run) if part == "rollouts" else None
         self.outcomes = self._outcomes(run) if part == "evals" else None
         self.credit = self._credit()
-        if self.columns is not None:  # what stays in memory is a few numbers a turn
+        if self.columns is not None:  # only a few numbers per turn stay in memory
             self.columns = replace(self.columns, tokens=None, token_value=None, token_logprob=None, extra={}, token_extra={})
 
     def _load(self, run: Run) -> Rollouts | None:
@@ -96,7 +96,7 @@ class Batch:
             return None
 
     def _outcomes(self, run: Run) -> list[dict[str, Any]]:
-        """What an evaluation says of its attempts, in the order of the texts; from the texts themselves where that is missing."""
+        """The outcomes of an evaluation's attempts, in the order of the texts; from the texts themselves if they are missing."""
         try:
             found = run.evaluation(self.iteration).get("outcomes", [])
         except TurnwiseError as error:
@@ -141,7 +141,7 @@ class Batch:
         return {readable(labels[code[start]]): slice(start, end) for start, end in zip(starts, ends, strict=True)}
 
     def rows(self, attempt: str) -> slice:
-        """The rows of an attempt; none where it has no turns or no columns."""
+        """The rows of an attempt; empty if it has no turns or no columns."""
         return self._rows.get(attempt, slice(0, 0))
 
     def size(self, number: int) -> tuple[int, int]:
@@ -155,7 +155,7 @@ class Batch:
         return rows.stop - rows.start, int((~self.columns.valid[rows]).sum())
 
     def _credit(self) -> Credit:
-        """Credit by the run's own algorithm; where that cannot be had here, why."""
+        """Credit by the run's own algorithm, or the reason why it is not available here."""
         if self.columns is None:
             return Credit(self._algorithm, self._options, None, self.problem)
         given, parts = credit.credit_of(self.columns), credit.parts_of(self.columns, self._algorithm, self._options)
@@ -171,13 +171,13 @@ class Batch:
         except TurnwiseError as error:
             if given is None:
                 return Credit(self._algorithm, self._options, None, str(error))
-        except Exception as error:  # code of the user's own may fail in any way
+        except Exception as error:  # user code may fail in any way
             return Credit(self._algorithm, self._options, None, f"{self._algorithm} failed: {type(error).__name__}: {error}")
         return Credit(self._algorithm, options, given.by_turn(self.columns), self.problem, parts)
 
     @cached_property
     def states(self) -> States | None:
-        """Which turns started from the same state, and what came of them."""
+        """Which turns started from the same state, and their returns."""
         r = self.columns
         if r is None:
             return None
@@ -214,6 +214,6 @@ def texts_of(run: Run, part: str, iteration: int) -> Path:
 
 
 def typical_size(total: Floats) -> float:
-    """What the strongest colour stands for: nearly the largest |credit|, so that one outlier does not pale all others."""
+    """The value of the strongest colour: nearly the largest |credit|, so that one outlier does not make all others pale."""
     sizes = np.abs(total[total != 0])
     return float(np.quantile(sizes, 0.95)) if len(sizes) else 1.0

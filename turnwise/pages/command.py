@@ -31,7 +31,7 @@ def view(folder: str, port: int | None = None, browser: bool = True) -> None:
 
 
 def open_server(runs: RunList, port: int | None) -> Server:
-    """On the port that was asked for, or on the usual one, or where that is taken on a free one."""
+    """On the given port, or on the usual one, or if that is taken on a free one."""
     for choice in (port,) if port is not None else (PORT, 0):
         try:
             return Server(runs, choice)
@@ -41,7 +41,7 @@ def open_server(runs: RunList, port: int | None) -> Server:
 
 
 def report(run: str, out: str | None = None, compare: Sequence[str] = (), attempts: int = ATTEMPTS) -> None:
-    """Write one HTML file about a run, or several, and say what is in it."""
+    """Write one HTML file about a run, or several, and print what is in it."""
     folder = Path(run)
     path = Path(out) if out is not None else folder / "report.html"
     written, told = write_report(folder, path, [Path(other) for other in compare], attempts)

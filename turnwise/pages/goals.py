@@ -1,7 +1,7 @@
-"""What an attempt was asked to do, in words.
+"""The goal of an attempt, as text.
 
-A run stores the goal that the agent was told beside the task's id. Runs from before that, and environments that state no goal, still have
-the first observation: its line "Your task is …" where there is one, and otherwise how it begins, which at least tells tasks apart.
+A run stores the goal that the agent was given next to the task's id. Older runs, and environments without a goal, still have the first
+observation: its line "Your task is …" if there is one, and otherwise its beginning, which at least distinguishes tasks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PREFIX = re.compile(r"your task is( to)?\b[\s:]*", re.IGNORECASE)
 
 
 def add_goal(head: dict[str, Any], turns: bytes) -> None:
-    """Give a line's values a `goal` in words, or how its first observation begins (`opening`). `turns`: what follows in the line."""
+    """Add to a line's values a `goal`, or the beginning of its first observation (`opening`). `turns`: what follows in the line."""
     stated = head.get("goal")
     first = "" if isinstance(stated, str) and stated.strip() else first_observation(turns)
     goal = stated if isinstance(stated, str) and stated.strip() else task_line(first)
@@ -30,13 +30,13 @@ def add_goal(head: dict[str, Any], turns: bytes) -> None:
 
 
 def first_observation(turns: bytes) -> str:
-    """The first text of a line's turns, as far as it is looked at, without reading the rest."""
+    """The beginning of the first text of a line's turns, without reading the rest."""
     if not turns.startswith(FIRST):
         return ""
     text = turns[len(FIRST) - 1 : LOOKED_AT].decode("utf-8", "replace")
     try:
         found, _ = json.JSONDecoder().raw_decode(text)
-    except json.JSONDecodeError:  # longer than what is looked at: an escape that was cut in two goes too
+    except json.JSONDecodeError:  # longer than the part that is read: an escape that was cut in two is removed too
         end = re.sub(r"\\(u[0-9a-fA-F]{0,3})?$", "", text) + '"'
         try:
             found = json.loads(end)
@@ -46,7 +46,7 @@ def first_observation(turns: bytes) -> str:
 
 
 def sentence(goal: str) -> str:
-    """A goal as a reader wants it: without "Your task is to", on one line, not too long."""
+    """A goal for display: without "Your task is to", on one line, shortened."""
     words = " ".join(PREFIX.sub("", goal.strip(), count=1).split()) or goal.strip()
     return cut(words[:1].upper() + words[1:], LONGEST_GOAL)
 

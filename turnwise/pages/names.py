@@ -6,12 +6,12 @@ from typing import Any
 
 
 def readable(name: Any) -> str:
-    """A name as Unicode that travels: bytes that are no UTF-8, which file systems allow, and halves of surrogate pairs are written out."""
+    """A name as valid Unicode: bytes that are not UTF-8, which file systems allow, and halves of surrogate pairs are escaped."""
     return str(name).encode("utf-8", "backslashreplace").decode()
 
 
 def distinct(name: str, taken: Any) -> str:
-    """The name, or where it is taken the name with the first number that makes it another."""
+    """The name or, if it is taken, the name with the first number that makes it unique."""
     number, found = 1, name
     while found in taken:
         number += 1

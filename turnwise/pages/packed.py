@@ -1,6 +1,6 @@
 """Random access to the lines of a packed file of trajectories.
 
-A gzip stream can only be read from its start, so one pass is needed; on the way the state of the decompressor is kept at every chunk of
+A gzip stream can only be read from its start, so one pass is needed; during it the state of the decompressor is kept at every chunk of
 input. A line is then read from the nearest state before it: one trajectory costs one chunk, however large the file, and the unpacked
 texts are never all in memory.
 """
@@ -19,21 +19,21 @@ from turnwise.util.errors import TurnwiseError
 from turnwise.util.unpack import LONGEST_LINE, limit_of, too_much
 
 CHUNK = 1 << 16
-GZIP = 31  # zlib's word for a stream with gzip's header
+GZIP = 31  # zlib's setting for a stream with gzip's header
 TURNS = b', "turns": ['  # cannot occur inside a JSON text, where quotes are escaped
-PIECE = 1 << 22  # what is unpacked at once: a few packed bytes can stand for very many
+PIECE = 1 << 22  # unpacked at once: a few packed bytes can expand to very many
 MOST_LINES = 1_000_000
 
 
 class PackedLines:
-    """The lines of a gzip file: `heads` (each line's values without its turns, and its goal in words), and any line by its number."""
+    """The lines of a gzip file: `heads` (each line's values without its turns, and its goal), and any line by its number."""
 
     def __init__(self, path: Path):
         self.path = path
         self.heads: list[dict[str, Any]] = []
         self._starts: list[int] = []
         self._ends: list[int] = []
-        self._states: list[tuple[int, int, Any]] = []  # place in the unpacked text, place in the file, decompressor
+        self._states: list[tuple[int, int, Any]] = []  # offset in the unpacked text, offset in the file, decompressor
         place = 0
         for line in self._scan(keep=True):
             self._starts.append(place)
@@ -75,7 +75,7 @@ class PackedLines:
         except (json.JSONDecodeError, UnicodeDecodeError):
             found = None
         if not isinstance(found, dict) or not isinstance(found.get("turns"), list):
-            raise TurnwiseError(f"{self.path}: damaged, a line is no trajectory")
+            raise TurnwiseError(f"{self.path}: damaged, a line is not a trajectory")
         return found
 
     def _head(self, line: bytes) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class PackedLines:
             head = json.loads(line[:cut] + b"}") if cut > 0 else None
         except (json.JSONDecodeError, UnicodeDecodeError):
             head = None
-        if not isinstance(head, dict):  # written by somebody else, in another order
+        if not isinstance(head, dict):  # written by another program, in another order
             whole = self.parse(line)
             head = {key: value for key, value in whole.items() if key != "turns"}
             add_goal(head, json.dumps(whole["turns"][:1]).encode()[1:])
@@ -122,9 +122,9 @@ class PackedLines:
 
 
 def _unpacked(unpacker: Any, chunk: bytes) -> Iterator[bytes]:
-    """A chunk unpacked, in pieces of a bounded size."""
+    """A chunk unpacked, in parts of a bounded size."""
     full = True
     while not unpacker.eof and (chunk or full):
         data = unpacker.decompress(chunk, PIECE)
-        chunk, full = unpacker.unconsumed_tail, len(data) == PIECE  # a full piece may have left more behind
+        chunk, full = unpacker.unconsumed_tail, len(data) == PIECE  # after a full part there may be more
         yield data

@@ -1,4 +1,4 @@
-"""Why a turn was rewarded, in words."""
+"""Why a turn got its credit, as text."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def signed(value: float) -> str:
 
 
 def short_number(value: float) -> str:
-    """A return: two digits, or three significant ones where it is small."""
+    """A return: two digits, or three significant ones if it is small."""
     short = _two_digits(value) if abs(value) >= 0.01 or value == 0 else f"{abs(value):.3g}"
     return f"{'−' if value < 0 else ''}{short}"
 
 
 def _two_digits(value: float) -> str:
-    """Halves go up, as in the numbers that a browser writes beside these words."""
+    """Halves are rounded up, as in the numbers that a browser writes next to these texts."""
     return f"{math.floor(100 * abs(value) + 0.5) / 100:.2f}"
 
 
@@ -94,7 +94,7 @@ def _whole(batch: Batch, credit: Credit, row: int) -> list[str]:
 
 
 def _state(states: States, row: int) -> list[str]:
-    """What the same state led to elsewhere; these algorithms may not use it, but a reader wants to know."""
+    """The outcome of other visits of the same state; these algorithms may not use it, but it helps the reader."""
     state = states.of_turn[row]
     visits, own = int(states.visits[state]), short_number(float(states.returns[row]))
     if visits == 1:

@@ -16,7 +16,7 @@ ABSENT = object()
 
 
 def recipe_of(folder: Path) -> dict[str, Any]:
-    """The text of the recipe and its differences: [key, value, default], the default none where the key is an option of a part."""
+    """The text of the recipe and its differences: [key, value, default], the default is None if the key is an option of a component."""
     try:
         text = redact(inside(folder, folder / CONFIG).read_text(encoding="utf-8", errors="backslashreplace"))
     except OSError as error:
@@ -25,7 +25,7 @@ def recipe_of(folder: Path) -> dict[str, Any]:
         return {"text": "", "differs": [], "problem": str(error)}
     values = redacted(read_recipe(folder))
     if not values:
-        return {"text": text, "differs": [], "problem": f"{CONFIG} is no TOML that can be read"}
+        return {"text": text, "differs": [], "problem": f"{CONFIG} is not valid TOML"}
     known = defaults()
     differs = []
     for key, value in _flat(values):
@@ -53,7 +53,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def shown(value: Any) -> str:
-    """A value as a recipe writes it; "none" and nothing are the same there."""
+    """A value as a recipe writes it; "none" and a missing value are the same there."""
     if value is None or value == "none":
         return "none"
     if isinstance(value, bool):

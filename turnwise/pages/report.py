@@ -1,7 +1,7 @@
 """A run as one HTML file: the pages, their scripts and the answers that they will ask for, all inside. It loads nothing.
 
-How many attempts go in is capped, whole groups at a time, because a turn's credit is explained by its group: of the last iteration (groups
-whose attempts ended differently come first), of the last evaluation and of the first one, and the same tasks of a run beside it.
+How many attempts go in is capped, whole groups at a time, because a turn's credit is explained by its group: of the last iteration
+(groups whose attempts ended differently come first), of the last evaluation and of the first one, and the same tasks of a second run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_PICTURES = 400
 
 
 def key(name: str, words: Mapping[str, Any]) -> str:
-    """How a page names an answer that lies in the file; data.js makes the same."""
+    """The key of an answer in the file; data.js makes the same."""
     return name + "?" + "&".join(f"{quote(word)}={quote(str(words[word]), safe='')}" for word in sorted(words))
 
 
@@ -35,7 +35,7 @@ def key(name: str, words: Mapping[str, Any]) -> str:
 class Collected:
     """The answers that go into a file."""
 
-    answers: dict[str, Answers]  # by run: each has a list of its own
+    answers: dict[str, Answers]  # by run: each has a separate list
     found: dict[str, Any] = field(default_factory=dict)
     pictures: dict[str, str] = field(default_factory=dict)
     attempts: int = 0
@@ -102,7 +102,7 @@ def collect(runs: Mapping[str, Path], attempts: int = ATTEMPTS) -> Collected:
 
 def add_attempts(told: Collected, runs: list[str], attempts: int) -> None:
     """Attempts of the last iteration, the last evaluation and the first one, each with its share of the room; then only those iterations
-    are named in the file. Another run, and the first evaluation, take the same tasks where they can."""
+    are named in the file. Another run, and the first evaluation, take the same tasks if possible."""
     wanted, tasks = [], {"rollouts": list[str](), "evals": list[str]()}
     for run in runs:
         known = told.add("run", run=run)
@@ -131,12 +131,12 @@ def html(told: Collected, title: str) -> str:
 
 
 def harmless(data: str) -> str:
-    """JSON that cannot end the element it stands in. Line separators and the like are escaped already: the JSON is ASCII."""
+    """JSON that cannot end the element that contains it. Line separators and the like are already escaped: the JSON is ASCII."""
     return data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def digest(text: str) -> str:
-    """How a content policy names a script or a style."""
+    """The hash by which a content security policy names a script or a style."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 

@@ -1,7 +1,7 @@
-"""Which runs there are, and each in one line: what it is, how far it is, how good it became.
+"""The list of runs, one line each: settings, progress and success.
 
-A run is known by its place under the folder that is shown; a name that was asked for is only ever looked up among those found, so no
-name leads out of that folder.
+A run is identified by its path under the folder that is shown. A requested name is only looked up among those found, so no name leads out
+of that folder.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside
 
 DEEPEST = 4  # folders below the one that is shown in which runs are looked for
-QUIET = 300.0  # seconds without a sign of life after which a run counts as stopped; longer where its iterations are long
+QUIET = 300.0  # seconds without activity after which a run counts as stopped; longer if its iterations are long
 
 
 @dataclass
 class Progress:
-    """What the metrics of a run say so far; reads only what is new."""
+    """A summary of a run's metrics so far; reads only what is new."""
 
     after: int = 0
     mark: int = 0
@@ -54,7 +54,7 @@ class Progress:
 
 
 class RunList:
-    """The runs below a folder, or the one run that a folder is (under another name, where one is given)."""
+    """The runs below a folder, or the one run that a folder is (under another name, if one is given)."""
 
     def __init__(self, root: str | Path, name: str | None = None):
         self.root, self._name = Path(root), name
@@ -67,7 +67,7 @@ class RunList:
             raise TurnwiseError(f"{self.root} holds no run: a run is a folder that `turnwise train` made, with a {CONFIG}")
 
     def folders(self) -> dict[str, Path]:
-        """Every run's folder by its place under the root."""
+        """Every run's folder by its path under the root."""
         if self.single:
             return {self._name or readable(self.root.resolve().name) or "run": self.root}
         found: dict[str, Path] = {}
@@ -91,7 +91,7 @@ class RunList:
         return Run.open(folder)
 
     def cards(self) -> list[dict[str, Any]]:
-        """One card per run. A run that cannot be read, or vanishes meanwhile, is named and leaves the others alone."""
+        """One card per run. A run that cannot be read, or is deleted in the meantime, is named and does not affect the others."""
         found = []
         for name, folder in self.folders().items():
             try:
@@ -110,7 +110,7 @@ class RunList:
             progress = self._progress.setdefault(name, Progress())
             progress.look(inside(folder, folder / METRICS))
             first, last, iterations, seconds = progress.first, progress.last, progress.iterations, progress.seconds
-        newer = last if _number(last.get("iteration")) else {}  # what was measured before the first update is not what came of it
+        newer = last if _number(last.get("iteration")) else {}  # what was measured before the first update is not a result of training
         touched = max((path.stat().st_mtime for path in (folder / METRICS, folder / CONFIG) if path.exists()), default=0.0)
         return _card(
             name,
@@ -122,7 +122,7 @@ class RunList:
             planned=recipe.get("iterations"),
             before=[first.get(f"eval/{key}") for key in ("success", "low", "high")],
             after=[newer.get(f"eval/{key}") for key in ("success", "low", "high")],
-            measured=newer.get("iteration"),  # after which iteration that was: a run that goes on is further by now
+            measured=newer.get("iteration"),  # the iteration of that evaluation: a running run is further by now
             tasks=_section(recipe, "eval").get("n"),
             state=state(folder, summary, touched, seconds),
             summary=summary,
@@ -131,7 +131,7 @@ class RunList:
 
 
 def _finished(name: str, folder: Path, summary: dict[str, Any]) -> dict[str, Any]:
-    """The card of a finished run: its summary says it all, and a list of hundreds of runs reads nothing else."""
+    """The card of a finished run, from its summary alone, so that a list of hundreds of runs reads nothing else."""
     measured = [[summary.get(f"success_{when}"), *_pair(summary.get(f"interval_{when}"))] for when in ("before", "after")]
     return _card(
         name,
@@ -151,7 +151,7 @@ def _finished(name: str, folder: Path, summary: dict[str, Any]) -> dict[str, Any
 def _card(
     run: str, name: Any, algorithm: Any, environment: Any, seed: Any, *, before: Any, after: Any, state: str, summary: Any, **numbers: Any
 ) -> dict[str, Any]:
-    """A card holds texts and numbers and nothing else, whatever the files say."""
+    """A card holds only texts and numbers, whatever the files contain."""
     known = {key: _number(value) for key, value in numbers.items()}
     for when, (success, low, high) in (("before", before), ("after", after)):
         known |= {when: _number(success), f"{when}_interval": [_number(low), _number(high)]}
@@ -161,7 +161,7 @@ def _card(
 
 
 def state(folder: Path, summary: dict[str, Any], touched: float, seconds: float) -> str:
-    """`finished`, `running` or `stopped`. A run that was killed leaves no word, so one that has been quiet for long counts as stopped."""
+    """`finished`, `running` or `stopped`. A killed run leaves no message, so one that has been quiet for long counts as stopped."""
     path = folder / SUMMARY
     said = path.stat().st_mtime if path.exists() else 0.0
     if summary.get("finished"):
@@ -195,7 +195,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    """The value where it is a number; none where it is not."""
+    """The value if it is a number, otherwise None."""
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) else None
 
 

@@ -1,8 +1,9 @@
-"""The pages over HTTP, for the person at this machine and nobody else.
+"""The pages over HTTP, only for the person at this machine.
 
-It listens on the loopback address alone. A web page elsewhere could still make this browser ask here, or point a name of its own at
-127.0.0.1; so the Host header must name this machine (any port: an SSH tunnel may end at another), and answers and scripts are refused to a
-request that another site caused. Only GET and HEAD exist, answers are looked up by name, and the pages may load nothing from elsewhere.
+It listens only on the loopback address. A web page elsewhere could still make this browser send a request here, or point its own host
+name at 127.0.0.1. So the Host header must name this machine (any port: an SSH tunnel may end at another), and a request that another site
+caused gets no answers and no scripts. Only GET and HEAD exist, answers are looked up by name, and the pages may load nothing from
+elsewhere.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ ADDRESS = "127.0.0.1"
 PORT = 7878
 BACKLOG = 1024  # callers that the system keeps waiting until they are served
 WORKERS = 8  # threads that make answers
-MOST_CONNECTIONS = 400  # beyond this, those that nobody has used for `PATIENCE` seconds are closed
+MOST_CONNECTIONS = 400  # beyond this, those that were not used for `PATIENCE` seconds are closed
 PATIENCE = 2.0
 SLOW = 60.0  # seconds that a client may take for a request, or for taking an answer
 LONGEST_HEAD = 1 << 16
@@ -77,28 +78,28 @@ def respond(answers: Answers, head: bytes) -> tuple[bool, bytes]:
     line, _, rest = head.partition(b"\r\n")
     words = line.decode("latin-1").split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        return False, packed(HTTPStatus.BAD_REQUEST, "text/plain", b"This is no request.\n")
+        return False, packed(HTTPStatus.BAD_REQUEST, "text/plain", b"This is not a request.\n")
     method, target, version = words
     try:
         headers = parse_headers(BytesIO(rest))
     except HTTPException:
-        return False, packed(HTTPStatus.BAD_REQUEST, "text/plain", b"This is no request.\n")
+        return False, packed(HTTPStatus.BAD_REQUEST, "text/plain", b"This is not a request.\n")
     if method not in ("GET", "HEAD"):
         return False, packed(HTTPStatus.NOT_IMPLEMENTED, "text/plain", b"Only GET and HEAD exist here.\n")
-    has_body = "Transfer-Encoding" in headers or headers.get("Content-Length", "0").strip() != "0"  # nobody reads it here
+    has_body = "Transfer-Encoding" in headers or headers.get("Content-Length", "0").strip() != "0"  # it is not read here
     stay = version == "HTTP/1.1" and not has_body and headers.get("Connection", "").lower() != "close"
     try:
         status, kind, body = answer(answers, target, headers)
     except TurnwiseError as error:
         status, kind, body = HTTPStatus.NOT_FOUND, "application/json", as_json({"error": str(error)}).encode()
-    except Exception as error:  # a page must hear of it; the server must go on
+    except Exception as error:  # the page shows it; the server must continue
         status, kind, body = HTTPStatus.INTERNAL_SERVER_ERROR, "application/json", as_json({"error": _short_words(error)}).encode()
     stay = stay and status is HTTPStatus.OK
     return stay, packed(status, kind, body, stay=stay, send_body=method != "HEAD")
 
 
 def answer(answers: Answers, target: str, headers: Message) -> tuple[HTTPStatus, str, bytes]:
-    """Status, kind and body of what was asked for."""
+    """Status, content type and body of the answer."""
     if not HOST.fullmatch(", ".join(headers.get_all("Host", []))):
         return HTTPStatus.FORBIDDEN, "text/plain", b"This server answers only to 127.0.0.1 and localhost.\n"
     path, _, query = target.partition("?")
@@ -119,7 +120,7 @@ def answer(answers: Answers, target: str, headers: Message) -> tuple[HTTPStatus,
 
 
 def packed(status: HTTPStatus, kind: str, body: bytes, *, stay: bool = False, send_body: bool = True) -> bytes:
-    """An answer as it travels."""
+    """An answer as bytes."""
     lines = [f"HTTP/1.1 {status.value} {status.phrase}", "Server: turnwise"]
     lines += [f"{name}: {value}" for name, value in HEADERS.items()]
     lines += [f"Content-Type: {kind}", f"Content-Length: {len(body)}", f"Connection: {'keep-alive' if stay else 'close'}"]
@@ -133,8 +134,8 @@ def _short_words(error: Exception) -> str:
 class Server:
     """Serves the runs of a folder. Port 0 takes a free one.
 
-    One thread holds all connections, so that a client that is slow, silent or gone costs no thread; the answers are made by a few
-    others. The system keeps as many callers waiting as a burst can bring.
+    One thread holds all connections, so that a slow, silent or lost client takes no thread; a few other threads make the answers. The
+    backlog is as long as a burst of requests can be.
     """
 
     def __init__(self, runs: RunList, port: int = PORT):
@@ -142,7 +143,7 @@ class Server:
         self.socket = socket.create_server((ADDRESS, port), backlog=BACKLOG)
         self.server_address: tuple[str, int] = self.socket.getsockname()
         self.server_port = self.server_address[1]
-        self._open: dict[StreamWriter, float | None] = {}  # since when a connection has waited for a request; none while it has one
+        self._open: dict[StreamWriter, float | None] = {}  # since when a connection has waited for a request; None while it has one
         self._ended = threading.Event()
         self._end: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
@@ -199,13 +200,13 @@ class Server:
         except asyncio.LimitOverrunError:
             writer.write(packed(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "application/json", b'{"error":"this request is too long"}'))
         except (OSError, EOFError, asyncio.CancelledError, RuntimeError):
-            pass  # a browser that went away, or says nothing for long, is no news; nor is the end of the server
+            pass  # a browser that went away, or is silent for long, is not an error; nor is the end of the server
         finally:
             self._open.pop(writer, None)
             writer.close()
 
     def _make_room(self) -> None:
-        """Connections that nobody uses give way where there are many."""
+        """Idle connections are closed if there are many."""
         if len(self._open) < MOST_CONNECTIONS:
             return
         now = asyncio.get_running_loop().time()
@@ -214,5 +215,5 @@ class Server:
 
 
 def _quietly(call: Callable[..., Any], *given: Any) -> None:
-    with suppress(RuntimeError):  # the loop has ended meanwhile
+    with suppress(RuntimeError):  # the loop has ended in the meantime
         call(*given)

@@ -1,4 +1,4 @@
-"""Which of some runs differ by their seed alone, and what to call each setting: as `turnwise compare` groups and names them."""
+"""Which runs differ only by their seed, and the name of each setting: grouped and named as by `turnwise compare`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from turnwise.util.secret import redacted
 
 
 def settings_of(folders: Mapping[str, Path]) -> dict[str, Any]:
-    """`settings`: each with its label, its runs and the values of the keys in which recipes differ (`keys`). A run with the same recipe and
-    the same seed as another one of its setting is the same result twice: it is marked, and counts in no mean."""
+    """`settings`: each with its label, its runs and the values of the keys in which recipes differ (`keys`). A run with the same recipe
+    and the same seed as another one of its setting is the same result twice: it is marked and left out of means."""
     if not folders:
         return {"keys": [], "settings": []}
     groups, named = gathered([_record(name, folder) for name, folder in folders.items()])
@@ -50,5 +50,5 @@ def chosen(text: str) -> list[str]:
 def _record(name: str, folder: Path) -> Record:
     recipe = redacted(read_recipe(folder))
     seed = recipe.get("seed", 0)
-    config = flatten(json_value(recipe)) if recipe else {"run": name}  # a recipe that cannot be read is alike to none
+    config = flatten(json_value(recipe)) if recipe else {"run": name}  # a recipe that cannot be read is equal to no other
     return Record(name, folder, config, seed if isinstance(seed, int) else 0, 0.0)

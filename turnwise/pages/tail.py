@@ -1,7 +1,7 @@
-"""Reading a file of JSON lines while somebody else appends to it: each look gives only what is new.
+"""Reading a file of JSON lines while another process appends to it: each read gives only what is new.
 
-A reader remembers how far it got (`after`) and a checksum of the bytes before that place (`mark`). A resumed run rewrites its file; the
-checksum then differs, and the reader starts anew instead of mixing two histories.
+A reader remembers its offset (`after`) and a checksum of the bytes before it (`mark`). A resumed run rewrites its file; the checksum then
+differs, and the reader starts again instead of mixing two histories.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-LOOK_BACK = 512  # bytes before the place that the checksum covers
+LOOK_BACK = 512  # bytes before the offset that the checksum covers
 
 
 @dataclass(frozen=True)
 class News:
-    """What a look found: the new whole lines, where to go on, whether all that was known before is void, and lines that were no JSON."""
+    """The result of a read: the new complete lines, the next offset, whether everything known before is void, and lines that were not
+    JSON."""
 
     lines: list[dict[str, Any]]
     after: int
@@ -27,7 +28,7 @@ class News:
 
 
 def news(path: Path, after: int = 0, mark: int = 0) -> News:
-    """The whole lines after a place. A half-written last line waits for the next look."""
+    """The complete lines after an offset. A partial last line waits for the next read."""
     try:
         file = path.open("rb")
     except FileNotFoundError:

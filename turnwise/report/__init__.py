@@ -1,1 +1,1 @@
-"""What a person sees of runs: tables, pictures, warnings, progress."""
+"""Runs for people: tables, pictures, warnings, progress."""

@@ -39,7 +39,7 @@ def describe(name: str | None = None, second: str | None = None) -> list[dict[st
 
 
 def show(console: Console, name: str | None = None, second: str | None = None) -> None:
-    """Print one piece in full, one family with its options, or a line for each of all."""
+    """Print one component in full, one family with its options, or one line for each of all."""
     if name is not None and (second is not None or name not in FAMILIES):
         for family, entry in chosen(name, second):
             console.print(_details(family, entry))
@@ -71,7 +71,7 @@ def _lines(family: str) -> Iterator[Any]:
 
 
 def _paragraphs(family: str) -> Iterator[Any]:
-    """A short paragraph per piece: it reads at any width, where a table of four columns does not."""
+    """A short paragraph per component: it is readable at any width, unlike a table of four columns."""
     for entry in entries(family):
         options = ", ".join(f"{option.name}={_word(option)}" for option in entry.options.values())
         yield Text.assemble("  ", (entry.name, "bold cyan"))
@@ -106,7 +106,7 @@ def _details(family: str, entry: Entry[Any]) -> Panel:
 
 
 def _asked(entry: Entry[Any]) -> list[str]:
-    """What a piece needs and gives, in words."""
+    """What a component needs and gives, as text."""
     return [f"{word}: {', '.join(names)}" for word, names in (("Needs", entry.needs), ("Gives", entry.gives)) if names]
 
 

@@ -41,7 +41,7 @@ def finish(console: Console, run: Run, result: Result) -> None:
 
 
 def compared_with(name: str) -> str:
-    """Another algorithm to try: the default of recipes or, for that one, the algorithm most like it that looks at whole attempts."""
+    """Another algorithm to try: the default of recipes or, for that one, the most similar algorithm that compares whole attempts."""
     from turnwise.config.sections import CREDIT
     from turnwise.credit import algorithms
 

@@ -22,7 +22,7 @@ def compare_command(
     metrics: list[str],
     by_type: bool,
 ) -> None:
-    """Standard output is the comparison alone, so that it can be piped; what was written is said on standard error."""
+    """Standard output has only the comparison, so that it can be piped; the names of written files go to standard error."""
     if form not in FORMATS:
         raise TurnwiseError(f"--format is one of {', '.join(FORMATS)}, not {form!r}")
     comparison = compare(sources, at=at, target=target, anyway=anyway, baseline=baseline, metrics=metrics, by_type=by_type)

@@ -1,8 +1,9 @@
-"""Comparing runs: groups that differ by the seed alone, intervals, paired tests, what a given success cost. `tw.compare` starts here.
+"""Comparing runs: groups that differ only by the seed, intervals, paired tests, the cost of a given success rate. `tw.compare` starts
+here.
 
-Two questions, two samples (see statistics.py). Over seeds: runs of the same seed start from the same weights and see the same tasks in the
-same order, so they are paired. Over tasks: everybody played the same panel, so tasks are paired. Only the first says something about an
-algorithm; the second is about the models that happened to come out.
+Two questions, two samples (see statistics.py). Over seeds: runs of the same seed start from the same weights and see the same tasks in
+the same order, so they are paired. Over tasks: all models played the same panel, so tasks are paired. Only the first is about an
+algorithm; the second is about these particular trained models.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ LEVEL = 0.05
 
 @dataclass(frozen=True)
 class Standing:
-    """How good one group is. `over_seeds`: Student's interval over runs; `over_tasks`: over the panel, with these trained models."""
+    """The success of one group. `over_seeds`: Student's interval over runs; `over_tasks`: over the panel, with these trained models."""
 
     label: str
     seeds: list[int]
@@ -76,7 +77,7 @@ class OverTasks:
 
 @dataclass
 class Pair:
-    """What tells two groups apart; none where it cannot be tested."""
+    """The tests between two groups; None where there is none."""
 
     one: str
     other: str
@@ -129,7 +130,7 @@ class Comparison:
         return draw(self, Path(path))
 
     def write(self, folder: str | Path) -> list[Path]:
-        """comparison.md, .tex and .json, and the picture where matplotlib is installed."""
+        """comparison.md, .tex and .json, and the picture if matplotlib is installed."""
         from turnwise.util.errors import MissingExtra
 
         place = Path(folder)
@@ -154,9 +155,9 @@ def compare(
     metrics: Sequence[str] = (),
     by_type: bool = False,
 ) -> Comparison:
-    """Compare runs, folders of runs (a sweep) and files that `turnwise eval --save` wrote. `at`: the last or best evaluation, or that of an
-    iteration. `target`: a success rate; the comparison then says what it cost to get there. `anyway`: show results side by side that
-    were measured differently, without tests between them. `baseline`: test only against the groups whose label contains this.
+    """Compare runs, folders of runs (a sweep) and files that `turnwise eval --save` wrote. `at`: the last or best evaluation, or that of
+    an iteration. `target`: a success rate; the comparison then shows the cost of reaching it. `anyway`: show results that were measured
+    differently next to each other, without tests between them. `baseline`: test only against the groups whose label contains this.
     `metrics`: names in metrics.jsonl that are shown over training. `by_type`: also success by type of task."""
     paths = find([sources] if isinstance(sources, (str, Path)) else sources)
     found = [(path, read(path, at, metrics)) for path in paths]
@@ -203,7 +204,7 @@ def compare(
 
 
 def unlike(records: Sequence[Record]) -> list[str]:
-    """In what ways the records were not measured alike, in words; empty where they were."""
+    """In what ways the records were measured differently, as text; empty if they were not."""
     unknown = [record.name for record in records if record.panel is None]
     found = [f"{_some(unknown)}: no evaluation is kept with its tasks, so nobody knows the panel"] if unknown else []
     known = sorted((record for record in records if record.panel is not None), key=lambda record: record.config.get("player") is not None)
@@ -242,7 +243,7 @@ def standing(group: Group, target: float | None) -> Standing:
 
 
 def over_tasks(group: Group) -> Interval | None:
-    """The interval over tasks, all attempts at a task together: that of the evaluation itself where the group is one run."""
+    """The interval over tasks, all attempts at a task together: that of the evaluation itself if the group is one run."""
     if group.panel is None or not len(group.won):
         return None
     attempts = np.full(len(group.won), float(len(group.records) * group.panel.repeats))
@@ -254,7 +255,7 @@ def _clipped(interval: Interval | None) -> Interval | None:
 
 
 def pair_of(one: Group, other: Group, seed: int = 0) -> Pair:
-    """All tests between two groups; none where they were not measured alike."""
+    """All tests between two groups; none if they were measured differently."""
     ours, their_panel = one.panel, other.panel
     if ours is None or their_panel is None or ours.differences(their_panel) or one.records[0].tasks != other.records[0].tasks:
         return Pair(one.label, other.label, None, None)
@@ -271,7 +272,7 @@ def pair_of(one: Group, other: Group, seed: int = 0) -> Pair:
 
 
 def seeds_test(one: Group, other: Group, seed: int = 0) -> OverSeeds | None:
-    """Over seeds: paired where at least two seeds are shared, else unpaired; none where a group has a single run."""
+    """Over seeds: paired if at least two seeds are shared, otherwise unpaired; None if a group has a single run."""
     a, b = dict(zip(one.seeds, one.successes, strict=True)), dict(zip(other.seeds, other.successes, strict=True))
     shared = sorted(a.keys() & b.keys())
     if len(shared) >= 2:
@@ -303,7 +304,7 @@ def seeds_test(one: Group, other: Group, seed: int = 0) -> OverSeeds | None:
 
 
 def correct(pairs: Sequence[Pair]) -> None:
-    """Holm's correction inside each kind of test, where there is more than one pair."""
+    """Holm's correction within each kind of test, if there is more than one pair."""
     if len(pairs) < 2:
         return
     seeds = [pair.over_seeds for pair in pairs if pair.over_seeds is not None]
@@ -346,7 +347,7 @@ def remarks(groups: Sequence[Group], pairs: Sequence[Pair], at: str) -> list[str
 
 
 def _finite(value: Any) -> Any:
-    """The same with numbers that JSON does not know (not reached) as null."""
+    """The same, with numbers that JSON cannot represent (not reached) as null."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

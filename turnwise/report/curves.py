@@ -1,4 +1,4 @@
-"""The picture of a comparison: learning curves, one line a group, with the band over seeds; below them any metric that was asked for."""
+"""The picture of a comparison: learning curves, one line per group, with the band over seeds; below them any requested metric."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 KINDS = ("png", "svg", "pdf")
 COLOURS = ("#1b6ca8", "#c8553d", "#588b3b", "#8a5aa8", "#b8860b", "#4a8f8f", "#a83279", "#666666")
-STYLES = ("-", "--", ":", "-.")  # past the last colour, and for eyes that see few of them
+STYLES = ("-", "--", ":", "-.")  # beyond the last colour, and for readers who see few colours
 
 
 def draw(comparison: Comparison, path: Path) -> Path:
@@ -43,7 +43,7 @@ def draw(comparison: Comparison, path: Path) -> Path:
         name = f"{comparison.named_by[0]}={group.label}" if len(comparison.named_by) == 1 else group.label
         label = f"{name} ({n} seed{'s' if n > 1 else ''})"
         top.plot(curve.iterations, curve.success, style, color=colour, marker="o", ms=3.5, lw=1.8, label=label)
-        if n > 1:  # where seeds tie and no run says its own interval, the band has a gap
+        if n > 1:  # if seeds tie and no run has its own interval, the band has a gap
             top.fill_between(curve.iterations, curve.low, curve.high, color=colour, alpha=0.15, lw=0)
     if comparison.target is not None:
         top.axhline(comparison.target, color="#888", lw=1, ls=":")

@@ -1,7 +1,7 @@
-"""How fast runs learn: mean curves with bands, and what it cost until a success was first measured.
+"""How fast runs learn: mean curves with bands, and the cost until a success rate was first measured.
 
-A run that never got there has no number, and leaving it out would flatter the group. It counts as later than every run that did, so the
-median over seeds is a number only where more than half of the runs got there.
+A run that never reached it has no number, and leaving it out would flatter the group. It counts as later than every run that did, so the
+median over seeds is finite only if more than half of the runs reached it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ MEASURES = ("iteration", "turns", "tokens", "seconds")
 
 @dataclass(frozen=True)
 class Curve:
-    """Success over iterations, mean over seeds, with Student's band (no band for a single run). Where all seeds came out equal their spread
-    is not 0 but unknown: there the band is the runs' own interval over tasks, or a gap (NaN) where they say none."""
+    """Success over iterations, mean over seeds, with Student's band (no band for a single run). If all seeds have equal results their
+    spread is not 0 but unknown: there the band is the runs' own interval over tasks, or a gap (NaN) if they have none."""
 
     iterations: list[int] = field(default_factory=list)
     success: list[float] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Cost:
 
 
 def mean_curve(curves: Sequence[Sequence[Point]]) -> Curve:
-    """Over the iterations that all runs have: where one is missing, a mean of the others would be a mean of survivors."""
+    """Over the iterations that all runs have: if one is missing, a mean of the others would be a mean of survivors."""
     if not curves or not all(curves):
         return Curve()
     runs = [{point.iteration: point for point in curve} for curve in curves]
@@ -67,7 +67,7 @@ def over_seeds(runs: Sequence[Mapping[int, float]]) -> tuple[list[int], list[flo
 
 
 def cost_until(curves: Sequence[Sequence[Point]], target: float) -> Cost | None:
-    """The cost of a success rate; none where there are no curves."""
+    """The cost of a success rate; None if there are no curves."""
     if not curves or not all(curves):
         return None
     first = [next((point for point in curve if point.success >= target), None) for curve in curves]

@@ -1,4 +1,4 @@
-"""Which runs belong together: those whose recipes differ in nothing that matters but the seed. And what to call each group."""
+"""Which runs belong together: those whose recipes differ in nothing relevant but the seed. And the name of each group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from turnwise.runs.records import Panel, Record
 from turnwise.util.errors import TurnwiseError
 
-# Keys that say where things lie, how often one looks, or how much fits into memory: never what is learned.
+# Keys that set paths, the frequency of measurements, or memory use, but never change what is learned.
 IMMATERIAL = {"name", "out", "seed", "eval.every", "env.workers", "env.timeout", "env.memory_mb", "engine.sleep", "engine.max_batch"} | {
     "env.in_order",
     "learner.tokens_per_batch",
@@ -24,7 +24,7 @@ ABSENT = "–"
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ by their seed alone."""
+    """Runs that differ only by their seed."""
 
     label: str
     differs: Mapping[str, Any]
@@ -40,7 +40,7 @@ class Group:
 
     @property
     def panel(self) -> Panel | None:
-        """The panel that all of its runs share; none where they do not, or where one does not say."""
+        """The panel that all of its runs share; None if they differ, or if one is unknown."""
         first = self.records[0].panel
         alike = first is not None and all(
             record.panel is not None and not first.differences(record.panel) and record.tasks == self.records[0].tasks
@@ -93,7 +93,7 @@ def _text(record: Record, key: str) -> str:
 
 
 def _check_seeds(group: Group) -> None:
-    """The same recipe with the same seed is the same run: counted twice it would feign certainty."""
+    """The same recipe with the same seed is the same run: counted twice it would overstate the certainty."""
     seen: dict[int, Record] = {}
     for record in group.records:
         if record.seed in seen:
@@ -105,7 +105,7 @@ def _check_seeds(group: Group) -> None:
 
 
 def label_keys(keys: Sequence[str], groups: Sequence[Sequence[str]]) -> list[str]:
-    """The fewest of the differing keys that tell the groups apart, names first: an algorithm's own options follow from its name."""
+    """The fewest of the differing keys that distinguish the groups, names first: an algorithm's own options follow from its name."""
     order = sorted(range(len(keys)), key=lambda i: (_rank(keys[i]), any(values[i] == ABSENT for values in groups), keys[i]))
     chosen: list[int] = []
     told = 1
@@ -114,11 +114,11 @@ def label_keys(keys: Sequence[str], groups: Sequence[Sequence[str]]) -> list[str
         if apart > told:
             chosen.append(i)
             told = apart
-    for i in list(chosen):  # a key that came first may be spared by those that came later
+    for i in list(chosen):  # later keys may make an earlier one unnecessary
         rest = [j for j in chosen if j != i]
         if rest and _rank(keys[i]) > 1 and len({tuple(values[j] for j in rest) for values in groups}) == told:
             chosen = rest
-    for values in groups:  # nobody is left without a name
+    for values in groups:  # no group is left without a name
         if all(values[i] == ABSENT for i in chosen):
             chosen += [i for i in order if values[i] != ABSENT and i not in chosen][:1]
     return [keys[i] for i in chosen]

@@ -1,4 +1,4 @@
-"""The numbers of a run: one flat dictionary an iteration, names with a slash: who measured / what."""
+"""The numbers of a run: one flat dictionary per iteration, names with a slash: component / quantity."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Clock:
         return time.monotonic() - self._start
 
     def metrics(self, counts: Mapping[str, float]) -> dict[str, float]:
-        """Seconds by phase, in all, and tokens a second (sampled tokens over the time of collecting)."""
+        """Seconds by phase, in total, and tokens per second (sampled tokens over the time of collecting)."""
         seconds = {f"time/{phase}": value for phase, value in self.phases.items()}
         rate = counts.get("collect/response_tokens", 0.0) / max(self.phases["collect"], 1e-9)
         return seconds | {"time/iteration": self.total, "time/tokens_per_second": rate}

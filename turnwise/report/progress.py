@@ -1,4 +1,4 @@
-"""What a person sees while a run is going on: a live panel in a terminal, plain lines anywhere else.
+"""The display of a run in progress: a live panel in a terminal, plain lines anywhere else.
 
 The loop tells a `Reporter` (runs/reporter.py) what happens; those of this file show it.
 """
@@ -41,12 +41,12 @@ def duration(seconds: float) -> str:
 
 
 class LineReporter(Reporter):
-    """One line an iteration."""
+    """One line per iteration."""
 
     def __init__(self, console: Console | None = None):
         self.console = console or Console()
         self._iterations, self._done_before = 0, 0
-        self._started: float | None = None  # when the first iteration began: what came before says nothing about those to come
+        self._started: float | None = None  # when the first iteration began: earlier time does not predict later iterations
 
     def begin(self, title: str, iterations: int, done: int) -> None:
         self._iterations, self._done_before, self._started = iterations, done, None
@@ -93,13 +93,13 @@ class Panelled(LineReporter):
         self._metrics: dict[str, Any] = {}
         self._success: list[float] = []
         self._held_out: list[float] = []
-        self._measured = 0  # after which iteration the last of them was
+        self._measured = 0  # the iteration of the last of them
         self._live: Live | None = None
 
     def begin(self, title: str, iterations: int, done: int) -> None:
         self._title, self._number = title, done
         self._iterations, self._done_before, self._started = iterations, done, None
-        if not iterations:  # an evaluation or a warm start alone: its panel goes, this line stays
+        if not iterations:  # an evaluation or a warm start alone: its panel disappears, this line stays
             self._say(title)
         self._live = Live(console=self.console, refresh_per_second=4, get_renderable=self._render, transient=not iterations)
         self._live.start()
@@ -131,16 +131,16 @@ class Panelled(LineReporter):
         if self._metrics:
             speed = f"{self._metrics.get('time/tokens_per_second', 0):.0f} tokens/s"
             table.add_row(
-                "speed", f"{speed}, {duration(self._metrics.get('time/iteration', 0))} an iteration, {self._left(self._number)} left"
+                "speed", f"{speed}, {duration(self._metrics.get('time/iteration', 0))} per iteration, {self._left(self._number)} left"
             )
-        bar = Table.grid(expand=True)  # a bar alone ends no line: what follows would stand behind it and be cut off
+        bar = Table.grid(expand=True)  # a bar alone does not end its line: what follows would be cut off
         done, total = (self._number, self._iterations) if self._iterations else (self._count, self._total or 1)
         bar.add_row(ProgressBar(total=total, completed=min(done, total)))
         place = [Text(f"iteration {self._number} of {self._iterations}")] if self._iterations else []
         return Panel(Group(*place, bar, table), title=Text(self._title), title_align="left")
 
     def _progress(self) -> str:
-        """One unit everywhere: attempts that are over, of those that the phase has said it will make."""
+        """One unit everywhere: finished attempts, of those that the phase has announced."""
         if not self._total:
             return f"  {self._count} attempts" if self._count else ""
         return f"  {self._count} of {max(self._total, self._count)} attempts"
@@ -151,7 +151,7 @@ class Panelled(LineReporter):
 
 
 class Notebook(Panelled):
-    """A notebook's cell: one output that is replaced as the run goes on, at most twice a second, and lines for what is worth keeping."""
+    """A notebook's cell: one output that is replaced during the run, at most twice per second, and lines for what should stay."""
 
     def __init__(self, show: Callable[..., Any], every: float = 0.5):
         super().__init__(Console(file=io.StringIO(), width=100))

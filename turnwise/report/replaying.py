@@ -1,4 +1,4 @@
-"""A replay in words: two credits of the same turns, and the updates that follow from them."""
+"""A replay as text: two credits of the same turns, and the updates that follow from them."""
 
 from __future__ import annotations
 

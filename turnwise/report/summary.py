@@ -1,4 +1,4 @@
-"""The end of a run in a few numbers and words: before and after, where everything lies, what to try next."""
+"""The end of a run in a few lines: before and after, the paths of its files, what to try next."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from turnwise.util.printable import printable
 
 
 def summarise_run(metrics: Sequence[Mapping[str, Any]], state: State, config: Config, run: Run) -> dict[str, Any]:
-    """What summary.json holds. "After" means: after the last update that the run has made. Where no evaluation was made there, it is empty,
+    """What summary.json holds. "After" means: after the last update that the run has made. If no evaluation was made there, it is empty,
     and `last_evaluation` says when the last one was."""
     measured = {int(line.get("iteration", 0)): line for line in metrics if "eval/success" in line}
-    updates = config.iterations > 0  # a run that makes none has nothing before them, only what came of its warm start
+    updates = config.iterations > 0  # a run without updates has nothing before them, only the result of its warm start
     before = measured.get(0, {}) if updates else {}
     after = measured.get(state.iteration, {}) if state.iteration or not updates else {}
     last = measured[max(measured)] if measured else {}
@@ -40,11 +40,11 @@ def summarise_run(metrics: Sequence[Mapping[str, Any]], state: State, config: Co
 
 
 def closing_words(summary: Mapping[str, Any], run: Run) -> list[str]:
-    """What the terminal says at the end."""
+    """The lines that the terminal shows at the end."""
     return [
         f"Success on {summary['panel_size']} held-out tasks: {measured_words(summary)}.",
         f"{summary['iterations']} iterations, {summary['turns']} turns, {duration(summary['train_seconds'])} of training.",
-        f"Everything lies in {run.folder}: model/ (the trained model), metrics.jsonl, rollouts/, summary.json.",
+        f"Everything is in {run.folder}: model/ (the trained model), metrics.jsonl, rollouts/, summary.json.",
     ]
 
 
@@ -68,7 +68,7 @@ def measured_words(summary: Mapping[str, Any]) -> str:
 
 
 def in_words(trajectory: Mapping[str, Any], width: int = 200) -> list[str]:
-    """A trajectory as lines of text, whatever a model or an environment put into it."""
+    """A trajectory as lines of printable text, whatever a model or an environment put into it."""
     word = "solved" if trajectory["success"] else f"not solved ({trajectory['stop']})"
     lines = [f"{trajectory['task']}: {word} in {len(trajectory['turns'])} turns"]
     for turn in trajectory["turns"]:

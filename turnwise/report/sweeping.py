@@ -1,4 +1,4 @@
-"""What a person sees of a sweep: one line a run, live in a terminal; elsewhere a line when something changes; and `turnwise sweep`."""
+"""The display of a sweep: one line per run, live in a terminal; elsewhere a line when something changes; and `turnwise sweep`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Lines(Watcher):
                 self.note(f"{job.name}: {_progress(job)}")
 
     def changed(self, job: Job) -> None:
-        begun = {"new": "started", "cut off": f"goes on after iteration {job.iteration}"}
+        begun = {"new": "started", "cut off": f"resumes after iteration {job.iteration}"}
         words = {"running": begun.get(job.found, "started"), "finished": f"finished: {_progress(job)}, {duration(job.seconds)}"}
         self.note(f"{job.name}: {words.get(job.state) or f'{job.state}: {job.message}'}")
 
@@ -53,7 +53,7 @@ class Lines(Watcher):
 
 
 class Board(Lines):
-    """A live table, one line a run. In a low terminal the runs that are going on or failed are shown, and the others counted."""
+    """A live table, one line per run. In a low terminal only running and failed runs are shown, and the others are counted."""
 
     def begin(self, jobs: Sequence[Job]) -> None:
         self._jobs, self._started = jobs, time.monotonic()
@@ -92,7 +92,7 @@ def _percent(share: float | None) -> str:
 
 
 def _measured(job: Job) -> str:
-    """The last evaluation, and when it was where the run is further by now."""
+    """The last evaluation, and its iteration if the run is further by now."""
     return _percent(job.success) + (f" (at {job.measured})" if job.success is not None and job.measured != job.iteration else "")
 
 
@@ -108,7 +108,7 @@ def sweep_command(
     from turnwise.config.recipes import shipped_recipe
 
     console = wide_console()
-    if recipe is not None and is_override(recipe):  # the first list of values stands where a recipe may stand
+    if recipe is not None and is_override(recipe):  # the first list of values may be in the position of a recipe
         given, recipe = [recipe, *given], None
     path = recipe or str(shipped_recipe("quickstart"))
     folder, planned = plan(path, given, out)
@@ -125,14 +125,14 @@ def sweep_command(
 def show_plan(console: Console, folder: Path, jobs: Sequence[Job]) -> None:
     """What a sweep would do."""
     for job in jobs:
-        does = {"new": "new", "cut off": f"goes on after iteration {job.iteration}", "finished": "finished already: skipped"}[job.found]
+        does = {"new": "new", "cut off": f"resumes after iteration {job.iteration}", "finished": "finished already: skipped"}[job.found]
         console.print(Text(f"{job.folder}  ({job.config.iterations} iterations; {does})"), soft_wrap=True)
     left = sum(job.found != "finished" for job in jobs)
     console.print(Text(f"{len(jobs)} runs in {folder}, {left} to do."), soft_wrap=True)
 
 
 def close(console: Console, sweep: Sweep, target: float | None) -> None:
-    """The end of a sweep: what failed, the comparison, where everything lies."""
+    """The end of a sweep: what failed, the comparison, and the paths of the files."""
     from turnwise.report.comparison import compare
 
     for job in sweep.jobs:

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from turnwise.report.comparison import Comparison, Pair
 
 NONE = "–"
-WIDTH = 112  # of a log or a pipe, which has none of its own
+WIDTH = 112  # of a log or a pipe, which has no width
 
 
 def wide_console() -> Console:
-    """Standard output; as wide as the tables where it is no terminal."""
+    """Standard output; as wide as the tables if it is not a terminal."""
     return Console(wide=WIDTH)
 
 
@@ -41,7 +41,7 @@ class TextTable:
 
 
 def tables_of(comparison: Comparison) -> list[TextTable]:
-    """Groups, pairs (seeds, tasks), and what the target cost."""
+    """Groups, pairs (seeds, tasks), and the cost of the target."""
     found = [_groups(comparison)]
     if any(pair.over_seeds for pair in comparison.pairs):
         found.append(_over_seeds(comparison.pairs))
@@ -57,7 +57,7 @@ def tables_of(comparison: Comparison) -> list[TextTable]:
 
 
 def _heading(comparison: Comparison) -> str:
-    """A single key that tells the groups apart stands above the column, and its values in it."""
+    """A single key that distinguishes the groups is the heading of the column, with its values below."""
     return comparison.named_by[0] if len(comparison.named_by) == 1 else "group"
 
 
@@ -138,14 +138,14 @@ def _tracks(comparison: Comparison) -> TextTable:
 
 
 def quarters(values: list[float]) -> list[float | None]:
-    """The means of four parts as equal as possible, in order; none for a part without a value."""
+    """The means of four parts as equal as possible, in order; None for a part without a value."""
     edges = [len(values) * part // 4 for part in range(5)]
     parts = [values[start:end] for start, end in pairwise(edges)]
     return [math.fsum(part) / len(part) if part else None for part in parts]
 
 
 def number(value: float | None) -> str:
-    """Four digits, in words that a table can hold."""
+    """Four digits, as text for a table."""
     if value is None:
         return NONE
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
@@ -215,7 +215,7 @@ ESCAPES = {
 
 
 def latex(text: str) -> str:
-    """A text as LaTeX shows it."""
+    """A text escaped for LaTeX."""
     return re.sub("|".join(re.escape(letter) for letter in ESCAPES), lambda found: ESCAPES[found[0]], text)
 
 

@@ -1,7 +1,7 @@
-"""Any metric of a run over training, and success by type of task: what a comparison shows beside success.
+"""Any metric of a run over training, and success by type of task: what a comparison shows in addition to success.
 
 A track is one metric of `metrics.jsonl` in one group: its mean over seeds at every iteration that all runs of the group have, with the
-least and the most of them. (Student's band, as curves of success have it, would leave what a metric can be: shares below 0, say.)
+least and the most of them. (Student's band, as in curves of success, could leave the range of a metric: shares below 0, for example.)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from turnwise.util.errors import unknown_name
 
 @dataclass(frozen=True)
 class Track:
-    """`mean` is over seeds, iteration by iteration; `overall` also over iterations. Empty where no run of the group has the metric."""
+    """`mean` is over seeds, iteration by iteration; `overall` also over iterations. Empty if no run of the group has the metric."""
 
     metric: str
     label: str
@@ -57,7 +57,7 @@ def _track(group: Group, name: str) -> Track:
 
 
 def types(groups: Sequence[Group]) -> list[TypeOfTask]:
-    """Success by type of task, for groups that were measured alike; empty where tasks have no types."""
+    """Success by type of task, for groups that were measured in the same way; empty if tasks have no types."""
     first = groups[0].records[0]
     names = sorted({one for one in first.types if one})
     if any(record.types != first.types for group in groups for record in group.records):

@@ -1,11 +1,11 @@
 """Warnings that help: small rules over the metrics of the iterations so far, each with what to try.
 
-A rule is a function of the logged lines; it gives its words where there is trouble, and nothing where there is none. Rules look at several
-iterations, because one noisy line is no trouble, and leave alone what is normal in a good run: entropy that falls while success is high,
-anchors that do not repeat under an algorithm that uses none. A wrong alarm is worse than none: it teaches people to look away.
+A rule is a function of the logged lines; it returns a text if there is trouble, and None otherwise. Rules look at several iterations,
+because one noisy line is not a problem, and ignore what is normal in a good run: entropy that falls while success is high, anchors that
+do not repeat under an algorithm that uses none. A false alarm is worse than none: it teaches people to ignore warnings.
 
-Each name is said at most once in `EVERY` iterations. What was said before is read from the run's own file, so a run that was killed and
-resumed says the same as one that was not.
+Each warning is shown at most once in `EVERY` iterations. Earlier warnings are read from the run's own file, so a killed and resumed run
+shows the same ones as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ Line = Mapping[str, float]
 Lines = Sequence[Line]
 Rule = Callable[[Lines, str], str | None]
 
-EVERY = 25  # iterations before the same warning is said again
-RECENT = 5  # iterations that a rule about the present looks at
-BRIEF = 3  # the same where the trouble is plain at once, or costs much
+EVERY = 25  # iterations before the same warning is shown again
+RECENT = 5  # iterations that a rule about the current state looks at
+BRIEF = 3  # the same if the trouble is obvious at once, or expensive
 
-ENTROPY_FLOOR = 0.03  # nats a token; below this nearly every token is certain and attempts hardly differ
-ENTROPY_SHARE = 0.2  # of what it was at the start: small models that answer in few words begin low, and that alone is no trouble
-ENTROPY_RISE = (2.0, 0.5)  # times what it was at the start, and nats above it: attempts are then mostly chance
+ENTROPY_FLOOR = 0.03  # nats per token; below this nearly every token is certain and attempts hardly differ
+ENTROPY_SHARE = 0.2  # of the value at the start: small models with short answers start low, and that alone is not a problem
+ENTROPY_RISE = (2.0, 0.5)  # times the value at the start, and nats above it: attempts are then mostly random
 MASTERED = 0.9  # success above this explains low entropy and equal groups
-NO_CREDIT = 0.95  # share of turns without any credit that leaves an update nothing to go by
-REPEATS_BEYOND_START = 0.02  # share of turns, besides the first ones, that must share a state for GiGPO to differ from GRPO
+NO_CREDIT = 0.95  # share of turns without any credit that leaves an update nothing to learn from
+REPEATS_BEYOND_START = 0.02  # share of turns, except the first ones, that must share a state for GiGPO to differ from GRPO
 CUT_OFF = 0.1  # share of responses that end at the token limit
-FAR_FROM_REFERENCE = 1.0  # nats a token (k3); a policy that is e times likelier to say other things than its reference
-FAST = 0.1  # nats a token (k3) within one update; PPO's usual aim is 0.01 to 0.02
+FAR_FROM_REFERENCE = 1.0  # nats per token (k3); a policy far from its reference
+FAST = 0.1  # nats per token (k3) within one update; PPO's usual target is 0.01 to 0.02
 LOOPING = 0.3  # share of turns whose anchor group one single trajectory fills
-ENGINE_GAP = 0.1  # mean |log-prob| between engine and learner: ratios are then off by a tenth before anything is learnt
+ENGINE_GAP = 0.1  # mean |difference of log-probs| between engine and learner: ratios are then off by a tenth before anything is learned
 ENGINE_KL = 0.05  # the same as a divergence, which sees rare large gaps
 INVALID = 0.3  # share of turns without an action that could be read
-GETTING_BETTER = 0.8  # of the share at the start: what falls by itself needs no word
+GETTING_BETTER = 0.8  # of the share at the start: what falls by itself needs no warning
 FAULTS = 0.1  # share of attempts lost to faults of environment or engine
 SKIPPED = 0.2  # share of optimiser steps left out because a gradient was not finite
-SATURATED = 0.98  # held-out success that leaves a panel nothing to show
-LOST_HALF = 0.5  # success in training, of its best stretch, below which something is being unlearnt
-HOPELESS = 0.05  # success in training below which nearly nothing is there to be reinforced
+SATURATED = 0.98  # held-out success at which a panel is saturated
+LOST_HALF = 0.5  # success in training, relative to its best stretch, below which something is being unlearned
+HOPELESS = 0.05  # success in training below which there is almost nothing to reinforce
 WORTH_LOSING = 0.3  # best success below which a loss is mostly noise
-LOST_POINTS = 0.15  # held-out success lost since the best evaluation, where the intervals do not even touch
+LOST_POINTS = 0.15  # held-out success lost since the best evaluation, if the intervals do not even touch
 
 NEEDED = (
     "iteration", "collect/success", "collect/trajectories", "collect/turns", "collect/truncated", "collect/generations", "collect/faults",
@@ -56,18 +56,18 @@ NEEDED = (
 
 
 def column(lines: Lines, name: str) -> list[float]:
-    """The values of a metric, where it was logged."""
+    """The values of a metric, for the iterations in which it was logged."""
     return [float(line[name]) for line in lines if name in line]
 
 
 def newest(lines: Lines, count: int) -> Lines:
-    """The last `count` iterations; empty where there are not so many yet."""
+    """The last `count` iterations; empty if there are not that many yet."""
     found = [line for line in lines[-count:] if line["iteration"] > 0]
     return found if len(found) == count else []
 
 
 def recent(lines: Lines, name: str, count: int = RECENT) -> float | None:
-    """The median of the last `count` iterations, which one odd line does not move; none where one of them lacks the metric."""
+    """The median of the last `count` iterations, which one unusual line does not move; None if one of them lacks the metric."""
     values = column(newest(lines, count), name)
     return median(values) if len(values) == count else None
 
@@ -89,7 +89,7 @@ def compares_states(credit: str) -> bool:
 
 
 def takes(credit: str, option: str) -> bool:
-    """Whether an algorithm has an option, as far as it is known here."""
+    """Whether an algorithm is known to have an option."""
     from turnwise.credit import algorithms
 
     known = algorithms.known(credit)
@@ -97,7 +97,7 @@ def takes(credit: str, option: str) -> bool:
 
 
 def entropy_collapse(lines: Lines, credit: str) -> str | None:
-    """Attempts that do not differ teach nothing, and a policy without chance does not find its way back."""
+    """Equal attempts teach nothing, and a deterministic policy does not recover."""
     values = column(lines, "learner/entropy")
     now, success = recent(lines, "learner/entropy"), recent(lines, "collect/success")
     if now is None or len(values) < 2 * RECENT or success is None:
@@ -106,13 +106,13 @@ def entropy_collapse(lines: Lines, credit: str) -> str | None:
     if now >= ENTROPY_FLOOR or now >= ENTROPY_SHARE * start or success >= MASTERED:
         return None
     return (
-        f"entropy has collapsed: {now:.3f} nats a token, {start:.3f} at the start, and success is {success:.0%}. "
+        f"entropy has collapsed: {now:.3f} nats per token, {start:.3f} at the start, and success is {success:.0%}. "
         "Try a lower learner.lr, objective.kl=loss, objective.entropy_coef=0.001, or a higher objective.clip_high (0.28)"
     )
 
 
 def entropy_rise(lines: Lines, credit: str) -> str | None:
-    """The policy comes apart: it grows more random while it does not win more."""
+    """The policy diverges: it becomes more random and does not win more often."""
     values, won = column(lines, "learner/entropy"), column(lines, "collect/success")
     now, success = recent(lines, "learner/entropy"), recent(lines, "collect/success")
     if now is None or success is None or min(len(values), len(won)) < 2 * RECENT:
@@ -127,7 +127,7 @@ def entropy_rise(lines: Lines, credit: str) -> str | None:
 
 
 def hopeless(lines: Lines, credit: str) -> str | None:
-    """Hardly an attempt has succeeded for a while: chance alone moves the policy, and not to where it should go."""
+    """Hardly any attempt has succeeded for a while: only noise moves the policy."""
     last = column(newest(lines, 2 * RECENT), "collect/success")
     if len(last) < 2 * RECENT or sum(last) / len(last) > HOPELESS or (recent(lines, "credit/zero_share") or 0.0) >= NO_CREDIT:
         return None
@@ -156,7 +156,7 @@ def no_credit(lines: Lines, credit: str) -> str | None:
 
 
 def no_repeated_anchors(lines: Lines, credit: str) -> str | None:
-    """Beyond the first turn, which a group shares by nature, no state is visited twice: step credit is 0 and GiGPO is GRPO."""
+    """After the first turn, which a group always shares, no state is visited twice: step credit is 0 and GiGPO is GRPO."""
     alone, length = recent(lines, "credit/singleton_share"), share_of(lines, "collect/turns", ["collect/trajectories"], RECENT)
     if not compares_states(credit) or alone is None or length is None or length < 2:
         return None
@@ -170,8 +170,8 @@ def no_repeated_anchors(lines: Lines, credit: str) -> str | None:
 
 
 def cut_off(lines: Lines, credit: str) -> str | None:
-    """Responses that end at the limit lose their action, and the learner sees half a thought. Where they used to end by themselves, more
-    room would only be filled."""
+    """Responses that end at the limit lose their action, and the learner sees half a thought. If they used to end by themselves, a higher
+    limit would not help."""
     share = share_of(lines, "collect/truncated", ["collect/generations"])
     if share is None or share < CUT_OFF:
         return None
@@ -190,16 +190,16 @@ def far_from_reference(lines: Lines, credit: str) -> str | None:
     now = recent(lines, "learner/kl_ref_k3", BRIEF)
     if now is None or now < FAR_FROM_REFERENCE:
         return None
-    return f"the policy is {now:.2f} nats a token away from its reference. Raise objective.kl_coef or lower learner.lr"
+    return f"the policy is {now:.2f} nats per token away from its reference. Raise objective.kl_coef or lower learner.lr"
 
 
 def fast_updates(lines: Lines, credit: str) -> str | None:
-    """One update moves the policy further than its own data can answer for."""
+    """One update moves the policy further than its data supports."""
     now = recent(lines, "learner/kl_old_k3", BRIEF)
     if now is None or now < FAST:
         return None
     return (
-        f"each update moves the policy far: KL {now:.2f} nats a token from the one that played. Lower learner.lr or learner.epochs, "
+        f"each update moves the policy far: KL {now:.2f} nats per token from the one that played. Lower learner.lr or learner.epochs, "
         "or set learner.kl_stop"
     )
 
@@ -212,7 +212,7 @@ def looping(lines: Lines, credit: str) -> str | None:
     once = "credit.once=true, " if takes(credit, "once") else ""
     return (
         f"{share:.0%} of the turns stand in anchor groups that one looping attempt fills alone, where it is compared with itself. "
-        f"Try {once}a lower env.max_turns, or a reward term that costs a little a turn"
+        f"Try {once}a lower env.max_turns, or a reward term that costs a little per turn"
     )
 
 
@@ -239,7 +239,7 @@ def many_invalid(lines: Lines, credit: str) -> str | None:
 
 
 def faults(lines: Lines, credit: str) -> str | None:
-    """Attempts are lost to faults, and the ones that are left may be a lucky choice."""
+    """Attempts are lost to faults, and the remaining ones may be a biased sample."""
     share = share_of(lines, "collect/faults", ["collect/trajectories", "collect/faults"])
     if share is None or share < FAULTS:
         return None
@@ -250,7 +250,7 @@ def faults(lines: Lines, credit: str) -> str | None:
 
 
 def skipped_steps(lines: Lines, credit: str) -> str | None:
-    """Gradients that are not finite leave steps out."""
+    """Steps are skipped because gradients are not finite."""
     last = newest(lines, RECENT)
     skipped, taken = column(last, "learner/skipped_steps"), column(last, "learner/steps")
     share = sum(skipped) / max(sum(skipped) + sum(taken), 1)
@@ -260,7 +260,7 @@ def skipped_steps(lines: Lines, credit: str) -> str | None:
 
 
 def saturated_panel(lines: Lines, credit: str) -> str | None:
-    """A panel that is solved cannot tell one policy from a better one."""
+    """A solved panel cannot distinguish a policy from a better one."""
     values = column(lines, "eval/success")
     if "eval/success" not in lines[-1] or len(values) < 2 or min(values[-2:]) < SATURATED:
         return None
@@ -314,13 +314,13 @@ RULES: Mapping[str, Rule] = {
 
 
 def troubles(lines: Lines, credit: str) -> dict[str, str]:
-    """The words of every rule that finds trouble in these lines, by the rule's name. `credit` names the algorithm."""
+    """The text of every rule that finds trouble in these lines, by the rule's name. `credit` names the algorithm."""
     found = {name: rule(lines, credit) for name, rule in RULES.items()} if lines else {}
     return {name: text for name, text in found.items() if text is not None}
 
 
 def spaced(found: Mapping[str, str], iteration: int, said: Mapping[str, int]) -> dict[str, str]:
-    """Those that were not said within the last `EVERY` iterations."""
+    """Those that were not shown within the last `EVERY` iterations."""
     return {name: text for name, text in found.items() if iteration - said.get(name, -EVERY) >= EVERY}
 
 
@@ -333,7 +333,7 @@ class Watch:
         self._said = {str(record.get("name")): int(record["iteration"]) for record in run.warnings()}
 
     def __call__(self, metrics: Line, credit: str, say: Callable[[str], None]) -> None:
-        """Say what is wrong, if anything is, and write it into the run's folder. `metrics` is the newest line."""
+        """Report what is wrong, if anything is, and write it into the run's folder. `metrics` is the newest line."""
         iteration = int(metrics["iteration"])
         if not self._lines or self._lines[-1]["iteration"] < iteration:
             self._lines.append(narrow(metrics))
@@ -344,5 +344,5 @@ class Watch:
 
 
 def narrow(line: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a line that some rule looks at."""
+    """The numbers of a line that rules use."""
     return {name: float(line[name]) for name in NEEDED if name in line}

@@ -1,8 +1,8 @@
 """Trajectories as a table that other tools read, and back: JSON lines, or Parquet (the extra `parquet`).
 
 One row is one turn; docs/exchange.md explains the columns. Reading gives the trajectories that were written, whatever texts they hold.
-Parquet keeps UTF-8 alone: a row with a text that is none (half a surrogate pair, which tokenizers can produce) has all its texts written
-as JSON literals and says so in its column `escaped`. Pictures are named by their hashes and not written.
+Parquet stores UTF-8 only: if a text of a row is not UTF-8 (half a surrogate pair, which tokenizers can produce), all texts of that row
+are written as JSON literals and its column `escaped` is true. Images are named by their hashes and not written.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LABELS = ("trajectory", "group", "parent")  # numbers or texts
 def write_trajectories(
     path: str | Path, trajectories: Iterable[Trajectory], *, tokens: bool = False, columns: Mapping[str, Any] | None = None
 ) -> Path:
-    """Write one row a turn to `path`, by its ending: .jsonl or .parquet. Atomic."""
+    """Write one row per turn to `path` in the format of its suffix, .jsonl or .parquet. Atomic."""
     path = Path(path)
     kind = _kind(path)
     rows = to_rows(trajectories, tokens, columns)
@@ -64,7 +64,7 @@ def _texts(path: Path, file: TextIO) -> Iterator[str]:
     try:
         yield from file
     except UnicodeDecodeError as error:
-        raise TurnwiseError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}), so no file of trajectories") from None
+        raise TurnwiseError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}), so not a file of trajectories") from None
 
 
 def _pyarrow() -> Any:
@@ -88,7 +88,7 @@ def _write_parquet(path: Path, rows: list[Row]) -> Path:
 
 
 def _type(arrow: Any, name: str) -> Any:
-    """The column's type where the values alone would not tell it: texts that are all missing, lists that are all empty."""
+    """The column's type if it cannot be inferred from the values: texts that are all missing, lists that are all empty."""
     if name in ("prompt_ids", "response_ids"):
         return arrow.list_(arrow.int32())
     if name == "logprobs":
@@ -99,7 +99,7 @@ def _type(arrow: Any, name: str) -> Any:
 
 
 def _flat(row: Row) -> Row:
-    """A row for Parquet: `info` as JSON, and all texts as JSON literals where one of them is no UTF-8."""
+    """A row for Parquet: `info` as JSON, and all texts as JSON literals if one of them is not UTF-8."""
     flat = row | {"info": json.dumps(row["info"]), "escaped": False}
     texts = {name: flat[name] for name in (*TEXTS, *LABELS) if isinstance(flat[name], str)}
     try:
@@ -123,7 +123,7 @@ def _read_parquet(path: Path) -> Iterable[Row]:
             row["info"] = json.loads(row["info"])
         except (KeyError, TypeError, ValueError):
             raise TurnwiseError(
-                f"{path}: not a table that `turnwise trajectories` writes: the column 'info' is missing or no JSON"
+                f"{path}: not a table that `turnwise trajectories` writes: the column 'info' is missing or not JSON"
             ) from None
         yield row
 
@@ -137,7 +137,7 @@ def export_trajectories(
     tokens: bool = False,
     trust: bool = False,
 ) -> tuple[Path, int]:
-    """Write what a run keeps of one iteration (none: the last): the trajectories it trained on, with their credit, or those of its
+    """Write what a run keeps of one iteration (None: the last): the trajectories it trained on, with their credit, or those of its
     evaluation. Returns the path and how many trajectories it holds."""
     from turnwise.runs.reading import stored_trajectories
 
@@ -155,7 +155,7 @@ def export_trajectories(
 
 
 def credit_columns(run: Run, iteration: int, trust: bool = False) -> dict[str, Any]:
-    """What every turn was given, as it was trained with, and why (`turnwise.credit.explain`)."""
+    """The credit of every turn, as it was trained with, and its parts (`turnwise.credit.explain`)."""
     from turnwise import credit
     from turnwise.config.references import is_reference
     from turnwise.config.schema import Config
@@ -166,7 +166,7 @@ def credit_columns(run: Run, iteration: int, trust: bool = False) -> dict[str, A
     rollouts, own = stored_batch(run, iteration).rollouts, config.credit
     given = credit.credit_of(rollouts)
     if given is None:  # a run of an earlier Turnwise kept no advantages
-        if is_reference(own.name):  # the user's own code, or somebody's: it is asked before it runs
+        if is_reference(own.name):  # the user's own code, or third-party code: the user is asked before it runs
             config.trusted(trust, run.folder)
         given = credit.assign(own.name, rollouts, **own.options)
     return {"credit": given.by_turn(rollouts), **credit.explain(rollouts, **credit.explaining(own.name, own.options))}

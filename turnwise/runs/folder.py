@@ -1,12 +1,12 @@
-"""A run is a folder: what was asked for, what happened, and what came out.
+"""A run is a folder: its recipe, its logs and its results.
 
-    config.toml      the resolved recipe                    metrics.jsonl   one line an iteration
+    config.toml      the resolved recipe                    metrics.jsonl   one line per iteration
     rollouts/        last batches: columns, texts, tokens   checkpoints/    weights, optimiser, progress
     evals/           every evaluation: outcomes, attempts   summary.json    before and after, for people and tools
-    model/           the trained model, a Hugging Face folder   warnings.jsonl   what looked wrong on the way
+    model/           the trained model, a Hugging Face folder   warnings.jsonl   what looked wrong during the run
 
-Every write is atomic or append-only. After a crash the last line of metrics.jsonl may be half a line, and lines may be there of
-iterations that were never checkpointed: `rewind` drops both, so that a resumed run leaves the same file as one that was never killed.
+Every write is atomic or append-only. After a crash the last line of metrics.jsonl may be incomplete, and there may be lines of iterations
+that were never checkpointed. `rewind` drops both, so that a resumed run leaves the same file as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class Run:
         self.folder = Path(folder)
         self.on_log: Callable[[Mapping[str, Any]], None] = lambda metrics: None
         self._lock: Lock | None = None
-        self._blocks = 0  # of `locked`, one inside the other
-        self._logs: dict[str, list[str]] = {METRICS: [], WARNINGS: []}  # what this process knows to stand there
+        self._blocks = 0  # the depth of nested `locked` blocks
+        self._logs: dict[str, list[str]] = {METRICS: [], WARNINGS: []}  # what this process has written there
 
     @classmethod
     def create(cls, out: str | Path, name: str, config_text: str, doing: str | None = None) -> Run:
-        """A new folder `out/name`, or `out/name-2`, `out/name-3` … where that exists already: nothing is ever overwritten. `doing`: with
-        the run's lock, which is there before the run can be seen and stays until the end of the next `locked` block."""
+        """A new folder `out/name`, or `out/name-2`, `out/name-3` … if that exists already: nothing is ever overwritten. `doing`: with the
+        run's lock, which is there before the run can be seen and stays until the end of the next `locked` block."""
         for number in range(1, 100_000):
             folder = Path(out) / (name if number == 1 else f"{name}-{number}")
             try:
@@ -77,7 +77,7 @@ class Run:
         """The run in an existing folder."""
         path = Path(folder)
         if not path.is_dir():
-            raise TurnwiseError(f"{path} is not a folder, so it is no run")
+            raise TurnwiseError(f"{path} is not a folder, so it is not a run")
         if not (path / CONFIG).is_file():
             raise TurnwiseError(f"{path} is not a run: it has no {CONFIG}. A run is a folder that `turnwise train` made")
         for part in path.iterdir():
@@ -86,7 +86,7 @@ class Run:
         return cls(path)
 
     def remove_unused(self) -> None:
-        """Remove the folder of a run that never began, so that a wrong word in a recipe leaves nothing behind."""
+        """Remove the folder of a run that never began, so that a mistake in a recipe leaves nothing behind."""
         parts = [self.folder / name for name in ("rollouts", "evals", "checkpoints", "model")]
         if not any(part.exists() for part in parts) and not self._records(METRICS):
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -94,8 +94,8 @@ class Run:
 
     @contextmanager
     def locked(self, doing: str, say: Callable[[str], None] = lambda text: None) -> Iterator[None]:
-        """Inside, this process is the only one that writes in the run's folder; an error that names the other one where there is one. What
-        killed writers left half-written is removed."""
+        """Inside, this process is the only one that writes in the run's folder. If another process does, an error names it. Partial files
+        of killed writers are removed."""
         lock = self._lock = self._lock or Lock(self.folder, doing, say=say)
         self._blocks += 1
         try:
@@ -115,7 +115,7 @@ class Run:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """What the operating system refuses to write is said in words, with the way on."""
+        """Turns errors of the operating system while writing into a message that says how to continue."""
         try:
             yield
         except OSError as error:
@@ -134,15 +134,16 @@ class Run:
 
     @property
     def tokenizer(self) -> Path:
-        """The tokenizer of a tiny model, so that its weights can be written without playing the environment for its words again."""
+        """The tokenizer of a tiny model, so that its weights can be written without playing the environment again to collect its
+        vocabulary."""
         return self.folder / "tokenizer"
 
     def file(self, *parts: str) -> Path:
-        """A file of the run, and of no other folder."""
+        """A file inside the run's folder."""
         return inside(self.folder, self.folder.joinpath(*parts))
 
     def log(self, metrics: Mapping[str, Any]) -> None:
-        """Append one line, bring it to the disk, and pass it on to whoever listens."""
+        """Append one line, flush it to the disk, and pass it on to the listeners."""
         self._append(METRICS, metrics)
         self.on_log(metrics)
 
@@ -159,11 +160,11 @@ class Run:
             os.fsync(file.fileno())
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All whole lines; a last line that was cut off by a crash is passed over."""
+        """All complete lines; a last line that was cut off by a crash is skipped."""
         return self._records(METRICS)
 
     def warnings(self) -> list[dict[str, Any]]:
-        """What was wrong on the way, oldest first."""
+        """The warnings of the run, oldest first."""
         return self._records(WARNINGS)
 
     def _records(self, name: str) -> list[dict[str, Any]]:
@@ -187,14 +188,14 @@ class Run:
 
     @property
     def logs(self) -> dict[str, str]:
-        """The log and the warnings as this run has written them: what a checkpoint keeps, whatever becomes of the files."""
+        """The log and the warnings as this run has written them: what a checkpoint keeps, regardless of later changes to the files."""
         return {name: "".join(lines) for name, lines in self._logs.items()}
 
     def rewind(
         self, iteration: int, waiting: bool = False, logs: Mapping[str, str] | None = None, say: Callable[[str], None] = lambda text: None
     ) -> None:
-        """Forget everything after an iteration: what a checkpoint of that iteration does not know of. `waiting`: it is not evaluated and
-        not logged yet. `logs` are the checkpoint's own: they are put back where a file says something else, which is then kept aside."""
+        """Forget everything after an iteration that a checkpoint of it does not contain. `waiting`: it is not evaluated and not logged
+        yet. `logs` are the checkpoint's copies: they are restored if a file differs, and the file is then renamed and kept."""
         logged = iteration - 1 if waiting else iteration
         with self.writing():
             for name in (METRICS, WARNINGS):
@@ -223,7 +224,7 @@ class Run:
             write_text_atomically(path, text)
 
     def set_aside(self, name: str) -> Path:
-        """Give a file of the run another name, so that nothing is lost where it has to make room."""
+        """Rename a file of the run, so that nothing is lost when it is replaced."""
         number = 1
         while (aside := self.folder / f"{name}.damaged-{number}").exists():
             number += 1
@@ -259,7 +260,7 @@ class Run:
         return sorted({int(path.name.split(".")[0]) for path in self._numbered(part)})
 
     def save_evaluation(self, iteration: int, result: Evaluation, settings: Mapping[str, Any]) -> None:
-        """One evaluation: what came out, task by task, and the attempts' texts. Evaluations are small, and all of them stay."""
+        """One evaluation: the result, task by task, and the attempts' texts. Evaluations are small, and all of them are kept."""
         folder = self.folder / "evals"
         record = {"iteration": iteration} | dict(settings) | result.to_dict() | {"outcomes": result.outcomes()}
         with self.writing():
@@ -274,7 +275,7 @@ class Run:
         except FileNotFoundError:
             known = self.iterations_of("evals")
             raise TurnwiseError(f"{self.folder} keeps no evaluation of iteration {iteration}; it keeps {known or 'none'}") from None
-        except ValueError:  # no JSON, or no UTF-8
+        except ValueError:  # not JSON, or not UTF-8
             raise TurnwiseError(f"{path}: not JSON; the file was damaged after it was written. Put it back from a copy") from None
         outcomes = found.get("outcomes") if isinstance(found, dict) else None
         if not isinstance(outcomes, list) or not all(isinstance(outcome, dict) for outcome in outcomes):
@@ -293,7 +294,7 @@ class Run:
         return found
 
     def tasks(self, iteration: int) -> dict[str, Task]:
-        """The tasks that one iteration attempted, by id; empty where a run of an earlier Turnwise kept none."""
+        """The tasks that one iteration attempted, by id; empty if an earlier version of Turnwise wrote the run."""
         path = self.file("rollouts", f"{iteration:06d}.tasks.jsonl.gz")
         if not path.exists():
             return {}
@@ -307,7 +308,7 @@ class Run:
         return read_tokens(self.file("rollouts", f"{iteration:06d}.tokens.npz"))
 
     def images(self, iteration: int) -> Mapping[str, Any]:
-        """The pictures of one iteration by the names that its turns list; empty where none was shown."""
+        """The images of one iteration by the names that its turns list; empty if none was shown."""
         path = self.file("rollouts", f"{iteration:06d}.images.npz")
         return load_pictures(path) if path.exists() else {}
 
@@ -320,7 +321,7 @@ def _read_lines(path: Path) -> list[Any]:
     """The records of a packed file of JSON lines."""
     try:
         return [json.loads(line.decode("utf-8", "surrogatepass")) for line in packed_lines(path)]
-    except (EOFError, OSError, ValueError, zlib.error) as error:  # cut off, no archive, no UTF-8, no JSON
+    except (EOFError, OSError, ValueError, zlib.error) as error:  # cut off, not an archive, not UTF-8, not JSON
         raise TurnwiseError(f"{path}: damaged after it was written ({error}). Put it back from a copy") from None
 
 

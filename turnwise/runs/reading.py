@@ -35,8 +35,8 @@ def stored_batch(run: Run, iteration: int, tokens: bool = False) -> Batch:
 
 
 def stored_trajectories(run: Run, iteration: int, part: str = "rollouts", tokens: bool = False) -> list[Trajectory]:
-    """What was trained on in one iteration, or (`part="evals"`) what its evaluation played. Of an evaluation a run keeps the texts alone:
-    its turns have no anchors, no tokens and no log-probs. With `tokens`, rollouts without a file of tokens are an error."""
+    """What was trained on in one iteration, or (`part="evals"`) what its evaluation played. Of an evaluation a run keeps only the texts:
+    its turns have no anchors, no tokens and no log-probs. With `tokens`, rollouts without a file of tokens raise an error."""
     records = run.trajectories(iteration, part)
     pictures = {name: Picture(pixels, name) for name, pixels in run.images(iteration).items()} if part == "rollouts" else {}
     try:
@@ -108,7 +108,8 @@ def from_json(record: Mapping[str, Any], pictures: Mapping[str, Picture] | None 
 
 
 def anchor_at(table: AnchorTable, code: int) -> Any:
-    """The anchor of a code: text and integers as they were; of anything else (bytes, images) its hash, which keeps equal states equal."""
+    """The anchor of a code: text and integers as they were; for anything else (bytes, images) the hash, which keeps equal states
+    equal."""
     if code == UNKNOWN:
         return None
     if (text := table.texts[code]) is not None:

@@ -1,8 +1,8 @@
 """What a comparison reads: runs and saved evaluations as plain records. Only files are read, neither torch nor an environment is loaded, so
 that sixty runs take a second.
 
-Two results can be compared where they were measured alike: the same environment and tasks (`panel_hash`), as many attempts at each, the
-same temperature and step limit. That is a record's `panel`.
+Two results can be compared if they were measured in the same way: the same environment and tasks (`panel_hash`), the same number of
+attempts at each, the same temperature and step limit. That is a record's `panel`.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Panel:
     trials: int = 1
 
     def differences(self, other: Panel) -> list[str]:
-        """The names of what differs. A player without a model (random, expert) has no temperature, and goes with any."""
+        """The names of what differs. A player without a model (random, expert) has no temperature, and matches any."""
         names = [name for name in self.__dataclass_fields__ if getattr(self, name) != getattr(other, name)]
         return [name for name in names if name != "temperature" or None not in (self.temperature, other.temperature)]
 
 
 @dataclass(frozen=True)
 class Point:
-    """One evaluation on the way: how good, and what it had cost until then; `low` and `high`: its own interval over tasks."""
+    """One evaluation during training: the result, and the cost so far; `low` and `high`: its interval over tasks."""
 
     iteration: int
     success: float
@@ -90,7 +90,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def find(sources: Iterable[str | Path]) -> list[Path]:
-    """The runs and evaluation files that are meant: a folder of runs stands for all of them. Each once, in the given order."""
+    """The selected runs and evaluation files: a folder of runs means all of them. Each once, in the given order."""
     found: dict[Path, None] = {}
     for source in sources:
         path = Path(source)
@@ -110,8 +110,8 @@ def find(sources: Iterable[str | Path]) -> list[Path]:
 
 
 def read(path: Path, at: str | int = "last", tracked: Sequence[str] = ()) -> Record | None:
-    """A run at its last or best evaluation or that of an iteration, or a saved evaluation; none where a run has no evaluation yet. Of a
-    run, `tracked` are metrics to take along."""
+    """A run at its last or best evaluation or at that of an iteration, or a saved evaluation; None if a run has no evaluation yet. For a
+    run, `tracked` are metrics to include."""
     return _read_run(path, at, tracked) if path.is_dir() else _read_file(path)
 
 
@@ -149,7 +149,7 @@ def _read_run(folder: Path, at: str | int, tracked: Sequence[str]) -> Record | N
 def _read_file(path: Path) -> Record:
     measured = _json(path)
     if "outcomes" not in measured or "panel_hash" not in measured:
-        raise TurnwiseError(f"{path} is no evaluation: `turnwise eval … --save FILE.json` writes one")
+        raise TurnwiseError(f"{path} is not an evaluation: `turnwise eval … --save FILE.json` writes one")
     if "config" in measured:
         config = flatten(measured["config"])
     elif path.parent.name == "evals" and (path.parent.parent / CONFIG).is_file():
@@ -175,9 +175,9 @@ def _read_file(path: Path) -> Record:
 
 
 def _player(measured: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """What tells one player from another: its name, and where it prompts a model, which one and how it is asked."""
+    """What distinguishes players: the name and, if it prompts a model, which model and how it is prompted."""
     own = {"player": measured["player"], "env.name": config.get("env.name", "")}
-    if measured.get("temperature") is None:  # random, expert: nobody was asked
+    if measured.get("temperature") is None:  # random, expert: no model was prompted
         return own
     asked = {key: value for key, value in config.items() if key.startswith(("agent.", "engine.", "model."))}
     return own | asked | {name: measured[name] for name in ("model", "examples") if name in measured}
@@ -213,7 +213,7 @@ def _measured(measured: Mapping[str, Any], environment: str, path: Path) -> Meas
 
 
 def pick(metrics: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, dict[int, float]]:
-    """By metric: its finite values by iteration. A name that the run has never logged is absent."""
+    """By metric: its finite values by iteration. A name that the run has never logged is missing."""
     found: dict[str, dict[int, float]] = {}
     for line in metrics:
         for name in names:
@@ -224,8 +224,8 @@ def pick(metrics: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str
 
 
 def curve_of(metrics: Sequence[Mapping[str, Any]]) -> tuple[Point, ...]:
-    """Every evaluation of a run with what had been spent until then: turns and sampled tokens of reinforcement, seconds of training (the
-    warm start included, evaluations not)."""
+    """Every evaluation of a run with the cost so far: turns and sampled tokens of reinforcement, seconds of training (the warm start
+    included, evaluations not)."""
     points, turns, tokens, seconds = [], 0.0, 0.0, 0.0
     for line in metrics:
         turns += line.get("collect/turns", 0.0)
@@ -253,14 +253,14 @@ def _point(curve: Sequence[Point], at: str | int, folder: Path) -> Point:
 def _config(path: Path) -> dict[str, Any]:
     try:
         return flatten(tomllib.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:  # no TOML, or no UTF-8
+    except ValueError as error:  # not TOML, or not UTF-8
         raise TurnwiseError(f"{path}: {error}; the file was damaged after it was written") from None
 
 
 def _json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:  # no JSON, or no UTF-8
+    except ValueError:  # not JSON, or not UTF-8
         raise TurnwiseError(f"{path}: not JSON; the file was damaged after it was written, or is none of Turnwise's") from None
     if not isinstance(found, dict):
         raise TurnwiseError(f"{path}: not a result of Turnwise")

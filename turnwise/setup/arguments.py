@@ -1,4 +1,4 @@
-"""What `tw.train` and `tw.evaluate` are called with, in a recipe's words: sections, objects, prompts and functions become overrides."""
+"""The arguments of `tw.train` and `tw.evaluate` as settings of a recipe: sections, objects, prompts and functions become overrides."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from turnwise.envs.prompts.prompt_file import read_rows, split_rows
 from turnwise.util.errors import TurnwiseError
 
 FILES = ("env.options.file", "env.options.valid_file")
-PROMPTS = "prompts"  # the environment that is made of a file of prompts and a function
+PROMPTS = "prompts"  # the environment that is made from a file of prompts and a function
 ScoreFunction: TypeAlias = Callable[..., "float | bool | Mapping[str, Any]"]
 ReplyFunction: TypeAlias = Callable[..., "str | None"]
 RecipeLike: TypeAlias = "str | PathLike[str] | Mapping[str, Any] | Config"
@@ -42,7 +42,7 @@ class Given:
 
     @property
     def default_recipe(self) -> Path | None:
-        """The recipe that is meant where none is named: as on the command line, one made for such an environment."""
+        """The recipe that is used if none is named: as on the command line, one made for such an environment."""
         if self.prompts is not None or self.env == PROMPTS:
             return shipped_recipe("prompts")
         return shipped_recipe("own-env") if self.env is not None else None
@@ -50,13 +50,13 @@ class Given:
 
 def as_recipe(recipe: RecipeLike | None, given: Given, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], str]:
     """Plain values of the recipe, the overrides for them, and what the recipe is called in messages. Objects in either are replaced by
-    names that mean them."""
+    names that stand for them."""
     handed = Handed()
     known = handed.plain(recipe) if isinstance(recipe, Mapping) else recipe
     values, source = read_values(known)
     changes = sections(handed.plain(overrides))
     if given.prompts is not None and given.env not in (None, PROMPTS):
-        raise TurnwiseError(f"prompts are an environment of their own: give either prompts or env, not both ({given.env!r})")
+        raise TurnwiseError(f"prompts are a separate environment: give either prompts or env, not both ({given.env!r})")
     if given.env is not None or given.prompts is not None:
         changes |= _named("env", PROMPTS if given.prompts is not None else given.env, handed)
     if given.credit is not None:
@@ -121,7 +121,7 @@ def _prompts(prompts: Any, handed: Handed) -> str:
 
 
 def _panel(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """An evaluation of all held-out prompts, where the file has fewer of them than the recipe asks for and nobody else said how many."""
+    """An evaluation of all held-out prompts, if the file has fewer of them than the recipe asks for and the caller gave no number."""
     asked = _at(values, "eval", "n")
     if "eval.n" in changes or not isinstance(asked, int):
         return {}

@@ -1,5 +1,5 @@
-"""The agent, the learner and the engine that a recipe describes. Rooms know nothing of recipes; here their words are put into the rooms'
-own."""
+"""The agent, the learner and the engine that a recipe describes. The rooms know nothing about recipes; here a recipe's settings become
+theirs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 
 
 def agent_settings(config: Config, environment: Any) -> AgentSettings:
-    """The recipe's words in the agent's; `environment` is the class that may bring instructions and tools of its own."""
+    """The agent's settings from the recipe; `environment` is the class that may bring its own instructions and tools."""
     own = config.agent
     instructions = getattr(environment, "instructions", "") or "" if own.instructions is None else own.instructions
     tools = getattr(environment, "tools", None) or () if own.tools is None else own.tools
@@ -60,7 +60,7 @@ def read_tools(tools: str | Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, A
 
 
 def build_learner(config: Config, model: Any, vision: Vision | None = None) -> Learner:
-    """The learner of a run, on the recipe's device, with adapters where the recipe asks for them."""
+    """The learner of a run, on the recipe's device, with adapters if the recipe asks for them."""
     if config.model.lora is not None:
         from turnwise.learn.lora import add_lora
 
@@ -72,7 +72,7 @@ def build_learner(config: Config, model: Any, vision: Vision | None = None) -> L
 
 
 def learner_settings(config: Config) -> LearnerSettings:
-    """The recipe's words in the learner's."""
+    """The learner's settings from the recipe."""
     own, objective, value = config.learner, config.objective, config.learner.value
     in_loss, in_reward = objective.kl == "loss", objective.kl == "reward"
     loss = Loss(
@@ -103,20 +103,20 @@ def learner_settings(config: Config) -> LearnerSettings:
 
 
 def settings_from(section: Section, kind: type[S], without: type[Section] = Section, **more: Any) -> S:
-    """The settings of a part of a run, from the section of the recipe that describes it: whatever both have by name, and `more`. Keys of
-    the section class `without` are meant for another part."""
+    """The settings of a part of a run, from the section of the recipe that describes it: all fields that both have by name, and `more`.
+    Keys of the section class `without` are meant for another part."""
     known = inspect.signature(kind).parameters
     names = [name for name in type(section).model_fields if name in known and name not in without.model_fields]
     return kind(**{name: getattr(section, name) for name in names} | more)
 
 
 def build_server(config: Config, tokenizer: Any, agent: Agent) -> Engine:
-    """A server as the recipe names it. Its key comes from the environment and goes nowhere but to the server."""
+    """A server as the recipe names it. Its key comes from the environment and is sent only to the server."""
     from turnwise.engines.openai import OpenAIEngine, Server
 
     own = config.engine
     options = {"key_variable": KEY_VARIABLE if os.environ.get(KEY_VARIABLE) else "", **own.options}
-    if agent.chat.native_tools:  # the prompt then leaves telling the model of its tools to the chat template, which is the server's
+    if agent.chat.native_tools:  # the prompt then leaves describing the tools to the server's chat template
         options["extra"] = {"tools": neutral_deep(agent.settings.offered_tools), **options.get("extra", {})}
     if "omit" in options:
         options["omit"] = tuple(options["omit"])
@@ -129,7 +129,7 @@ def build_server(config: Config, tokenizer: Any, agent: Agent) -> Engine:
 
 
 def engine_options(config: Config) -> dict[str, Any]:
-    """The recipe's further options of an engine in this process, checked by its signature; precisions become torch's own."""
+    """The recipe's further options of an engine in this process, checked by its signature; names of precisions become torch dtypes."""
     entry = engines[config.engine.name]
     known = {name: option for name, option in entry.options.items() if name not in GIVEN}
     options = dict(config.engine.options)
@@ -157,7 +157,7 @@ def build_engine(
         reason = supports(model)
         if reason is not None:
             say(f"the native engine does not take this model ({reason}): the transformers engine serves it")
-            name, options = "transformers", {}  # options of the native engine mean nothing to another
+            name, options = "transformers", {}  # options of the native engine do not apply to another
     longest = config.agent.max_prompt_tokens + own.max_tokens
     given = {"stop_token_ids": stop_ids, "vision": vision}
     made: Engine = make_engine(engines[name], model, tokenizer, own.max_batch, longest, given=given, options=options)

@@ -1,4 +1,4 @@
-"""All that a recipe can name, by family: what `turnwise algos` lists. Nothing is written down by hand; the registries say it all."""
+"""All that a recipe can name, by family: what `turnwise algos` lists. Nothing is listed by hand; everything comes from the registries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.terminal import command
 
 FAMILIES: Mapping[str, str] = {
-    "credit": "who deserves what: from rollouts to advantages",
+    "credit": "which turn gets credit: from rollouts to advantages",
     "objective": "how the policy moves: from log-probabilities and advantages to a loss",
     "importance": "corrections for tokens that the learner's policy did not sample",
     "plan": "which attempts are made next",
@@ -30,8 +30,8 @@ FAMILIES: Mapping[str, str] = {
     "parser": "how a response becomes an action",
     "prompt": "templates of prompts",
     "engine": "what turns prompts into responses",
-    "tracker": "where metrics go besides metrics.jsonl",
-    "environment": "what is played; `turnwise envs` says more",
+    "tracker": "where metrics go in addition to metrics.jsonl",
+    "environment": "what is played; see also `turnwise envs`",
 }
 
 
@@ -49,7 +49,7 @@ def entries(family: str) -> list[Entry[Any]]:
 
 
 def find(name: str, family: str | None = None) -> list[tuple[str, Entry[Any]]]:
-    """The entries of a name, with their families; an error with the nearest name if there are none."""
+    """The entries of a name, with their families; an error that suggests the closest match if there are none."""
     if family is not None and family not in FAMILIES:
         raise unknown_name("kind", family, FAMILIES)
     if is_reference(name):
@@ -63,7 +63,7 @@ def find(name: str, family: str | None = None) -> list[tuple[str, Entry[Any]]]:
 
 
 def chosen(name: str | None, second: str | None = None) -> list[tuple[str, Entry[Any]]]:
-    """What `turnwise algos NAME`, `turnwise algos KIND` and `turnwise algos KIND NAME` mean; none: everything."""
+    """What `turnwise algos NAME`, `turnwise algos KIND` and `turnwise algos KIND NAME` select; without arguments everything."""
     if name is not None and second is not None:
         return find(second, name)
     if name is None or name in FAMILIES:
@@ -98,7 +98,7 @@ def page_of(entry: Entry[Any]) -> Path | None:
 
 
 def _family_of(reference: str) -> str:
-    """What kind of piece a reference points to: as it is registered, else by what it looks like."""
+    """What kind of component a reference points to: as it is registered, otherwise by its methods or parameters."""
     fits = []
     for family, kind in KINDS.items():
         try:
@@ -112,12 +112,12 @@ def _family_of(reference: str) -> str:
     if len(best) == 1:
         return best[0]
     if not fits:
-        load_reference(reference, KINDS["credit"])  # says what is wrong with it
+        load_reference(reference, KINDS["credit"])  # raises an error that says what is wrong with it
     raise TurnwiseError(f"{reference} could be {' or '.join(best)}: say which, as in {command('algos', best[0], reference)}")
 
 
 def _likeness(target: Any, kind: Kind) -> int:
-    """How much something looks like a kind that it may be: its class has the methods, or its parameters have the names."""
+    """How well something matches a kind: its class has the methods, or its parameters have the names."""
     if isinstance(target, type):
         return 2 if kind.methods else 1
     named = tuple(inspect.signature(target).parameters)[: len(kind.takes)] == kind.takes

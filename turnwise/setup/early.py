@@ -1,4 +1,4 @@
-"""What can be said of a recipe and of a source before torch is imported: a wrong word is answered at once, not after seconds."""
+"""Checks of a recipe and of a source before torch is imported, so that a mistake is reported at once and not after seconds."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def read_source(source: str | Path | None, env: str | None, overrides: Mapping[s
 
 
 def look(config: Config, hub: bool = True) -> Config:
-    """Refuse what plainly cannot work: an environment, an option of one, a file of code or a model that is not there. Nothing is run for
-    it; with `hub`, the hub is asked where a model's name is none of a folder."""
+    """Reject what cannot work: a missing environment, option, code file or model. No code is run for it; with `hub`, the hub is asked if
+    a model's name is not a folder."""
     look_at(config)
     if not is_reference(config.env.name):
         registry.resolve(config.env.name, config.env.options)
@@ -58,18 +58,18 @@ def look(config: Config, hub: bool = True) -> Config:
 
 
 def look_at_player(agent: str, env: str | None, options: Mapping[str, Any]) -> None:
-    """The same for who plays: a run or a model, or `random` and `expert`, which need to be told what."""
+    """The same for the player: a run or a model, or `random` and `expert`, which need an environment."""
     changes = {f"env.options.{key}": value for key, value in options.items()}
     if agent not in PLAYERS:
         found = read_source(agent, env, changes)
-        if found.run is None:  # a run brings what it names
+        if found.run is None:  # a run contains what it names
             look(found.config)
     elif env is not None:
         look(Config.load(None, {"agent.max_prompt_tokens": 500, **changes, "env.name": env}))
 
 
 def check_trainable(config: Config, runs: bool = True) -> None:
-    """What would stop a run at once is said before its folder is made; unless `runs`, without running any code that the recipe names."""
+    """Reports what would stop a run at once, before its folder is made; unless `runs`, without running any code that the recipe names."""
     if config.engine.name == "openai":
         raise TurnwiseError(
             "engine.name=openai plays with a server's model, whose weights cannot be trained from here. Train with engine.name=native or "

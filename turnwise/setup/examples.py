@@ -1,4 +1,4 @@
-"""What a warm start learns from: the expert's attempts, recorded ones, or listed actions played by chance."""
+"""What a warm start learns from: the expert's attempts, recorded ones, or listed actions played at random."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def examples_of(system: System, own: Sft, on_task: Callable[[], None]) -> list[Trajectory] | None:
-    """What the warm start learns from: the expert's attempts, or recorded ones; none where there is no expert and none is required."""
+    """What the warm start learns from: the expert's attempts, or recorded ones; none if there is no expert and none is required."""
     env = system.config.env
     if own.file is not None:
         recorded = [trajectory for trajectory in read_trajectories(own.file) if trajectory.success]
@@ -48,14 +48,14 @@ def examples_of(system: System, own: Sft, on_task: Callable[[], None]) -> list[T
             return _by_chance(system, own, starts, on_task)
         raise TurnwiseError(
             f"environment {env.name!r} has no expert for the recipe's warm start to learn from (expert(task) or expert_action()). "
-            "Leave the warm start out with sft=none, learn from recorded attempts with sft.file, or, where it lists its actions, from "
-            "what chance plays with sft.required=false"
+            "Leave the warm start out with sft=none, learn from recorded attempts with sft.file, or, if it lists its actions, from "
+            "random play with sft.required=false"
         )
     return _play(system, expert_trajectories, starts, "warm start noise", on_task, noise=own.noise, learn_all=own.imitate == "all")
 
 
 def _by_chance(system: System, own: Sft, starts: Sequence[Start], on_task: Callable[[], None]) -> list[Trajectory] | None:
-    """What a model that starts from nothing learns where there is no expert: to say the listed actions, played by chance."""
+    """What a model that starts from nothing learns if there is no expert: to say the listed actions, played at random."""
     env = system.config.env
     if system.config.model.path is not None:
         system.say(f"environment {env.name!r} has no expert: no warm start")
@@ -66,14 +66,14 @@ def _by_chance(system: System, own: Sft, starts: Sequence[Start], on_task: Calla
             "and never be rewarded. What helps: expert_action() or expert(task) in its class; Observation(text, actions=…) with what "
             "can be done; recorded attempts (sft.file=FILE); a pretrained model (model.path=FOLDER). To try it all the same: sft=none"
         )
-    system.say(f"environment {env.name!r} has no expert: the warm start teaches its listed actions, played by chance")
+    system.say(f"environment {env.name!r} has no expert: the warm start teaches its listed actions, played at random")
     return _play(system, chance_trajectories, starts, "warm start chance", on_task, tries=own.tries)
 
 
 def _play(
     system: System, play: Callable[..., list[Trajectory]], starts: Sequence[Start], chance: str, on_task: Callable[[], None], **more: Any
 ) -> list[Trajectory]:
-    """Examples for the tasks of these starts, played within the recipe's limits; `chance` names what their seed is for."""
+    """Examples for the tasks of these starts, played within the recipe's limits; `chance` names the purpose of their seed."""
     env, tasks = system.config.env, [start.task for start in starts]
     shared: dict[str, Any] = {"max_turns": system.max_turns, "seed": derive(system.config.seed, chance), "on_task": on_task}
     return _sound(
@@ -82,6 +82,6 @@ def _play(
 
 
 def _sound(system: System, played: list[Trajectory]) -> list[Trajectory]:
-    """Without the attempts that a fault has ended, which are told of; an error where nearly all are like that."""
+    """Without the attempts that a fault has ended, which are reported; raises an error if nearly all are like that."""
     system.faults.look(played)
     return [trajectory for trajectory in played if not spoilt(trajectory)]

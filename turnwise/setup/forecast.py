@@ -1,4 +1,4 @@
-"""What a run would do, in numbers, before anything is trained."""
+"""The size of a run, before anything is trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models of a run, `[models.NAME]`, built from its recipe beside the policy."""
+"""The models of a run, `[models.NAME]`, built from its recipe along with the policy."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from turnwise.util.errors import unknown_name
 
 
 def models_in(config: Config) -> list[str]:
-    """What a stage may need of a run by this recipe: `model.policy`, `model.reference`, and every further model."""
+    """The models that a stage of a run with this recipe may need: `model.policy`, `model.reference`, and every further model."""
     return [f"model.{name}" for name in (POLICY, REFERENCE, *config.models)]
 
 
 def columns_read(config: Config) -> dict[str, tuple[str, ...]]:
-    """The columns that trained models read in a loss of their own, by `models.NAME`: they must be there once credit is known."""
+    """The columns that trained models read in their own loss, by `models.NAME`: they must be available once credit is known."""
     found = {}
     for name, section in config.models.items():
         entry = model_kinds[section.kind]
@@ -30,7 +30,8 @@ def columns_read(config: Config) -> dict[str, tuple[str, ...]]:
 
 
 def build_models(config: Config, learner: Learner, tokenizer: Any, needs: Container[str] = (), only: str | None = None) -> Models:
-    """All models of the recipe, or only one of them. `needs` are those of the run's stages: a reference is kept where one reads it."""
+    """All models of the recipe, or only one of them. `needs` are those of the run's stages: a reference is kept if one of them reads
+    it."""
     if only is not None and only not in config.models:
         raise unknown_name("model of this run:", only, config.models)
     beside = Beside(learner, tokenizer, config.seed)

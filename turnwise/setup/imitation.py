@@ -1,8 +1,8 @@
-"""How long a warm start imitates: for so many steps, until the model wins enough, or on and on until it is good enough to go on from.
+"""The length of a warm start: a fixed number of steps, until the model wins often enough, or with extensions until it is good enough.
 
 A model that hardly ever wins has nothing to reinforce, and some seeds learn to copy a name from their prompt much later than others. So a
-recipe may ask for a measurement: `sft.until` ends the imitation early, `sft.at_least` makes it go on. Both play training tasks, always the
-same ones with the same chance.
+recipe may ask for a measurement: `sft.until` ends the imitation early, `sft.at_least` extends it. Both play training tasks, always the
+same ones with the same seeds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from turnwise.util.seeds import derive
 if TYPE_CHECKING:
     from turnwise.setup.system import System
 
-MORE_ROUNDS = 4  # times that a warm start goes on for half as many steps again
+MORE_ROUNDS = 4  # times that a warm start is extended by half of its steps
 
 
 def imitate(system: System, own: Sft, examples: Sequence[Trajectory]) -> dict[str, float]:
@@ -71,8 +71,8 @@ def _go_on(
 
 
 def _measure(system: System, own: Sft) -> Callable[[], float]:
-    """The share of `look_tasks` training tasks that the model, as it is, wins. A first part that lies far below what is wanted speaks for
-    the whole, so that the many looks before a model can play cost little."""
+    """The share of `look_tasks` training tasks that the model, as it is, wins. If a first part is far below what is wanted, it stands for
+    the whole, so that the many measurements before a model can play cost little."""
     starts = Places(system.tasks, derive(system.config.seed, "look"), 1).groups(own.look_tasks)
     first, wanted = starts[: -(-len(starts) // 4)], own.until or own.at_least or 0.0
 

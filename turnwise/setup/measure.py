@@ -1,5 +1,4 @@
-"""What an evaluation plays and what is said of it: the panel that is meant, the settings that its result depends on, attempts that a fault
-ended."""
+"""What an evaluation plays and reports: the panel, the settings that its result depends on, attempts that a fault ended."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from turnwise.setup.system import System
 
 
 class Chosen(NamedTuple):
-    """The tasks of an evaluation, and what is said of them."""
+    """The tasks of an evaluation, and the line that describes them."""
 
     panel: TaskSet
     split: str
@@ -27,14 +26,15 @@ class Chosen(NamedTuple):
 
 
 def says_how(source: Any, given: Given, overrides: Mapping[str, Any]) -> bool:
-    """Whether a source says itself how it is measured: a run or a recipe on its own environment. Of a model, the environment was given."""
+    """Whether a source itself defines how it is measured: a run or a recipe on its own environment. For a model, the environment was
+    given."""
     return source is not None and given.env is None and given.prompts is None and "env.name" not in overrides
 
 
 def choose_panel(
     system: System, measured: bool, split: str | None, n: int | Literal["all"] | None, seed: int | None, repeats: int | None
 ) -> Chosen:
-    """The panel that is meant; whether it is the one that training measured on is said in any case."""
+    """The selected panel; it is always reported whether training measured on it."""
     own, env = system.config.eval, system.config.env.name
     size = own.n if n is None and split is None and measured else None if n is None or n == "all" else n
     chosen, chance = split or own.split, own.seed if seed is None else seed
@@ -49,14 +49,14 @@ def choose_panel(
 
 
 def settings_of(config: Config, split: str, seed: int, max_turns: int) -> dict[str, Any]:
-    """What an evaluation's result depends on besides the panel, with the recipe that it belongs to."""
+    """What an evaluation's result depends on in addition to the panel, with the recipe that it belongs to."""
     recipe = config.model_dump(mode="json", exclude={"out", "run"})
     own = {"config": recipe, "config_hash": content_hash(config)}
     return {"environment": config.env.name, "split": split, "seed": seed, "max_turns": max_turns} | own
 
 
 def report_faults(result: Evaluation, say: Callable[[str], None], faults: FaultWatch) -> None:
-    """Attempts that a fault ended count as failures, so somebody must hear of it; where nearly all were ended so, that is an error."""
+    """Attempts that a fault ended count as failures, so they are reported; if nearly all ended like that, it is an error."""
     tried = [trajectory for trajectory in result.trajectories if trajectory.stop is not Stop.CANCELLED]
     bad = [trajectory for trajectory in tried if spoilt(trajectory)]
     if bad and len(bad) >= NEARLY_ALL * len(tried):

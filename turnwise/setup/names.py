@@ -1,8 +1,8 @@
-"""The names in a recipe: which registry knows each of them, and what is said of them when the recipe is read.
+"""The names in a recipe: which registry knows each of them, and how they are checked when the recipe is read.
 
 Whatever a recipe names is a registered name, `package.module:name` or `path/to/file.py:name`. Registered names and their options are
-checked when the recipe is read. Code is imported only when a run is set up (`know`), after somebody vouches for it. What takes seconds to
-import is imported only where something was named that needs it.
+checked when the recipe is read. Code is imported only when a run is set up (`know`), after the user has trusted it. Slow modules are
+imported only if something was named that needs them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from turnwise.config.schema import Config
     from turnwise.config.sections import Agent, Engine, Named, Objective, RewardTerm, RunSection
 
-# Where each family is registered. Environments have a registry of their own (turnwise/envs/registry.py).
+# Where each family is registered. Environments have a separate registry (turnwise/envs/registry.py).
 REGISTRIES: Mapping[str, str] = {
     "credit": "turnwise.credit.registry:algorithms",
     "objective": "turnwise.objectives.registry:algorithms",
@@ -42,7 +42,7 @@ REGISTRIES: Mapping[str, str] = {
 }
 STAGES = ("plan", "signal", "credit", "objective", "importance", "schedule", "method", "model kind")
 LIGHT = ("plan", "signal", "credit", "schedule", "method", "model kind")  # known without torch
-ENGINES = ("native", "transformers", "openai")  # known without importing them, which takes torch's seconds
+ENGINES = ("native", "transformers", "openai")  # known without importing them, which would load torch
 
 UNSET = ("method", "extends", "name", "out", "seed")  # what a method leaves to the recipe
 
@@ -96,8 +96,8 @@ def know(config: Config, families: tuple[str, ...] = STAGES) -> None:
 
 
 def lacks(config: Config, families: tuple[str, ...] = LIGHT) -> list[str]:
-    """What the stages of a recipe need and it does not have, as far as they are known without importing code: who needs it, and how to get
-    it. Columns that signals and engines give, and further models, are looked at when the run is set up."""
+    """What the stages of a recipe need and the recipe does not have, if it is known without importing code: which stage needs it, and how
+    to get it. Columns that signals and engines give, and further models, are checked when the run is set up."""
     found: list[str] = []
     for piece in pieces(config):
         entry = registry(piece.family).known(piece.name) if piece.family in families else None
@@ -142,7 +142,7 @@ def check_when_read() -> None:
 
 
 def check_stage(family: str, section: Named) -> None:
-    """A stage and its options. Code of the user's own is looked at when the run is set up."""
+    """A stage and its options. User code is checked when the run is set up."""
     name = str(getattr(section, "name", "") or "")
     if name and not is_reference(name):
         known = registry(family)
@@ -166,7 +166,7 @@ def settings_of_method(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_model(section: FurtherModel) -> None:
-    """The kind of a further model and its options. Code of the user's own is looked at when the run is set up."""
+    """The kind of a further model and its options. User code is checked when the run is set up."""
     if not is_reference(section.kind):
         known = registry("model kind")
         known[section.kind].bind(section.options, known.kind)
@@ -176,7 +176,7 @@ def check_objective(section: Objective) -> None:
     """The objective, the correction, and their options."""
     usual = type(section).model_fields
     if all(getattr(section, key) == usual[key].default for key in ("name", "importance", "importance_options")) and not section.options:
-        return  # nothing that would have to be looked up, which takes torch's seconds
+        return  # no other name, which would have to be looked up and would load torch
     from turnwise.objectives import Loss
 
     check_stage("objective", section)
@@ -195,7 +195,7 @@ def check_agent(section: Agent) -> None:
 
 
 def check_engine(section: Engine) -> None:
-    """The engine; its options are looked at when the run is set up."""
+    """The engine; its options are checked when the run is set up."""
     if section.name not in ENGINES and not is_reference(section.name):
         registry("engine")[section.name]
 

@@ -1,8 +1,8 @@
-"""What the stages of a run need, and where it comes from: columns, further models, data of tasks, abilities of the environment.
+"""What the stages of a run need, and where it comes from: columns, further models, data of tasks, capabilities of the environment.
 
 A stage declares its needs where it is registered (`needs=("token.entropy", "model.teacher")`). Before a run starts, each need is looked
-up among what will be there at that point. What is missing is told with who needs it and how to get it. Columns that an engine can report
-while it samples are asked for automatically.
+up among what will be available at that point. An error lists what is missing, which stage needs it and how to get it. Columns that an
+engine can report while it samples are requested automatically.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ ELSEWHERE = ("group.peers",)  # checked when the recipe is read
 
 
 def needs(config: Config) -> Iterator[tuple[Piece, tuple[str, ...], tuple[str, ...]]]:
-    """The stages in the order in which they run, each with what it needs and what it gives; at last the models that learn from a loss of
-    their own, and the columns that it reads."""
+    """The stages in the order in which they run, each with what it needs and what it gives; at last the models that are trained with
+    their own loss, and the columns that it reads."""
     named = list(pieces(config))
     for family in ORDER:
         for piece in named:
@@ -60,7 +60,7 @@ def check_needs(config: Config, *, models: Iterable[str] = (), task: Task | None
         there.add(f"{critic.level}.value")
     there |= {f"model.{name}" for name in (*RESERVED, *models)}
     missing: list[str] = []
-    unsaid = False  # a signal before, or credit of the user's own file, that does not say what it gives may give any column
+    unsaid = False  # an earlier signal, or credit from a user's file, that does not declare what it gives may give any column
     for piece, needed, gives in needs(config):
         for name in needed:
             column = name.partition(".")[0] in LEVELS
@@ -78,7 +78,7 @@ def check_needs(config: Config, *, models: Iterable[str] = (), task: Task | None
 
 
 def _missing(name: str, config: Config, task: Task | None, environment: Any) -> str:
-    """How to get what is missing; empty where it comes from elsewhere."""
+    """How to get what is missing; empty if it comes from elsewhere."""
     level, _, own = name.partition(".")
     if level == "task":
         known = ", ".join(task.data) if task is not None else ""

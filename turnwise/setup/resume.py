@@ -1,11 +1,11 @@
-"""What may change when a run goes on: how long it takes, how often it is measured and saved, what it is called and who hears of it.
+"""What may change when a run is resumed: its length, how often it is measured and saved, its name and its trackers.
 
-Everything else decides what the iterations before would have been, so a run keeps it; another value means another run. What was changed
-stands in resumed.jsonl: at which iteration, from what to what.
+Everything else would have changed the earlier iterations, so a run keeps it; another value means another run. The changes are recorded in
+resumed.jsonl: at which iteration, from what to what.
 
-A learning-rate schedule follows the new total from the next iteration on, as it would in a run that had been that long from the start. With
-the constant schedule, lengthening therefore gives the very weights of such a run. With linear and cosine the rates of the iterations before
-were those of the shorter run: the rate rises once where the run is lengthened, which is said then.
+A learning-rate schedule follows the new total from the next iteration on, as it would in a run that had been that long from the start.
+With the constant schedule, lengthening therefore gives exactly the weights of such a run. With linear and cosine the earlier iterations
+had the rates of the shorter run: the rate rises once where the run is lengthened, and a message says so.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _check_length(run: Run, iterations: int) -> None:
     done = iterations_done(run)
     if done is None and any(line.get("iteration", 0) > 0 for line in run.metrics()):
         raise TurnwiseError(
-            f"{run.folder} keeps no checkpoint (run.checkpoint_every=0), so it would start over instead of going on. "
+            f"{run.folder} keeps no checkpoint (run.checkpoint_every=0), so it would start over instead of continuing. "
             f"Start a new run: turnwise train {run.folder / CONFIG} iterations={iterations}"
         )
     if done is not None and iterations < done:
@@ -74,13 +74,13 @@ def _check_length(run: Run, iterations: int) -> None:
 
 
 def iterations_done(run: Run) -> int | None:
-    """How many iterations the newest checkpoint has seen; none where there is no checkpoint."""
+    """How many iterations the newest checkpoint has seen; None if there is no checkpoint."""
     found = by_step(run.folder / "checkpoints")
     return max(found, default=None)
 
 
 def apply_changes(run: Run, after: Config, say: Callable[[str], None]) -> None:
-    """Write the changed recipe into the run's folder, and say what changes. What the run had made of its old end goes: it is made anew."""
+    """Write the changed recipe into the run's folder, and report the changes. Results of the old end are removed: they are made again."""
     before = Config.load(run.folder / CONFIG)
     changed = differences(before, after)
     if not changed:
@@ -93,7 +93,7 @@ def apply_changes(run: Run, after: Config, say: Callable[[str], None]) -> None:
     if not unknown_code(run.folder, before.model_dump(mode="json")):
         remember(run.folder, after.model_dump(mode="json"))
     for key, (old, new) in changed.items():
-        say(f"going on with {key} = {_word(new)} instead of {_word(old)}")
+        say(f"continuing with {key} = {_word(new)} instead of {_word(old)}")
     if after.iterations > done:
         shutil.rmtree(run.model, ignore_errors=True)
         (run.folder / SUMMARY).unlink(missing_ok=True)
@@ -104,7 +104,7 @@ def apply_changes(run: Run, after: Config, say: Callable[[str], None]) -> None:
 def rate_words(before: Config, after: Config, done: int) -> str:
     """What a longer or shorter run means for a learning rate that depends on its length."""
     settings = learner_settings(after).optimiser
-    long_warm = settings.warmup + 1  # behind the warm-up: only the schedule counts here
+    long_warm = settings.warmup + 1  # after the warm-up: only the schedule counts here
     old, new = (
         settings.lr * settings.factor(long_warm, min(iteration / max(total, 1), 1.0))
         for iteration, total in ((done - 1, before.iterations), (done, after.iterations))
@@ -112,7 +112,7 @@ def rate_words(before: Config, after: Config, done: int) -> str:
     return (
         f"learner.schedule={after.learner.schedule} follows the new length of {after.iterations} iterations: the learning rate goes from "
         f"{old:.3g} in iteration {done} to {new:.3g} in iteration {done + 1}. The iterations before had the rates of a run of "
-        f"{before.iterations}; only schedule=constant makes a lengthened run equal to one that was so long from the start"
+        f"{before.iterations}; only schedule=constant makes a lengthened run equal to one that was this long from the start"
     )
 
 

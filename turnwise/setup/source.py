@@ -1,4 +1,4 @@
-"""Who plays: the config and the weights of a run, a model folder, a recipe or a server."""
+"""What is evaluated: the config and the weights of a run, a model folder, a recipe or a server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def source_config(
     say: Callable[[str], None] = lambda text: None,
 ) -> tuple[Config, Path | None]:
     """The config and the model folder that `evaluate` means: a run's own, a model folder with the defaults, a recipe with the model that
-    it names, or a server. Code that a run from elsewhere names is only for who trusts it."""
+    it names, or a server. Code that a run from elsewhere names is imported only if it is trusted."""
     given = given or Given()
 
     def resolved(recipe: RecipeLike | None, **more: Any) -> Config:
@@ -63,10 +63,10 @@ def source_config(
 
 
 def model_of(run: Run, config: Config) -> Path:
-    """The trained model of a run; made from its last checkpoint where the run is not finished."""
+    """The trained model of a run; made from its last checkpoint if the run is not finished."""
     if (run.model / "config.json").is_file():
         return run.model
-    folder = run.folder / "from-checkpoint"  # apart from what the run itself may be writing just now
+    folder = run.folder / "from-checkpoint"  # separate from what the run may be writing right now
     folder.mkdir(exist_ok=True)
     lock = Lock(folder, "eval", patience=PATIENCE)
     try:
@@ -76,7 +76,7 @@ def model_of(run: Run, config: Config) -> Path:
 
 
 def write_weights(run: Run, config: Config, out: Path, merged: bool = True, best: bool = False, model: str | None = None) -> Path:
-    """A checkpoint's weights as a model folder, in place of what was there: the policy's, or those of a further model."""
+    """A checkpoint's weights as a model folder, which replaces what was there: the policy's, or those of a further model."""
     path = checkpoint.best(run.checkpoints) if best else None
     found = checkpoint.load(path) if path is not None else checkpoint.latest_good(run.checkpoints)
     if found is None:
@@ -96,8 +96,8 @@ def write_weights(run: Run, config: Config, out: Path, merged: bool = True, best
 
 
 def _without_environment(run: Run, config: Config) -> System:
-    """The parts of a run as far as its weights go. A tiny model's words come from the run's folder; only a run that does not keep them
-    (interrupted before its first iteration) has to play its environment, and is then asked about like any other."""
+    """The parts of a run that its weights need. A tiny model's vocabulary comes from the run's folder. Only a run that does not keep it
+    (interrupted before its first iteration) has to play its environment, and then needs the same trust as any other."""
     if config.model.path is not None:
         return System(config, plays=False)
     if (run.tokenizer / "tokenizer.json").is_file():

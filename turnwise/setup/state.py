@@ -1,4 +1,5 @@
-"""How far a run is, and how that is kept: a checkpoint holds the learner's state and these few numbers, and nothing else is needed."""
+"""The progress of a run, and how it is saved: a checkpoint holds the learner's state and these few numbers, and nothing else is
+needed."""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ from turnwise.util.errors import TurnwiseError
 
 @dataclass
 class State:
-    """`iteration`: how many updates are done. `groups_used`: how many groups of the plan are used up. `prepared`: the warm start is behind.
+    """`iteration`: how many updates are done. `groups_used`: how many groups of the plan are used up. `prepared`: the warm start is done.
     `waiting`: metrics of the last update that are not logged yet, because its evaluation is not done. `saved`: the last checkpoint.
-    `score`: the success that the evaluation of this iteration found, where there was one. `plan`: what the plan remembers."""
+    `score`: the success rate of this iteration's evaluation, if there was one. `plan`: the plan's state."""
 
     iteration: int = 0
     groups_used: int = 0
@@ -33,7 +34,7 @@ class State:
     plan: dict[str, Any] = field(default_factory=dict)
 
     def finished(self, iterations: int) -> bool:
-        """Whether a run of so many iterations is done, down to its last line in the log."""
+        """Whether a run of this many iterations is done, including its last line in the log."""
         return self.prepared and self.waiting is None and self.iteration >= iterations
 
     def advance(self, system: System, trajectories: Sequence[Trajectory], metrics: dict[str, float], seconds: float) -> None:
@@ -46,7 +47,7 @@ class State:
 
 
 def save(run: Run, system: System, state: State) -> None:
-    """Write a checkpoint, unless there is one of this iteration already or the recipe wants none."""
+    """Write a checkpoint, unless there is already one of this iteration or the recipe wants none."""
     if state.saved == state.iteration or not state.prepared or not system.config.run.checkpoint_every:
         return
     tensors, numbers = system.learner.state()
@@ -58,8 +59,8 @@ def save(run: Run, system: System, state: State) -> None:
 
 
 def restore(run: Run, system: System, say: Callable[[str], None]) -> State:
-    """The state of the newest checkpoint that is whole, loaded into the system; a fresh one where there is none. What the run's folder
-    knows beyond that checkpoint is forgotten, for it will be done again."""
+    """The state of the newest intact checkpoint, loaded into the system; a fresh one if there is none. Later entries in the run's folder
+    are dropped, because that work will be repeated."""
     for folder, name in ((run.checkpoints, None), (run.folder, run.model.name)):
         sweep(folder, name)
     with warnings.catch_warnings(record=True) as caught:
@@ -68,7 +69,7 @@ def restore(run: Run, system: System, say: Callable[[str], None]) -> State:
     for warning in caught:
         say(f"warning: {warning.message}")
     if found is None:
-        return _anew(run, system, say)
+        return _from_scratch(run, system, say)
     try:
         kept = dict(found.state["run"])
         if "place" in kept:  # the name of this number in older checkpoints
@@ -82,33 +83,34 @@ def restore(run: Run, system: System, say: Callable[[str], None]) -> State:
         system.source.publish(state.iteration)
     except (KeyError, TypeError, AttributeError):
         raise TurnwiseError(
-            f"checkpoint {found.path}: its state is not one of this Turnwise; it was written by another version. Go on with that version, "
-            "or start anew with the recipe"
+            f"checkpoint {found.path}: its state was written by another version of Turnwise. Continue with that version, or start "
+            "a new run with the recipe"
         ) from None
     if state.waiting is not None:
-        state.saved = -1  # once more, with the evaluation's result, when that is known
+        state.saved = -1  # saved again with the evaluation's result, when that is known
     if logs is None:
         _check_log(run, state)
     run.rewind(state.iteration, state.waiting is not None, logs, say)
     return state
 
 
-def _anew(run: Run, system: System, say: Callable[[str], None]) -> State:
-    """No checkpoint: the beginning, unless the log says that there was more."""
+def _from_scratch(run: Run, system: System, say: Callable[[str], None]) -> State:
+    """No checkpoint: start from the beginning, unless the log shows that there was more."""
     logged = [int(line.get("iteration", 0)) for line in run.metrics()]
     if any(logged):
         if system.config.run.checkpoint_every:
             raise TurnwiseError(
-                f"{run.folder} has logged {max(logged)} iterations and has no checkpoint any more to go on from. Put its checkpoints back, "
-                f"or start a new run by the same recipe: turnwise train {quote(str(run.folder / CONFIG))}"
+                f"{run.folder} has logged {max(logged)} iterations and has no checkpoint any more to resume from. Put its checkpoints "
+                f"back, or start a new run with the same recipe: turnwise train {quote(str(run.folder / CONFIG))}"
             )
-        say(f"this run keeps no checkpoints (run.checkpoint_every=0): it starts anew; its old log is now {run.set_aside(METRICS).name}")
+        aside = run.set_aside(METRICS).name
+        say(f"this run keeps no checkpoints (run.checkpoint_every=0), so it starts from scratch; its old log is now {aside}")
     run.rewind(-1)
     return State()
 
 
 def _check_log(run: Run, state: State) -> None:
-    """A checkpoint of an older Turnwise has no copy of the log: the file must be whole."""
+    """A checkpoint of an older Turnwise has no copy of the log: the file must be complete."""
     last = state.iteration - 1 if state.waiting is not None else state.iteration
     missing = sorted(set(range(last + 1)) - {line.get("iteration") for line in run.metrics()})
     if missing:

@@ -1,6 +1,6 @@
 """The parts of a run, put together from its config: tasks, environments, agent, model, engine, learner.
 
-This is the only place that knows both the recipe's words and the parts' constructors; the loop in train.py knows neither.
+Only this file knows both the recipe's sections and the parts' constructors; the loop in train.py knows neither.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class System:
     model_folder: Path | None = None
     say: Callable[[str], None] = lambda text: None
     cancelled: Callable[[], bool] = lambda: False
-    on_start: Callable[[int], None] = lambda count: None  # so many attempts more will be made
-    on_end: Callable[[Trajectory], None] = lambda trajectory: None  # one of them is over
-    words: Path | None = None  # a folder with the tiny model's tokenizer, where its environment should not be played for it
-    plays: bool = True  # whether the environment may be made: nothing of the user's is imported otherwise
-    broken: EnvironmentFault | None = None  # nearly all attempts came to nothing: the loop ends as if interrupted, and this is why
+    on_start: Callable[[int], None] = lambda count: None  # called with the number of additional attempts that will be made
+    on_end: Callable[[Trajectory], None] = lambda trajectory: None  # called when one of them is over
+    words: Path | None = None  # a folder with the tiny model's tokenizer, if its environment should not be played for it
+    plays: bool = True  # whether the environment may be made; otherwise no user code is imported
+    broken: EnvironmentFault | None = None  # nearly all attempts were spoilt: the loop ends as if interrupted, and this is the reason
 
     def __post_init__(self) -> None:
         if self.plays:
@@ -87,14 +87,14 @@ class System:
             getattr(self, part)
 
     def look(self, tasks: TaskSet) -> None:
-        """Play a few turns of two tasks: an environment that cannot be played is an error here, with the lines of its file."""
+        """Play a few turns of two tasks: an environment that cannot be played raises an error here, with the lines of its file."""
         words = f"still waiting for environment {self.config.env.name!r}; if this does not end, does its reset or step return?"
         with told_after(PATIENCE, self.say, words):
             first_look(self.pool, self.config.env.name, tasks, self.say, self.cancelled)
 
     @cached_property
     def faults(self) -> FaultWatch:
-        """Hears of every attempt that a fault has ended."""
+        """Is told of every attempt that a fault has ended."""
         return FaultWatch(self.say, self.config.env.name)
 
     @cached_property
@@ -109,7 +109,7 @@ class System:
         return self.panel_of(self.config.eval.split, self.config.eval.n, self.config.eval.seed, check=True)
 
     def panel_of(self, split: str, n: int | None, seed: int, check: bool = False) -> TaskSet:
-        """`n` tasks of a split (none: all of it), the same ones on every machine."""
+        """`n` tasks of a split (None: all of it), the same ones on every machine."""
         env = self.config.env
         found = registry.tasks(env.name, split, n=None, **env.options)
         if n is not None and n > len(found):
@@ -123,7 +123,7 @@ class System:
 
     @cached_property
     def max_turns(self) -> int:
-        """The step limit: the recipe's, else the environment's own."""
+        """The step limit: the recipe's, otherwise the environment's."""
         if self.config.env.max_turns is not None:
             return self.config.env.max_turns
         env = registry.make(self.config.env.name, **self.config.env.options)
@@ -144,7 +144,7 @@ class System:
         if self.words is not None:
             return loading.load_tiny(self.config, self.words)
         words = (
-            f"still playing environment {self.config.env.name!r} for the words of the tiny model (model.tiny.vocabulary_tasks); "
+            f"still playing environment {self.config.env.name!r} for the vocabulary of the tiny model (model.tiny.vocabulary_tasks); "
             "if this does not end, does its reset or step return?"
         )
         with told_after(PATIENCE, self.say, words):
@@ -152,18 +152,18 @@ class System:
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The model's; of a served model, whose tokenizer is the server's, one that counts its prompts' tokens."""
+        """The model's tokenizer; for a served model, whose tokenizer is on the server, one that counts the tokens of prompts."""
         served = self.config.engine.name == "openai"
         return loading.load_tokenizer(self.config, self.model_folder, self.limits) if served else self._loaded[1]
 
     @cached_property
     def vision(self) -> Vision | None:
-        """The processor of a model that sees; None for other models and for a server's."""
+        """The processor of a vision-language model; None for other models and for a server."""
         return None if self.config.engine.name == "openai" else loading.load_vision(self.model_folder or self.config.model.path)
 
     @property
     def preprocessor(self) -> Any:
-        """What belongs beside the weights in a model's folder: the tokenizer, or the processor that holds it."""
+        """What belongs next to the weights in a model's folder: the tokenizer, or the processor that holds it."""
         return self.tokenizer if self.vision is None else self.vision.processor
 
     @cached_property
@@ -182,14 +182,14 @@ class System:
 
     @cached_property
     def engine(self) -> Engine:
-        """The engine on the learner's own weights, or a server with weights of its own."""
+        """The engine on the learner's weights, or a server with separate weights."""
         if self.config.engine.name == "openai":
             return build_server(self.config, self.tokenizer, self.agent)
         return build_engine(self.config, self.learner.model, self.tokenizer, self.agent.stop_ids, self.say, self.vision)
 
     @property
     def limits(self) -> Limits:
-        """How the environment is played beside the collector: with the recipe's workers and limits, until somebody stops it."""
+        """How the environment is played outside the collector: with the recipe's workers and limits, until cancelled."""
         env = self.config.env
         return Limits(env.workers, env.timeout, env.memory_mb, self.cancelled)
 
@@ -203,7 +203,7 @@ class System:
 
     @cached_property
     def rewards(self) -> Rewards:
-        """The environment's reward, scaled, and the user's own terms."""
+        """The environment's reward, scaled, and the user's terms."""
         terms = [find_term(term.name, term.function, term.weight, term.options) for term in self.config.reward]
         return Rewards(self.config.env.reward_scale, terms)
 
@@ -224,7 +224,7 @@ class System:
 
     def collector(self, temperature: float | None = None) -> Collector:
         """A collector for attempts whose tokens and log-probs depend on the weights and on these attempts alone: the engine forgets what
-        it kept of others, an evaluation's say, for a resumed run has not played those."""
+        it kept of others (of an evaluation, for example), because a resumed run has not played those."""
         getattr(self.engine, "forget", self.engine.refresh)()
         own = self.config.agent
         return Collector(
@@ -237,7 +237,7 @@ class System:
             on_start=self.on_start,
             on_end=self.on_end,
             on_fault=self.faults.hear,
-            ordered=self.config.env.in_order and self.config.engine.name != "openai",  # a server's batches are beyond us
+            ordered=self.config.env.in_order and self.config.engine.name != "openai",  # the batches of a server cannot be controlled
         )
 
     @cached_property
@@ -283,7 +283,7 @@ class System:
         return collector
 
     def _heard(self, trajectories: list[Trajectory]) -> list[Trajectory]:
-        """The trajectories as they are; where nearly all attempts came to nothing, the run is over."""
+        """The trajectories as they are; if nearly all attempts were spoilt, the run is over."""
         try:
             self.faults.look(trajectories)
         except EnvironmentFault as fault:
@@ -291,7 +291,7 @@ class System:
         return trajectories
 
     def annotate(self, batch: Batch) -> Batch:
-        """The batch with what only the learner knows, where the recipe needs it: values, a KL penalty in the reward."""
+        """The batch with what only the learner knows, if the recipe needs it: values, a KL penalty in the reward."""
         needed = self.config.learner.value is not None or self.config.objective.kl == "reward"
         if not needed:
             return batch
@@ -304,7 +304,7 @@ class System:
 
     def signal(self, batch: Batch, progress: float = 0.0) -> Batch:
         """The batch with the columns of the recipe's signals, in their order; each sees those of the ones before. `progress` is the share
-        of the run that is behind, for the learning rates of models that a signal updates."""
+        of the run that is done, for the learning rates of models that a signal updates."""
         self.models.at(progress)
         for own, signal in zip(self.config.signal, self._signals, strict=True):
             self._rest_engine()
@@ -325,18 +325,18 @@ class System:
         return batch.with_columns({f"{value.level}.target": self._value_targets(batch.rollouts, given)})
 
     def diagnose(self, batch: Batch) -> dict[str, Any]:
-        """What the log says of a batch's credit."""
+        """The metrics about a batch's credit."""
         own, given = self.config.credit, credit.credit_of(batch.rollouts)
         return credit.observe(own.name, own.options, batch.rollouts, () if given is None else given.values)
 
     def _rest_engine(self) -> None:
-        """Free the engine's cache on a GPU, where the recipe says so; the next generation takes the memory again."""
+        """Free the engine's cache on a GPU, if the recipe asks for it; the next generation takes the memory again."""
         sleep = getattr(self.engine, "sleep", None)
         if self.config.engine.sleep and sleep is not None and self.learner.device.type == "cuda":
             sleep()
 
     def update(self, batch: Batch, seed: int, progress: float) -> dict[str, float]:
-        """One update of the weights. The engine hears of it when the source publishes the version."""
+        """One update of the weights. The engine is told when the source publishes the version."""
         self._rest_engine()
         return self.learn(batch, seed, progress)
 
@@ -364,7 +364,7 @@ class System:
             return {}
         measured = own.until is not None or own.at_least is not None
         if measured and own.file is None and not has_expert(self.config.env.name, dict(self.config.env.options)):
-            own = own.model_copy(update={"until": None, "at_least": None})  # chance teaches to speak, not to win
+            own = own.model_copy(update={"until": None, "at_least": None})  # random play teaches the form of actions, not how to win
         examples = examples_of(self, own, on_task)
         if examples is None or self.cancelled():
             return {}
@@ -386,7 +386,7 @@ class System:
 
     @property
     def evaluation_settings(self) -> dict[str, Any]:
-        """What an evaluation's result depends on besides the weights and the panel."""
+        """What an evaluation's result depends on in addition to the weights and the panel."""
         own = self.config.eval
         return {"split": own.split, "seed": own.seed, "temperature": own.temperature, "max_turns": self.max_turns}
 

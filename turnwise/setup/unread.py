@@ -1,4 +1,4 @@
-"""A recipe looked at without running any of the code that it names: for `--dry-run`, which may be tried on anybody's recipe."""
+"""Checks a recipe without running any of the code that it names: for `--dry-run`, which is safe with third-party recipes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from turnwise.setup.names import pieces
 
 
 def look_at(config: Config) -> None:
-    """An error for code that is not there, is no Python, or is plainly of another kind. Trackers of ours are made, others are not."""
+    """An error for code that is missing, is not Python, or is clearly of another kind. Built-in trackers are made, others are not."""
     for reference, kind in named(config):
         check_reference(reference, kind)
     own = [name for name in config.run.trackers if not is_reference(name)]
@@ -21,11 +21,11 @@ def look_at(config: Config) -> None:
 
 
 def named(config: Config) -> Iterator[tuple[str, Kind]]:
-    """The code that a recipe names where it is told what kind of thing that is."""
+    """The code that a recipe names under keys that say which kind of thing it is."""
     parts = [(config.env.name, ENVIRONMENT), *((piece.name, KINDS[piece.family]) for piece in pieces(config))]
     return ((name, kind) for name, kind in parts if is_reference(name))
 
 
 def unread(config: Config) -> list[str]:
-    """What would have to be run to say more: every text of the recipe that names code, or may."""
+    """What would have to be run to know more: every text of the recipe that names code, or may name it."""
     return code_in(config.model_dump(mode="json"))

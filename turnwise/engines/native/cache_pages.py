@@ -1,8 +1,8 @@
-"""Pages of cache memory: who holds which, and which prompts begin with what is in them already. No tensors here.
+"""Pages of cache memory: which chain holds which page, and which prompts begin with what is already in them. No tensors here.
 
-A sequence's keys and values lie in a chain of pages of `size` tokens. A page can be held by several chains at once (a shared prefix), and
+A sequence's keys and values are in a chain of pages of `size` tokens. A page can be held by several chains at once (a shared prefix), and
 what no chain holds stays readable until its memory is needed. An index of grains (`grain` tokens each, at most a page) finds, for a new
-prompt, the longest prefix that is in memory: whole pages are shared, the rest of the last one is copied into a page of the chain's own.
+prompt, the longest prefix that is in memory: whole pages are shared, the rest of the last one is copied into a private page of the chain.
 
 On a GPU pages are small. On a CPU a page is as long as the longest sequence, so that attention reads it in place: then nothing is
 shared and everything copied, by the same rules.
@@ -59,7 +59,7 @@ class CachePages:
     def clear(self) -> None:
         """Forget every content. Chains made before must not be used any more."""
         self._free = list(range(self.count))  # a heap, as it is
-        self._idle: OrderedDict[int, None] = OrderedDict()  # held by nobody, contents still indexed; the oldest first
+        self._idle: OrderedDict[int, None] = OrderedDict()  # held by no chain, contents still indexed; the oldest first
         self._holders = [0] * self.count
         # By page; those that were never used have none: there are many, and every update of the weights clears all of them.
         self._content: defaultdict[int, list[int]] = defaultdict(list)
@@ -72,7 +72,7 @@ class CachePages:
 
     @property
     def available(self) -> int:
-        """Pages that can be had now."""
+        """Pages that are available now."""
         return len(self._free) + len(self._idle)
 
     @property
@@ -85,7 +85,7 @@ class CachePages:
         return -(-tokens // self.size)
 
     def take(self) -> int | None:
-        """A page of one's own with nothing in it, or None."""
+        """An empty private page, or None."""
         if self._free:
             page = heappop(self._free)
         elif self._idle:
@@ -111,8 +111,8 @@ class CachePages:
                     heappush(self._free, page)
 
     def cut(self, chain: Chain, length: int) -> tuple[int, int] | None:
-        """Shorten a chain to its first `length` tokens, to go on differently. Its last page is written over in place if it is the
-        chain's own; otherwise it is left to the others and the chain needs a copy: (page, tokens)."""
+        """Shorten a chain to its first `length` tokens, to continue differently. Its last page is overwritten in place if no other chain
+        holds it; otherwise it is left to the others and the chain needs a copy: (page, tokens)."""
         keep = self.needed(length)
         self.drop(chain.pages[keep:])
         del chain.pages[keep:], chain.ids[length:], chain.nodes[length // self.grain :]
@@ -194,7 +194,7 @@ class CachePages:
         self._fresh.clear()
 
     def _erase(self, page: int, length: int) -> None:
-        """The page's contents from `length` on are about to be written over."""
+        """The page's contents from `length` on are about to be overwritten."""
         staying = []
         for key in self._keys[page]:
             node, grain, end = key

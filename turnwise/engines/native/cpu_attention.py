@@ -1,7 +1,7 @@
 """Attention on a CPU, where a page is as long as the longest sequence, so a row has one page.
 
 Rows that read one token share one call: keys and values are read in place, as a range of pages, and the lengths are a mask. A copy is
-made only if the rows lie so scattered that reading everything between them would cost more. Rows that read several tokens (prompts) have
+made only if the rows are so scattered that reading everything between them would cost more. Rows that read several tokens (prompts) have
 a call each: their own length, no padding. Query heads that share a key head are queries of one head here, so nothing is repeated.
 """
 

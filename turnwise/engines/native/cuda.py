@@ -1,9 +1,9 @@
 """The model's forward on a GPU: Triton kernels between the matrix products, and CUDA graphs around a decode step.
 
 A step of single tokens is some three hundred small launches, more than a host can issue in the time the GPU needs for them, so it is
-recorded once for each size of batch and replayed. A recorded step reads where it works from a small table of lanes (which slot, which
-position), and everything that belongs to a slot stays on the GPU: its pages, its settings, its last token. So the next step can start
-before the host has seen the tokens of the last one. Prompts run as they come, one list of tokens without padding.
+recorded once for each size of batch and replayed. A recorded step reads what it works on from a small table of lanes (which slot, which
+position), and everything that belongs to a slot stays on the GPU: its pages, its settings, its last token. The next step can therefore
+start before the host has seen the tokens of the last one. Prompts run as they come, one list of tokens without padding.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Attend = Callable[[Tensor, Tensor, Layer], Tensor]
 
 @dataclass(slots=True)
 class BlockTables:
-    """What the GPU knows by slot, and the rotations by position. The last slot is nobody's: unused lanes work on it."""
+    """What the GPU stores by slot, and the rotations by position. The last slot is for padding: unused lanes work on it."""
 
     cos: Tensor
     sin: Tensor
@@ -76,7 +76,7 @@ def originals(copies: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]]:
 
 
 class CudaRunner:
-    """Runs steps over `page_count` pages of `page_size` tokens, and one more for the lanes of nobody."""
+    """Runs steps over `page_count` pages of `page_size` tokens, and one more for padding lanes."""
 
     mixed = False
     ahead = 1
@@ -135,12 +135,12 @@ class CudaRunner:
             return self._prompts(step)
 
     def _upload(self, values: Any, dtype: Any = np.int32) -> Tensor:
-        """To the GPU, without waiting for what it is at."""
+        """Copies to the GPU, without waiting for its current work."""
         host = torch.from_numpy(np.ascontiguousarray(values, dtype=dtype))
         return host.pin_memory().to(self.weights.device, non_blocking=True) if self.weights.device.type == "cuda" else host
 
     def _note_settings(self, rows: list[RunningRequest]) -> None:
-        """Make rows known that have a new slot: their pages, settings, and their last token."""
+        """Upload what belongs to rows with a new slot: their pages, settings, and last token."""
         if not rows:
             return
         pages = np.full((len(rows), self.tables.pages.shape[1]), self.page_count)
@@ -180,7 +180,7 @@ class CudaRunner:
         return min(size, self._slots) if self._slots >= rows else rows
 
     def _record(self, lanes: int) -> Recording:
-        """Run the step once to compile and warm up, on lanes of nobody, then record it."""
+        """Run the step once on padding lanes to compile and warm up, then record it."""
         empty = np.tile(np.array([[self._slots], [0], [self.page_count], [0]]), lanes)
         control = self._upload(empty)
         self._decode(control)

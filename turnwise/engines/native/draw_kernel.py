@@ -1,11 +1,11 @@
 """The draw on a GPU: the rules of `turnwise.engines.sampling`, without a sort.
 
-One program a row walks over the logits, which stay in the GPU's cache, a few times: for the largest one, for the sum, for the cuts, and
-for the token. A cut (top-k, top-p) is a distance from the largest logit; it is found by dividing the interval of possible distances
-by eight in each walk until no number is left between its ends. The walk for the sum tries some usual distances on its way, and when few
-tokens are left in the interval they are copied out, so that most walks are short. Tokens at exactly the cut are taken in the order of
-their ids, as many as the rule allows. The uniform number is the same function of seed and place as on a CPU, and the token is where the
-cumulative sum over the kept tokens, in the order of their ids, passes it: the same tokens as on a CPU but for rounding.
+One program per row passes over the logits, which stay in the GPU's cache, a few times: for the largest one, for the sum, for the cuts,
+and for the token. A cut (top-k, top-p) is a distance from the largest logit; it is found by dividing the interval of possible distances
+by eight in each pass until no number is left between its ends. The pass for the sum also tries some usual distances, and when few tokens
+are left in the interval they are copied out, so that most passes are short. Tokens at exactly the cut are taken in the order of their
+ids, as many as the rule allows. The uniform number is the same function of seed and position as on a CPU, and the token is where the
+cumulative sum over the kept tokens, in the order of their ids, passes it: the same tokens as on a CPU except for rounding.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
@@ -51,7 +51,7 @@ def _inner(row, size, inverse, top, cut, BLOCK: tl.constexpr):
     ties = tl.zeros([BLOCK], tl.float32)
     for start in tl.range(0, size, BLOCK, num_stages=STAGES):
         d = _distance(row, start + column, size, inverse, top)
-        mass += tl.where(d == cut, 0.0, tl.where(d > cut, 0.0, tl.exp(-d)))  # what is not a number stays one
+        mass += tl.where(d == cut, 0.0, tl.where(d > cut, 0.0, tl.exp(-d)))  # NaN stays NaN
         ties += tl.where(d == cut, 1.0, 0.0)
     return tl.sum(mass, 0), tl.sum(ties, 0)
 
@@ -67,7 +67,7 @@ def _narrow(point, mass, target, low, high, within, enough):
 
 @triton.jit
 def _masses(row, size, inverse, top, p1, p2, p3, p4, p5, p6, p7, COUNT: tl.constexpr, BLOCK: tl.constexpr):
-    """One walk: how much mass (or how many tokens) lies within each of seven distances, and the whole of it."""
+    """One pass: how much mass (or how many tokens) lies within each of seven distances, and the whole of it."""
     column = tl.arange(0, BLOCK)
     nothing = tl.zeros([BLOCK], tl.float32)
     s1, s2, s3, s4 = nothing, nothing, nothing, nothing
@@ -90,7 +90,7 @@ def _masses(row, size, inverse, top, p1, p2, p3, p4, p5, p6, p7, COUNT: tl.const
 
 @triton.jit
 def _divide(row, size, inverse, top, base, target, low, high, within, enough, COUNT: tl.constexpr, BLOCK: tl.constexpr):
-    """An eighth of the interval, after one walk. `base` lies nearer than everything in the row walked over."""
+    """An eighth of the interval, after one pass. `base` is the mass that is nearer than everything in the row of this pass."""
     step = (high - low) * 0.125
     p1, p2, p3, p4 = low + step, low + 2 * step, low + 3 * step, low + 4 * step
     p5, p6, p7 = low + 5 * step, low + 6 * step, low + 7 * step
@@ -140,7 +140,7 @@ def _cut(
 ):  # fmt: skip
     """The smallest distance in (low, high] within which there is at least `target` of mass (or of tokens); how much lies nearer; and how
     much within it. `within` lies within `low`, `enough` within `high`. Done when a single token is left in the interval, or no number
-    between its ends (tokens that tie). As soon as few tokens are left in it they are copied, and only the copies are walked over."""
+    between its ends (tokens that tie). As soon as few tokens are left in it they are copied, and only the copies are searched."""
     walk = 0
     going = _open(walk, low, high, within, enough, COUNT, WALKS) & _many(high, within, enough, COUNT, FEW)
     while going:
@@ -168,7 +168,7 @@ def _cut(
 
 @triton.jit
 def _first_guess(row, size, inverse, top, top_p, farthest, BLOCK: tl.constexpr):
-    """The whole mass; and, from the same walk, the interval between the two of some usual distances where the cut of top-p lies."""
+    """The whole mass; and, from the same pass, the interval between the two of some usual distances where the cut of top-p lies."""
     m1, m2, m3, m4, m5, m6, m7, whole = _masses(row, size, inverse, top, 0.0, 0.7, 1.5, 2.5, 4.0, 6.0, 9.0, False, BLOCK)
     target = top_p * whole
     low, high = whole * 0.0 - 1.0, farthest

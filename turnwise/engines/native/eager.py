@@ -21,7 +21,7 @@ NO_LIMIT = torch.iinfo(torch.int64).max
 
 
 class Done:
-    """A result that is there."""
+    """A result that is ready."""
 
     def __init__(self, tokens: list[int], logprobs: list[float], noted: Noted | None = None):
         self._result = tokens, logprobs
@@ -50,7 +50,7 @@ class EagerRunner:
         if self._cache is None:
             shape = self.weights.shape
             size = (shape.layers, 2, self.page_count, shape.kv_heads, self.page_size, shape.head_dim)
-            # zeros: what lies behind a row's end gets the weight 0, and 0 times what is not a number is not a number
+            # zeros: what follows a row's end gets weight 0, and 0 × NaN is NaN
             self._cache = torch.zeros(size, dtype=self.weights.dtype, device=self.weights.device)
         return self._cache
 

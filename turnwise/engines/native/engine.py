@@ -1,13 +1,13 @@
-"""The native engine: rows come, share what is computed, and leave.
+"""The native engine: rows join, share what is computed, and leave.
 
 Every step the engine puts together one forward: the next token of every running row and as many tokens of new prompts as the budget
 allows. A row takes a slot when it is admitted and gives it back the moment it is finished. What it computed stays for the next turn of
-its trajectory until `release`, or until the memory is needed: then the longest unused goes first, and if even that does not help, the
-youngest row waits in the queue and reads its tokens again later. A row holds all that is needed to go on, so the cache can be thrown
-away at any time.
+its trajectory until `release`, or until the memory is needed: then the least recently used goes first. If that is not enough, the
+youngest row returns to the queue and reads its tokens again later. A row holds everything that is needed to continue, so the cache can be
+dropped at any time.
 
-On a GPU the next step is launched before the tokens of the last one have reached the host, so a row that ended with a stop token has
-been computed once too often; that token is never looked at.
+On a GPU the next step is launched before the tokens of the last one have reached the host, so a row that ended with a stop token has been
+computed once more than needed; that token is ignored.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from turnwise.engines.stopping import StopStrings, newest, stop_tokens, watch
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.prefix import common_length
 
-GRAIN = 32  # tokens: how finely common prefixes are found where pages are longer than that
-WORTH_A_STEP = 32  # tokens: for fewer in common, a row does not wait until another one has computed them
+GRAIN = 32  # tokens: the granularity of common prefixes if pages are longer than that
+WORTH_A_STEP = 32  # tokens: with fewer in common, a row does not wait until another one has computed them
 FEWEST_PREFILL_TOKENS = 64
 
 
@@ -44,9 +44,9 @@ class NativeEngine:
     `model` is the learner's own module, whose weights are used in place. `max_length` bounds prompt and response together (default: what
     the model was made for); `max_batch` is how many rows run at once; `prefill_tokens` how many prompt tokens one forward takes.
     `cache_memory` is the memory for keys and values: bytes, or up to 1.0 the part of a GPU's free memory (default 0.5; on a CPU a quarter
-    of all memory). `dtype` computes in another precision than the weights have, at the price of a copy. `graphs=False` runs a GPU
-    without CUDA graphs. The tokenizer is needed for stop strings, and names the end token; `stop_token_ids` replaces the end tokens that
-    it and the model name. One thread alone."""
+    of all memory). `dtype` computes in another precision than the weights have, at the cost of a copy. `graphs=False` runs a GPU without
+    CUDA graphs. The tokenizer is needed for stop strings, and names the end token; `stop_token_ids` replaces the end tokens that it and
+    the model name. Not thread-safe."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class NativeEngine:
         self._queue: deque[RunningRequest] = deque()
         self._rows: list[RunningRequest] = []
         self._free_slots = list(range(max_batch))
-        self._kept: OrderedDict[int, Chain] = OrderedDict()  # by trajectory; the longest unused first
+        self._kept: OrderedDict[int, Chain] = OrderedDict()  # by trajectory; the least recently used first
         self._flights: deque[tuple[list[RunningRequest], StepResult]] = deque()
         self._done: list[Response] = []
         self._admitted: list[RunningRequest] = []
@@ -106,18 +106,19 @@ class NativeEngine:
             self._queue.append(row)
 
     def _split(self, request: Request) -> tuple[list[int], list[int]]:
-        """A prompt as what is kept of its trajectory, which was looked at when it came, and the plain integers that follow."""
+        """A prompt, split into the prefix that is kept of its trajectory, which was checked before, and the plain integers that
+        follow."""
         chain, prompt = self._kept.get(request.sequence), request.prompt_ids
         known = chain.ids if chain is not None else []
         if not isinstance(prompt, list) or prompt[: len(known)] != known:
             known = []
         fresh = list(prompt[len(known) :])
-        if set(map(type, fresh)) - {int}:  # numpy's integers, say
+        if set(map(type, fresh)) - {int}:  # numpy integers, for example
             fresh = [int(token) for token in fresh]
         return known, fresh
 
     def _problem(self, prompt: list[int], fresh: list[int]) -> str:
-        """Why a prompt cannot be taken, or nothing; `fresh` is its end that was never looked at."""
+        """Why a prompt cannot be taken, or an empty text; `fresh` is its unchecked end."""
         if not prompt:
             return "the prompt is empty: it needs at least one token"
         if len(prompt) >= self.max_length:
@@ -153,17 +154,17 @@ class NativeEngine:
         self.version = version
 
     def refresh(self) -> None:
-        """Nothing computed with the old weights is used again. Rows in the middle of a response go on with the new ones."""
+        """Nothing computed with the old weights is used again. Rows in the middle of a response continue with the new ones."""
         self.forget()
         self._runner.update()
 
     def forget(self) -> None:
-        """As if this engine were new: a prefix that is found in the cache ends in other last digits than one that is computed here."""
+        """As if this engine were new: a prefix from the cache differs in its last digits from one that is computed here."""
         self._reset()
         self._since_prefill = 0
 
     def sleep(self) -> None:
-        """Give the cache's memory back, for an update of the weights. The next poll takes it again and computes anew what it needs."""
+        """Give the cache's memory back, for an update of the weights. The next poll takes it again and recomputes what it needs."""
         self._reset()
         self._runner.sleep()
 
@@ -174,7 +175,7 @@ class NativeEngine:
         self._done.clear()
         self._closed = True
 
-    # One step: put together, launch, look at results.
+    # One step: prepare, launch, read results.
 
     def _advance(self) -> None:
         if self._unclean:
@@ -204,10 +205,10 @@ class NativeEngine:
         for row in drawing:
             row.flying += 1
         self._flights.append((drawing, result))
-        self._pages.drop([source for source, _, _ in step.copies])  # held until now, so that nobody else wrote there
+        self._pages.drop([source for source, _, _ in step.copies])  # held until now, so that nothing else was written there
 
     def _settle(self, rows: list[RunningRequest], result: StepResult) -> None:
-        """Look at the tokens that a step drew."""
+        """Read the tokens that a step drew."""
         for place, (row, token, logprob) in enumerate(zip(rows, *result.wait(), strict=True)):
             row.flying -= 1
             if row.finished:
@@ -276,15 +277,15 @@ class NativeEngine:
         return step
 
     def _prompts_first(self, begun: bool) -> bool:
-        """Where prompts have a forward of their own: whether it is time for one. A small one costs as much as a step of everybody, so
-        few waiting rows wait for more of them, but not for long. `begun`: a prompt has been read in part."""
+        """If prompts have a separate forward: whether it is time for one. A small one costs as much as a step of all rows, so a few
+        waiting rows wait for more, but not for long. `begun`: a prompt has been read in part."""
         if begun:
             return True
         ready = min(len(self._queue), len(self._free_slots))
         return bool(ready) and (ready * 4 >= len(self._rows) or self._since_prefill >= 8)
 
     def _schedule(self, row: RunningRequest, todo: int, step: Step) -> None:
-        """Give a row its tokens in this step, as far as budget and memory go."""
+        """Give a row as many of its tokens in this step as budget and memory allow."""
         count = min(todo, self.prefill_tokens - step.tokens) if todo > 1 else todo
         if count < 1 or not self._grow(row.chain, row.computed + count):
             return
@@ -303,7 +304,7 @@ class NativeEngine:
         return True
 
     def _take(self) -> int | None:
-        """A page; if need be, at the cost of what was kept for the trajectory that was idle the longest."""
+        """A page; if needed, taken from the least recently used trajectory."""
         page = self._pages.take()
         while page is None and self._kept:
             _, chain = self._kept.popitem(last=False)
@@ -340,7 +341,7 @@ class NativeEngine:
 
     def _find_prefix(self, row: RunningRequest) -> bool | None:
         """Give the row what is in memory of its tokens. None: wait a step; False: no page for a copy."""
-        limit = row.length - 1  # the last token must be computed to be gone on from
+        limit = row.length - 1  # the last token must be computed: the next one is drawn from it
         own = self._kept.pop(row.request.sequence, None)
         common = min(limit, common_length(own.ids, row.ids)) if own is not None else 0
         match = Match() if own is not None and common == min(len(own.ids), limit) else self._pages.match(row.ids, limit)
@@ -365,7 +366,7 @@ class NativeEngine:
         return self._copy(row.chain, match.source, match.tail)
 
     def _copy(self, chain: Chain, source: int, tokens: int) -> bool:
-        """A page of the chain's own that begins as `source` does. The caller holds `source`; that hold ends with the launch."""
+        """A private page that begins as `source` does. The caller holds `source`; that hold ends with the launch."""
         page = self._take()
         if page is None:
             self._pages.drop([source])
@@ -383,10 +384,10 @@ class NativeEngine:
         self._pages.drop(row.chain.pages)
         row.chain, row.computed = Chain(), 0
 
-    # When things do not fit, fail, or change.
+    # Lack of memory, failures, and new weights.
 
     def _make_room(self) -> None:
-        """No row could go on: the youngest one goes back to the queue."""
+        """No row could continue: the youngest one goes back to the queue."""
         if not self._rows:
             raise TurnwiseError(f"engine: {len(self._queue)} requests wait and none can start; this is a fault of the engine")
         self._put_back(self._rows[-1])

@@ -1,4 +1,4 @@
-"""What lies between the matrix products of a layer, as one Triton kernel each: every one of these is a single pass over its data.
+"""The operations between the matrix products of a layer, as one Triton kernel each. Every kernel is a single pass over its data.
 
 Rounding is where transformers rounds (the residual, the normed value, cosine and sine are in the weights' dtype), the arithmetic between is
 float32.
@@ -127,7 +127,7 @@ def _begin(control, last, table, tokens, lanes, table_stride, PAGE: tl.constexpr
 
 
 def begin(control: Tensor, last: Tensor, table: Tensor, page_size: int) -> Tensor:
-    """The tokens of a decode step. `control` [4, lanes]: slot, position, page of that position, place of the draw. Notes the page in the
+    """The tokens of a decode step. `control` [4, lanes]: slot, position, page of that position, index of the draw. Notes the page in the
     slot's table, and reads the slot's last token."""
     lanes = control.shape[1]
     tokens = torch.empty(lanes, dtype=torch.int64, device=control.device)

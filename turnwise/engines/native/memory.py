@@ -1,4 +1,4 @@
-"""How much memory the cache gets, and which runner a device has."""
+"""The size of the cache, and the runner for a device."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def make_runner(weights: Weights, slots: int, longest: int, memory: float | None
 
 
 def _all_memory() -> int:
-    """The machine's memory in bytes; a modest guess where the system does not tell, as Windows does not."""
+    """The machine's memory in bytes; a modest guess if the system does not tell, such as Windows."""
     if not hasattr(os, "sysconf"):
         return SMALL_MACHINE
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _pages(budget: int, weights: Weights, size: int, wanted: int) -> int:
-    """Pages of `size` tokens in so many bytes; not more than wanted."""
+    """The number of pages of `size` tokens that fit into `budget` bytes; not more than wanted."""
     shape = weights.shape
     token = 2 * shape.layers * shape.kv_heads * shape.head_dim * weights.dtype.itemsize
     if budget < token * size:

@@ -7,7 +7,7 @@ rotation and the write of the new key and value are part of the same kernel: a l
 A prompt is bound by arithmetic. It attends to what was in the pages before (an earlier turn, another row's common prefix) and to itself,
 both read from the pages, where the step has just written its own keys and values.
 
-What lies in a page behind a sequence's end gets the weight 0, so it must be a number: the cache begins with zeros.
+What follows a sequence's end in a page gets weight 0, so it must not be NaN: the cache starts with zeros.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
@@ -111,7 +111,7 @@ def _merge(parts, sums, out, SIZE: tl.constexpr, SPLITS: tl.constexpr):
 
 
 def splits_for(lanes: int, kv_heads: int) -> int:
-    """Among how many programs a sequence is split: a power of two that fills the GPU."""
+    """The number of programs that a sequence is split among: a power of two that fills the GPU."""
     splits = 1
     while splits * 2 * lanes * kv_heads <= PROGRAMS and splits < MOST_SPLITS:
         splits *= 2
@@ -119,8 +119,8 @@ def splits_for(lanes: int, kv_heads: int) -> int:
 
 
 def attend_singles(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any) -> Tensor:
-    """One token a lane at `positions`. Queries and keys are normed (Qwen3) and rotated on the way, and the new keys and values go into the
-    cache: `qkv` is as the matrix product left it. [lanes, heads · size]."""
+    """One token per lane at `positions`. Queries and keys are normed (Qwen3) and rotated in the same pass, and the new keys and values go
+    into the cache: `qkv` is as the matrix product left it. [lanes, heads · size]."""
     lanes, size = len(qkv), shape.head_dim
     splits = splits_for(lanes, shape.kv_heads)
     out = qkv.new_empty(lanes, shape.heads * size)

@@ -1,4 +1,4 @@
-"""What an engine knows of a request on its way, and of one step of the model over many of them."""
+"""What an engine knows about a running request, and about one step of the model over many of them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from turnwise.engines.stopping import StopStrings
 
 @dataclass(slots=True, eq=False)
 class RunningRequest:
-    """A request. `ids` are the prompt and what was sampled and seen; `flying` tokens more were drawn on the device and are not seen yet.
-    `computed` counts the tokens whose keys and values are in the cache or on their way there; `end` is how many tokens there may be."""
+    """A request. `ids` are the prompt and what was sampled and seen; `flying` more tokens were drawn on the device and are not seen yet.
+    `computed` counts the tokens whose keys and values are in the cache or on their way there; `end` is the largest allowed number of
+    tokens."""
 
     request: Request
     ids: list[int]
@@ -44,7 +45,7 @@ class RunningRequest:
 
     @property
     def drawn(self) -> int:
-        """How many tokens were drawn so far: the place of the next one."""
+        """How many tokens were drawn so far: the index of the next one."""
         return len(self.logprobs) + self.flying
 
     def response(self, finish: Finish, message: str = "") -> Response:
@@ -64,7 +65,7 @@ class Step:
     copies: list[tuple[int, int, int]] = field(default_factory=list)
     admitted: list[RunningRequest] = field(default_factory=list)
 
-    drawing: list[int] = field(default_factory=list)  # the places of the rows that draw
+    drawing: list[int] = field(default_factory=list)  # the indices of the rows that draw
     tokens: int = 0
 
     def add(self, row: RunningRequest, count: int, draws: bool) -> None:
@@ -100,7 +101,7 @@ class Runner(Protocol):
         """The weights have changed."""
 
     def clean(self) -> None:
-        """Some of the cache is not numbers: nothing of it may reach another row."""
+        """Some of the cache is NaN or infinite: nothing of it may reach another row."""
 
     def sleep(self) -> None:
         """Give the cache memory back; the next launch takes it again."""

@@ -1,11 +1,11 @@
 """The learner's own parameters, as the engine reads them.
 
 There is no second copy of the weights. Layers that read the same input (query, key and value; gate and up) run as one matrix product, and
-for that their parameters must lie behind one another in memory: they are moved there once and stay parameters of the module, with the
-same values, the same identity and their own gradients. An optimiser that updates them in place updates the engine with the same stroke.
-Where something moved a parameter away since (a load, a change of device), `Weights.update` finds out and puts it back.
+for that their parameters must be contiguous in memory: they are moved there once and stay parameters of the module, with the same values,
+the same identity and their own gradients. An optimiser that updates them in place updates the engine at the same time. If something has
+moved a parameter since (a load, a change of device), `Weights.update` notices and moves it back.
 
-Two things are copies, both made again by `update`: LoRA adapters (small: stacked, scaled and cast, then applied on the fly beside the
+Two things are copies, both made again by `update`: LoRA adapters (small: stacked, scaled and cast, then applied on the fly next to the
 untouched base weights), and everything if the engine is asked to compute in another dtype than the module has.
 """
 
@@ -23,7 +23,7 @@ from turnwise.util.errors import TurnwiseError
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 GPU_HEADS = (16, 32, 64, 128, 256)
-ROPES = ("default", "linear", "llama3", "yarn")  # those whose frequencies do not depend on the length at hand
+ROPES = ("default", "linear", "llama3", "yarn")  # those whose frequencies do not depend on the sequence length
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Linear:
         self.update()
 
     def update(self) -> bool:
-        """Read the parameters again; whether any of the tensors is another one than before."""
+        """Read the parameters again. Returns whether any of the tensors has been replaced."""
         plain = [_base(module) for module in self._modules]
         before = [None if t is None else t.data_ptr() for t in (*self._tensors(),)]
         self.weight = _joined([layer.weight for layer in plain], self._dtype, getattr(self, "weight", None))
@@ -151,7 +151,7 @@ class Weights:
         self._pointers = self._read_pointers()
 
     def update(self) -> bool:
-        """The parameters have changed: refresh what is copied. True if any of them now lies elsewhere in memory."""
+        """The parameters have changed: refresh what is copied. True if any of them is now elsewhere in memory."""
         if reason := supports(self.model):
             raise TurnwiseError(f"the native engine cannot run this model any more: {reason}")
         if self.model.lm_head.weight.device != self.device:
@@ -196,7 +196,7 @@ class Weights:
         return copy
 
     def _read_pointers(self) -> list[int]:
-        """Where the parameters lie that are read as they are."""
+        """The addresses of the parameters that are read in place."""
         return [parameter.data_ptr() for name, parameter in self.model.named_parameters() if "_proj" not in name]
 
 
@@ -292,7 +292,7 @@ def _adapters(module: Any) -> list[tuple[Tensor, Tensor, float]]:
 
 
 def _joined(parameters: Sequence[Any], dtype: torch.dtype, last: Tensor | None) -> Tensor:
-    """The parameters one below the other in one tensor: they themselves where that is possible, else a copy in another dtype."""
+    """The parameters stacked in one tensor: they themselves if possible, otherwise a copy in another dtype."""
     rows = [len(p) for p in parameters]
     if parameters[0].dtype != dtype:
         joined = torch.cat([p.detach() for p in parameters]).to(dtype)
@@ -309,7 +309,7 @@ def _joined(parameters: Sequence[Any], dtype: torch.dtype, last: Tensor | None) 
 
 
 def _adjacent(parameters: Sequence[Any]) -> bool:
-    """Whether these lie behind one another in the same piece of memory already."""
+    """Whether these are already contiguous in the same storage."""
     end = parameters[0].data_ptr()
     storage = parameters[0].untyped_storage().data_ptr()
     for p in parameters:

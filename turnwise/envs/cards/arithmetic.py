@@ -1,4 +1,4 @@
-"""Exact arithmetic over formulas that are built piece by piece: a parser of our own, fractions, and all solutions of a deal.
+"""Exact arithmetic over formulas that are built piece by piece: a parser, fractions, and all solutions of a deal.
 
 A formula is a list of pieces: integers and the signs + - * / ( ). Nothing is ever evaluated as code, two numbers side by side are
 not a larger number, and 8 / (3 - 8 / 3) is exactly 24.
@@ -19,7 +19,7 @@ class NotAFormula(ValueError):
 
 
 def evaluate(pieces: Sequence[str]) -> Fraction | None:
-    """The value of a formula; none where it has none."""
+    """The value of a formula; None if it has none."""
     try:
         reader = _Reader(tuple(pieces))
         value = reader.sum()
@@ -36,7 +36,7 @@ class _Reader:
     place: int = 0
 
     def _next_of(self, signs: str) -> str:
-        """The next piece if it is one of these signs, else nothing."""
+        """The next piece if it is one of these signs, otherwise an empty text."""
         if self.place < len(self.pieces) and self.pieces[self.place] in tuple(signs):
             self.place += 1
             return self.pieces[self.place - 1]
@@ -84,7 +84,7 @@ class _Tree:
 def _joined(left: _Tree, sign: str, right: _Tree) -> _Tree:
     over, under = _value(left, sign, right)
     binds = 1 if sign in "+-" else 2
-    # On the right the same strength needs brackets too: 8 - (3 - 1).
+    # On the right the same strength also needs brackets: 8 - (3 - 1).
     return _Tree(over, under, (*_bracketed(left, binds), sign, *_bracketed(right, binds + 1)), binds)
 
 
@@ -128,7 +128,7 @@ def _solving(numbers: tuple[int, ...], signs: str, goal: int) -> Iterator[_Tree]
         return
     for left, sign, right in _pairs(whole, trees, signs):
         over, under = _value(left, sign, right)
-        if over == goal * under:  # only what solves is written out
+        if over == goal * under:  # only solutions are written out
             yield _joined(left, sign, right)
 
 

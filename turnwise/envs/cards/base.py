@@ -1,7 +1,7 @@
 """What the card games have in common: text or pictures, anchors, and the rules of the environment protocol.
 
-A game says what an action does (`_play`), what is on the table in words (`_words`) and as a picture (`_picture`), which state that is
-(`_state`), and what a snapshot keeps of it (`_kept`, `_resume`). It never sees anything but stripped text.
+A game defines what an action does (`_play`), the table as text (`_words`) and as a picture (`_picture`), its state (`_state`), and what a
+snapshot keeps of it (`_kept`, `_resume`). It only sees stripped text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ATTEMPTS = 10_000
 
 @dataclass(frozen=True)
 class Played:
-    """What an action came to."""
+    """The result of an action."""
 
     reward: float = 0.0
     done: bool = False
@@ -41,8 +41,8 @@ class Played:
 
 class TableEnv(ABC):
     """`observe`: "text", "image" (an RGB array) or "both"; `scale` enlarges the picture. `anchor`: "observation" (the text, or a hash of
-    the picture where the text says nothing) or "state" (what counts for playing on). `rewards`: "paper" (those of the GiGPO paper's runs,
-    without penalties) or "gym_cards" (with the penalties of the environments that those were made from)."""
+    the picture if there is no text) or "state" (what matters for the rest of the game). `rewards`: "paper" (those of the GiGPO paper's
+    runs, without penalties) or "gym_cards" (with the penalties of the environments that those were made from)."""
 
     game: ClassVar[str]  # its name in snapshots
     reward_range: ClassVar[tuple[float, float]]  # of one step, whichever rewards are chosen
@@ -83,7 +83,7 @@ class TableEnv(ABC):
         return pack(self.game, {"task": task_fields(task), "seed": seed, "played": self._kept()}, self._options())
 
     def restore(self, state: bytes) -> Observation:
-        """Go on where a snapshot was taken, with the chance that was left there."""
+        """Continue where a snapshot was taken, with the random numbers that were left there."""
         kept = unpack(state, self.game, self._options())
         with restoring(self.game):
             self._over = "the snapshot could not be restored: call reset(task) first"  # until it has been
@@ -94,7 +94,7 @@ class TableEnv(ABC):
         return self._observation()
 
     def _options(self) -> dict[str, Any]:
-        """What a game depends on, besides its task and seed."""
+        """What a game depends on in addition to its task and seed."""
         return {name: getattr(self, name) for name in ("observe", "anchor", "rewards", "scale")}
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class TableEnv(ABC):
 
     @abstractmethod
     def _resume(self, kept: Any) -> None:
-        """From the start to where `_kept` was asked."""
+        """From the start to where `_kept` was called."""
 
     @abstractmethod
     def _words(self) -> str: ...
@@ -144,8 +144,8 @@ def part_of_all(key: str) -> int:
 
 
 def drawn_tasks(name: str, split: str, n: int | None, draw: Callable[[Dice], tuple[str, dict[str, Any]] | None], key: str = "") -> TaskSet:
-    """Endless tasks: `draw` makes one from dice, as the key that decides its split and its data, or None where it is not to be played.
-    Task i is a pure function of its number; it is drawn again until it belongs to the split."""
+    """Unlimited tasks: `draw` makes one from dice, as the key that decides its split and its data, or None if it is not playable. Task i
+    is a pure function of its number; it is drawn again until it belongs to the split."""
     _known(name, split)
 
     def make(index: int) -> Task:
@@ -174,6 +174,6 @@ def _known(name: str, split: str) -> None:
 
 
 def _id(name: str, data: Mapping[str, Any]) -> str:
-    """An id that can be read, made of the content."""
+    """A readable id, made from the content."""
     words = [value if isinstance(value, list) else [value] for key, value in data.items() if key != "goal"]
     return "-".join([name, *(str(word) for group in words for word in group)])

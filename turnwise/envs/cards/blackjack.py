@@ -1,8 +1,8 @@
-"""Blackjack with hit and stand against a dealer who stands on 17, from a pack without end.
+"""Blackjack with hit and stand against a dealer who stands on 17, from an infinite pack.
 
-The task is what lies open: two cards of the player and one of the dealer. All that is still hidden (the dealer's second card, every card
-that is drawn) comes from the seed. The player's cards and the dealer's come from different dice, so what the dealer holds does not depend
-on what the player did: the attempts of a group, which share a seed, meet the same dealer.
+The task is the open cards: two of the player and one of the dealer. All that is hidden (the dealer's second card, every card that is
+drawn) comes from the seed. The player's cards and the dealer's come from different dice, so what the dealer holds does not depend on what
+the player did: the attempts of a group, which share a seed, meet the same dealer.
 
 The expert knows the odds and not the cards. Its table is computed, not copied: the value of standing and hitting for every total and every
 card of the dealer, exactly, for the rewards that are played for. With rewards of 1, 0 and −1 that is what the books call basic strategy.
@@ -25,8 +25,9 @@ ODDS = {number: 4 if number == 10 else 1 for number in range(1, 11)}  # of thirt
 
 
 class BlackjackEnv(TableEnv):
-    """The actions are hit and stand; any other text changes nothing. The reward is 1 for a win, else 0; with `rewards="gym_cards"` a loss
-    costs 1. A draw is not a win. `anchor="state"` is the total, whether an ace counts 11, and the dealer's card: hands that play alike."""
+    """The actions are hit and stand; any other text changes nothing. The reward is 1 for a win, otherwise 0; with `rewards="gym_cards"` a
+    loss costs 1. A draw is not a win. `anchor="state"` is the total, whether an ace counts 11, and the dealer's card: hands that are
+    played alike."""
 
     instructions = (
         "You play blackjack. Number cards count their number, a jack, queen or king 10, an ace 11 or, where that would be too much, 1. "
@@ -76,7 +77,7 @@ class BlackjackEnv(TableEnv):
         return len(self.player)
 
     def _resume(self, kept: int) -> None:
-        """Draw the player's cards again, from the same dice. The dealer draws at the end alone."""
+        """Draw the player's cards again, from the same dice. The dealer draws only at the end."""
         while len(self.player) < kept:
             if self._play("hit").done:
                 raise ValueError(f"a hand of {kept} cards has more than {LIMIT}")
@@ -106,7 +107,7 @@ class BlackjackEnv(TableEnv):
         return ("hit", "stand")
 
     def expert_action(self) -> str | None:
-        """What pays best on average; none at the end."""
+        """The action with the highest expected reward; None at the end."""
         if self.ended:
             return None
         mine, soft = total(self.player)
@@ -147,7 +148,7 @@ def after(mine: int, soft: bool, number: int) -> tuple[int, bool]:
 
 @cache
 def dealer_odds(theirs: int, soft: bool) -> dict[int, float]:
-    """How likely each final total of the dealer is; 22 stands for all that is too much."""
+    """The probability of each final total of the dealer; 22 stands for all totals above 21."""
     if theirs >= DEALER_STANDS:
         return {min(theirs, LIMIT + 1): 1.0}
     odds: dict[int, float] = {}

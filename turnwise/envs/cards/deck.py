@@ -14,7 +14,7 @@ NAMES = {"A": "ace", "T": "10", "J": "jack", "Q": "queen", "K": "king"}
 
 
 def draw_card(dice: Dice) -> str:
-    """Any card: from a pack without end, so what was drawn before changes nothing."""
+    """Any card: from an infinite pack, so earlier draws have no influence."""
     return dice.pick("HSDC") + dice.pick(RANKS)
 
 

@@ -17,7 +17,7 @@ GOAL = "Reach the target."
 
 class NumberLineEnv(TableEnv):
     """From a number between 0 and `highest` to another. The actions are + and -; at the ends of the line a step outwards changes nothing.
-    The reward is 1 at the target, −1 for a step that leads no nearer (any text that is no action is such a step), else 0."""
+    The reward is 1 at the target, −1 for a step that leads no nearer (any text that is not an action is such a step), otherwise 0."""
 
     instructions = "You stand on a number line. The action + adds one to your number, the action - subtracts one."
     game = "numberline"
@@ -90,7 +90,7 @@ class NumberLineEnv(TableEnv):
         return tuple(MOVES)
 
     def expert(self, task: Task) -> list[str]:
-        """The straight way."""
+        """The shortest path."""
         way = int(task.data["target"]) - int(task.data["start"])
         return ["+" if way > 0 else "-"] * abs(way)
 

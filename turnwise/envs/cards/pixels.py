@@ -1,4 +1,4 @@
-"""Cards and short texts as pictures: RGB arrays, drawn here from letters of 5 × 7 pixels and suits of 7 × 7, with numpy alone."""
+"""Cards and short texts as pictures: RGB arrays, drawn here from letters of 5 × 7 pixels and suits of 7 × 7, with numpy only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CARD_HEIGHT, CARD_WIDTH, GAP = 46, 34, 4
 LETTER_WIDTH, LINE_HEIGHT = 6, 10
 LARGEST_SCALE = 16
 
-# Seven rows of five pixels a letter, each row two hexadecimal digits.
+# Seven rows of five pixels per letter, each row two hexadecimal digits.
 LETTERS = {
     "0": "0E11131519110E", "1": "040C040404040E", "2": "0E11010204081F", "3": "1F02040201110E", "4": "02060A121F0202",
     "5": "1F101E0101110E", "6": "0608101E11110E", "7": "1F010204080808", "8": "0E11110E11110E", "9": "0E11110F01020C",
@@ -60,7 +60,7 @@ def enlarged(image: Image, scale: int) -> Image:
 
 
 def put(image: Image, shape: NDArray[np.bool_], top: int, left: int, colour: Colour) -> None:
-    """Paint a shape; what lies outside the picture is cut off."""
+    """Paint a shape; what is outside the picture is cut off."""
     space = image[top : top + shape.shape[0], left : left + shape.shape[1]]
     space[shape[: space.shape[0], : space.shape[1]]] = colour
 
@@ -84,7 +84,7 @@ def write_wrapped(image: Image, pieces: Sequence[str], top: int, left: int, colo
 
 
 def lay_out(image: Image, cards: Sequence[str | None], top: int, left: int = GAP) -> None:
-    """Cards in a row, face down where None is given; they overlap where the row would be too long, and their corners stay visible."""
+    """Cards in a row, face down if None is given; they overlap if the row would be too long, and their corners stay visible."""
     room = image.shape[1] - left - GAP - CARD_WIDTH
     step = min(CARD_WIDTH + GAP, room // max(len(cards) - 1, 1))
     for place, card in enumerate(cards):

@@ -1,6 +1,6 @@
 """EZPoints and Points24: build a formula from the cards, one piece at a time, that gives 12 or 24.
 
-What goes wrong in the environments that these were modelled on cannot go wrong here: 1 and 2 side by side are not 12, fractions are exact,
+The faults of the environments that these were modelled on are avoided: 1 and 2 next to each other are not 12, fractions are exact,
 nothing is evaluated as code, and every deal has a solution.
 """
 
@@ -118,8 +118,8 @@ class PointsEnv(TableEnv):
         return [*found[0], "="]
 
     def expert_action(self) -> str | None:
-        """The next piece of a shortest formula that starts as the present one; none where there is no such formula: a piece that was
-        added cannot be taken back."""
+        """The next piece of a shortest formula that starts like the current one; None if there is no such formula: a piece that was added
+        cannot be taken back."""
         begun = tuple(self.formula)
         fitting = next((found for found in self.solutions(self.cards) if found[: len(begun)] == begun), None)
         return None if fitting is None else "=" if fitting == begun else fitting[len(begun)]

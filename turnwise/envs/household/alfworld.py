@@ -22,8 +22,8 @@ _worlds: OrderedDict[str, World] = OrderedDict()
 
 
 class AlfworldEnv(WorldEnv):
-    """ALFWorld's games. `data`: the folder that has them (the official `json_2.1.1`, its parent, or a packed folder); by default it is
-    looked for in `$TURNWISE_DATA/alfworld`, `$ALFWORLD_DATA` and `~/.cache/alfworld`. `anchor`, `expert_knows`: see `WorldEnv`.
+    """ALFWorld's games. `data`: the folder that has them (the official `json_2.1.1`, its parent, or a packed folder); by default the
+    environment looks in `$TURNWISE_DATA/alfworld`, `$ALFWORLD_DATA` and `~/.cache/alfworld`. `anchor`, `expert_knows`: see `WorldEnv`.
 
     Task ids are `<split>/<task>/<trial>`; `task.data["task_type"]` is one of ALFWorld's six types.
     """
@@ -50,11 +50,11 @@ class AlfworldEnv(WorldEnv):
         return _world(self.library, entry)
 
     def _task_fields(self, task: Task) -> dict[str, Any]:
-        """The game's file is not part of a snapshot; its digest is, so that another game under the same name is refused."""
+        """The game's file is not part of a snapshot; its digest is, so that another game under the same name is rejected."""
         return task_fields(Task(task.id, task.split, {**task.data, "game": self.library.entry(task.id).digest}))
 
     def walkthrough(self, task: Task) -> tuple[str, ...]:
-        """The solution that the game's file carries."""
+        """The solution in the game's file."""
         return self.library.read(self.library.entry(task.id)).walkthrough
 
 
@@ -63,7 +63,7 @@ def _task(split: str, entry: Entry) -> Task:
 
 
 def _world(library: Library, entry: Entry) -> World:
-    """The game's world; those used last are kept, for all environments of this process."""
+    """The game's world; the most recently used ones are kept, for all environments of this process."""
     if entry.digest in _worlds:
         _worlds.move_to_end(entry.digest)
         return _worlds[entry.digest]
@@ -79,7 +79,7 @@ def _world(library: Library, entry: Entry) -> World:
 
 
 def open_library(data: str | os.PathLike[str] | None = None) -> Library:
-    """The games of a folder; opened once a process."""
+    """The games of a folder; opened once per process."""
     folder = find_data() if data is None else Path(data).expanduser()
     kind, root = _form(folder)
     if kind is None:
@@ -108,7 +108,7 @@ _EXPECTED = (
 
 
 def find_data() -> Path:
-    """The first place that has games, of those where they usually are."""
+    """The first of the usual folders that has games."""
     places = [Path.home() / ".cache" / "alfworld"]
     if own := os.environ.get("ALFWORLD_DATA"):
         places.insert(0, Path(own).expanduser())

@@ -1,7 +1,7 @@
-"""Our own statement of the household's rules, for houses that are made in memory and carry none.
+"""The household's rules in our own form, for houses that are made in memory without any.
 
 It uses the vocabulary of ALFWorld's games and has the same consequences: a published game played under these rules gives the same answers
-as under the rules in its file, but for the line of welcome. A test holds it to that.
+as under the rules in its file, except for the welcome line. A test checks this.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ _FALLEN = (
 )
 _INSIDE = "[{o.indefinite + ' ' + o.name | inreceptacle(o:object, r:receptacle)}]"
 
-# What a thing that is held looks like: the first line whose conditions all hold.
+# The description of a held thing: the first line whose conditions all hold.
 _LOOKS = [
     ("isclean ishot issliced", "This is a hot and clean sliced {o.name}."),
     ("isclean iscool issliced", "This is a cool and clean sliced {o.name}."),
@@ -188,4 +188,4 @@ def _grammar() -> str:
     return f'grammar :: """{json.dumps(PRODUCTIONS)}""";\n{actions}'
 
 
-GRAMMAR = _grammar()  # TASK_MARK stands where the task's sentence belongs
+GRAMMAR = _grammar()  # TASK_MARK is the placeholder of the task's sentence

@@ -1,9 +1,9 @@
 """Turns conditions into Python: a condition with variables becomes nested loops over indexes.
 
-A household's rules are asked tens of thousands of times a second, so they are compiled rather than interpreted: each action becomes one
-function that writes every command which fits the present state, each goal and each query of the grammar another. Loops are ordered by
+A household's rules are evaluated tens of thousands of times per second, so they are compiled rather than interpreted: each action becomes
+one function that writes every command that fits the current state, each goal and each query of the grammar another. Loops are ordered by
 how few answers they are expected to give (estimated on the first house that is seen), unless a query fixes the order because the player
-reads its answers in it. Nothing of a game's file reaches the generated source but numbers and quoted literals: names become indices.
+reads its answers in it. Only numbers and quoted literals of a game's file reach the generated source: names become indices.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class CodeGenerator:
 
 
 def _branches(parts: list[Condition], types: dict[str, str]) -> list[tuple[list[Condition], dict[str, str]]]:
-    """Conjunctions, flattened. An `or` is split into branches only where it binds a variable that nothing else does."""
+    """Conjunctions, flattened. An `or` is split into branches only if it binds a variable that nothing else binds."""
     flat: list[Condition] = []
     queue = list(parts)
     while queue:

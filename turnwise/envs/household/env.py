@@ -17,14 +17,14 @@ Sight = Literal["all", "seen"]
 
 
 class WorldEnv(ABC):
-    """Plays one task at a time. A subclass says which `world(task)` a task is; worlds can be shared between environments.
+    """Plays one task at a time. A subclass defines the `world(task)` of a task; worlds can be shared between environments.
 
-    `anchor` is what counts as "the same state" when turns are compared: "observation" (the text; Observation.anchor stays None) or "state"
-    (16 bytes of everything that can be noticed). The reward is the change of the score: 1 on winning, else 0. There is no limit on steps:
-    that belongs to the recipe. A household has no chance in it, so `seed` changes nothing.
+    `anchor` is what counts as "the same state" when turns are compared: "observation" (the text; Observation.anchor stays None) or
+    "state" (16 bytes of everything that can be noticed). The reward is the change of the score: 1 on winning, otherwise 0. There is no
+    limit on steps: that belongs to the recipe. A household is deterministic, so `seed` has no effect.
 
-    `expert_knows` is what the expert acts on: "all" (the true state: the shortest way), or what has been "seen" in this episode, so that
-    it first searches, one receptacle after the other, and what it does can be learned by somebody who sees no more.
+    `expert_knows` is what the expert acts on: "all" (the true state: the shortest plan), or what has been "seen" in this episode, so that
+    it first searches, one receptacle after another, and an agent with the same observations can learn from it.
     """
 
     name: ClassVar[str]  # of the environment, in its snapshots
@@ -75,7 +75,7 @@ class WorldEnv(ABC):
         return pack(self.name, state, {"anchor": self.anchor, "expert_knows": self.expert_knows})
 
     def restore(self, state: bytes) -> Observation:
-        """Go on where a snapshot was taken."""
+        """Continue where a snapshot was taken."""
         kept = unpack(state, self.name, {"anchor": self.anchor, "expert_knows": self.expert_knows})
         with restoring(self.name):
             task = read_task(kept["task"])
@@ -110,7 +110,8 @@ class WorldEnv(ABC):
         return said
 
     def expert_plan(self) -> list[str]:
-        """The expert's next commands from the present state: to the end, or as far as its knowledge goes; empty once the task is solved."""
+        """The expert's next commands from the current state: to the end, or as many as its knowledge allows; empty once the task is
+        solved."""
         return self._plan(self.play, self._seen)
 
     def _plan(self, play: Play, seen: set[int]) -> list[str]:
@@ -120,14 +121,14 @@ class WorldEnv(ABC):
         return expert.plan_with(play.state, seen) or expert.search(play.state, seen) or expert.plan(play.state)
 
     def expert_action(self) -> str:
-        """The expert's next command in the present state."""
+        """The expert's next command in the current state."""
         plan = self.expert_plan()
         if not plan:
             raise EpisodeOver("the task is solved: there is nothing left for the expert to do")
         return plan[0]
 
     def expert_distance(self) -> int:
-        """How many commands an expert that knows all still needs from the present state."""
+        """How many commands an omniscient expert still needs from the current state."""
         return len(self._expert(self.play.world).plan(self.play.state))
 
     def _expert(self, world: World) -> Expert:

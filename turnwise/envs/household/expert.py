@@ -1,11 +1,11 @@
-"""An expert with access to the true state: the shortest way that it can find to win, from any state that can be reached.
+"""An expert with access to the true state: the shortest plan that it can find to win, from any reachable state.
 
-ALFWorld's goals are of two forms: so many objects of a kind, each treated so, in one receptacle of a kind; or an object of a kind held in
-the light of a lamp. A plan for either is a chain of errands (fetch, treat, deliver), so instead of searching the expert writes down the
-candidate chains and takes the shortest. Receptacles and objects between which no chain could tell a difference are tried once. Whatever is
-in the hands and of no use is first put down, wherever that costs least.
+ALFWorld's goals have two forms: a number of objects of a kind, each treated in a certain way, in one receptacle of a kind; or an object
+of a kind held in the light of a lamp. A plan for either is a chain of errands (fetch, treat, deliver), so instead of searching the expert
+lists the candidate chains and takes the shortest. Receptacles and objects that are equivalent for every chain are tried once. A held
+object that is of no use is first put down where that costs least.
 
-The same expert can play with a player's knowledge (`search`): it looks into one receptacle after the other until what it has seen is enough
+The same expert can play with a player's knowledge (`search`): it looks into one receptacle after another until what it has seen is enough
 for a plan.
 """
 
@@ -37,14 +37,14 @@ class Placement:
 
 @dataclass(frozen=True)
 class Lighting:
-    """An object of type `kind` in the hands, beside a toggled lamp of type `lamp`."""
+    """An object of type `kind` in the hands, next to a toggled lamp of type `lamp`."""
 
     kind: str
     lamp: str
 
 
 def read_goal(goal: Condition) -> Placement | Lighting:
-    """The goal's form. Other goals than ALFWorld's are beyond this expert."""
+    """The goal's form. This expert does not know other goals than ALFWorld's."""
     blocks = [list(_flat(part)) for part in _parts(goal)]
     atoms = [part for block in blocks for part in block if isinstance(part, Atom)]
     kinds = {atom.args[0]: atom.args[1] for atom in atoms if atom.predicate == "objecttype"}
@@ -80,7 +80,7 @@ def _flat(condition: Condition) -> Iterator[Condition]:
 
 
 class Chain:
-    """A plan being written: where the agent stands after it, and what it has opened."""
+    """A plan in progress: where the agent is after it, and what it has opened."""
 
     __slots__ = ("expert", "opened", "place", "steps")
 
@@ -129,10 +129,10 @@ class Chain:
 
 
 class Scene:
-    """What the expert reads off a state: where things are, what is held, what has been done to what."""
+    """What the expert reads from a state: where things are, what is held, and how each thing was treated."""
 
     def __init__(self, expert: Expert, state: State, known: Collection[int] | None = None):
-        """`known`, where given, are the receptacles whose contents may be used."""
+        """`known`, if given, are the receptacles whose contents may be used."""
         self.state = state
         self.place = next(iter(state.facts("atlocation")))[1]
         self.opened = {fact[0] for fact in state.facts("opened")}
@@ -188,7 +188,7 @@ class Expert:
         return []
 
     def plan(self, state: State) -> list[str]:
-        """Commands that win from `state`; empty where it is won. An error where the expert sees no way."""
+        """Commands that win from `state`; empty if it is already won. An error if the expert finds none."""
         if plan := self.plan_with(state, None):
             return plan
         if state.won():
@@ -196,7 +196,7 @@ class Expert:
         raise TurnwiseError("the expert sees no way to win from here: what the goal needs is not there, or cannot be put down")
 
     def plan_with(self, state: State, known: Collection[int] | None) -> list[str]:
-        """As `plan`, with what lies in the `known` receptacles alone (none: all of them); empty where that is not enough."""
+        """Like `plan`, with only the contents of the `known` receptacles (None: all of them); empty if that is not enough."""
         if state.won():
             return []
         scene = Scene(self, state, known)
@@ -211,14 +211,14 @@ class Expert:
         return []
 
     def in_sight(self, state: State) -> set[int]:
-        """The receptacles whose contents are seen from where the agent stands."""
+        """The receptacles whose contents are visible from the agent's location."""
         here = self.receptacles_at.get(next(iter(state.facts("atlocation")))[1], ())
         opened = state.facts("opened")
         return {receptacle for receptacle in here if receptacle not in self.openable or (receptacle,) in opened}
 
     def search(self, state: State, known: Collection[int]) -> list[str]:
-        """Commands that show what lies in a receptacle that is not `known`: the one where the agent stands, else any of them, by a chance
-        that the house and what is known decide."""
+        """Commands that show the contents of a receptacle that is not `known`: the one at the agent's location, otherwise a pseudo-random
+        one that depends on the house and on what is known."""
         scene = Scene(self, state)
         unknown = sorted(receptacle for receptacle in self.place_of if receptacle not in known)
         if not unknown:
@@ -229,13 +229,13 @@ class Expert:
         return list(self._words(state.copy(), chain.steps))
 
     def _words(self, state: State, steps: list[Command]) -> Iterator[str]:
-        """The steps in words; each is done in `state` before the next is said."""
+        """The steps as text; each is applied to `state` before the next one is worded."""
         for number, things in steps:
             yield self.world.rules.actions[number].command(state.containers, self.world.constants, self.world, things)
             state.apply((number, things))
 
     def _commands(self, state: State, steps: list[Command]) -> list[str]:
-        """The steps in words, up to the first that wins; none where they do not win after all."""
+        """The steps as text, up to the first that wins; None if they do not win after all."""
         said: list[str] = []
         for words in self._words(state, steps):
             if said and state.won():
@@ -248,13 +248,13 @@ class Expert:
         return [place for place in self.place_of if (self.receptacle_type.get(place), kind) in self.fits]
 
     def _busy(self, scene: Scene) -> set[int]:
-        """The places that a plan may pass anyway: being there already saves a step."""
+        """The places that a plan may visit anyway: already being there saves a step."""
         wanted = self._of_kind(self.goal.kind) + (self._of_kind(self.goal.lamp) if isinstance(self.goal, Lighting) else [])
         homes = {self.place_of[home] for item in wanted for home in scene.homes.get(item, ())}
         return homes | {self.place_of[station] for stations in self.stations.values() for station in stations} | {scene.place}
 
     def _distinct(self, receptacles: Iterable[int], scene: Scene, chain: Chain) -> list[int]:
-        """One receptacle of each sort that a plan's length could depend on."""
+        """One receptacle of each class that makes a difference for a plan's length."""
         busy = self._busy(scene) | {chain.place}
         ends: dict[int, list[bool]] = {}
         for target in self._targets():
@@ -317,7 +317,7 @@ class Expert:
         return [state for state in goal.states if not scene.has(item, state)]
 
     def _few(self, items: list[int], goal: Placement, scene: Scene) -> list[int]:
-        """No more objects of one home and one condition than the goal could need: the others make no shorter plan."""
+        """At most as many objects with the same home and condition as the goal could need: the others do not shorten a plan."""
         seen: dict[tuple[object, ...], int] = {}
         few = []
         for item in items:
@@ -328,7 +328,7 @@ class Expert:
         return few
 
     def _deliver(self, items: list[int], target: int, goal: Placement, scene: Scene, start: Chain) -> Iterator[Chain]:
-        """Chains that fetch, treat and deliver the items one after the other."""
+        """Chains that fetch, treat and deliver the items one after another."""
         if not items:
             yield start
             return
@@ -337,7 +337,7 @@ class Expert:
         for fetched in self._fetch(items[0], scene, start):
             for treated in self._treat(items[0], self._lacking(items[0], goal, scene), scene, fetched):
                 if len(items) == 1 and target in scene.homes.get(items[0], ()):
-                    yield treated.copy()  # an object that stood in two receptacles still counts as being in the other
+                    yield treated.copy()  # an object that was in two receptacles still counts as being in the other
                 after = scene if scene.held is None else scene.put_down(target)
                 yield from self._deliver(items[1:], target, goal, after, treated.put(items[0], target))
 

@@ -1,8 +1,8 @@
 """Finding and reading ALFWorld's game files.
 
-Two forms: the official tree `json_2.1.1/<split>/<task>/<trial>/game.tw-pddl`, and a packed folder (`<split>.jsonl.xz`, one game a line,
+Two forms: the official tree `json_2.1.1/<split>/<task>/<trial>/game.tw-pddl`, and a packed folder (`<split>.jsonl.xz`, one game per line,
 with the parts that games share in `shared.json`). A library lists a split without parsing the games, and reads a game when it is played.
-One damaged file or line costs one game: it is named in a warning and in `damaged`, and the others load.
+One damaged file or line loses one game: it is named in a warning and in `damaged`, and the others load.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ TREE, GAME, SHARED, PACKED = "json_2.1.1", "game.tw-pddl", "shared.json", ".json
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One game of a split: enough to list it and to find it again. `digest` is 32 hex digits of everything that the game says."""
+    """One game of a split: enough to list it and to find it again. `digest` is 32 hex digits of the game's whole content."""
 
     id: str
     task_type: str
     digest: str
-    place: str  # where in words, for errors
+    place: str  # its location as text, for errors
     position: tuple[int, int] = (0, 0)  # packed: first byte and length in the unpacked lines
 
 
@@ -48,7 +48,7 @@ class Game:
 
 
 class Library(ABC):
-    """The games of one folder. Splits are listed when they are first asked for."""
+    """The games of one folder. Splits are listed on first use."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -57,11 +57,11 @@ class Library(ABC):
 
     @abstractmethod
     def splits(self) -> list[str]:
-        """The names of the splits that are there."""
+        """The names of the existing splits."""
 
     @abstractmethod
     def _list(self, split: str) -> Iterator[Entry | str]:
-        """The split's games, and for each damaged one a text that says where and what."""
+        """The split's games, and for each damaged one a text with its location and the problem."""
 
     @abstractmethod
     def read(self, entry: Entry) -> Game:
@@ -109,7 +109,7 @@ def _nearest(game: str, known: list[str], folder: Path) -> TurnwiseError:
 
 
 def digest_of(problem: bytes, domain: str, grammar: str, sentence: str | None = None) -> str:
-    """32 hex digits of a game; the same for both forms. `problem` is the text as JSON writes it, without its quotes. Where `sentence` is
+    """32 hex digits of a game; the same for both forms. `problem` is the text as JSON writes it, without its quotes. If `sentence` is
     given, `grammar` is the template that `split_task` left."""
     if sentence is None:
         grammar, sentence = split_task(grammar)
@@ -139,7 +139,7 @@ def game_from(data: Any) -> Game:
 
 
 class TreeLibrary(Library):
-    """The official tree. What was learnt of a file is kept in the cache folder under its size and time, so that it is read once."""
+    """The official tree. What was read from a file is kept in the cache folder under its size and time, so that it is read once."""
 
     def splits(self) -> list[str]:
         return sorted(part.name for part in self.folder.iterdir() if part.is_dir() and next(part.glob(f"*/*/{GAME}"), None))
@@ -149,7 +149,7 @@ class TreeLibrary(Library):
         for path in sorted((self.folder / split).glob(f"*/*/{GAME}")):
             task, trial = path.parent.parent.name, path.parent.name
             if "movable" in task or "Sliced" in task:
-                continue  # the reference leaves these out as well
+                continue  # the reference also leaves these out
             about = path.stat()
             known = notes.get(f"{task}/{trial}", [about.st_size, about.st_mtime_ns])
             if known is None:
@@ -186,7 +186,7 @@ class TreeLibrary(Library):
 
 
 class Notes:
-    """What was learnt of files, in one small file of the cache folder. Losing it costs time and nothing else."""
+    """What was read from files, in one small file of the cache folder. Losing it only costs time."""
 
     def __init__(self, name: str):
         self._path = cache_folder() / f"{sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}.json"
@@ -217,7 +217,7 @@ def cache_folder() -> Path:
 
 
 def write_cache(path: Path, content: bytes) -> None:
-    """Write a file of the cache, whole or not at all. A cache that cannot be written is no error."""
+    """Write a file of the cache atomically. A cache that cannot be written is not an error."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The `household` environment: generated houses in the same simulator as ALFWorld's games. No download, endless tasks."""
+"""The `household` environment: generated houses in the same simulator as ALFWorld's games. No download, unlimited tasks."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class HouseholdEnv(WorldEnv):
     """Generated households with ALFWorld's six tasks.
 
     `size` is "tiny" (a room of five receptacles), "small" or "full" (as large as ALFWorld's); single knobs change it: `receptacles`,
-    `objects` in total or `copies` of the wanted kind and `distractors` of others, `closed` receptacles, `task_types`, `rooms`, and
-    the kinds of `furniture` that a house may have, at most one of each. They say
-    which tasks `tasks` makes. A task holds its whole house, so any of these environments plays any household task.
+    `objects` in total or `copies` of the wanted kind and `distractors` of others, `closed` receptacles, `task_types`, `rooms`, and the
+    kinds of `furniture` that a house may have, at most one of each. They decide which tasks `tasks` makes. A task contains its whole
+    house, so any of these environments plays any household task.
     """
 
     name = "household"
@@ -49,7 +49,7 @@ class HouseholdEnv(WorldEnv):
         return _world(task)
 
     def tasks(self, split: str = "train", n: int | None = None) -> TaskSet:
-        """The first `n` houses of "train", "valid" or "test", each made when it is asked for."""
+        """The first `n` houses of "train", "valid" or "test", each made on demand."""
         return task_set(self.knobs, split, n, f"household {self.size}")
 
 

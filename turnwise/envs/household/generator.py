@@ -1,13 +1,13 @@
-"""Endless households: a number gives a house, the same on every machine, always solvable, with one of ALFWorld's six tasks.
+"""Unlimited households: a number gives a house, the same on every machine, always solvable, with one of ALFWorld's six tasks.
 
-A house is drawn step by step: the task and the room, what is to go where, the furniture, where the wanted objects lie, then everything
-else. After the first steps its *core* is known: the room, the task, how many receptacles of each kind there are, and the kinds of places
-where the wanted objects lie. A hash of the core decides the split, and a house of the wrong split is drawn again. So train, valid and test
-share no house by construction, and not even one that differs only in numbers, in other objects or in what is closed. Where the
-furniture is chosen, there are too few cores for that: a player that learned where the wanted things lie in the training houses would find
-them nowhere in the others. There the whole house decides, with everything in it.
+A house is drawn step by step: the task and the room, the object and its target, the furniture, where the wanted objects are, then
+everything else. After the first steps its *core* is known: the room, the task, how many receptacles of each kind there are, and the kinds
+of places where the wanted objects are. A hash of the core decides the split, and a house of the wrong split is drawn again. So train,
+valid and test share no house by construction, and not even one that differs only in numbers, in other objects or in what is closed. If
+the furniture is given, there are too few cores for that: a player that learned where the wanted things are in the training houses would
+find them nowhere in the others. In that case the whole house decides, with everything in it.
 
-All chance comes from `Dice`, whose numbers are hashes.
+All random numbers come from `Dice`, whose numbers are hashes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SPLITS: Mapping[str, range] = {"train": range(4), "valid": range(4, 6), "test": 
 DEFAULT_SIZES = {"train": 10_000, "valid": 1_000, "test": 1_000}
 ATTEMPTS = 2_000
 STREAM = "household 2"  # the first stream in which no named size repeats a house in the tasks that it has by default
-SAME_KIND = 3  # of one kind of object there are at most three, as in ALFWorld, unless more are asked for
+SAME_KIND = 3  # at most three objects of one kind, as in ALFWorld, unless more are requested
 
 APPLIANCES = {
     "pick_clean_then_place_in_recep": "sinkbasin",
@@ -71,14 +71,14 @@ def generate(knobs: Knobs, split: str, index: int) -> dict[str, Any]:
 
 
 def task(knobs: Knobs, split: str, index: int) -> Task:
-    """The same as a task. Its id is made of its content: the same house has the same id wherever it comes up."""
+    """The same as a task. Its id is made from its content: the same house always has the same id."""
     data = generate(knobs, split, index)
     mark = blake2b(json.dumps(data, sort_keys=True).encode(), digest_size=8).hexdigest()
     return Task(f"{data['task_type']}-{data['object']}-{data['target']}-{mark}", split, data)
 
 
 def task_set(knobs: Knobs, split: str, n: int | None = None, name: str = "household") -> TaskSet:
-    """The first `n` houses of a split, each made when it is asked for."""
+    """The first `n` houses of a split, each made on demand."""
     if split not in SPLITS:
         raise unknown_name("split of a household:", split, SPLITS)
     return TaskSet.lazy(DEFAULT_SIZES[split] if n is None else n, lambda index: task(knobs, split, index), f"{name}/{split}")
@@ -136,7 +136,7 @@ class _Draft:
         return _part([self.room_name, self.task_type, self.object, self.target, sorted(self.counts.items()), lying])
 
     def furnish(self) -> bool:
-        """Lay out the other objects and close what is closed. False where the room has no place for so many."""
+        """Lay out the other objects and close what is closed. False if the room has no place for that many."""
         knobs = self.knobs
         total = self.dice.between(knobs.objects or self.room.clutter) - self.copies
         others = self.dice.between(knobs.distractors) if knobs.distractors else max(0, total)
@@ -181,7 +181,7 @@ class _Draft:
         }
 
     def layout(self) -> list[Any]:
-        """What can be found out about the house, in plain values; how its task is worded is no part of it."""
+        """What can be found out about the house, in plain values, without the wording of its task."""
         data = self.data()
         return [data[key] for key in ("task_type", "object", "target", "room", "receptacles", "objects")]
 
@@ -190,7 +190,7 @@ class _Draft:
 
 
 def _appeal(chance: int, most: int, count: int) -> int:
-    """How much a room wants one more of a kind: the first one by its chance, further ones by how many such rooms have."""
+    """The weight of one more of a kind in a room: the first one by its chance, further ones by how many such rooms have."""
     if count >= most:
         return 0
     return 4 * chance if count == 0 else max(1, chance * (most - count) // 4)
@@ -206,7 +206,7 @@ def _kind(name: str) -> str:
 
 @lru_cache(maxsize=64)
 def goals(room_name: str, task_type: str, furniture: tuple[str, ...] | None = None) -> dict[tuple[str, str], int]:
-    """What can be asked for in a room, with this furniture or any: (object, target) by weight. The object has somewhere else to lie."""
+    """Possible goals in a room, with this furniture or any: (object, target) by weight. The object can start somewhere else."""
     found, places = _goals(room_name, task_type), furnishings().rooms[room_name].objects
     if furniture is None:
         return found

@@ -1,9 +1,9 @@
-"""A reader of the grammar that a household game carries: how commands are spelled and how answers are worded.
+"""A reader of the grammar of a household game: how commands and answers are worded.
 
-The file names, for every action, a command template and a feedback, and gives production rules. A piece of text holds literals,
-`{r.name}` (something of a thing), `#symbol#` (the first production whose condition holds), `{… | query}` (once for each answer of the
-query) and `[{… | query}]` (the same as an English list). Two habits of the reference reader are kept because players see them: white
-space at the very beginning of a text is dropped, and reading stops silently at the first sign that fits nowhere.
+The file names, for every action, a command template and a feedback, and gives production rules. A text contains literals, `{r.name}`
+(something of a thing), `#symbol#` (the first production whose condition holds), `{… | query}` (once for each answer of the query) and
+`[{… | query}]` (the same as an English list). Two habits of the reference reader are kept because players see them: white space at the
+very beginning of a text is dropped, and reading stops silently at the first character that fits nowhere.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Each:
-    """`body` once for each answer to the query (just once where there is none); `listed`: joined as an English list."""
+    """`body` once for each answer to the query (just once if there is none); `listed`: joined as an English list."""
 
     body: Symbol | Value
     query: Query | None
@@ -87,7 +87,7 @@ _SPECIAL = re.compile(r'[;|"<>\[\]#{}]')
 
 
 def split_task(text: str) -> tuple[str, str]:
-    """The grammar with its task's sentence taken out, and that sentence. Where it cannot be taken out safely it stays in."""
+    """The grammar with its task's sentence taken out, and that sentence. If it cannot be taken out safely it stays in."""
     found = _TASK_RULE.findall(text)
     if len(found) != 1 or _SPECIAL.search(found[0][1]) or TASK_MARK in text:
         return text, ""
@@ -169,7 +169,7 @@ def _productions(name: str, given: Any) -> Iterator[Production]:
         yield Production(read_query(condition) if condition else None, read_text(rule["rhs"]))
 
 
-# One alternative a kind of symbol; a tab before any of them is read over.
+# One alternative per kind of symbol; a tab before any of them is ignored.
 _LEADING = re.compile(r"(?:\t+|//[^\n]*\n?|\s+)*")
 _BODY = r"\{\t*(?:\#(?P<symbol>[\w()/!<>\-\s,.]+)\#|(?P<value>[^|\[\]{}\n<>]+))(?:\s*\|\s*(?P<query>[^;|{}\n\[\]#]+))?\t*\}"
 _LISTED = re.compile(rf"\t*\[\t*{_BODY}\t*\]")
@@ -180,7 +180,7 @@ _LITERAL = re.compile(r'\t*([^;|"<>\[\]#{}]+)')
 
 
 def read_text(text: str) -> Text:
-    """The pieces of a text, up to the first sign that fits nowhere."""
+    """The parts of a text, up to the first character that fits nowhere."""
     leading = _LEADING.match(text)
     position = leading.end() if leading else 0
     pieces: list[Literal | Symbol | Each] = []
@@ -228,7 +228,7 @@ ATTRIBUTES = ("name", "id", "type", "definite", "indefinite")
 
 
 def read_expression(text: str) -> Expression:
-    """A Python expression over things, held to a small safe part of the language: nothing that a file says is ever executed."""
+    """A Python expression over things, restricted to a small safe part of the language: nothing from a file is ever executed."""
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except SyntaxError:

@@ -11,9 +11,9 @@
     play = Play(house.world())          # play.text, play.actions, play.step("go to cabinet 1"), play.won
     expert = Expert(house.world())      # expert.plan(play.state)
 
-Names are what the player reads and types, so they must be unique; by ALFWorld's habit a name is the kind and a number. Texts list things
-in ALFWorld's order: by kind, and downwards by number. Receptacles at the same `location` are reached together. Cleaning happens at a
-`sink` or `sinkbasin`, heating at a `microwave`, cooling at a `fridge`, slicing with a `knife` or `butterknife` in the hand.
+Names are what the player reads and types, so they must be unique; as in ALFWorld, a name is the kind and a number. Texts list things in
+ALFWorld's order: by kind, and downwards by number. Receptacles at the same `location` are reached together. Cleaning happens at a `sink`
+or `sinkbasin`, heating at a `microwave`, cooling at a `fridge`, slicing with a `knife` or `butterknife` in the hand.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _WORDS = re.compile(r"[a-z0-9]+( [a-z0-9]+)*")
 
 @dataclass(frozen=True)
 class Receptacle:
-    """Something that holds objects. One that can be opened starts closed unless `opened`; `location` defaults to a place of its own."""
+    """Something that holds objects. One that can be opened starts closed unless `opened`; `location` defaults to a separate place."""
 
     name: str
     kind: str
@@ -70,7 +70,7 @@ class Receptacle:
 
 @dataclass(frozen=True)
 class Item:
-    """An object and the receptacle it starts in. `traits`: what can be done with it (TRAITS); `states`: what was (STATES)."""
+    """An object and the receptacle it starts in. `traits`: what can be done with it (TRAITS); `states`: what has been done (STATES)."""
 
     name: str
     kind: str
@@ -81,14 +81,14 @@ class Item:
 
 @dataclass(frozen=True)
 class Goal:
-    """What is to be reached: one of TASK_TYPES, the object's kind, and the kind of receptacle (of lamp, for looking)."""
+    """The goal: one of TASK_TYPES, the object's kind, and the kind of receptacle (of lamp, for looking)."""
 
     task_type: str
     object: str
     target: str
 
     def sentence(self) -> str:
-        """The task in words, as ALFWorld puts it."""
+        """The task as text, in ALFWorld's wording."""
         if self.task_type == "look_at_obj_in_light":
             return f"look at {self.object} under the {self.target}."
         if self.task_type == "pick_two_obj_and_place":
@@ -200,7 +200,7 @@ def _exists(variables: Mapping[str, str], *parts: Condition) -> Condition:
 
 
 def _type(kind: str, letter: str, shared: Collection[str]) -> str:
-    """A kind as a thing of its own. A word that names both a kind of object and a kind of receptacle makes two of them."""
+    """A kind as a separate thing. A word that names both a kind of object and a kind of receptacle makes two of them."""
     return f"{kind}objecttype" if letter == "o" and kind in shared else f"{kind}type"
 
 
@@ -228,7 +228,7 @@ def _check(house: House) -> None:
                 f"house: {thing.name!r} ({thing.kind!r}): names and kinds are lower-case words and numbers with single spaces"
             )
         if thing.name in seen:
-            raise TurnwiseError(f"house: two things are called {thing.name!r}; give each a number of its own")
+            raise TurnwiseError(f"house: two things are called {thing.name!r}; give each a different number")
         seen.add(thing.name)
     known = {receptacle.name for receptacle in house.receptacles}
     for item in house.objects:

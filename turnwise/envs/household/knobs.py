@@ -1,4 +1,4 @@
-"""How big and how hard a generated household is: named sizes, and single knobs that change them."""
+"""The size and difficulty of a generated household: named sizes, and single knobs that change them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from turnwise.envs.household.rooms import Room, furnishings
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 Range = tuple[int, int]
-SMALLEST_HOUSE = 3  # where the object lies, where it is treated, where it belongs
+SMALLEST_HOUSE = 3  # where the object is, where it is treated, where it belongs
 
 # Where a task can be set, and how often ALFWorld sets it there.
 TASK_ROOMS: dict[str, dict[str, int]] = {
@@ -29,8 +29,8 @@ TASK_ROOMS: dict[str, dict[str, int]] = {
 @dataclass(frozen=True)
 class Knobs:
     """Each number is a range, from and to. `receptacles` None: as many as such a room has in ALFWorld; `closed` None: all that can be
-    closed; `distractors` None: so many that there are `objects` in total, or where that is None too, as many as in ALFWorld. `furniture`,
-    where given, names the kinds of receptacles that a house may have, and then it has at most one of each."""
+    closed; `distractors` None: enough for `objects` in total, or if that is also None, as many as in ALFWorld. `furniture`, if given,
+    names the kinds of receptacles that a house may have, and then it has at most one of each."""
 
     receptacles: Range | None
     copies: Range
@@ -57,7 +57,7 @@ class Knobs:
 
     @cached_property
     def key(self) -> str:
-        """All that decides which houses are made, as text: the seed of their chance."""
+        """Everything that decides which houses are made, as text: their seed."""
         numbers = [self.receptacles, self.copies, self.distractors, self.objects, self.closed]
         return json.dumps([*numbers, self.task_types, self.rooms, *([self.furniture] if self.furniture else [])])
 
@@ -70,7 +70,7 @@ SIZES: dict[str, Knobs] = {
 
 
 def capacity(room: Room) -> int:
-    """The most receptacles that such a room can have."""
+    """The largest number of receptacles that such a room can have."""
     return sum(most for _, most in room.receptacles.values())
 
 

@@ -1,7 +1,7 @@
-"""The packed form of ALFWorld's games: `<split>.jsonl.xz` with one game a line, and `shared.json` with the domains and grammars.
+"""The packed form of ALFWorld's games: `<split>.jsonl.xz` with one game per line, and `shared.json` with the domains and grammars.
 
-A stream cannot be entered in the middle, so a split is unpacked once into the cache folder (192 MB for the 3,553 games of `train`), with
-a small index beside it; where the cache cannot be written, into a temporary file. Lines are recognised without parsing their long part.
+A stream cannot be read from the middle, so a split is unpacked once into the cache folder (192 MB for the 3,553 games of `train`), with a
+small index next to it; if the cache cannot be written, into a temporary file. Lines are recognised without parsing their long part.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import file_beside
 from turnwise.util.unpack import LONGEST_LINE
 
-FORMAT = 1  # raise it when the index changes its form
+FORMAT = 1  # raise it when the format of the index changes
 TASK_SLOT = "{TASK}"
 CHUNK = 1 << 22
 _PROBLEM, _AFTER = b'"problem": "', b'", "domain":'
@@ -63,7 +63,7 @@ class PackedLibrary(Library):
             yield from self._unpack(split, source, lines, index)
 
     def _unpack(self, split: str, source: Path, lines: Path, index: Path) -> Iterator[Entry | str]:
-        """Unpack, and keep the result where nothing was damaged."""
+        """Unpack, and keep the result if nothing was damaged."""
         output, kept = _output(lines)
         rows: list[tuple[str, str, str, int, int, int]] = []
         whole = True
@@ -93,7 +93,7 @@ class PackedLibrary(Library):
             kept.unlink()  # the open file stays readable until it is closed
 
     def _recognise(self, line: bytes, split: str) -> tuple[str, str, str] | None:
-        """Id, task type and digest of a line's game; None where the game cannot be solved or the line is empty."""
+        """Id, task type and digest of a line's game; None if the game cannot be solved or the line is empty."""
         if not line.strip():
             return None
         first, last = line.find(_PROBLEM), line.rfind(_AFTER)
@@ -114,7 +114,7 @@ class PackedLibrary(Library):
         return self.shared.domains[_number(record, "domain")]
 
     def read(self, entry: Entry) -> Game:
-        # os.pread moves no file position: environments in several threads may read at once.
+        # os.pread does not move the file position: environments in several threads may read at once.
         line = os.pread(self._files[entry.id.partition("/")[0]].fileno(), entry.position[1], entry.position[0])
         try:
             record = json.loads(line)
@@ -141,7 +141,7 @@ def _read_shared(path: Path) -> Shared:
 
 def _template(grammar: str) -> tuple[str, str]:
     """The grammar without its task's sentence, and that sentence with the placeholder for the goal still in it."""
-    stand_in = "goal"  # any harmless word: the placeholder's braces would keep the sentence from being taken out
+    stand_in = "goal"  # any harmless word: the placeholder's braces would prevent taking out the sentence
     template, sentence = split_task(grammar.replace(TASK_SLOT, stand_in))
     after = grammar.partition(TASK_SLOT)[2]
     if sentence.count(stand_in) != 1 or TASK_SLOT not in grammar or TASK_SLOT in after:
@@ -150,7 +150,7 @@ def _template(grammar: str) -> tuple[str, str]:
 
 
 def _output(lines: Path) -> tuple[IO[bytes], Path | None]:
-    """A file to unpack into, and its name where it can later be kept."""
+    """A file to unpack into, and its name if it can later be kept."""
     try:
         lines.parent.mkdir(parents=True, exist_ok=True)
         handle, name = file_beside(lines, ".part")
@@ -171,7 +171,7 @@ def _write(output: IO[bytes], line: bytes, lines: Path) -> None:
 
 
 def _lines(source: Path) -> Iterator[bytes | str]:
-    """The stream's lines; a text in the place of the line at which the stream breaks off. Unpacking runs in a thread beside the reader."""
+    """The stream's lines; a text instead of the line at which the stream breaks off. Unpacking runs in a separate thread."""
     chunks = _chunks(source)
     rest = b""
     with ThreadPoolExecutor(1) as pool:

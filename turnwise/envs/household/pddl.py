@@ -1,9 +1,9 @@
 """A small reader of PDDL: the language in which a household game states its rules (the domain) and its house (the problem).
 
 It reads what such games use: types, predicates, actions with quantified conditions and conditional effects, facts and a goal. Costs are
-read over, because a player never sees them. Names are not case-sensitive in PDDL and come out in lower case. Two habits of the reference
-planner are kept on purpose, since they decide which commands a player is offered: every type is a kind of `object`, and a type that was
-never declared has no members (the published domain writes `?l - location, ?r - receptacle`, where the comma belongs to the type's name).
+ignored, because a player never sees them. Names are not case-sensitive in PDDL and become lower case. Two habits of the reference planner
+are kept on purpose, since they decide which commands a player is offered: every type is a kind of `object`, and a type that was never
+declared has no members (the published domain writes `?l - location, ?r - receptacle`, where the comma belongs to the type's name).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ TRUE = And(())
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """The atom becomes true (`add`) or false, where `condition` held before the action."""
+    """The atom becomes true (`add`) or false, if `condition` held before the action."""
 
     atom: Atom
     add: bool
@@ -87,7 +87,7 @@ class Domain:
     actions: tuple[Action, ...]
 
     def kinds_of(self, name: str) -> frozenset[str]:
-        """The types that count as `name`; none where it was never declared."""
+        """The types that count as `name`; none if it was never declared."""
         if name == ROOT_TYPE:
             return frozenset({ROOT_TYPE, *self.types})
         if name not in self.types:
@@ -100,7 +100,7 @@ class Domain:
 
 @dataclass(frozen=True)
 class Problem:
-    """One house: its things with their types, the facts that hold at the start, and what is to be reached."""
+    """One house: its things with their types, the facts that hold at the start, and the goal."""
 
     objects: dict[str, str]
     facts: tuple[tuple[str, ...], ...]
@@ -148,7 +148,7 @@ def parse_domain(text: str) -> Domain:
 def parse_problem(text: str) -> Problem:
     what = "PDDL problem"
     text = _COMMENT.sub("", text).lower()
-    # The facts are nine tenths of a problem and never nested: they are read at one go, the rest as nested lists.
+    # The facts are nine tenths of a problem and never nested: they are read in one pass, the rest as nested lists.
     init = _INIT.search(text)
     rest = f"{text[: init.start()]} {text[init.end() :]}" if init else text
     parts: dict[str, list[Any]] = {":init": [fact.split() for fact in _FLAT.findall(init[1])]} if init else {}
@@ -270,7 +270,7 @@ def _effects(tree: list[Any], condition: Condition, what: str) -> Iterator[Effec
 
 
 def atoms_of(condition: Condition) -> Iterator[Atom]:
-    """Every atom of a condition, but for comparisons."""
+    """Every atom of a condition, except comparisons."""
     if isinstance(condition, Atom):
         if condition.predicate != "=":
             yield condition
@@ -296,7 +296,7 @@ def _union(sets: Iterable[frozenset[str]]) -> frozenset[str]:
 
 
 def positive(condition: Condition, *, negate: bool = False) -> Condition:
-    """The same condition with every `not` pushed down to the atoms and no `forall` but under a `not`."""
+    """The same condition with every `not` pushed down to the atoms and `forall` only under a `not`."""
     if isinstance(condition, Atom):
         return Not(condition) if negate else condition
     if isinstance(condition, Not):

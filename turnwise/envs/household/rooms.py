@@ -1,4 +1,4 @@
-"""What belongs where: the furniture and the things of generated households, read from the tables in `rooms.toml`."""
+"""The furniture and the things of generated households and where they belong, read from `rooms.toml`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ LAMP = "desklamp"
 
 @dataclass(frozen=True)
 class Room:
-    """`receptacles`: kind -> (chance in percent, the most there are); `objects`: kind -> (chance in percent, where it lies, by weight).
-    `size` is how many receptacles such a room has in ALFWorld, `clutter` how many objects."""
+    """`receptacles`: kind -> (chance in percent, largest number); `objects`: kind -> (chance in percent, where it is, by weight). `size`
+    is how many receptacles such a room has in ALFWorld, `clutter` how many objects."""
 
     receptacles: dict[str, tuple[int, int]]
     objects: dict[str, tuple[int, dict[str, int]]]

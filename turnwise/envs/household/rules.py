@@ -1,7 +1,7 @@
-"""The rules of a household, compiled: a PDDL domain says what can be done, a grammar says how it is asked for and answered.
+"""The rules of a household, compiled: a PDDL domain defines what can be done, a grammar defines how commands and answers are worded.
 
-Both come with a game (or from `house.py` for generated houses) and are compiled once for all games that share them. Only what can ever be
-noticed is kept: predicates that no condition, no goal and no text reads are dropped, so two states that differ in nothing noticeable are
+Both come with a game (or from `house.py` for generated houses) and are compiled once for all games that share them. Only what can be
+noticed is kept: predicates that no condition, no goal and no text reads are dropped, so two states without a noticeable difference are
 the same state.
 """
 
@@ -39,8 +39,8 @@ NEGATED = "not_"  # texts may ask `not_p(…)`: something made p false and nothi
 
 @dataclass(frozen=True)
 class CompiledAction:
-    """`list_commands(X, C, W, out)` writes each command that fits the state into `out`; `command(X, C, W, things)` spells one;
-    `changes(X, C, things)` gives what the action makes false and true; `answer` words it afterwards."""
+    """`list_commands(X, C, W, out)` writes each command that fits the state into `out`; `command(X, C, W, things)` words one; `changes(X,
+    C, things)` gives what the action makes false and true; `answer` words it afterwards."""
 
     name: str
     parameters: tuple[str, ...]
@@ -51,7 +51,7 @@ class CompiledAction:
 
 
 class Rules:
-    """A domain and a grammar, compiled. `sample` is the facts of a house by predicate, to estimate how often each holds."""
+    """A domain and a grammar, compiled. `sample` holds the facts of a house by predicate, to estimate how often each holds."""
 
     def __init__(self, domain: Domain, grammar: Grammar, live: frozenset[str], sample: Mapping[str, Iterable[tuple[Any, ...]]]):
         self.domain = domain
@@ -72,7 +72,7 @@ class Rules:
         self._goals: dict[Condition, Callable[..., bool]] = {}
 
     def _check_texts(self, domain: Domain) -> None:
-        """Refuse the two things whose wording this simulator could not guarantee."""
+        """Reject the two constructs whose wording this simulator cannot guarantee."""
         for action in domain.actions:
             given = {part for part in _conjuncts(action.precondition) if isinstance(part, Atom)}
             for effect in action.effects:
@@ -159,8 +159,8 @@ class Rules:
                 yield NEGATED + name, effect.atom, not effect.add, TRUE
 
     def goal(self, goal: Condition) -> tuple[Callable[..., bool], list[str]]:
-        """A function (X, C, *things) that tells whether the goal holds, and the names of those things: goals that differ only in
-        names share it."""
+        """A function (X, C, *things) that returns whether the goal holds, and the names of those things: goals that differ only in names
+        share it."""
         names: list[str] = []
         shape = _abstract(goal, names)
         if shape not in self._goals:
@@ -236,8 +236,8 @@ def _certain(query: Query | None, context: Context, given: set[Atom]) -> bool:
 
 
 def _without_effect(action: Action, given: set[Atom], bound: Mapping[str, str]) -> str:
-    """Python source for: this action would change nothing, whatever the state. The reference planner offers no such action (going
-    where one stands). Empty where it always changes something."""
+    """Python source for: this action would change nothing, whatever the state. The reference planner offers no such action (going to the
+    current location). Empty if it always changes something."""
     denied = {part.part for part in _conjuncts(action.precondition) if isinstance(part, Not) and isinstance(part.part, Atom)}
     added = {effect.atom for effect in action.effects if effect.add and effect.condition == TRUE}
     tests = []
@@ -300,7 +300,7 @@ _compiled: dict[tuple[str, str, frozenset[str]], Rules] = {}
 
 @lru_cache(maxsize=64)
 def _unread(domain_text: str, grammar_text: str) -> frozenset[str]:
-    """The predicates that actions change and that nothing but a goal could read."""
+    """The predicates that actions change and that only a goal could read."""
     domain = _domain(domain_text)
     return changing(domain) - noticeable(domain, _grammar(grammar_text), ())
 

@@ -1,8 +1,8 @@
 """Compiles a grammar's texts into functions that word an answer for a state.
 
-Which placeholders are bound at every point of a text is known beforehand (an action's parameters, then what each query adds), so each
-piece is compiled once for the context in which it is used. A query lists its answers in the order of the things' names and never gives
-two placeholders the same thing: what a player reads depends on both.
+Which placeholders are bound at every point of a text is known in advance (an action's parameters, then what each query adds), so each
+part is compiled once for the context in which it is used. A query lists its answers in the order of the things' names and never gives two
+placeholders the same thing: what a player reads depends on both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A house with its rules, and the states that it can be in.
+"""A house with its rules, and its states.
 
 `World` is what never changes: things, names, rules, the facts at the start. It is shared by everything that plays in it. `State` is what
 changes; `Play` is one game being played: commands in, answers out.
@@ -25,8 +25,8 @@ Command = tuple[int, Fact]  # the action's number and its things
 class World:
     """Everything about a house that no action changes.
 
-    `names` says how each thing is called; by default as ALFWorld does it. `task` is the task's sentence where `grammar` has
-    `TASK_MARK` in its place; by default it is taken out of the grammar, so that games share what is compiled.
+    `names` gives each thing's name; by default as in ALFWorld. `task` is the task's sentence if `grammar` has `TASK_MARK` instead of it;
+    by default it is taken out of the grammar, so that games share what is compiled.
     """
 
     def __init__(self, problem: Problem, domain: str, grammar: str, *, names: Mapping[str, str] | None = None, task: str | None = None):
@@ -159,7 +159,7 @@ class State:
         return self.world.goal(self.containers, self.world.constants, *self.world.goal_things)
 
     def key(self) -> bytes:
-        """16 bytes that are equal for equal states of the same game (the same noticeable facts), whatever led there."""
+        """16 bytes that are equal for equal states of the same game (the same noticeable facts), whatever the path to them."""
         total = self.world.base
         for predicate in self.world.rules.changing:
             for fact in self.facts(predicate):
@@ -168,7 +168,8 @@ class State:
 
 
 class Play:
-    """One game being played. `commands` maps what can be said now to what it does; `actions` is the same in the oracle's order."""
+    """One game being played. `commands` maps the commands that are possible now to what they do; `actions` is the same in the oracle's
+    order."""
 
     __slots__ = ("actions", "commands", "state", "text", "won", "world")
 

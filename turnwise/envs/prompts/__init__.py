@@ -1,4 +1,4 @@
-"""Prompts of one's own: a file of them and a function that scores responses, without writing an environment."""
+"""Your own prompts: a file of them and a function that scores responses, without writing an environment."""
 
 from turnwise.envs.registry import Need, register
 

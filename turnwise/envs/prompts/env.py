@@ -1,12 +1,12 @@
-"""An environment made of a file of prompts and a function: the response is the action, the function says what it was worth.
+"""An environment made of a file of prompts and a function: the response is the action, the function scores it.
 
     score(task, response)            → a number, a bool, or {"reward": …, "success": …, further numbers}
     score(task, response, history)   → the same, with all messages so far
     reply(task, history)             → the next message to the agent, or None when the dialogue is over
 
-`task` is the row of the file as a dictionary, with its `id`. `history` is a list of {"role", "content"}; its last message is the response.
-Without `reply` a task is one turn. With it, the score is asked for once, at the end: when `reply` gives None, or after `max_turns`
-responses.
+`task` is the row of the file as a dictionary, with its `id`. `history` is a list of {"role", "content"}; its last message is the
+response. Without `reply` a task is one turn. With it, the score is computed once, at the end: when `reply` gives None, or after
+`max_turns` responses.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ REPLY = Kind("reply", takes=("task", "history"), gives=("str", "none", "observat
 
 class PromptsEnv:
     """Your own prompts. `file`: JSONL, each row with a `prompt` and whatever the score needs, such as an `answer`. `score`: the function
-    that says what a response was worth. `valid_file`: held-out prompts; without it every tenth prompt, by its hash, is `valid` and another
-    tenth is `test`. `reply`: makes dialogues, of at most `max_turns` responses. `success_at`: the reward from which an attempt counts as a
-    success, where the score does not say so itself."""
+    that scores a response. `valid_file`: held-out prompts; without it every tenth prompt, by its hash, is `valid` and another tenth is
+    `test`. `reply`: makes dialogues, of at most `max_turns` responses. `success_at`: the reward from which an attempt counts as a
+    success, if the score does not say so itself."""
 
     def __init__(
         self,
@@ -58,14 +58,14 @@ class PromptsEnv:
         self._history: list[dict[str, str]] = []
         self._seen = Observation("")
         if all(_answers(row) for row in self._rows):
-            self.expert = self._answers_of  # the rows say what a good response is: examples for a warm start
+            self.expert = self._answers_of  # the rows contain good responses: examples for a warm start
 
     def tasks(self, split: str = "train") -> TaskSet:
         """The prompts of a split."""
         rows = split_rows(self._rows, self._held_out, split)
         if not rows:
             raise TurnwiseError(
-                f"none of the {len(self._rows)} prompts falls into the split {split!r}. Give held-out prompts in a file of their own "
+                f"none of the {len(self._rows)} prompts falls into the split {split!r}. Give held-out prompts in a separate file "
                 "(env.options.valid_file), or more prompts"
             )
         return TaskSet([as_task(row, split, self._held_out is not None) for row in rows], f"prompts/{split}")
@@ -93,7 +93,7 @@ class PromptsEnv:
         return Transition(Observation("over"), reward, True, success, {"measures": measures} if measures else {})
 
     def snapshot(self) -> bytes | None:
-        """The prompt and all messages so far; none where `reply` showed pictures or an anchor that is neither text nor a number."""
+        """The prompt and all messages so far; None if `reply` showed images or an anchor that is neither text nor a number."""
         if self._task is None:
             raise EpisodeOver("the task is over: call reset first")
         seen = self._seen
@@ -103,7 +103,7 @@ class PromptsEnv:
         return pack("prompts", state, {"max_turns": self.max_turns})
 
     def restore(self, state: bytes) -> Observation:
-        """Go on with a dialogue. `reply` and `score` are functions of its messages, so they say what they would have said there."""
+        """Continue a dialogue. `reply` and `score` are functions of its messages, so they return what they would have returned there."""
         kept = unpack(state, "prompts", {"max_turns": self.max_turns})
         with restoring("prompts"):
             task = read_task(kept["task"])
@@ -118,8 +118,8 @@ class PromptsEnv:
 
 
 def worth(said: Any, task: str, success_at: float = 1.0) -> tuple[float, bool, dict[str, float]]:
-    """What a score function gave as reward, success and further numbers. A bool is 1 or 0, and success; of a number the reward, success
-    from `success_at` on; a mapping names them, and its other numbers are reported as means."""
+    """The result of a score function as reward, success and further numbers. A bool is 1 or 0, and success; of a number the reward,
+    success from `success_at` on; a mapping names them, and its other numbers are reported as means."""
     fields = dict(said) if isinstance(said, Mapping) else {"reward": said}
     if "reward" not in fields:
         raise TypeError(f'score gave {fields!r} for task {task}: a dictionary needs a "reward"')
@@ -134,7 +134,7 @@ def worth(said: Any, task: str, success_at: float = 1.0) -> tuple[float, bool, d
 
 
 def _takes_history(score: Callable[..., Any]) -> bool:
-    """Whether the function wants the messages as well: it has a third parameter."""
+    """Whether the function also takes the messages: it has a third parameter."""
     try:
         signature = inspect.signature(score)
     except (TypeError, ValueError):
@@ -153,7 +153,7 @@ def _text(said: Any, task: Task) -> str:
 
 
 def _answers(row: Mapping[str, Any]) -> list[str]:
-    """What an expert would say: the row's `answer`, or one answer for each turn; none where it is something else."""
+    """The expert's response: the row's `answer`, or one answer per turn; None if it is something else."""
     given = row.get("answer")
     several = given if isinstance(given, list) else [given]
     plain = [isinstance(answer, str | int | float) and not isinstance(answer, bool) for answer in several]

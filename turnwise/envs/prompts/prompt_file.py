@@ -1,4 +1,4 @@
-"""A file of prompts as tasks: one line of JSON each, an id that says where it stands, and a split that depends on the prompt alone."""
+"""A file of prompts as tasks: one line of JSON each, an id from its line number, and a split that depends only on the prompt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHARES = {"train": range(8), "valid": range(8, 9), "test": range(9, 10)}  # of t
 
 
 def read_rows(file: str | Sequence[Any]) -> list[dict[str, Any]]:
-    """The rows of a JSONL file, or those that were handed in: each with `id` and `prompt`, and whatever else it had."""
+    """The rows of a JSONL file, or those that were passed in: each with `id` and `prompt`, and its other fields."""
     if not isinstance(file, str):
         return _checked([_row(given, f"prompt {number}", number) for number, given in enumerate(file, 1)], "the list of prompts")
     path = Path(file).expanduser()
@@ -28,7 +28,7 @@ def read_rows(file: str | Sequence[Any]) -> list[dict[str, Any]]:
 
 @lru_cache(maxsize=8)
 def _read_file(file: str, path: str, changed: int, size: int) -> list[dict[str, Any]]:
-    """Every attempt has an environment of its own; the file is read once for all of them."""
+    """Every attempt has a separate environment; the file is read once for all of them."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -66,7 +66,7 @@ def _row(given: Any, where: str, number: int) -> dict[str, Any]:
 
 
 def _prompt(row: Mapping[str, Any], where: str) -> str:
-    """The prompt's text. `messages` may hold it as one message of the user: what comes before it is the recipe's to say."""
+    """The prompt's text. `messages` may hold it as one message of the user: what comes before it belongs to the recipe."""
     if "prompt" not in row and isinstance(messages := row.get("messages"), list):
         single = messages[0] if len(messages) == 1 and isinstance(messages[0], Mapping) else {}
         if single.get("role") != "user" or not isinstance(single.get("content"), str):
@@ -81,7 +81,7 @@ def _prompt(row: Mapping[str, Any], where: str) -> str:
 
 
 def place_of(prompt: str) -> int:
-    """A number from 0 to 9 that depends on the prompt alone: the same prompt is always in the same split, whatever else the file has."""
+    """A number from 0 to 9 that depends only on the prompt: the same prompt is always in the same split, whatever else is in the file."""
     return int.from_bytes(blake2b(prompt.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big") % 10
 
 
@@ -101,6 +101,6 @@ def split_rows(rows: Sequence[Mapping[str, Any]], held_out: Sequence[Mapping[str
 
 
 def as_task(row: Mapping[str, Any], split: str, apart: bool) -> Task:
-    """A row as a task; rows of a second file have ids of their own."""
+    """A row as a task; rows of a second file have separate ids."""
     data = {key: value for key, value in row.items() if key != "id"}
     return Task(f"{split}-{row['id']}" if apart and split != "train" else row["id"], split, data)

@@ -19,7 +19,7 @@ def _splits() -> Mapping[str, int]:
 
     try:
         return Library(find_data()).sizes()
-    except TurnwiseError:  # the data may lie where an option says, which is not known here
+    except TurnwiseError:  # an option may name the folder of the data, which is not known here
         return {}
 
 

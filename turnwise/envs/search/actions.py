@@ -1,7 +1,7 @@
-"""What the agent wants: a search, an answer, or nothing that can be understood.
+"""The action in a response: a search, an answer, or neither.
 
-Two ways to say it: `search[words]` and `answer[words]`, or `<search>words</search>` and `<answer>words</answer>` anywhere in a whole
-response, outside its thought. Where several stand in a response the first one counts. Any text is taken in one pass, and none raises.
+Two forms: `search[words]` and `answer[words]`, or `<search>words</search>` and `<answer>words</answer>` anywhere in a whole response,
+outside its thought. If a response has several, the first one counts. Any text is read in one pass, and none raises an error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SEARCH_FORM, ANSWER_FORM = "search[<query>]", "answer[<answer>]"
 BRACKETS = re.compile(r"(search|answer)\s*\[(.*)\]", re.IGNORECASE | re.DOTALL)
 TAG = re.compile(r"<(search|answer)>", re.IGNORECASE)
 THOUGHT, THOUGHT_END = re.compile(r"<think>", re.IGNORECASE), re.compile(r"</think>", re.IGNORECASE)
-LONGEST = 1000  # characters of a query or an answer: more is no query, and servers refuse it
+LONGEST = 1000  # characters of a query or an answer: servers reject more
 
 
 class Action(NamedTuple):
@@ -25,7 +25,7 @@ class Action(NamedTuple):
 
 
 def read_action(text: str) -> Action | None:
-    """The action that a text asks for; None where there is none, or where it says nothing."""
+    """The action in a text; None if there is none, or if it is empty."""
     text = text.encode("utf-8", "replace").decode()  # lone surrogates cannot be sent anywhere
     if ended := THOUGHT_END.search(text):
         text = text[ended.end() :]

@@ -1,7 +1,8 @@
-"""Is an answer right? Exact match and F1 after SQuAD's normalisation: lower case, no punctuation, no articles, single spaces.
+"""Whether an answer is right: exact match and F1 after SQuAD's normalisation: lower case, no punctuation, no articles, single spaces.
 
-One edge is ours. Some questions have an accepted answer of which normalisation leaves nothing ("!!!", "The The"); by the plain rule any
-answer of articles and punctuation would match it. Where nothing is left of an answer, it must equal an accepted one but for case.
+One edge case is handled differently. Some questions have an accepted answer that is empty after normalisation ("!!!", "The The"); by the
+plain rule any answer of articles and punctuation would match it. If nothing is left of an answer, it must equal an accepted one except
+for case.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalise(text: str) -> str:
-    """The text as SQuAD compares it."""
+    """The text in SQuAD's normal form."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(NO_PUNCTUATION)).split())
 
 

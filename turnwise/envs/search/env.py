@@ -1,7 +1,8 @@
 """Search QA: a question, a few turns to look things up, one answer.
 
-The reward is 1 for an answer that matches exactly, else 0; F1 is in `info`. There is no chance in it, so `seed` changes nothing. A search
-that fails (a server that is down) raises and ends the attempt as a fault: it is never shown to the agent as "nothing found".
+The reward is 1 for an answer that matches exactly, otherwise 0; F1 is in `info`. The environment is deterministic, so `seed` has no
+effect. A search that fails (a server that is down) raises an error and ends the attempt with a fault: it is never shown to the agent as
+"nothing found".
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ UNCLEAR = (
 
 
 class SearchEnv:
-    """`data`: the folder with the question sets and the corpus. `corpus`: the file of passages, where it is not in that folder.
-    `questions`: "answerable" (those whose evidence seems to be in the corpus), "all", or "auto": the first where the folder has them.
-    `files`: set → question file, for files whose names do not tell. `train_sets`: the training sets to use, none: all. `per_set`: at
-    most so many questions of each set. `retriever`: "bm25", "dense", "http", a server's address, or a table with a name and options.
-    `topk`: passages a search. `max_turns`: after so many turns without an answer the attempt is over. `cache`: answers of the retriever
-    to remember. `anchor`: "observation" (the text) or "state" (16 bytes of the passages seen so far and the turns left)."""
+    """`data`: the folder with the question sets and the corpus. `corpus`: the file of passages, if it is not in that folder. `questions`:
+    "answerable" (those whose evidence seems to be in the corpus), "all", or "auto": the first if the folder has them. `files`: set →
+    question file, for files whose names do not contain the set. `train_sets`: the training sets to use, None: all. `per_set`: the largest
+    number of questions of each set. `retriever`: "bm25", "dense", "http", a server's address, or a table with a name and options. `topk`:
+    passages per search. `max_turns`: after this many turns without an answer the attempt is over. `cache`: how many answers of the
+    retriever are kept. `anchor`: "observation" (the text) or "state" (16 bytes of the passages seen so far and the turns left)."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class SearchEnv:
 
     @property
     def retriever(self) -> Retriever:
-        """What finds passages; made when it is first needed, shared by all environments of this process."""
+        """The retriever; made on first use, shared by all environments of this process."""
         if self._retriever is None:
             self._retriever = make_retriever(self._retriever_spec, self._corpus_path(), self._cache)
         return self._retriever
@@ -142,7 +143,7 @@ class SearchEnv:
         return Observation(text, (), ACTIONS, self._state() if self.anchor == "state" else None)
 
     def _state(self) -> bytes:
-        """Everything that bears on what is still possible: the question, what was read so far in whatever order, the turns left."""
+        """Everything that matters for the rest: the question, the passages read so far in any order, the turns left."""
         known = [self._task.id if self._task else "", sorted(self._seen), self.max_turns - self._turn, bool(self._over)]
         return blake2b(json.dumps(known).encode(), digest_size=16).digest()
 
@@ -154,7 +155,7 @@ class SearchEnv:
         return pack("search", {"task": task_fields(self._task), **state}, self._options())
 
     def restore(self, state: bytes) -> Observation:
-        """Go on where a snapshot was taken. The passages are not asked for again."""
+        """Continue where a snapshot was taken. The passages are not retrieved again."""
         kept = unpack(state, "search", self._options())
         with restoring("search"):
             text, seen, turn, searches = str(kept["text"]), dict.fromkeys(kept["seen"]), int(kept["turn"]), int(kept["searches"])
@@ -163,7 +164,7 @@ class SearchEnv:
         return self._observation(text)
 
     def _options(self) -> dict[str, Any]:
-        """What an attempt depends on, besides its question and the passages."""
+        """What an attempt depends on in addition to its question and the passages."""
         return {"anchor": self.anchor, "topk": self.topk, "max_turns": self.max_turns}
 
     def close(self) -> None:
@@ -171,19 +172,19 @@ class SearchEnv:
         self._over = "the environment was closed: call reset(task) first"
 
     def expert(self, task: Task) -> list[str]:
-        """An agent that knows the answer: it looks up where the answer stands, as far as the data says that, and answers."""
+        """An agent that knows the answer: it searches for the evidence, if the data names it, and answers."""
         titles = self._titles(task)[: self.max_turns - 1]
         return [*(f"search[{title}]" for title in titles), f"answer[{task.data['answers'][0]}]"]
 
     def expert_action(self) -> str:
-        """What that agent would do now, whatever was done before: it answers once it has looked everything up, or on the last turn."""
+        """That agent's next action, whatever was done before: it answers once it has looked everything up, or on the last turn."""
         if self._task is None or self._over:
             raise EpisodeOver(self._over)
         plan = self.expert(self._task)
         return plan[self._searches] if self._searches < len(plan) - 1 and self._turn < self.max_turns - 1 else plan[-1]
 
     def scripted_action(self) -> str:
-        """A simple rule: search for the question as it stands, then answer with the first title found that the question does not name."""
+        """A simple rule: search for the literal question, then answer with the first title found that the question does not name."""
         if self._task is None or self._over:
             raise EpisodeOver(self._over)
         question = str(self._task.data["question"])
@@ -204,5 +205,5 @@ class SearchEnv:
 
 
 def shown(hits: Sequence[Hit]) -> str:
-    """What the agent reads of the passages that were found."""
+    """The text that the agent sees of the passages that were found."""
     return "\n\n".join(f"[{rank}] {hit.passage.title}\n{hit.passage.text}" for rank, hit in enumerate(hits, 1)) or NOTHING

@@ -1,8 +1,8 @@
 """Question sets as splits.
 
 Each test set is a split under its own name; `test` is all of them, `nq+hotpotqa` any union. Files with "train" in their path are the
-training pool, which a hash of the question's words cuts into `train` and `valid`: the same cut on every machine, the same side for a
-question that occurs twice. A question that a test set has too is in neither.
+training pool, which a hash of the question's words splits into `train` and `valid`: the same split on every machine and for a question
+that occurs twice. A question that is also in a test set is in neither.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from turnwise.retrieval.tokenise import words_of
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 Which = Literal["auto", "answerable", "all"]
-SETS = {  # the name of a set, and how its files call it
+SETS = {  # the name of a set, and its names in files
     "nq": r"\bnq|natural ?questions",
     "triviaqa": r"trivia",
     "popqa": r"popqa",
@@ -31,7 +31,7 @@ SETS = {  # the name of a set, and how its files call it
     "musique": r"musique",
     "bamboogle": r"bamboogle",
 }
-ROLES = ("train", "test", "dev", "valid", "validation")  # of the files that a set is given in, the best of these is its test set
+ROLES = ("train", "test", "dev", "valid", "validation")  # if a set has several files, the first of these that exists is its test set
 VALID_PART = 10  # one question of ten of the training pool
 ANSWERABLE, QUESTIONS, CORPUS = "answerable", "questions", "corpus"
 CORPUS_NAME = re.compile(r"passages|psgs|corpus|wiki-?18|wiki_?dump", re.IGNORECASE)
@@ -39,7 +39,7 @@ Sets = dict[str, list[Question]]
 
 
 class Library:
-    """The question sets of a folder. Files are read when a split is asked for."""
+    """The question sets of a folder. Files are read when a split is requested."""
 
     def __init__(self, folder: Path, which: Which = "auto", files: Mapping[str, str] | None = None):
         if which not in ("auto", "answerable", "all"):
@@ -66,7 +66,7 @@ class Library:
         return _by_set((name, files) for name, (_, files) in chosen.items())
 
     def pool(self, only: Sequence[str] | None = None) -> Sets:
-        """The training sets, without questions that a test set has too."""
+        """The training sets, without questions that are also in a test set."""
         sets = _by_set((name, files) for (role, name), files in self._files.items() if role == "train")
         if only is not None:
             if wrong := [name for name in only if name not in sets]:
@@ -76,7 +76,7 @@ class Library:
         return {name: [question for question in found if words_key(question.question) not in tested] for name, found in sets.items()}
 
     def split(self, split: str, per_set: int | None = None, train_sets: Sequence[str] | None = None) -> TaskSet:
-        """The tasks of a split; with `per_set`, at most so many of each set, chosen by a hash of their ids."""
+        """The tasks of a split; with `per_set`, at most that many of each set, chosen by a hash of their ids."""
         if split in ("train", "valid"):
             pool = self.pool(train_sets)
             if not pool:
@@ -157,7 +157,7 @@ def _place(path: Path) -> tuple[str, str]:
 
 
 def set_name(text: str) -> str:
-    """The known sets that a text names, joined where it names several; empty where it names none."""
+    """The known sets that a text names, joined if it names several; empty if it names none."""
     words = re.sub(r"[^a-z0-9]+", " ", text.lower())
     return "-".join(name for name, pattern in SETS.items() if re.search(pattern, words))
 
@@ -170,7 +170,7 @@ EXPECTED = (
 
 
 def find_data() -> Path:
-    """The first place that has question sets, of those where they usually are."""
+    """The first of the usual folders that has question sets."""
     places = [Path.home() / ".cache" / "turnwise" / "data" / "qa"]
     if shared := os.environ.get("TURNWISE_DATA"):
         places.insert(0, Path(shared).expanduser() / "qa")

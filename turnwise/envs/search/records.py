@@ -11,7 +11,7 @@
 | table with `Question` and `Answer` | Bamboogle |
 | parquet with `data_source` and `golden_answers` | Search-R1's mix (needs pyarrow) |
 
-All but parquet may be packed with xz, gzip or bzip2. A record that cannot be read is an error with file and number.
+All except parquet may be packed with xz, gzip or bzip2. A record that cannot be read raises an error with file and number.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ FORMS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 
 
 class Question(NamedTuple):
-    """A question with its accepted answers. `source` is the set that the record itself names; `evidence` and `titles` say where the answer
-    stands, as passages of the corpus or as titles, where the data knows that."""
+    """A question with its accepted answers. `source` is the set that the record itself names; `evidence` and `titles` say where the
+    answer is, as passages of the corpus or as titles, if the data contains that."""
 
     id: str
     question: str
@@ -43,7 +43,7 @@ class Question(NamedTuple):
 
 
 def form_of(path: Path) -> str:
-    """The ending that says how to read a file, whatever it is packed with; empty for one that is no question file."""
+    """The suffix that decides how to read a file, without that of its compression; empty if it is not a question file."""
     plain = path.with_suffix("") if path.suffix in PACKED else path
     return plain.suffix if plain.suffix in FORMS else ""
 
@@ -106,7 +106,7 @@ def _parquet(path: Path) -> Iterable[Mapping[str, Any]]:
 
 
 def question_of(record: Mapping[str, Any], otherwise: str) -> Question | None:
-    """A record as a question; None where it has no answer. `otherwise` is the id of a record that has none."""
+    """A record as a question; None if it has no answer. `otherwise` is the id of a record that has none."""
     if record.get("answerable") is False:  # MuSiQue marks questions whose evidence was taken out
         return None
     text = record["question"] if "question" in record else record["Question"]

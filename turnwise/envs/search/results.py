@@ -1,7 +1,7 @@
 """Results per question set and their mean, from the trajectories of an evaluation.
 
-The mean is over the sets, each counting once, as this field reports it: a set of 12,000 questions must not drown one of 125. F1 and
-searches come from what the environment said on the last turn; an attempt that ended by a fault counts as 0.
+The mean is over the sets, each counting once, as is usual in this field: a set of 12,000 questions must not dominate one of 125. F1 and
+searches come from the environment's `info` of the last turn; an attempt that ended with a fault counts as 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A small retrieval server in the form that this field uses, for many environments or machines that share one index.
+"""A small retrieval server with the protocol that is usual in this field, for many environments or machines that share one index.
 
     python -m turnwise.envs.search.server --port 8000                          # BM25 over the usual corpus
     python -m turnwise.envs.search.server --retriever '{"name": "dense", "model": "path/to/encoder"}'
@@ -6,9 +6,9 @@
     POST /retrieve   {"queries": ["…"], "topk": 3, "return_scores": true}  →  {"result": [[{"document": {"id", "contents"}, "score"}, …]]}
     GET  /health     {"status": "ok"}
 
-It listens on the loopback address unless told otherwise and has no notion of users: put nothing but trusted networks before it. Requests
-have a size, a number of queries and a time, from the first byte to the last; what is wrong with one is said in its answer and harms no
-other. Where all places are taken, whoever has been sending or reading for longest makes room: slow clients keep nobody out.
+It listens on the loopback address by default and has no authentication: expose it to trusted networks only. The size of a request, its
+number of queries and its time, from the first byte to the last, are limited; an error is reported in the answer and does not affect other
+requests. If all connections are in use, the client that has been sending or reading for longest is dropped: slow clients block nobody.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from turnwise.util.terminal import say
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may ask for, and how many are served at once."""
+    """The limits of one request, and how many are served at once."""
 
     body: int = 4 * 2**20
     queries: int = 1024
@@ -49,7 +49,7 @@ class Limits:
 
 
 class Refused(Exception):
-    """A request that cannot be answered, with the status to say so."""
+    """A request that cannot be answered, with its HTTP status."""
 
     def __init__(self, status: int, message: str):
         super().__init__(message)
@@ -57,7 +57,7 @@ class Refused(Exception):
 
 
 class Asked(NamedTuple):
-    """A request that is in order."""
+    """A valid request."""
 
     queries: list[str]
     topk: int
@@ -86,7 +86,7 @@ def read_request(raw: bytes, limits: Limits, topk: int) -> Asked:
 
 
 def written(hits: Sequence[Hit], scores: bool) -> list[dict[str, Any]]:
-    """What the answer says of one query."""
+    """The part of the answer about one query."""
     documents = [{"id": hit.passage.id, "contents": hit.passage.contents} for hit in hits]
     if not scores:
         return documents
@@ -94,7 +94,7 @@ def written(hits: Sequence[Hit], scores: bool) -> list[dict[str, Any]]:
 
 
 class Server(ThreadingHTTPServer):
-    """Serves one retriever. One search runs at a time: retrievers need not be safe for threads, and the work would not get faster."""
+    """Serves one retriever. One search runs at a time: retrievers need not be thread-safe, and the work would not get faster."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -103,7 +103,7 @@ class Server(ThreadingHTTPServer):
         self.retriever, self.topk, self.limits = retriever, topk, limits or Limits()
         self._searching = threading.Lock()
         self._places = threading.BoundedSemaphore(self.limits.connections)
-        self._waiting: dict[Any, float] = {}  # connections on which the client is to act, and since when
+        self._waiting: dict[Any, float] = {}  # connections that wait for their client, and since when
         self._watch = threading.Lock()
         if ":" in host:
             self.address_family = socket.AF_INET6
@@ -119,17 +119,17 @@ class Server(ThreadingHTTPServer):
         return {"result": [written(hits, asked.return_scores) for hits in found]}
 
     def waits_for_client(self, request: Any) -> None:
-        """From here on a connection is one that may have to make room."""
+        """From now on the connection may be dropped to make room."""
         with self._watch:
             self._waiting.setdefault(request, time.monotonic())
 
     def works(self, request: Any) -> None:
-        """From here on the connection is ours to answer, or gone."""
+        """From now on the connection is being answered, or gone."""
         with self._watch:
             self._waiting.pop(request, None)
 
     def _make_room(self) -> bool:
-        """Cut the connection whose client has kept us waiting for longest; whether a place became free."""
+        """Drop the connection that has waited longest for its client; returns whether one became free."""
         with self._watch:
             slowest = min(self._waiting, key=lambda known: self._waiting[known], default=None)
             if slowest is None:
@@ -159,11 +159,11 @@ class Server(ThreadingHTTPServer):
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that go away in the middle are no news."""
+        """Clients that disconnect are not an error."""
 
 
 class Timed(io.RawIOBase):
-    """What a client sends, until a moment: a socket's own limit is for one piece alone, and pieces of a byte would never reach it."""
+    """Reads from a client until a deadline: a socket's timeout is for one chunk only, and chunks of one byte would never reach it."""
 
     def __init__(self, connection: socket.socket):
         self._connection, self.until = connection, 0.0
@@ -217,7 +217,7 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(refusal.status, {"error": str(refusal)})
         except TimeoutError:
             self.close_connection = True
-        except Exception as error:  # a retriever's fault is told to the client and must not end the server
+        except Exception as error:  # a retriever's error is reported to the client and must not end the server
             self._answer(500, {"error": f"{type(error).__name__}: {error}"})
 
     def do_GET(self) -> None:
@@ -227,14 +227,14 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(404, {"error": "POST /retrieve, or GET /health"})
 
     def _body(self) -> bytes:
-        """The body, whose length is said once and plainly. After anything else the connection ends: where a next request would begin is
-        not known."""
+        """The body, whose length must be given exactly once. After any other request the connection ends, because the start of the next
+        one is unknown."""
         given, keeps = self.headers.get_all("Content-Length", []), self.close_connection
         self.close_connection = True
         if self.headers.get("Transfer-Encoding") is not None:
             raise Refused(411, "the body has a Content-Length; Transfer-Encoding is not read")
         if len(given) != 1 or not re.fullmatch(r"0*[0-9]{1,18}", given[0].strip(" \t"), re.ASCII):
-            raise Refused(411 if not given else 400, "Content-Length is missing, given twice or no number")
+            raise Refused(411 if not given else 400, "Content-Length is missing, given twice or not a number")
         length = int(given[0].strip(" \t").lstrip("0") or "0")
         if length > self.server.limits.body:
             raise Refused(413, f"a body of more than {self.server.limits.body} bytes")
@@ -257,7 +257,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(raw)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Thousands of requests an iteration: nothing is written about each."""
+        """There are thousands of requests per iteration: none is logged."""
 
 
 def _kind(given: str) -> Any:
@@ -272,7 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--corpus", help="the file of passages; default: the one in --data")
     parser.add_argument("--data", help="the folder with the question sets and the corpus; default: the usual places")
     parser.add_argument("--retriever", default="bm25", help='bm25, or JSON with a name and options, e.g. {"name": "dense", "model": "…"}')
-    parser.add_argument("--host", default="127.0.0.1", help="where to listen; default: this machine alone")
+    parser.add_argument("--host", default="127.0.0.1", help="where to listen; default: this machine only")
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
     parser.add_argument("--topk", type=int, default=3, help="passages for requests that do not say how many")
     parser.add_argument("--cache", type=int, default=100_000, help="answers to remember")

@@ -1,8 +1,8 @@
 """Boxoban: the rooms of the public level files, 10 × 10 with four boxes.
 
-The files lie in `hard/`, `medium/<split>/` and `unfiltered/<split>/`, as plain text or packed with xz; a room is a line `; NUMBER` and the
-lines under it. The hard rooms have no official split: they are told apart by the last digit of their number in the file, 0 to 7 train,
-8 valid, 9 test.
+The files are in `hard/`, `medium/<split>/` and `unfiltered/<split>/`, as plain text or packed with xz; a room is a line `; NUMBER` and
+the lines under it. The hard rooms have no official split: they are split by the last digit of their number in the file, 0 to 7 train, 8
+valid, 9 test.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ _EXPECTED = (
 
 
 def find_data() -> Path:
-    """The first place that has rooms, of those where they usually are."""
+    """The first of the usual folders that has rooms."""
     places = [Path.home() / ".cache" / "boxoban-levels"]
     if own := os.environ.get("BOXOBAN_DATA"):
         places.insert(0, Path(own).expanduser())

@@ -1,4 +1,4 @@
-"""Sokoban as an environment: rewards as in gym-sokoban, text or pictures, and a solver for an expert."""
+"""Sokoban as an environment: rewards as in gym-sokoban, text or pictures, and a solver as the expert."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Anchor = Literal["observation", "state"]
 class SokobanEnv:
     """Plays rooms. `observe`: "text" (a grid of letters), "image" (an RGB array) or "both"; `tile` is the side of a cell in pixels.
 
-    `anchor`: "observation" (the grid, or a hash where there is only the picture) or "state" (16 bytes of where all things stand,
-    the same for text and pictures). Both tell the same states apart: a room shows all of itself. Every step costs 0.1, also one that
-    cannot be done and one that is no move at all; a box brought to a target is worth 1, one pushed off it costs 1, the solved room is worth
-    10. There is no chance in it, so `seed` changes nothing.
+    `anchor`: "observation" (the grid, or a hash if there is only the picture) or "state" (16 bytes of all positions, the same for text
+    and pictures). Both distinguish the same states: a room is fully visible. Every step costs 0.1, also an impossible one and any text
+    that is not a move; a box brought to a target gives 1, one pushed off it costs 1, the solved room gives 10. The game is deterministic,
+    so `seed` has no effect.
     """
 
     instructions = (
@@ -71,7 +71,7 @@ class SokobanEnv:
         return Transition(self._observation(room), reward, room.solved, room.solved, info)
 
     def _follow(self, word: str, moved: bool) -> None:
-        """Keep the expert's plan as long as the agent goes along with it."""
+        """Keep the expert's plan as long as the agent follows it."""
         if moved:
             self._plan = self._plan[1:] if self._plan and self._plan[0] == word else None
 
@@ -84,14 +84,14 @@ class SokobanEnv:
         return Observation(text, images, DIRECTIONS, anchor)
 
     def snapshot(self) -> bytes:
-        """The task, and where player and boxes stand."""
+        """The task, and the cells of player and boxes."""
         if self._task is None or self._room is None or self._over:
             raise EpisodeOver(self._over)
         state = {"task": task_fields(self._task), "player": self._room.player, "boxes": self._room.boxes}
         return pack("sokoban", state, self._options())
 
     def restore(self, state: bytes) -> Observation:
-        """Go on where a snapshot was taken. The expert plans anew."""
+        """Continue where a snapshot was taken. The expert plans again."""
         kept = unpack(state, "sokoban", self._options())
         with restoring("sokoban"):
             task = read_task(kept["task"])
@@ -100,7 +100,7 @@ class SokobanEnv:
         return self._observation(room)
 
     def _options(self) -> dict[str, object]:
-        """What the observation depends on, besides the room."""
+        """What the observation depends on in addition to the room."""
         return {"observe": self.observe, "anchor": self.anchor, "tile": self.tile}
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class SokobanEnv:
         return self._room
 
     def expert(self, task: Task) -> list[str]:
-        """Moves that solve the task, as few as possible where the room is not too large. The episode being played is left alone."""
+        """Moves that solve the task, as few as possible if the room is not too large. The current episode is not changed."""
         room = room_of(task)
         plan = _solver(room).plan(room.player, room.boxes)
         if plan is None:
@@ -123,29 +123,30 @@ class SokobanEnv:
         return plan
 
     def expert_plan(self) -> list[str] | None:
-        """The moves that are left from the present state; none where it can no longer be solved (or the solver gave up)."""
+        """The moves that are left from the current state; None if it can no longer be solved (or the solver gave up)."""
         if self._plan is None:
             self._plan = _solver(self.room).plan(self.room.player, self.room.boxes)
         return self._plan
 
     def expert_action(self) -> str | None:
-        """The next move of the plan; none where there is nothing left to do or to be saved."""
+        """The next move of the plan; None if nothing is left to do, or the room can no longer be solved."""
         plan = self.expert_plan()
         return plan[0] if plan else None
 
     def expert_distance(self) -> int | None:
-        """How many moves are left; none where the room can no longer be solved."""
+        """How many moves are left; None if the room can no longer be solved."""
         plan = self.expert_plan()
         return None if plan is None else len(plan)
 
     def scripted_action(self) -> str:
-        """A simple rule without a plan: walk to the nearest place from which a push brings a box nearer to a target, and push."""
+        """A simple rule without a plan: walk to the nearest cell from which a push brings a box nearer to a target, and push."""
         return _solver(self.room).simple_action(self.room.player, self.room.boxes)
 
 
 class GeneratedSokoban(SokobanEnv):
-    """Endless Sokoban rooms. `size`: one number or (height, width), walls included; `boxes`; `depth`: every room has a solution of at most
-    so many moves, which is also the limit of turns; `least`: and of at least so many. The other options are those of `SokobanEnv`."""
+    """Unlimited Sokoban rooms. `size`: one number or (height, width), walls included; `boxes`; `depth`: every room has a solution of at
+    most this many moves, which is also the turn limit; `least`: and of at least this many. The other options are those of
+    `SokobanEnv`."""
 
     def __init__(
         self,
@@ -162,7 +163,7 @@ class GeneratedSokoban(SokobanEnv):
         self.max_turns = self.knobs.depth
 
     def tasks(self, split: str = "train", n: int | None = None) -> TaskSet:
-        """The first `n` rooms of "train", "valid" or "test", each made when it is asked for."""
+        """The first `n` rooms of "train", "valid" or "test", each made on demand."""
         return task_set(self.knobs, split, n)
 
 
@@ -174,7 +175,7 @@ def _read(text: str, where: str) -> Room:
 def room_of(task: Task) -> Room:
     """The room that a task starts in."""
     if not isinstance(text := task.data.get("room"), str):
-        raise TurnwiseError(f"task {task.id!r} is no Sokoban task: its data has no text 'room'")
+        raise TurnwiseError(f"task {task.id!r} is not a Sokoban task: its data has no text 'room'")
     return _read(text, f"task {task.id!r}")
 
 
@@ -184,5 +185,5 @@ def _solver(room: Room) -> Solver:
 
 @lru_cache(maxsize=64)
 def _solver_of(height: int, width: int, walls: frozenset[int], targets: tuple[int, ...]) -> Solver:
-    """One solver for all states of a room: what it learned of the walls serves all of them."""
+    """One solver for all states of a room: what it computed about the walls is shared."""
     return Solver(Room(height, width, walls, targets, targets, -1))

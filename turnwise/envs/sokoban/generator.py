@@ -1,8 +1,8 @@
-"""Endless rooms: a number gives a room, the same on every machine, and every room can be solved within `depth` moves.
+"""Unlimited rooms: a number gives a room, the same on every machine, and every room can be solved within `depth` moves.
 
 A walk through solid rock leaves a floor; some of its cells become targets. Then the game is played backwards from the solved room, in
 layers: layer d holds the states from which d moves solve it. The room is a state of one of these layers, so it can be solved.
- A layer of too many states is thinned by chance; where none was (all small rooms), d is exactly the length of a shortest solution.
+ A layer with too many states is thinned at random; if none was (all small rooms), d is exactly the length of a shortest solution.
 
 The split is decided by a hash of the room's *plan*, its floor and targets without boxes and player, turned and mirrored into one standard
 form. So train, valid and test share no room and not even a plan.
@@ -94,7 +94,7 @@ def _plan(knobs: Knobs, dice: Dice) -> Room:
         if dice.below(100) < 35:
             way = dice.pick(WAYS)
         row, column = min(max(row + way[0], 1), height - 2), min(max(column + way[1], 1), width - 2)
-        beside = dice.pick(WAYS)  # a little wider than the walk: boxes need room to be gone around
+        beside = dice.pick(WAYS)  # a little wider than the walk: there must be space to walk around boxes
         rows, columns = min(max(row + beside[0], 1), height - 2), min(max(column + beside[1], 1), width - 2)
         floor |= {row * width + column, rows * width + columns}
     cells = sorted(floor)
@@ -106,13 +106,13 @@ def _plan(knobs: Knobs, dice: Dice) -> Room:
 
 
 def _play_backwards(plan: Room, knobs: Knobs, dice: Dice) -> tuple[Room, int] | None:
-    """A state of one of the layers, drawn so that short and long solutions are equally likely as far as the plan has them."""
+    """A state of one of the layers, drawn so that all solution lengths of the plan are equally likely."""
     layers = _layers(plan, knobs.depth, dice)
     wanted = dice.between((knobs.least, knobs.depth))
     lengths = [*range(min(wanted, len(layers) - 1), knobs.least - 1, -1), *range(wanted + 1, len(layers))]
     targets = set(plan.targets)
     for length in lengths:
-        states = [state for state in layers[length] if not targets & set(state[1])]  # no box is at home yet
+        states = [state for state in layers[length] if not targets & set(state[1])]  # no box is on a target yet
         if states:
             player, boxes = dice.pick(states)
             return Room(plan.height, plan.width, plan.walls, plan.targets, boxes, player), length
@@ -152,7 +152,7 @@ def _before(plan: Room, state: State) -> list[State]:
 
 
 def standard_plan(room: Room) -> str:
-    """Floor and targets without boxes and player, in the one of the eight turned and mirrored forms that sorts first."""
+    """Floor and targets without boxes and player, in the first of the eight rotated and mirrored forms, in sorting order."""
     letters = {cell: "." if cell in room.targets else " " for cell in range(room.height * room.width) if cell not in room.walls}
     places = [(*divmod(cell, room.width), letter) for cell, letter in letters.items()]
     forms = []
@@ -179,7 +179,7 @@ def part_of_all(room: Room) -> int:
 
 @lru_cache(maxsize=4096)
 def task(knobs: Knobs, split: str, index: int) -> Task:
-    """The same as a task. Its id is made of its content."""
+    """The same as a task. Its id is made from its content."""
     room, moves = generate(knobs, split, index)
     return task_of(room, split, {"moves": moves, "task_type": _bracket(moves)}, f"{knobs.height}x{knobs.width}-{knobs.boxes}")
 
@@ -190,13 +190,13 @@ def task_of(room: Room, split: str, more: Mapping[str, Any], prefix: str) -> Tas
 
 
 def _bracket(moves: int) -> str:
-    """Rooms are reported by the length of their solutions, five by five."""
+    """Rooms are grouped by the length of their solutions, in steps of five."""
     first = (moves - 1) // 5 * 5 + 1
     return f"{first} to {first + 4} moves"
 
 
 def task_set(knobs: Knobs, split: str, n: int | None = None) -> TaskSet:
-    """The first `n` rooms of a split, each made when it is asked for."""
+    """The first `n` rooms of a split, each made on demand."""
     if split not in SPLITS:
         raise unknown_name("split of sokoban:", split, SPLITS)
     return TaskSet.lazy(DEFAULT_SIZES[split] if n is None else n, lambda index: task(knobs, split, index), f"sokoban {knobs.key}/{split}")

@@ -1,4 +1,4 @@
-"""Rooms as pictures: RGB arrays put together from small tiles that are drawn here, pixel by pixel, with numpy alone."""
+"""Rooms as pictures: RGB arrays made of small tiles that are drawn here, pixel by pixel, with numpy only."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def draw(room: Room, tile: int = TILE) -> Image:
 
 @lru_cache(maxsize=8)
 def _tiles(side: int) -> dict[str, Image]:
-    """One tile a letter, scaled to the wanted side."""
+    """One tile per letter, scaled to the wanted size."""
     drawn = {
         " ": _floor(),
         "#": _wall(),

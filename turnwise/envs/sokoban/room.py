@@ -1,8 +1,8 @@
-"""A Sokoban room: its walls and targets, where the boxes and the player stand, and what a move does.
+"""A Sokoban room: its walls and targets, the cells of the boxes and the player, and what a move does.
 
-Cells are numbered row by row, so a direction is a number to add. Boxes are a sorted tuple: equal states are equal, whatever led there, and
-nothing depends on the order of a set. Rooms are read and written in the usual letters: `#` wall, `.` target, `$` box, `*` box on a target,
-`@` player, `+` player on a target, space (or `_` or `-`) floor.
+Cells are numbered row by row, so a direction is a number to add. Boxes are a sorted tuple: equal states compare equal, whatever the path
+to them, and nothing depends on the order of a set. Rooms are read and written in the usual letters: `#` wall, `.` target, `$` box, `*`
+box on a target, `@` player, `+` player on a target, space (or `_` or `-`) floor.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Room:
         return len(set(self.boxes) & set(self.targets))
 
     def after(self, direction: str) -> Room:
-        """The room after one move. A move against a wall, or against a box that cannot give way, changes nothing."""
+        """The room after one move. A move against a wall, or against a box that cannot move, changes nothing."""
         offset = self.offsets[direction]
         player, boxes = move(self.walls, self.player, self.boxes, offset)
         return self if player == self.player else replace(self, player=player, boxes=boxes)
@@ -73,7 +73,7 @@ class Room:
 
 
 def move(walls: frozenset[int], player: int, boxes: Boxes, offset: int) -> tuple[int, Boxes]:
-    """Where player and boxes are after one step."""
+    """The cells of player and boxes after one step."""
     ahead = player + offset
     if ahead in walls:
         return player, boxes
@@ -126,7 +126,7 @@ def read_room(text: str, where: str = "room") -> Room:
 
 
 def _check_closed(room: Room, where: str) -> None:
-    """Nobody may walk out: numbers of cells beyond an edge would be other cells."""
+    """The player must not walk out: numbers of cells beyond an edge would be other cells."""
     seen, queue = {room.player}, deque([room.player])
     while queue:
         cell = queue.popleft()

@@ -1,12 +1,12 @@
 """A plan that solves a room: A* over pushes.
 
-A node is the room after a push; walking between pushes is part of the edge, so its cost is in moves and the first plan found is a shortest
-one. The estimate is the cheapest way to give every box a target of its own, each box alone in the room; it never exceeds the truth. A push
-is not followed where it cannot end well: onto a cell from which no target can be reached, into a square of four that will never move
-again, or where boxes and targets no longer pair up.
+A node is the room after a push; walking between pushes is part of the edge, so its cost is in moves and the first plan found is a
+shortest one. The estimate is the cheapest assignment of boxes to targets, as if each box were alone in the room; it never exceeds the
+true cost. A push is not followed if it leads to a dead end: onto a cell from which no target can be reached, into a square of four that
+will never move again, or where boxes and targets no longer pair up.
 
-Large rooms can have more states than anyone wants to wait for. Where the search for a shortest plan passes its budget, a second one weighs
-the estimate more heavily: it finds a plan sooner, and not always a shortest one.
+Large rooms can have too many states to search. If the search for a shortest plan exceeds its budget, a second one weighs the estimate
+more heavily: it finds a plan sooner, and not always a shortest one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from turnwise.envs.sokoban.room import Boxes, Room, moved_box, reachable
 
 SHORTEST_BUDGET, GREEDY_BUDGET, GREEDY_WEIGHT = 20_000, 200_000, 5
 REMEMBERED = 50_000  # estimates that are kept from one plan to the next
-PAIRED_UP_TO = 8  # more boxes than that are estimated one by one
+PAIRED_UP_TO = 8  # with more boxes, each is estimated alone
 
 Node = tuple[int, Boxes]
 Step = tuple[Node, int, int]  # from where, the cell to walk to, the direction's offset
@@ -40,7 +40,7 @@ class Solver:
 
     @cached_property
     def pushes(self) -> list[dict[int, int]]:
-        """For each target: the cells from which a box can be pushed there, with the number of pushes, were it alone in the room."""
+        """For each target: the cells from which a box can be pushed there, with the number of pushes, as if it were alone in the room."""
         walls = self.room.walls
         found = []
         for target in self.room.targets:
@@ -57,11 +57,11 @@ class Solver:
 
     @cached_property
     def live(self) -> frozenset[int]:
-        """The cells where a box is not lost for ever."""
+        """The cells from which a box can still reach a target."""
         return frozenset().union(*self.pushes)
 
     def plan(self, player: int, boxes: Boxes) -> list[str] | None:
-        """Moves that solve the room from this state; none where that is impossible, or no plan was found within the budgets."""
+        """Moves that solve the room from this state; None if that is impossible, or no plan was found within the budgets."""
         if len(self._estimates) > REMEMBERED:
             self._estimates.clear()
         found, complete = self._search(player, boxes, 1, SHORTEST_BUDGET)
@@ -70,8 +70,8 @@ class Solver:
         return found
 
     def simple_action(self, player: int, boxes: Boxes) -> str:
-        """What a rule without a plan does: go to the nearest place from which a push brings some box nearer to a target, and push it.
-        Where there is none, it walks against whatever is above."""
+        """A simple rule without a plan: go to the nearest cell from which a push brings some box nearer to a target, and push it. If
+        there is none, it moves up."""
         here = self.estimate(boxes)
         better = [
             (price, stand, offset)
@@ -86,7 +86,7 @@ class Solver:
         return names[walk[-1] if walk else offset]
 
     def estimate(self, boxes: Boxes) -> int | None:
-        """The least number of pushes that the boxes need, or less; none where they cannot all reach a target."""
+        """A lower bound on the pushes that the boxes need; None if they cannot all reach a target."""
         if boxes not in self._estimates:
             self._estimates[boxes] = self._paired(boxes) if len(boxes) <= PAIRED_UP_TO else self._nearest(boxes)
         return self._estimates[boxes]
@@ -114,7 +114,7 @@ class Solver:
         if (first := self.estimate(boxes)) is None:
             return None, True
         cost, came = {start: 0}, dict[Node, Step]()
-        order = count()  # equal estimates: first come, first served, the same everywhere
+        order = count()  # equal estimates: in order of arrival, the same everywhere
         queue = [(weight * first, first, next(order), 0, start)]
         closed: set[Node] = set()
         while queue:
@@ -134,7 +134,7 @@ class Solver:
         return None, True
 
     def _successors(self, node: Node) -> list[tuple[Node, int, int, int]]:
-        """Every push that is worth following: the state after it, where the player stands before it, its direction, its cost in moves."""
+        """Every push that is worth following: the state after it, the player's cell before it, its direction, its cost in moves."""
         player, boxes = node
         walls, live = self.room.walls, self.live
         steps = reachable(walls, boxes, player, self._offsets)

@@ -21,7 +21,7 @@ def _splits() -> Mapping[str, int]:
 
     try:
         return {split: len(numbers) for split, numbers in open_goals(open_catalogue(), "synthetic").split.items()}
-    except TurnwiseError:  # the files are elsewhere, given as an option: what the official ones hold
+    except TurnwiseError:  # the files are elsewhere, given as an option: the numbers of the official ones
         return OFFICIAL
 
 

@@ -1,8 +1,8 @@
-"""From text to index terms, as Lucene's English analyser with the standard tokenizer makes them.
+"""Turns text into index terms, like Lucene's English analyser with the standard tokenizer.
 
-In order: words by the word-break rules of Unicode (UAX #29), a possessive 's removed, lower case, 33 stop words dropped, Porter's stemmer.
-What surprises: a colon or a full stop between letters joins them ("size:large" is one word), a hyphen and a slash never do, "3.5oz" is one
-word, an underscore is part of a word, ideographs and hiragana are words of one character, and emoji are words.
+In order: words by the word-break rules of Unicode (UAX #29), a possessive 's removed, lower case, 33 stop words dropped, Porter's
+stemmer. Not obvious: a colon or a full stop between letters joins them ("size:large" is one word), a hyphen and a slash never do, "3.5oz"
+is one word, an underscore is part of a word, ideographs and hiragana are words of one character, and emoji are words.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from turnwise.envs.webshop.stemmer import stem
 _STOP_WORDS = """a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to was
 will with"""
 STOP_WORDS = frozenset(_STOP_WORDS.split())
-LONGEST_WORD = 255  # Lucene cuts longer ones into pieces of this length
+LONGEST_WORD = 255  # Lucene cuts longer ones into chunks of this length
 
 # Extended_Pictographic as Unicode 12.1 has it, which Lucene was built with. Later versions took stars, hearts and hands out of it again.
 PICTOGRAPHS = (
@@ -33,9 +33,10 @@ PICTOGRAPHS = (
 
 
 def _word_pattern() -> regex.Pattern[str]:
-    """One match a word, its group the word. Every character may be followed by marks and invisible ones, which belong to it (rule WB4).
+    """One match per word, its group is the word. Every character may be followed by marks and invisible characters, which belong to it
+    (rule WB4).
 
-    A row of low lines without a word is matched too, with an empty group: otherwise it would be tried again from each of them.
+    A run of underscores without a word is also matched, with an empty group: otherwise it would be tried again from each of them.
     """
     marks = r"[\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}]*+"
     letter = rf"(?:[\p{{WB=ALetter}}\p{{WB=Hebrew_Letter}}--\p{{LB=SA}}]{marks})"
@@ -60,15 +61,15 @@ def _emoji() -> str:
 
 
 _WORD = _word_pattern()
-# The same for ASCII alone, as most text is, in a fraction of the time.
+# The same for ASCII only, which most text is, in a fraction of the time.
 _RUN = r"(?:[A-Za-z]+(?:[.':][A-Za-z]+)*|[0-9]+(?:[.,;'][0-9]+)*)+"
 _ASCII_WORD = re.compile(rf"(_*+{_RUN}(?:_++{_RUN})*_*)|_++")
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a text, as the tokenizer cuts them."""
+    """The words of a text, as the tokenizer splits them."""
     found: list[str] = []
-    for piece in (text,) if text.isascii() else text.split():  # no word goes across white space
+    for piece in (text,) if text.isascii() else text.split():  # no word spans white space
         found += filter(None, (_ASCII_WORD if piece.isascii() else _WORD).findall(piece))
     if not any(len(word) > LONGEST_WORD for word in found):
         return found

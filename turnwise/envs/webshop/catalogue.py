@@ -1,7 +1,7 @@
-"""The products: cleaned as WebShop cleans them, found by number or id, read from the file when they are looked at.
+"""The products: cleaned as in WebShop, found by number or id, read from the file on demand.
 
-What stays in memory for each product is its id, its place in the two files, and its postings in the search index: linear in the number of
-products. The products looked at last are kept as objects; with 1,000 products that is soon all of them.
+Kept in memory for each product: its id, its offsets in the two files, and its postings in the search index, linear in the number of
+products. The most recently used products are kept as objects; with 1,000 products that is soon all of them.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class Product:
 
     @property
     def combinations(self) -> int:
-        """In how many ways it can be ordered with a value for every option."""
+        """The number of ways to choose a value for every option."""
         return prod(len(values) for values in self.options.values())
 
 
 def chance(*parts: object) -> float:
-    """A number from 0 to 1 that depends on the parts alone, the same on every machine."""
+    """A number from 0 to 1 that depends only on the parts, the same on every machine."""
     digest = blake2b("\x00".join(map(str, parts)).encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64
 
@@ -96,7 +96,7 @@ def _text(value: Any) -> str:
 
 
 def _price(identity: str, pricing: Any) -> tuple[float, str]:
-    """The price and its tag. A range of prices gives one price in it, which depends on the product's id alone."""
+    """The price and its tag. A range of prices gives one price in it, which depends only on the product's id."""
     found = []
     for piece in _text(pricing).split("$")[1:]:
         number = re.sub(r"[^0-9.]", "", piece)
@@ -142,7 +142,7 @@ class Catalogue:
 
     @cached_property
     def mark(self) -> str:
-        """16 hex digits over the ids of its products, in their order: what tells catalogues apart in a snapshot."""
+        """16 hex digits over the ids of its products, in their order: it identifies the catalogue in a snapshot."""
         return blake2b("\n".join(self.ids).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
     def _read(self, limit: int | None) -> Index:
@@ -204,7 +204,7 @@ class Catalogue:
         return self.product(number)
 
     def search(self, query: str) -> tuple[str, ...]:
-        """The ids of the products that a query finds, best first. Answers are kept, but not those to queries of absurd length."""
+        """The ids of the products that a query finds, best first. Answers are kept, except those of very long queries."""
         return self._known_search(query) if len(query) <= LONGEST_KEPT_QUERY else self._search(query)
 
     def _search(self, query: str) -> tuple[str, ...]:

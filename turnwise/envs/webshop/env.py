@@ -26,7 +26,7 @@ _books: dict[tuple[int, str], GoalBook] = {}
 
 
 def open_catalogue(data: str | os.PathLike[str] | None = None, products: int | None = SMALL) -> Catalogue:
-    """The catalogue of a folder, read once a process."""
+    """The catalogue of a folder, read once per process."""
     if products is not None and (isinstance(products, bool) or not isinstance(products, int) or products < 1):
         raise TurnwiseError(f"webshop: products must be a positive integer, or None for all, got {products!r}")
     files = choose_files(find_data() if data is None else Path(data).expanduser(), products)
@@ -37,7 +37,7 @@ def open_catalogue(data: str | os.PathLike[str] | None = None, products: int | N
 
 
 def open_goals(catalogue: Catalogue, kind: Kind) -> GoalBook:
-    """The goals of a catalogue, split once a process."""
+    """The goals of a catalogue, split once per process."""
     key = (id(catalogue), kind)
     if key not in _books:
         _books[key] = GoalBook(catalogue, kind)
@@ -47,12 +47,12 @@ def open_goals(catalogue: Catalogue, kind: Kind) -> GoalBook:
 class WebShopEnv:
     """WebShop in this process: no server, no Java.
 
-    `data`: the folder with the official files; by default `$TURNWISE_DATA/webshop`, `$WEBSHOP_DATA` or `~/.cache/webshop`. `products`: how
-    many of them (None: all). `goals`: "synthetic" or "human". `reward`: the "score" (0 to 1) or only "success" (1 for a perfect purchase).
-    `colours`: the "corrected" rule or the "reference" one. `show_attributes`: items have a page with their attributes. `anchor`: the
-    "observation", or the "state" (16 bytes: also the way back to the results and, on sub-pages, the chosen options).
+    `data`: the folder with the official files; by default `$TURNWISE_DATA/webshop`, `$WEBSHOP_DATA` or `~/.cache/webshop`. `products`:
+    how many of them (None: all). `goals`: "synthetic" or "human". `reward`: the "score" (0 to 1) or only "success" (1 for a perfect
+    purchase). `colours`: the "corrected" rule or the "reference" one. `show_attributes`: items have a page with their attributes.
+    `anchor`: the "observation", or the "state" (16 bytes: also the results to return to and, on sub-pages, the chosen options).
 
-    A visit ends with `click[buy now]`. There is no chance in it: `seed` changes nothing.
+    A visit ends with `click[buy now]`. The shop is deterministic, so `seed` has no effect.
     """
 
     max_turns = 15
@@ -119,13 +119,13 @@ class WebShopEnv:
         )
 
     def snapshot(self) -> bytes:
-        """The task and the page: a visit has no other state."""
+        """The task and the page: a visit has no further state."""
         if self._task is None or self._over:
             raise EpisodeOver(self._over)
         return pack("webshop", {"task": task_fields(self._task), "page": astuple(self.page)}, self._options())
 
     def restore(self, state: bytes) -> Observation:
-        """Go on from the page where a snapshot was taken."""
+        """Continue from the page where a snapshot was taken."""
         kept = unpack(state, "webshop", self._options())
         with restoring("webshop"):
             task = read_task(kept["task"])
@@ -135,12 +135,12 @@ class WebShopEnv:
         return seen
 
     def _options(self) -> dict[str, Any]:
-        """What a visit depends on, besides its task."""
+        """What a visit depends on in addition to its task."""
         own = {name: getattr(self, name) for name in ("anchor", "reward", "colours")}
         return {**own, "details": list(self.shop.details), "catalogue": self.catalogue.mark}
 
     def search(self, query: str) -> list[str]:
-        """The ids of the products that a query finds, best first, at most 50. Possible at any time; it is no move of the shopper."""
+        """The ids of the products that a query finds, best first, at most 50. Possible at any time; it does not count as an action."""
         return list(self.catalogue.search(query))
 
     def close(self) -> None:
@@ -148,11 +148,11 @@ class WebShopEnv:
         self._over = "the environment was closed: call reset(task) first"
 
     def expert(self, task: Task) -> list[str]:
-        """The actions of a shopper that knows the goal. The visit being played is left alone."""
+        """The actions of a shopper that knows the goal. The current visit is not changed."""
         return Expert(self.shop, Goal.of(task), self.colours).plan(ShopPage())
 
     def expert_action(self) -> str:
-        """That shopper's next action on the present page."""
+        """That shopper's next action on the current page."""
         if self._goal is None or self._over:
             raise EpisodeOver(self._over)
         advice = Expert(self.shop, self._goal, self.colours).action(self.page)
@@ -161,7 +161,7 @@ class WebShopEnv:
         return advice
 
     def scripted_action(self) -> str:
-        """A plain rule that sees no more than an agent: search for the instruction, open the first result, choose what it names, buy."""
+        """A simple rule that sees no more than an agent: search for the instruction, open the first result, choose what it names, buy."""
         if self._goal is None or self._over:
             raise EpisodeOver(self._over)
         return by_rule(self.shop, self.page, self._goal.instruction)

@@ -1,7 +1,7 @@
 """Two shoppers. The expert knows the goal: it finds the product by a search, chooses the wanted options, buys. `by_rule` does not.
 
-The expert sees the whole catalogue, so it tries a few queries in its head and types the one that ranks the product best. From anywhere in
-the shop it knows the next click. The score of its purchase is 1 wherever the goal can be met; it says None once nothing is left to do.
+The expert sees the whole catalogue, so it tries a few queries internally and uses the one that ranks the product best. It knows the next
+click from any page of the shop. The score of its purchase is 1 if the goal can be met; it returns None once nothing is left to do.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ LONGEST_PLAN = 50
 
 
 def by_rule(shop: Shop, page: ShopPage, instruction: str) -> str:
-    """What a shopper does who does not know the goal's product: the instruction is the query, the first result is the one, the options are
-    those values that the instruction names."""
+    """A shopper that does not know the goal's product: the instruction is the query, the first result is bought, the options are those
+    values that the instruction names."""
     if page.kind == "search":
         return ASK.replace("<your query>", instruction.replace("[", " ").replace("]", " "))
     if page.kind == "results":
@@ -78,7 +78,7 @@ class Expert:
 
     @property
     def query(self) -> str:
-        """The words that bring the product up best."""
+        """The query that ranks the product best."""
         if self._query is None:
             ranks = [(self._rank(words), place, words) for place, words in enumerate(self._queries())]
             self._query = min(ranks)[2]

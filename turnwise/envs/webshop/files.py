@@ -1,7 +1,7 @@
-"""The official files: where they are looked for, and how a file of gigabytes is read without holding it.
+"""The official files: where to find them, and how to read gigabytes without loading them.
 
-WebShop's product file is one JSON array, its attribute file one JSON object. `entries` walks over either, one entry at a time, and says
-where each entry lies in the file, so that it can be read again later by its place. Memory stays at one block of the file.
+WebShop's product file is one JSON array, its attribute file one JSON object. `entries` iterates over either, one entry at a time, and
+gives the offset of each entry in the file, so that it can be read again later. Only one block of the file is in memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from turnwise.util.errors import TurnwiseError
 
 BLOCK = 1 << 20
 LARGEST_ENTRY = 1 << 26  # an entry longer than this is a broken file, not a product
-SMALL = 1000  # the products of the small setting, which most papers use
+SMALL = 1000  # products of the small setting, which most papers use
 
 EXPECTED = (
     "Expected a folder with items_shuffle_1000.json and items_ins_v2_1000.json (the 1,000-product setting), or items_shuffle.json and "
@@ -37,7 +37,7 @@ class Files:
 
 
 def find_data() -> Path:
-    """The first folder that has WebShop's files, of those where they usually are."""
+    """The first of the usual folders that has WebShop's files."""
     places = [Path.home() / ".cache" / "webshop"]
     if own := os.environ.get("WEBSHOP_DATA"):
         places.insert(0, Path(own).expanduser())
@@ -59,7 +59,7 @@ def _first(folder: Path, *names: str) -> Path | None:
 
 
 def choose_files(folder: Path, products: int | None) -> Files:
-    """The files for so many products (None: all): the small official pair where that is enough and present, else the full one."""
+    """The files for this many products (None: all): the small official pair if that is enough and present, otherwise the full one."""
     found = _first(folder, *_product_names(products))
     if found is None:
         wanted = " or ".join(_product_names(products))
@@ -74,7 +74,7 @@ def choose_files(folder: Path, products: int | None) -> Files:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a file: its key (None in an array), its value, and the place of the value in bytes."""
+    """One entry of a file: its key (None in an array), its value, and the byte offsets of the value."""
 
     key: str | None
     value: Any
@@ -89,7 +89,7 @@ def entries(path: Path) -> Iterator[Entry]:
 
 
 def read_at(file: BinaryIO, start: int, length: int) -> Any:
-    """The value at a place that `entries` has named."""
+    """The value at offsets that `entries` has given."""
     if hasattr(os, "pread"):  # no shared position: safe after a fork
         found = os.pread(file.fileno(), length, start)
     else:  # Windows, which does not fork
@@ -152,7 +152,7 @@ class _Walk:
         while True:
             try:
                 value, end = self.decoder.raw_decode(self.text, self.at)
-                if end < len(self.text) or not self._more():  # a number at the window's end may go on
+                if end < len(self.text) or not self._more():  # a number at the window's end may continue
                     self.at = end
                     return value
             except json.JSONDecodeError as error:
@@ -171,13 +171,13 @@ class _Walk:
         return not self.ended
 
     def _bytes(self, at: int) -> int:
-        """The byte number of a character; asked for in order, so that each part of the text is measured once."""
+        """The byte number of a character; called in order, so that each part of the text is measured once."""
         self.place += len(self.text[self.known : at].encode())
         self.known = at
         return self.place
 
     def _drop(self) -> None:
-        """Forget what was read, now and then."""
+        """Drop what was read, from time to time."""
         if self.at > BLOCK // 2 or self.at == len(self.text):
             self._bytes(self.at)
             self.text, self.at, self.known = self.text[self.at :], 0, 0

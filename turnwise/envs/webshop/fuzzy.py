@@ -1,8 +1,8 @@
-"""How alike two phrases are, from 0 to 100, whatever the order of their words: the token set ratio of the fuzzy matching libraries.
+"""The similarity of two phrases, from 0 to 100, whatever the order of their words: the token set ratio of fuzzy matching libraries.
 
-The reference scores attributes and options with it, so its details count: signs become spaces, what is not ASCII is dropped, each word
-counts once, and a phrase whose words all stand in the other one is a full match. Written here because a reward must not hang on an optional
-package.
+The reference scores attributes and options with it, so its details matter: punctuation becomes spaces, what is not ASCII is dropped, each
+word counts once, and a phrase whose words all occur in the other one is a full match. It is implemented here because a reward must not
+depend on an optional package.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SIGNS = re.compile(r"[^a-z0-9]+")
 
 @lru_cache(maxsize=1 << 16)
 def token_set_ratio(one: str, two: str) -> int:
-    """An integer from 0 to 100; 0 where either has no word."""
+    """An integer from 0 to 100; 0 if either has no word."""
     ours, theirs = _words(one), _words(two)
     if not ours or not theirs:
         return 0

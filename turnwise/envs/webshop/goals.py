@@ -1,11 +1,11 @@
-"""Goals: what a shopper is asked to buy, which of them are held out, and tasks made of them.
+"""Goals: what a shopper is asked to buy, which of them are held out, and the tasks made from them.
 
 Synthetic goals: every product with an instruction, once for each way to choose its options. Human goals: instructions that people wrote.
-The price limit is one of the round prices above the product's price. All chance comes from the product's id, so that a goal is the same on
-every machine and in every process.
+The price limit is one of the round prices above the product's price. All random numbers come from the product's id, so that a goal is the
+same on every machine and in every process.
 
-The split is fixed by what a goal says (product, options, text), not by its place in a list or by a generator's state: goals are ranked by a
-hash of that, the first 500 are `valid`, the rest `train`. Goals that say the same (some products list a value twice) stay on one side.
+The split is fixed by a goal's content (product, options, text), not by its index in a list or by a generator's state: goals are ranked by
+a hash of that, the first 500 are `valid`, the rest `train`. Goals that say the same (some products list a value twice) stay on one side.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ class Goal:
             chosen = dict(options) if isinstance(options, Mapping) else tuple(options)
             return cls(data["product"], data["goal"], tuple(data["attributes"]), chosen, float(data["price_limit"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise TurnwiseError(f"task {task.id!r} is no WebShop task ({error!r}): take tasks from tasks('webshop')") from None
+            raise TurnwiseError(f"task {task.id!r} is not a WebShop task ({error!r}): take tasks from tasks('webshop')") from None
 
 
 def price_limit(price: float, *identity: object) -> float:
-    """The limit for a price: the higher of two of the next four round prices; none where fewer than two are left."""
+    """The limit for a price: the higher of two of the next four round prices; None if fewer than two are left."""
     above = [step for step in ROUND_PRICES if step > price][:4]
     pairs = [pair for pair in CHOICES if pair[1] < len(above)]
     return above[pairs[int(chance("limit", *identity) * len(pairs))][1]] if pairs else NO_LIMIT
@@ -121,7 +121,7 @@ def _rank(*said: object) -> int:
 
 
 class GoalBook:
-    """All goals of a catalogue and their split. Synthetic ones are made when they are asked for: 16 bytes each until then."""
+    """All goals of a catalogue and their split. Synthetic ones are made on demand: 16 bytes each until then."""
 
     def __init__(self, catalogue: Catalogue, kind: Kind = "synthetic"):
         if kind not in ("synthetic", "human"):
@@ -168,9 +168,9 @@ class GoalBook:
 
 
 def _whole_groups(ranks: NDArray[np.uint64], size: int) -> NDArray[np.bool_]:
-    """Marks the first `size` of a sorted list, without tearing equal ones apart: a group that no longer fits is passed over."""
+    """Marks the first `size` of a sorted list, without separating equal ones: a group that no longer fits is skipped."""
     held = np.zeros(len(ranks), dtype=bool)
-    if not size:  # also where there is no goal at all
+    if not size:  # also if there is no goal at all
         return held
     starts = np.flatnonzero(np.r_[True, ranks[1:] != ranks[:-1]])
     left = size

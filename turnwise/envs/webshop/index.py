@@ -1,11 +1,11 @@
 """Ranked search over the products: BM25 in single precision, step by step as Lucene computes it.
 
-Equal ranks need equal arithmetic. Lucene keeps a document's length in one byte (exact up to 40, then with four significant bits), takes the
-average from the true lengths, computes each term's share in 32-bit floats and sums the shares in 64 bits. A word that stands twice in the
-query counts twice. Equal scores are ordered by product id, as text.
+Equal ranks need equal arithmetic. Lucene keeps a document's length in one byte (exact up to 40, then with four significant bits), takes
+the average from the true lengths, computes each term's share in 32-bit floats and sums the shares in 64 bits. A word that occurs twice in
+the query counts twice. Equal scores are ordered by product id, as text.
 
-The postings lie in flat arrays (term by term: product, frequency), so that memory is linear in the number of postings: 6 bytes each, 5 a
-product, 8 a term. `Index.bytes` says how much it is.
+The postings are in flat arrays (term by term: product, frequency), so that memory is linear in the number of postings: 6 bytes each, 5
+per product, 8 per term. `Index.bytes` is the total.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_FREQUENT = 65535
 
 
 def _byte_lengths() -> NDArray[np.float32]:
-    """What each of the 256 length bytes stands for."""
+    """The length that each of the 256 length bytes stands for."""
     free = 24  # lengths below this have a byte each
 
     def value(code: int) -> int:
@@ -40,7 +40,7 @@ LENGTHS = _byte_lengths()
 
 
 def length_byte(length: int) -> int:
-    """The byte that keeps a length: that of the longest length which is not longer."""
+    """The byte that encodes a length: that of the largest length that is not larger."""
     return int(np.searchsorted(LENGTHS, length, side="right")) - 1
 
 
@@ -99,12 +99,12 @@ class Index:
 
     @property
     def bytes(self) -> int:
-        """The size of the arrays; the vocabulary's strings come on top."""
+        """The size of the arrays; without the vocabulary's strings."""
         arrays = (self.starts, self.documents, self.counts, self.lengths, self._name_rank)
         return sum(one.nbytes for one in arrays)
 
     def search(self, query: str, limit: int = 50) -> list[tuple[int, float]]:
-        """The numbers of the best documents with their scores, best first; empty where no word of the query is in any of them."""
+        """The numbers of the best documents with their scores, best first; empty if no word of the query is in any of them."""
         scores = np.zeros(self.size, dtype=np.float64)
         touched = False
         for term, boost in Counter(terms(query)).items():
@@ -126,7 +126,7 @@ class Index:
         found = np.flatnonzero(scores > 0)
         if len(found) > limit:
             bound = np.partition(scores[found], len(found) - limit)[len(found) - limit]
-            found = found[scores[found] >= bound]  # with all that are as good as the last one: ties are decided below
+            found = found[scores[found] >= bound]  # including all that tie with the last one: ties are resolved below
         ranked = found[np.lexsort((self._name_rank[found], -scores[found]))][:limit]
         return [(int(number), float(scores[number])) for number in ranked]
 

@@ -1,9 +1,9 @@
-"""What a purchase is worth, from 0 to 1, by WebShop's formula.
+"""The score of a purchase, from 0 to 1, by WebShop's formula.
 
     score = type × (attributes found + options right + price kept) / (attributes + options + 1)
 
-`type` is 1, 0.5, 0.1 or 0 by how far the bought product is of the wanted kind: the share of the nouns in the wanted title that the bought
-title has too, the search query that the product was collected with, and its category path.
+`type` is 1, 0.5, 0.1 or 0, depending on how well the bought product matches the wanted kind: the share of the nouns in the wanted title
+that the bought title also has, the search query that the product was collected with, and its category path.
 
 Two things differ from the reference, both on purpose. **Nouns**: the reference asks a tagger whose model no package index has; here every
 word of a title counts that is not a function word or a common describing word. **Colours**: the reference shortens an option to the
@@ -25,7 +25,7 @@ from turnwise.envs.webshop.fuzzy import token_set_ratio
 Colours = Literal["corrected", "reference"]
 ALIKE = 85
 
-# The names that the reference looks for, in its order: the first that occurs decides.
+# The names that the reference looks for, in its order: the first match decides.
 _COLOURS = """alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel camo caramel
 champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry cream crystal dark denim eggplant elephant
 espresso fuchsia gold granite grape graphite grass gray green grey heather indigo ivory ivy khaki lavender lemon leopard light lilac lime
@@ -34,7 +34,7 @@ rainbow red rose royal rust sand sapphire seashell silver skull slate steel ston
 walnut wheat white wine yellow"""
 COLOURS = tuple(_COLOURS.split())
 
-# Words of a title that are no nouns: function words and common describing words. Units do count: a tagger takes them for nouns.
+# Words of a title that are not nouns: function words and common describing words. Units do count: a tagger takes them for nouns.
 _NO_NOUNS = """a about above after all also an and any are as at be been before below between both but by can could de do does each either
 every few for from had has have how if in into is it its just la le less like made makes many may more most much my new no non nor not of
 off on once one only or other our out over own per plus really same she so some such than that the their them then there these they this
@@ -53,7 +53,7 @@ _TITLE_WORD = re.compile(r"[^\W\d_]+")
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The score and what it is made of."""
+    """The score and its parts."""
 
     total: float
     type: float
@@ -69,7 +69,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Wish:
-    """What a purchase is measured by."""
+    """What a purchase is compared with."""
 
     product: Product
     attributes: Sequence[str]
@@ -105,7 +105,7 @@ def has_attribute(product: Product, wanted: str) -> bool:
 
 
 def option_matches(wanted: tuple[str, str], chosen: Iterable[str], colours: Colours) -> bool:
-    """Whether one of the chosen values is the wanted one (a name and a value; the name is empty where only a value was asked for)."""
+    """Whether one of the chosen values is the wanted one (a name and a value; the name is empty if only a value was asked for)."""
     name, value = wanted
     if colours == "corrected":
         return any(value == one or token_set_ratio(_whole_word_colour(value), _whole_word_colour(one)) > ALIKE for one in chosen)
@@ -125,7 +125,7 @@ def _whole_word_colour(value: str) -> str:
 
 
 def type_share(wanted: Product, bought: Product) -> tuple[float, float]:
-    """How far a product is of the wanted kind, and the share of the wanted title's nouns that it has."""
+    """How well a product matches the wanted kind, and the share of the wanted title's nouns that it has."""
     nouns = title_nouns(wanted.title)
     title = len(set(nouns) & set(title_nouns(bought.title))) / len(nouns) if nouns else 0.2
     if title == 0:

@@ -1,7 +1,7 @@
 """The shop's pages: where a shopper is, what can be clicked there, where a click leads, and how the page reads.
 
-A `Page` is the whole state of a visit, immutable and comparable: what a click does depends on it alone. The clicks are those of the
-reference: search, results (ten a page), item, its sub-pages, and the end after buying. Choosing an option stays on the item's page. The
+A `Page` is the whole state of a visit, immutable and comparable: what a click does depends only on it. The clicks are those of the
+reference: search, results (ten per page), item, its sub-pages, and the end after buying. Choosing an option stays on the item's page. The
 text of a page shows which options are chosen, which the reference's page does not.
 """
 
@@ -24,7 +24,7 @@ ASK = "search[<your query>]"
 
 @dataclass(frozen=True, slots=True)
 class ShopPage:
-    """Where a shopper is. `options` are the chosen ones of the present item, in the order of their names."""
+    """Where a shopper is. `options` are the chosen ones of the current item, in the order of their names."""
 
     kind: Kind = "search"
     query: str = ""
@@ -41,7 +41,7 @@ class ShopPage:
 
 
 def read_page(fields: Sequence[Any]) -> ShopPage:
-    """The page, not yet the end, that these fields are of, in their order."""
+    """The page (not the end) with these fields, in their order."""
     kind, query, number, product, options, detail = fields
     if kind not in get_args(Kind)[:-1] or type(number) is not int or not all(isinstance(text, str) for text in (query, product, detail)):
         raise ValueError(f"{fields!r} is not a page")
@@ -49,12 +49,12 @@ def read_page(fields: Sequence[Any]) -> ShopPage:
 
 
 def folded(label: str) -> str:
-    """A label without its case and spacing: how clicks are compared."""
+    """A label without case and spacing: clicks are compared by it."""
     return " ".join(label.split()).lower()
 
 
 def parse(action: str) -> tuple[str, str]:
-    """`search` or `click` and what stands in its brackets; both empty where the action is neither."""
+    """`search` or `click` and the text in its brackets; both empty if the action is neither."""
     name, bracket, rest = action.partition("[")
     inside, closed, _ = rest.rpartition("]")
     name = name.strip().lower()
@@ -69,7 +69,7 @@ class Shop:
         self.details = (*DETAILS, ATTRIBUTES) if show_attributes else DETAILS
 
     def follow(self, page: ShopPage, action: str) -> ShopPage:
-        """The page that an action leads to; the same page where the action is not possible. A search works from everywhere."""
+        """The page that an action leads to; the same page if the action is not possible. A search works from everywhere."""
         name, argument = parse(action)
         if name == "search" and page.kind != "done":
             return ShopPage("results", query=" ".join(argument.lower().split()))
@@ -133,7 +133,7 @@ class Shop:
         return tuple(f"click[{label}]" for label in labels)
 
     def text(self, page: ShopPage, instruction: str) -> str:
-        """The page as the shopper reads it."""
+        """The page as text."""
         if page.kind == "search":
             return f"The search page of a web shop.\nYour task is: {instruction}"
         if page.kind == "results":

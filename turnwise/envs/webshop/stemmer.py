@@ -1,7 +1,7 @@
 """Porter's stemmer as Lucene runs it: the rules of 1980 with the two changes that Porter made later (-bli and -logi).
 
-A stem is decided by letters alone. Whatever is not a vowel counts as a consonant, digits and signs too, which is what Lucene does; `y` is
-a consonant at the start of a word and after a vowel. Words of one or two characters stay as they are.
+A stem depends only on letters. Whatever is not a vowel counts as a consonant, including digits and punctuation, as in Lucene; `y` is a
+consonant at the start of a word and after a vowel. Words of one or two characters stay as they are.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from itertools import pairwise
 
 VOWELS = frozenset("aeiou")
 
-# Step 2 and 3: the ending is exchanged where the stem before it has a measure above zero. The first ending that fits decides, fitting
-# or not, so that a longer ending stands before one that it ends with.
+# Steps 2 and 3: the suffix is replaced if the stem before it has a measure above zero. The first matching suffix decides, replaced
+# or not, so that a longer suffix comes before one that it ends with.
 STEP_2 = (
     *(("ational", "ate"), ("tional", "tion"), ("enci", "ence"), ("anci", "ance"), ("izer", "ize"), ("bli", "ble"), ("alli", "al")),
     *(("entli", "ent"), ("eli", "e"), ("ousli", "ous"), ("ization", "ize"), ("ation", "ate"), ("ator", "ate"), ("alism", "al")),

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Budget:
-    """`tokens` are computed at once: the number that was asked for (0: what memory allows), and half of it after running out of memory."""
+    """`tokens` are computed at once: the given number (0: what memory allows), and half of it after running out of memory."""
 
     def __init__(self, memory: Memory, asked: int, setting: str, undo: Callable[[], None], decisions: Decisions | None = None):
         """`setting` names what a user would lower; `undo` clears what a failed pass has left behind."""

@@ -27,11 +27,11 @@ from turnwise.util.errors import TurnwiseError
 from turnwise.util.hub import find_model
 from turnwise.util.seeds import derive
 
-HEADS = "heads.safetensors"  # beside the weights in an exported folder
+HEADS = "heads.safetensors"  # next to the weights in an exported folder
 
 
 class Headless(PackedModel):
-    """A model without an output layer over words, such as a reward model: hidden states alone."""
+    """A model without an output layer over the vocabulary, such as a reward model: hidden states only."""
 
     def __init__(self, model: Any):
         super().__init__(model, fused=False)
@@ -46,7 +46,7 @@ class Headless(PackedModel):
 
 @dataclass(frozen=True)
 class Beside:
-    """What a further model is built beside: the policy and its tokenizer, the run's seed."""
+    """What a further model is built with: the policy and its tokenizer, the run's seed."""
 
     learner: Learner
     tokenizer: Any
@@ -81,7 +81,7 @@ def build(name: str, section: Section, beside: Beside) -> FurtherModel:
 
 
 def training_of(section: Section) -> Training:
-    """The recipe's words in the optimiser's."""
+    """The optimiser's settings from the recipe."""
     optimiser = OptimiserSettings(
         section.lr, section.schedule, section.warmup, weight_decay=section.weight_decay, betas=section.betas, clip=section.clip
     )
@@ -89,14 +89,14 @@ def training_of(section: Section) -> Training:
 
 
 def dtype_of(section: Section, device: torch.device, policy: str) -> torch.dtype:
-    """What the model computes in. A frozen one on a GPU needs no more than half precision."""
+    """The dtype of the computation. A frozen model on a GPU needs no more than half precision."""
     half = not section.trained and device.type == "cuda" and section.reads is None
     found: torch.dtype = getattr(torch, section.dtype or ("bfloat16" if half else policy))
     return found
 
 
 def _weights(name: str, section: Section, kind: Any, beside: Beside, seed: int) -> tuple[PackedModel, Any]:
-    """The model, run as it will be, on its device, and its tokenizer."""
+    """The model, ready to run, on its device, and its tokenizer."""
     policy, tokenizer = beside.learner.policy, beside.tokenizer
     if section.reads is not None:
         return policy, tokenizer
@@ -135,7 +135,7 @@ def _device(name: str, section: Section, learner: Learner) -> torch.device:
 
 
 def copied(learner: Learner) -> Any:
-    """A plain model of its own with the policy's weights, float32."""
+    """A separate plain model with the policy's weights, float32."""
     model: Any = copy.deepcopy(learner.model)
     model = model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
     exact = {} if hasattr(learner.model, "merge_and_unload") else plain_weights(learner.policy, learner.weights.masters)
@@ -157,12 +157,14 @@ def _classifier(path: str) -> tuple[Any, Any]:
     except Exception as error:
         raise TurnwiseError(f"model {path} cannot be loaded as a reward model: {type(error).__name__}: {str(error)[:300]}") from error
     if getattr(model, "score", None) is None or model.config.num_labels != 1:
-        raise TurnwiseError(f"model {path} is no reward model: it gives {model.config.num_labels} numbers per sequence, and one is needed")
+        raise TurnwiseError(
+            f"model {path} is not a reward model: it gives {model.config.num_labels} numbers per sequence, and one is needed"
+        )
     return model.eval(), tokenizer
 
 
 def _load_heads(model: FurtherModel, folder: Path) -> None:
-    """Heads that were exported beside the weights."""
+    """Load heads that were exported next to the weights."""
     file = folder / HEADS
     if not model.heads or not file.is_file() or getattr(model.kind, "classifier", False):
         return
@@ -175,8 +177,8 @@ def _load_heads(model: FurtherModel, folder: Path) -> None:
 
 
 def export(model: FurtherModel, folder: str | Path, merged: bool = True) -> Path:
-    """Write a further model as a Hugging Face folder, atomically, with its heads beside the weights. One that reads the policy's hidden
-    states has heads alone."""
+    """Write a further model as a Hugging Face folder, atomically, with its heads next to the weights. One that reads the policy's hidden
+    states has only heads."""
     own = {} if getattr(model.kind, "classifier", False) else dict(model.heads.named_parameters())
     heads = {name: weight.detach().float().cpu().contiguous() for name, weight in own.items()}
 

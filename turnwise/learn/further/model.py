@@ -1,10 +1,10 @@
-"""A model beside the policy: frozen, or trained by an optimiser of its own.
+"""A model next to the policy: frozen, or trained by a separate optimiser.
 
     scores = models["teacher"].score(batch)                        # log-prob of every response token
     metrics = models["prm"].update(batch, loss, columns=("trajectory.success", "token.logprob"))
 
-A loss sees a whole mini-batch at once, however much memory that takes to compute: where the mini-batch does not fit, its log-probs and
-outputs are computed part by part without gradient, the loss gives the gradient of each of these numbers, and a second pass carries it on
+A loss sees a whole mini-batch at once, however much memory that takes to compute. If the mini-batch does not fit, its log-probs and
+outputs are computed part by part without gradient, the loss gives the gradient of each of these numbers, and a second pass propagates it
 into the weights, again part by part. So a loss may compare the trajectories of a group, and how a batch is cut never changes a gradient.
 """
 
@@ -48,8 +48,8 @@ class Training:
 
 
 class FurtherModel(Scorer):
-    """A model of its own. `kind` says which heads it has and how it learns; `training` None freezes it. With `shares`, `packed` is the
-    policy itself: its hidden states feed the heads, and only the heads are trained. With `texts`, token ids mean something else to it."""
+    """A further model. `kind` defines its heads and how it learns; `training` None freezes it. With `shares`, `packed` is the policy
+    itself: its hidden states feed the heads, and only the heads are trained. With `texts`, it has another tokenizer than the policy."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class FurtherModel(Scorer):
         if getattr(self.kind, "classifier", False):
             return dict(self.kind.heads()), nn.ModuleDict({"reward": packed.causal.score.float()})
         with torch.random.fork_rng([packed.device] if packed.device.type == "cuda" else []):
-            torch.manual_seed(self.seed % 2**63)  # heads of a kind's own may start at random
+            torch.manual_seed(self.seed % 2**63)  # custom heads may start at random
             places, heads = heads_of(self.kind, size, where)
         return places, heads.to(packed.device)
 
@@ -110,7 +110,7 @@ class FurtherModel(Scorer):
     # -- scoring ------------------------------------------------------------------------------------------------------------------
 
     def outputs(self, batch: Batch) -> dict[str, Column]:
-        """What each head says, one number per turn or per response token, in the batch's order."""
+        """The output of each head, one number per turn or per response token, in the batch's order."""
         packed = self._packed(batch)
         found = self._score(packed, heads=True)
         return {name: placed(found[name], order_of(packed, place), len(found[name])) for name, place in self.places.items()}
@@ -174,10 +174,9 @@ class FurtherModel(Scorer):
     ) -> dict[str, float]:
         """Learn from a batch. Returns metrics: means over the optimiser steps.
 
-        loss      a function of what the model said about a mini-batch (`Said`): a number with gradient, (number, metrics), or None where
-                  there is nothing to learn from it. Default: the kind's own
-        columns   names of the batch's columns that the loss reads, or arrays by such names
-        logprobs  whether the loss reads log-probs; none: as the kind says
+        loss a function of what the model said about a mini-batch (`Said`): a number with gradient, (number, metrics), or None if there is
+        nothing to learn from it. Default: the kind's own columns names of the batch's columns that the loss reads, or arrays by such
+        names logprobs whether the loss reads log-probs; None: as the kind says
         """
         if self.training is None or self.optimiser is None:
             raise TurnwiseError(f"model {self.name!r} is frozen, so it cannot be updated: set models.{self.name}.trained=true")
@@ -212,7 +211,8 @@ class FurtherModel(Scorer):
         return {name: np.asarray(arrays[name] if name in arrays else batch.column(name)) for name in names}
 
     def _minibatches(self, packed: Packed, batch: Batch, seed: int) -> list[NDArray[np.int64]]:
-        """The sequences of each optimiser step: whole groups, in an order fixed by the seed; the batch's own where there is one step."""
+        """The sequences of each optimiser step: whole groups, in an order fixed by the seed; the batch's own order if there is only one
+        step."""
         assert self.training is not None
         if not len(packed):
             return []
@@ -231,7 +231,7 @@ class FurtherModel(Scorer):
     def _step(
         self, part: Packed, batch: Batch, loss: Loss, columns: Mapping[str, NDArray[Any]], wanted: Mapping[str, bool], seed: int
     ) -> dict[str, float]:
-        """One optimiser step on a mini-batch; no metrics where there was nothing to learn from."""
+        """One optimiser step on a mini-batch; no metrics if there was nothing to learn from."""
         assert self.optimiser is not None
         rows = Rows.of(part, batch.rollouts)
         tensors = chosen_columns(columns, rows, self.packed.device)
@@ -285,7 +285,7 @@ class FurtherModel(Scorer):
         return bool(getattr(self.kind, "classifier", False))
 
     def follow(self, other: Scorer, share: float = 1.0) -> None:
-        """Move the weights towards another model's: all the way, or by a share of it, as target networks do. The optimiser goes on."""
+        """Move the weights towards another model's: completely, or by a share, as target networks do. The optimiser keeps its state."""
         if self.shares:
             raise TurnwiseError(f"model {self.name!r} has no weights of its own to move: it reads the policy's hidden states")
         source, own = other.weights_by_name, self._plain_targets()
@@ -308,8 +308,8 @@ class FurtherModel(Scorer):
         return found | {f"heads.{name}": weight.detach() for name, weight in self.heads.named_parameters() if not self._is_classifier}
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """All that is needed to go on exactly here: tensors (copies, on the CPU) and plain numbers. Frozen weights are kept only where they
-        have moved."""
+        """All that is needed to continue exactly here: tensors (copies, on the CPU) and plain numbers. Frozen weights are kept only if
+        they have moved."""
         groups: dict[str, Mapping[str, Tensor]] = {"weights": self.weights.tensors()}
         numbers: dict[str, Any] = {"updates": self.updates, "moved": self.moved, "frozen": "" if self.moved else self._fingerprint()}
         if self.optimiser is not None:
@@ -322,7 +322,7 @@ class FurtherModel(Scorer):
         return tensors, numbers
 
     def load_state(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken. The model must have been made from the same weights and settings."""
+        """Continue where `state` was taken. The model must have been made from the same weights and settings."""
         groups: dict[str, dict[str, Tensor]] = {"weights": {}, "optimiser": {}, "frozen": {}}
         for name, tensor in tensors.items():
             group, _, own = name.partition("/")
@@ -344,7 +344,7 @@ class FurtherModel(Scorer):
         self.updates, self.moved = int(numbers["updates"]), bool(numbers["moved"])
 
     def _frozen(self) -> dict[str, Tensor]:
-        """The weights that no optimiser moves, by name; none of a model that shares the policy's."""
+        """The weights that no optimiser moves, by name; empty for a model that shares the policy's."""
         inner = {} if self.shares else dict(self.packed.outer.named_parameters())
         all_ = inner | {f"heads.{name}": weight for name, weight in self.heads.named_parameters() if not self._is_classifier}
         return {name: weight.detach() for name, weight in all_.items() if name not in self.weights.masters}
@@ -354,7 +354,7 @@ class FurtherModel(Scorer):
 
 
 def _backward(judged: Judged, name: str) -> Judged:
-    """The gradient of a loss on what it was computed from; the loss without it."""
+    """The gradient of a loss with respect to its inputs, and the detached loss."""
     value, metrics = judged
     if value is None:
         return judged

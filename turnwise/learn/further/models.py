@@ -22,7 +22,7 @@ POLICY, REFERENCE = "policy", "reference"
 
 
 class Policy(Scorer):
-    """The policy, as far as it can be asked; its updates are the learner's."""
+    """The policy as a scorer; the learner updates it."""
 
     def __init__(self, learner: Learner, tokenizer: Any):
         super().__init__(POLICY, learner.policy, tokenizer, retried_by(learner), temperature=learner.settings.temperature)
@@ -44,7 +44,7 @@ def retried_by(learner: Learner) -> Callable[[Callable[[int], Any]], Any]:
 
 
 class Models:
-    """`models.policy`, `models.reference`, `models["teacher"]`. `keep_reference`: keep a reference even where no KL asks for one."""
+    """`models.policy`, `models.reference`, `models["teacher"]`. `keep_reference`: keep a reference even if no KL needs one."""
 
     def __init__(self, learner: Learner, tokenizer: Any, further: Mapping[str, FurtherModel] | None = None, keep_reference: bool = False):
         self.learner, self.further = learner, dict(further or {})
@@ -78,12 +78,12 @@ class Models:
         return name in (POLICY, REFERENCE) or name in self.further
 
     def at(self, progress: float) -> None:
-        """Where the run is, from 0 to 1: learning rates that fall follow it."""
+        """The progress of the run, from 0 to 1: falling learning rates follow it."""
         for model in self.further.values():
             model.progress = progress
 
     def update(self, batch: Batch) -> dict[str, float]:
-        """Train every model that has a loss of its own; metrics by `NAME/metric`."""
+        """Train every model that has a loss; metrics by `NAME/metric`."""
         found: dict[str, float] = {}
         for name, model in self.further.items():
             if model.trained and isinstance(model.kind, HasLoss):
@@ -91,7 +91,7 @@ class Models:
         return found
 
     def follow_policy(self) -> None:
-        """The policy has been changed by a warm start: what began as a copy of it begins anew from there, and so does the reference."""
+        """The policy has been changed by a warm start: models that started as copies of it are copied again, and so is the reference."""
         for model in self.further.values():
             if model.starts_from_policy:
                 model.follow(self.policy)
@@ -101,7 +101,7 @@ class Models:
     # -- memory -------------------------------------------------------------------------------------------------------------------
 
     def _plan_memory(self) -> None:
-        """Every model leaves room for what the others will still allocate for good on its device: the moments of their optimisers."""
+        """Every model leaves room for what the others will still allocate permanently on its device: the moments of their optimisers."""
         self.learner.memory.others = lambda: self._to_come(None)
         for name, model in self.further.items():
             model.budget.memory.others = lambda own=name: self._to_come(own)  # type: ignore[misc]
@@ -132,7 +132,7 @@ class Models:
         return tensors, numbers
 
     def load_state(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken."""
+        """Continue where `state` was taken."""
         for name, model in self.further.items():
             if name not in numbers:
                 raise TurnwiseError(f"the checkpoint has no state of model {name!r}: it was written by a run without [models.{name}]")

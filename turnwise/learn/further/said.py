@@ -1,4 +1,5 @@
-"""What a model said about a mini-batch, as its loss sees it: log-probs and outputs of heads with gradient, the batch's columns beside them.
+"""What a model said about a mini-batch, as its loss sees it: log-probs and outputs of heads with gradient, along with the batch's
+columns.
 
 Levels are named, never guessed: a column `turn.reward` has one entry per turn, and `said.sum(values, "token", "turn")` adds up the tokens
 of each turn. So the log-ratio of an implicit process reward model and the loss on its outcome are
@@ -23,12 +24,13 @@ from turnwise.data.rollouts import Rollouts
 from turnwise.learn.packing import Packed
 from turnwise.util.errors import TurnwiseError, unknown_name
 
-LEVELS = ("token", "turn", "trajectory", "group")  # each lies in one of the next
+LEVELS = ("token", "turn", "trajectory", "group")  # each is contained in one of the next
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The tokens, turns, trajectories and groups of a mini-batch: where each stands in the batch, and what holds it one level above."""
+    """The tokens, turns, trajectories and groups of a mini-batch: the position of each in the batch, and what contains it one level
+    above."""
 
     at: Mapping[str, NDArray[np.int64]]  # by level: the entry of a batch's column
     above: Mapping[str, NDArray[np.int64]]  # by level: the number, in this mini-batch, of the one that holds it
@@ -51,7 +53,7 @@ class Rows:
         return cls(at, above)
 
     def path(self, low: str, high: str) -> NDArray[np.int64]:
-        """For each entry of the lower level, the number of what holds it at the higher one."""
+        """For each entry of the lower level, the number of what contains it at the higher one."""
         first, last = (_level(name) for name in (low, high))
         if first > last:
             raise TurnwiseError(f"{low} is not below {high}: the levels from the ground up are {', '.join(LEVELS)}")
@@ -69,7 +71,7 @@ def _level(name: str) -> int:
 
 @dataclass(frozen=True)
 class Said:
-    """`logprob`: of every response token; empty where the loss does not need it. `outputs`: the heads', by name. `rows`: which part of the
+    """`logprob`: of every response token; empty if the loss does not need it. `outputs`: the heads', by name. `rows`: which part of the
     batch this is. Columns are read like a mapping: said["turn.reward"]."""
 
     logprob: Tensor
@@ -96,12 +98,12 @@ class Said:
         return values.new_zeros((self.size(high), *values.shape[1:])).index_add(0, index, values)
 
     def mean(self, values: Tensor, low: str, high: str) -> Tensor:
-        """Means likewise; 0 where there is nothing to average."""
+        """The same with means; 0 if there is nothing to average."""
         counts = torch.as_tensor(np.bincount(self.rows.path(low, high), minlength=self.size(high)), device=values.device)
         return self.sum(values, low, high) / counts.clamp(min=1)
 
     def spread(self, values: Tensor, high: str, low: str) -> Tensor:
-        """Each entry of a higher level, repeated for all that it holds at a lower one."""
+        """Each entry of a higher level, repeated for all that it contains at a lower one."""
         self._check(values, high)
         return values[torch.as_tensor(self.rows.path(low, high), device=values.device)]
 

@@ -1,8 +1,8 @@
 """What every model of a run can do: log-probs of any continuation of any prompt, of a batch's responses, and hidden states.
 
-All of it goes through the learner's packed forward pass: sequences lie one after another without padding, only the places that predict a
-wanted token reach the output layer, and a batch that does not fit into memory is tried once more with half the tokens at a time.
-Log-probs are at the sampler's temperature unless another one is given, so that they compare with those of the engine and the learner.
+All of it goes through the learner's packed forward pass: sequences follow one another without padding, only the positions that predict a
+wanted token reach the output layer, and a batch that does not fit into memory is tried again with half the tokens at a time. Log-probs
+are at the sampler's temperature unless another one is given, so that they compare with those of the engine and the learner.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ Texts = Sequence[str] | Sequence[Sequence[int]]
 
 
 class Scorer:
-    """A model that can be asked. `retried(work)` calls `work(tokens at once)`, and once more with half where memory runs out; `active` is
-    open while the model computes."""
+    """A model that can score. `retried(work)` calls `work(tokens at once)`, and again with half if memory runs out; `active` is open
+    while the model computes."""
 
     trained = False
 
@@ -51,8 +51,8 @@ class Scorer:
         self._retried, self._active = retried, active
 
     def logprobs(self, prompts: Texts, continuations: Texts, *, temperature: float | None = None) -> list[Column]:
-        """The log-probs of each continuation's tokens after its prompt. Both are token ids, or both texts, which this model's own
-        tokenizer then splits."""
+        """The log-probs of each continuation's tokens after its prompt. Both are token ids, or both texts, which this model's tokenizer
+        then encodes."""
         if not len(prompts) and not len(continuations):
             return []
         packed = self._pairs(prompts, continuations)
@@ -107,7 +107,7 @@ class Scorer:
         return start, list(self.tokenizer(continuation, add_special_tokens=False)["input_ids"])
 
     def _score(self, packed: Packed, *, temperature: float | None = None, **wanted: Any) -> dict[str, Column]:
-        """What is wanted of all tokens or turns of `packed`, in its order."""
+        """The wanted numbers for all tokens or turns of `packed`, in its order."""
         warmth = self.temperature if temperature is None else temperature
 
         def work(tokens: int) -> list[dict[str, Tensor]]:
@@ -171,7 +171,7 @@ def tokens_of_turns(part: Packed) -> NDArray[np.int64]:
 
 
 def order_of(packed: Packed, at: ReadAt) -> NDArray[np.int64]:
-    """Where each turn or response token of `packed` stands in the batch."""
+    """The position of each turn or response token of `packed` in the batch."""
     return packed.index if at == "token" else packed.turn_row
 
 

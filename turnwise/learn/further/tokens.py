@@ -10,7 +10,7 @@ SHOWN = 3
 
 
 def difference(own: Any, policy: Any) -> str | None:
-    """What differs between a model's tokenizer and the policy's, in words; None where every token has the same id in both."""
+    """What differs between a model's tokenizer and the policy's, as text; None if every token has the same id in both."""
     if own is policy:
         return None
     here, there = own.get_vocab(), policy.get_vocab()

@@ -1,6 +1,6 @@
-"""Layers of the Llama and Qwen2 families with a backward pass of their own: what a GPU spends on training besides matrix products, cut.
+"""Layers of the Llama and Qwen2 families with a custom backward pass: less GPU time for training apart from the matrix products.
 
-`FusedStack` is what `PackedModel` uses where it can; everything else here is its inside.
+`PackedModel` uses `FusedStack` if it can; everything else here is internal.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Causal attention inside each sequence of a packed row, and its gradient.
 
-On a GPU queries, keys and values are read where the matrix product put them, and several query heads read one key head as it lies. Short
-sequences are one call of torch's variable-length flash kernel. For long ones cuDNN's kernel is twice as fast, but it takes a single length
-and builds a plan for each new one: so each is a call of its own, at its length rounded up. The rows beyond its end are its neighbour's;
-causality keeps them out of what it reads, and a gradient of zeros keeps them out of what it learns. Elsewhere than on a GPU: one sequence
-after another.
+On a GPU queries, keys and values are read where the matrix product put them, and several query heads read one key head in place. Short
+sequences are one call of torch's variable-length flash kernel. For long ones cuDNN's kernel is twice as fast, but it takes a single
+length and builds a plan for each new one: so each is a separate call, at its length rounded up. The rows beyond its end belong to its
+neighbour; causality excludes them from the forward pass, and a gradient of zeros excludes them from the backward pass. On other devices:
+one sequence after another.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-LONG = 2048  # tokens from which a sequence alone fills a GPU
+LONG = 2048  # tokens at which a single sequence fills a GPU
 GRAIN = 256  # lengths of long sequences are rounded up to this
 
 
@@ -34,11 +34,12 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Frame:
-    """What all layers share: where sequences lie in the row, where each token stands in its own, the rotations, and the heads."""
+    """What all layers share: the offsets of sequences in the row, the position of each token in its sequence, the rotations, and the
+    heads."""
 
     lengths: list[int]
-    offsets: Tensor  # int32: where sequences start, one entry more than sequences
-    positions: Tensor  # int64: each token's place in its sequence
+    offsets: Tensor  # int32: where sequences start, one more entry than sequences
+    positions: Tensor  # int64: each token's position in its sequence
     cos: Tensor
     sin: Tensor
     heads: int
@@ -53,7 +54,7 @@ class Frame:
 
     @property
     def scale(self) -> float:
-        """Of the products of queries and keys."""
+        """The scale of the products of queries and keys."""
         scale: float = self.size**-0.5
         return scale
 
@@ -66,7 +67,7 @@ class Frame:
 def _runs(frame: Frame) -> list[Stretch]:
     fast = max(frame.lengths) >= LONG and cudnn_is_right(frame.heads, frame.kv_heads, frame.size)
     found: list[Stretch] = []
-    start = first = 0  # the token and the sequence that the present run of short ones begins with
+    start = first = 0  # the token and the sequence that the current run of short ones begins with
     place = 0
 
     def close(last: int) -> None:
@@ -86,7 +87,7 @@ def _runs(frame: Frame) -> list[Stretch]:
 
 
 def attend(qkv: Tensor, frame: Frame) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """What every token reads, [tokens, heads × size], and what the way back needs beside it."""
+    """What every token reads, [tokens, heads × size], and what else the backward pass needs."""
     if not qkv.is_cuda:
         return torch.cat([_one(part, frame) for part in _parts(frame.cut(qkv), frame)]).flatten(1), ()
     outputs, state = [], []
@@ -159,7 +160,7 @@ def _long_backward(grad: Tensor, qkv: Tensor, out: Tensor, state: Sequence[Tenso
 
 
 def _padded_rows(qkv: Tensor, run: Stretch, frame: Frame) -> list[Tensor]:
-    """Queries, keys and values of a long sequence and what lies behind it, [1, heads, rounded length, size] each."""
+    """Queries, keys and values of a long sequence and what follows it, [1, heads, rounded length, size] each."""
     end = run.start + -(-run.longest // GRAIN) * GRAIN
     part = qkv[run.start : end]
     if end > len(qkv):
@@ -169,7 +170,7 @@ def _padded_rows(qkv: Tensor, run: Stretch, frame: Frame) -> list[Tensor]:
 
 @lru_cache
 def cudnn_is_right(heads: int, kv_heads: int, size: int) -> bool:
-    """Whether cuDNN's kernel runs here for such heads and gives what the flash kernel gives, forwards and backwards."""
+    """Whether cuDNN's kernel runs here for such heads and gives what the flash kernel gives, forward and backward."""
     frame = Frame([300], torch.empty(0), torch.empty(0), torch.empty(0), torch.empty(0), heads, kv_heads, size, 1e-6)
     generator = torch.Generator("cuda").manual_seed(0)
     qkv, grad = (torch.randn(300, n * size, generator=generator, device="cuda").bfloat16() for n in (heads + 2 * kv_heads, heads))

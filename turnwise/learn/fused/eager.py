@@ -1,4 +1,4 @@
-"""The kernels' arithmetic in plain torch, for any device and dtype: what they are tested against, and what a CPU runs."""
+"""The kernels' arithmetic in plain torch, for any device and dtype: the kernels are tested against it, and a CPU runs it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.nn.functional import silu
 
 
 def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """x + delta (x itself where there is none), its RMS norm, and each row's scale."""
+    """x + delta (x itself if there is none), its RMS norm, and each row's scale."""
     total = x if delta is None else x + delta
     exact = _exact(total)
     scales = torch.rsqrt(exact.square().mean(-1) + eps)
@@ -16,7 +16,7 @@ def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> tup
 
 
 def norm_backward(grad: Tensor, more: Tensor, x: Tensor, scales: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient of x where its norm has gradient `grad` and x itself has `more`; and the weight's."""
+    """The gradient of x if its norm has gradient `grad` and x itself has `more`; and the weight's."""
     normed, slope = _exact(x) * scales[:, None], _exact(grad)
     weight_grad = (slope * normed).sum(0)
     slope = slope * weight
@@ -25,13 +25,13 @@ def norm_backward(grad: Tensor, more: Tensor, x: Tensor, scales: Tensor, weight:
 
 
 def rotate(qkv: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, heads: int, kv_heads: int, size: int) -> None:
-    """Turn the queries and keys of every token by its position, in place."""
+    """Rotate the queries and keys of every token by its position, in place."""
     turned = qkv.view(len(qkv), -1, size)[:, : heads + kv_heads]
     turned.copy_(_turn(turned, cos[positions, None], sin[positions, None]))
 
 
 def rotate_back(queries: Tensor, keys: Tensor, values: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> Tensor:
-    """Gradients of turned queries and keys, and of values, as one gradient of what they were cut from."""
+    """Gradients of rotated queries and keys, and of values, as one gradient of the joined tensor."""
     turned = torch.cat([queries, keys], 1)
     return torch.cat([_turn(turned, cos[positions, None], -sin[positions, None]), values], 1).flatten(1)
 
@@ -49,7 +49,7 @@ def swiglu(both: Tensor) -> Tensor:
 
 
 def swiglu_backward(both: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient of `both`, and the activation once more."""
+    """The gradient of `both`, and the activation again."""
     gate, up = both.chunk(2, -1)
     sigmoid, active = torch.sigmoid(gate), silu(gate)
     return torch.cat([grad * up * sigmoid * (1 + gate * (1 - sigmoid)), grad * active], -1), active * up

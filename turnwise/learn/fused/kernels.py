@@ -1,8 +1,7 @@
-"""What lies between the matrix products of a layer, forwards and backwards, as one Triton kernel each: a single pass over its data.
+"""The operations between the matrix products of a layer, forward and backward, as one Triton kernel each: a single pass over its data.
 
-Rounding is where transformers rounds (the residual, the normed value, the activation are in the weights' dtype); the arithmetic between is
-float32. Kernels that go backwards write over what they have read for the last time, so a backward pass needs no second copy of the
-largest activations.
+Rounding is where transformers rounds (the residual, the normed value, the activation are in the weights' dtype); the arithmetic between
+is float32. Backward kernels overwrite what is not needed any more, so a backward pass needs no second copy of the largest activations.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
@@ -40,7 +39,7 @@ def _add_norm(x, delta, weight, total, out, scales, size, eps, HAS_DELTA: tl.con
 
 
 def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """x + delta (x itself where there is none), its RMS norm, and each row's scale."""
+    """x + delta (x itself if there is none), its RMS norm, and each row's scale."""
     rows, size = x.shape
     total = x if delta is None else torch.empty_like(x)
     out, scales = torch.empty_like(x), torch.empty(rows, dtype=torch.float32, device=x.device)
@@ -73,7 +72,7 @@ def _norm_backward(grad, more, x, scales, weight, out, sums, rows, size, BLOCK: 
 
 
 def norm_backward(grad: Tensor, more: Tensor, x: Tensor, scales: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient of x where its norm has gradient `grad` and x itself has `more`; and the weight's, in float32."""
+    """The gradient of x if its norm has gradient `grad` and x itself has `more`; and the weight's, in float32."""
     rows, size = x.shape
     programs = min(rows, _processors(x.device) * PROGRAMS_A_PROCESSOR)
     sums = torch.empty(programs, size, dtype=torch.float32, device=x.device)
@@ -106,7 +105,7 @@ def _rotate(qkv, cos, sin, positions, TURNED: tl.constexpr, ALL: tl.constexpr, S
 
 
 def rotate(qkv: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, heads: int, kv_heads: int, size: int) -> None:
-    """Turn the queries and keys of every token by its position, in place."""
+    """Rotate the queries and keys of every token by its position, in place."""
     grid = (len(qkv), triton.cdiv(heads + kv_heads, HEADS_AT_ONCE))
     _rotate[grid](qkv, cos, sin, positions, TURNED=heads + kv_heads, ALL=heads + 2 * kv_heads, SIZE=size, BLOCK=HEADS_AT_ONCE, num_warps=4)
 
@@ -139,7 +138,7 @@ def _rotate_back(
 
 
 def rotate_back(queries: Tensor, keys: Tensor, values: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> Tensor:
-    """Gradients of turned queries and keys, and of values, [tokens, heads, size] each, as one gradient of what they were cut from."""
+    """Gradients of rotated queries and keys, and of values, [tokens, heads, size] each, as one gradient of the joined tensor."""
     tokens, heads, size = queries.shape
     kv_heads = keys.shape[1]
     out = queries.new_empty(tokens, (heads + 2 * kv_heads) * size)
@@ -188,7 +187,7 @@ def _swiglu_backward(both, grad, size, BLOCK: tl.constexpr):
 
 
 def swiglu_backward(both: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient of `both`, and the activation once more. They take the places of `both` and `grad`."""
+    """The gradient of `both`, and the activation again. They overwrite `both` and `grad`."""
     rows, double = both.shape
     _swiglu_backward[(rows, triton.cdiv(double // 2, 1024))](both, grad, double // 2, BLOCK=1024, num_warps=4)
     return both, grad
@@ -220,7 +219,7 @@ def _pick(logits, target, logprob, normaliser, entropy, factor, words, BLOCK: tl
 
 
 def pick(logits: Tensor, target: Tensor, factor: float, logprob: Tensor, normaliser: Tensor, entropy: Tensor) -> None:
-    """Of every row of float32 logits, times the factor: log-prob of the target, log of the softmax's denominator, entropy."""
+    """For every row of float32 logits, times the factor: log-prob of the target, log of the softmax's denominator, entropy."""
     rows, words = logits.shape
     _pick[(rows,)](logits, target, logprob, normaliser, entropy, factor, words, BLOCK=LOGITS_AT_ONCE, num_warps=8)
 
@@ -242,7 +241,7 @@ def _slopes(logits, target, normaliser, entropy, pull, push, out, factor, words,
 def slopes(
     logits: Tensor, target: Tensor, normaliser: Tensor, entropy: Tensor, pull: Tensor, push: Tensor | None, factor: float, dtype: Any
 ) -> Tensor:
-    """The gradient of raw logits where the log-prob of the target has gradient `pull` and the entropy has `push`."""
+    """The gradient of raw logits if the log-prob of the target has gradient `pull` and the entropy has `push`."""
     rows, words = logits.shape
     out = torch.empty(logits.shape, dtype=dtype, device=logits.device)
     grid = (rows, triton.cdiv(words, LOGITS_AT_ONCE))

@@ -1,11 +1,11 @@
-"""The two halves of a layer as functions with a backward pass of their own.
+"""The two halves of a layer as functions with a custom backward pass.
 
 Each half takes the residual and what the half before it has to add, and gives the new residual and what it has to add itself, so that the
-addition and the norm are one pass. What is kept for the way back is chosen by the caller: a half that keeps nothing but the residual
-computes its inside again. Norms, rotations and activations are made again in any case, because reading them from memory would cost as much.
+addition and the norm are one pass. The caller chooses what is kept for the backward pass: a half that keeps only the residual recomputes
+its inside. Norms, rotations and activations are always recomputed, because reading them from memory would cost as much.
 
 The weights come joined (query, key and value are one product, gate and up are one), as the native engine reads them; the parameters are
-arguments too, because gradients belong to them.
+also arguments, because gradients belong to them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def operations(device: torch.device) -> Any:
 
 
 class AttentionHalf(torch.autograd.Function):  # type: ignore[misc]
-    """Norm, queries, keys and values, rotation, attention, output. With `places`, only those rows go on."""
+    """Norm, queries, keys and values, rotation, attention, output. With `places`, only those rows continue."""
 
     @staticmethod
     def forward(
@@ -71,14 +71,14 @@ class AttentionHalf(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _read(normed: Tensor, layer: Layer, frame: Frame) -> tuple[Tensor, Tensor, Any]:
-    """Turned queries and keys with values, what was read with them, and what the way back of attention needs."""
+    """Rotated queries and keys with values, what was read with them, and what the backward pass of attention needs."""
     qkv = linear(normed, layer.qkv.weight, layer.qkv.bias)
     operations(normed.device).rotate(qkv, frame.cos, frame.sin, frame.positions, frame.heads, frame.kv_heads, frame.size)
     return qkv, *attend(qkv, frame)
 
 
 def _spread(rows: Tensor, places: Tensor, count: int) -> Tensor:
-    """A gradient of some rows as one of all."""
+    """The gradient of some rows as one of all rows."""
     return rows.new_zeros(count, rows.shape[1]).index_copy_(0, places, rows)
 
 

@@ -23,14 +23,14 @@ ALL = 10**6
 
 @dataclass(frozen=True)
 class Kept:
-    """In how many layers, counted from the last, attention and MLP keep what they computed for the way back."""
+    """In how many layers, counted from the last, attention and MLP keep what they computed for the backward pass."""
 
     attention: int = ALL
     mlp: int = ALL
 
 
 def reason_against(model: Any) -> str | None:
-    """Why this model cannot be run so; None if it can."""
+    """Why this model cannot be run this way; None if it can."""
     if hasattr(model, "peft_config"):
         return "it has adapters"
     if reason := supports(model):
@@ -54,7 +54,7 @@ class FusedStack:
         self._tables: tuple[Tensor, Tensor] | None = None
 
     def update(self) -> None:
-        """Look where the parameters are now: something may have moved them."""
+        """Look up where the parameters are now: something may have moved them."""
         self.weights.update()
 
     def hidden(self, ids: Tensor, positions: Tensor, lengths: list[int], offsets: Tensor, places: Tensor | None = None) -> Tensor:

@@ -151,7 +151,7 @@
         (this.counted = el("p", { class: "dim small" })),
       );
     }
-    // The attempt to begin with: the first of a group whose attempts ended differently, where there is most to see.
+    // The first attempt to show: the first of a group whose attempts ended differently, which has most to see.
     favourite() {
       const { id, group, success } = this.batch.rows;
       const here = this.order.filter((number) => T.inFile("attempt", { ...this.place, id: id[number] }));
@@ -247,7 +247,7 @@
         this.order.length ? null : el("p", { class: "dim" }, "No attempt fits."),
       );
     }
-    // A task in the list: its goal, and where that does not tell it apart, its id or how it begins.
+    // A task in the list: its goal and, if that is not unique, its id or its beginning.
     taskName(number) {
       const { task, goal, opening } = this.batch.rows;
       const more = goal[number] ? (this.shared(number) ? this.short(task[number]) : null) : opening[number];
@@ -302,7 +302,7 @@
     }
     async open(id, t = 0, moved = true) {
       if (id === null)
-        return (T.show(this.middle, el("p", { class: "empty-words" }, "No attempt fits what was asked for.")), T.show(this.side));
+        return (T.show(this.middle, el("p", { class: "empty-words" }, "No attempt matches.")), T.show(this.side));
       const turn = (this.opening = (this.opening ?? 0) + 1);
       const number = this.batch.rows.id.indexOf(id);
       const asked = [T.askOnce("attempt", { ...this.place, id })];
@@ -343,7 +343,7 @@
       );
       this.middle.scrollTop = 0;
     }
-    // The map of the group, what it is coloured by, and what its marks mean.
+    // The map of the group, its colours, and the meaning of its marks.
     mapBox(pick) {
       const levels = T.levels(this.group);
       const level = levels.some(([name]) => name === wishes.level) ? wishes.level : "credit";

@@ -1,5 +1,5 @@
 "use strict";
-// Several seeds as one curve: the mean, and where it would lie for other seeds.
+// Several seeds as one curve: the mean, and its interval over seeds.
 (() => {
   const T = window.Turnwise;
   // Student's t, 97.5 %, for 1 to 30 degrees of freedom.
@@ -9,7 +9,7 @@
   ];
   const student = (freedom) => STUDENT[freedom - 1] ?? 1.96 + 2.4 / freedom;
 
-  // The mean of some values and its 95 % interval over them. Nobody knows the spread of one value, nor of values that are all equal.
+  // The mean of some values and its 95 % interval over them. The spread of one value, or of values that are all equal, is unknown.
   T.meanOf = (values) => {
     const mean = values.reduce((sum, value) => sum + value, 0) / values.length;
     if (values.length < 2) return { mean, low: null, high: null };
@@ -19,8 +19,8 @@
     return { mean, low: mean - half, high: mean + half };
   };
 
-  // One curve of several runs, at the iterations that all of them have. Where there is no spread to go by (one run, or seeds that tie), the
-  // band is the mean of the runs' own intervals (`edges`: the names of their ends), if they have any. `share`: values lie in 0 to 1.
+  // One curve of several runs, at the iterations that all of them have. If there is no spread (one run, or seeds that tie), the
+  // band is the mean of the runs' own intervals (`edges`: the names of their ends), if they have any. `share`: values are in 0 to 1.
   T.bandOf = (all, metric, { edges, positive, share } = {}) => {
     const known = all.map((curves) => {
       const { x, y, at } = curves.points(metric, positive);

@@ -1,10 +1,10 @@
 "use strict";
-// The ground of the pages: making elements, showing any text safely, numbers as people read them.
-// Whatever a model, an environment or a recipe wrote enters the page as text and never as markup.
+// The base of the pages: making elements, showing any text safely, formatting numbers.
+// Anything that a model, an environment or a recipe wrote enters the page as text and never as markup.
 (() => {
   const T = (window.Turnwise = { views: new Map() }); // names from data and addresses are keys of maps, never of plain objects
   const SVG = "http://www.w3.org/2000/svg";
-  // Control characters, marks that turn the reading direction, lone surrogates and non-characters: shown by name, so that nothing hides.
+  // Control characters, marks that change the reading direction, lone surrogates and non-characters: shown by name, so that nothing hides.
   const ODD =
     /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufdd0-\ufdef\ufffe\uffff]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
 
@@ -34,7 +34,7 @@
   T.svg = (tag, props, ...children) => fill(document.createElementNS(SVG, tag), props, children);
   T.show = (node, ...children) => (node.replaceChildren(), fill(node, null, children));
 
-  // Credit as colour: blue for good, orange for bad, which all eyes can tell apart; the number always stands beside it.
+  // Credit as colour: blue for good, orange for bad, which everyone can distinguish; the number is always next to it.
   T.tint = (node, [value, scale]) => {
     node.classList.remove("tinted", "good", "bad", "strong");
     if (value === null || value === undefined || !scale) return;
@@ -44,7 +44,7 @@
     if (strength > 0.55) node.classList.add("strong");
   };
 
-  // What a mark means, for the mouse, a finger and the keyboard alike: shown where it is pointed at or has the focus.
+  // The meaning of a mark, for mouse, touch and keyboard: shown when it is pointed at or has the focus.
   const tip = document.getElementById("tip");
   const showTip = (node) => {
     tip.hidden = !node;
@@ -65,7 +65,7 @@
   document.addEventListener("focusout", () => showTip(null));
   document.addEventListener("keydown", (event) => event.key === "Escape" && showTip(null), true);
   addEventListener("hashchange", () => showTip(null));
-  // A question mark that explains what stands beside it.
+  // A question mark that explains what is next to it.
   T.hint = (about, text) => T.el("button", { type: "button", class: "hint", tip: text, "aria-label": `${about}: ${text}` }, "?");
 
   T.percent = (share, digits = 0) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(digits)} %`);
@@ -93,7 +93,7 @@
     return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
   };
 
-  // A label for the eye and the ear, or (quiet) for the ear alone.
+  // A label, visible and for screen readers, or (quiet) for screen readers only.
   T.choice = (label, options, value, onchange, quiet) =>
     T.el(
       "label",
@@ -106,7 +106,7 @@
       ),
     );
 
-  // Names that all begin alike are told apart by what follows.
+  // Names with a common beginning are shortened to what follows it.
   T.shortener = (names) => {
     const sorted = [...new Set(names)].sort();
     if (sorted.length < 2) return (name) => name;
@@ -124,9 +124,9 @@
     T.show(node, text);
   };
 
-  // An attempt in words: which of how many at its task.
+  // An attempt as text: its number among the attempts at its task.
   T.attemptName = ({ place, of }) => (of > 1 ? `attempt ${place} of ${of}` : "the only attempt");
-  // A task in words: its goal, or its id where no goal is known.
+  // A task as text: its goal, or its id if no goal is known.
   T.goal = ({ goal, task }) => goal || task;
 
   // Where the reader is: #/page/run?word=value

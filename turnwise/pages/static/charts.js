@@ -180,7 +180,7 @@
   }
 
   // series: [{name, x, y, low, high, look, shape, dots, unnamed}], look: classes that give the colour and the dashes. What is unnamed is drawn
-  // and stands in no legend.
+  // but is not in the legend.
   T.LineChart = class extends Chart {
     constructor(settings) {
       super(settings);
@@ -218,7 +218,7 @@
         return parts;
       });
     }
-    // The value at an iteration; a curve that was not measured there gives its last one before.
+    // The value at an iteration; a curve that was not measured there gives its last earlier one.
     at(each, x) {
       let index = nearest(each.x, x);
       if (each.x[index] > x) index -= 1;
@@ -243,7 +243,7 @@
     }
   };
 
-  // layers: [{name, y, look}] over the same xs; each lies on the one before.
+  // layers: [{name, y, look}] over the same xs; each is stacked on the one before.
   T.StackChart = class extends Chart {
     constructor(settings) {
       super(settings);

@@ -10,7 +10,7 @@
   const CHARTS = [
     [
       "Success in evaluation",
-      "Share of the held-out tasks solved. Line: mean over the seeds of a setting; band: its 95 % interval over seeds (Student's t). With one seed, or where seeds tie, the band is the interval over tasks.",
+      "Share of the held-out tasks solved. Line: mean over the seeds of a setting; band: its 95 % interval over seeds (Student's t). With one seed, or if seeds tie, the band is the interval over tasks.",
       "eval/success",
       { share: true, format: (v) => T.percent(v), y: "share of tasks solved (%)", edges: ["eval/low", "eval/high"], dots: true },
     ],
@@ -25,7 +25,7 @@
     ["Entropy", "Mean entropy of the tokens' distribution.", "learner/entropy", { y: "nats per token", zero: true }],
     [
       "Share of turns with step credit",
-      "Turns that got credit of their own, of settings whose algorithm gives step credit.",
+      "Turns that got step credit, for settings whose algorithm gives it.",
       "credit/step_credit_share",
       { share: true, format: (v) => T.percent(v), y: "share of turns (%)", steps: true },
     ],
@@ -83,7 +83,7 @@
     constructor(runs, sides) {
       Object.assign(this, { runs, sides, task: null, wish: "", text: "", node: el("div", { class: "pair-box" }) });
     }
-    // Which run stands on a side.
+    // Which run is on a side.
     whose(index) {
       const options = this.runs.map((run) => [run, run]);
       return T.choice("AB"[index], options, this.sides[index].run, async (run) => {
@@ -270,12 +270,12 @@
       const found = JSON.parse(words.runs ?? "null");
       if (Array.isArray(found)) return found.map(String);
     } catch {
-      // a broken address names nothing
+      // an invalid address selects nothing
     }
     return [words.a, words.b].filter((run) => run !== undefined);
   };
 
-  // A setting: runs that differ by their seed alone, and how their curve looks.
+  // A setting: runs that differ only by their seed, and the style of their curve.
   class Setting {
     constructor({ label, runs, values }, number, cards) {
       Object.assign(this, { label, values, members: runs });
@@ -378,7 +378,7 @@
       : el("p", { class: "dim" }, "Nothing but the seed."),
   ];
 
-  // All runs with a box each; what is ticked is compared.
+  // All runs with a checkbox each; the ticked ones are compared.
   const chooser = (cards, runs, go) => {
     const ticked = new Set(runs);
     const body = el("tbody", null);

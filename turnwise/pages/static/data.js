@@ -1,5 +1,5 @@
 "use strict";
-// Where answers come from: a server on this machine, or the file that these pages stand in. The pages do not know which.
+// The source of answers: a server on this machine, or the file that contains these pages. The pages do not know which.
 (() => {
   const T = window.Turnwise;
   const inside = document.getElementById("data");
@@ -35,7 +35,7 @@
 
   T.ask = (name, words = {}) => (file ? embedded(name, words) : fetched(name, words));
 
-  // What cannot change any more (an iteration's attempts) is asked for once.
+  // What cannot change any more (an iteration's attempts) is requested once.
   T.askOnce = (name, words) => {
     const place = key(name, words);
     if (!known.has(place)) {
@@ -56,7 +56,7 @@
     return file.pictures[key("picture", words)] ?? null;
   };
 
-  // Runs that differ by their seed alone, with a name for each setting. A file knows those of all its runs.
+  // Runs that differ only by their seed, with a name for each setting. A file knows those of all its runs.
   T.settings = async (runs) => {
     if (!file) return T.ask("settings", { runs: JSON.stringify(runs) });
     const all = file.answers["settings?"];
@@ -65,7 +65,7 @@
     return { ...all, settings: left.filter((each) => each.runs.length) };
   };
 
-  // Searching texts: the server reads its files; in a file, the attempts that it holds.
+  // Searching texts: the server reads its files; in a file, the attempts that it contains.
   T.search = async (words) => {
     if (!file) return T.ask("search", words);
     const wanted = words.text.toLowerCase();
@@ -88,7 +88,7 @@
     return { hits: hits.slice(0, 200), more: hits.length > 200 };
   };
 
-  // A run's curves, kept up to date: each look brings only the lines that are new.
+  // A run's curves, kept up to date: each request brings only new lines.
   T.Curves = class {
     constructor(run) {
       Object.assign(this, { run, columns: new Map(), lines: 0, after: 0, mark: 0, state: "", damaged: 0 });
@@ -106,7 +106,7 @@
       Object.assign(this, { after: found.after, mark: found.mark, state: found.state });
       return found.lines > 0 || found.anew;
     }
-    // The places where a metric was measured: iterations and values.
+    // The points at which a metric was measured: iterations and values.
     points(name, positive) {
       const iterations = this.columns.get("iteration") ?? [];
       const values = this.columns.get(name) ?? [];

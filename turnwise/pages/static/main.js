@@ -1,5 +1,5 @@
 "use strict";
-// Which page is shown, what keeps it fresh, the keyboard, light and dark.
+// Which page is shown, its updates, the keyboard, light and dark.
 (() => {
   const T = window.Turnwise;
   const { el } = T;

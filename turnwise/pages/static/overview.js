@@ -1,5 +1,5 @@
 "use strict";
-// One run at a glance: how it learnt, how its credit worked, how long it took, what was asked for.
+// Overview of one run: its learning curves, its credit, its times, its recipe.
 (() => {
   const T = window.Turnwise;
   const { el } = T;
@@ -20,7 +20,7 @@
     ],
     [
       "Share of turns with step credit",
-      "Turns that got credit of their own; states that nobody else visited give none; groups that all ended the same give no episode credit.",
+      "Turns that got step credit; states that no other turn visited give none; groups that all ended the same give no episode credit.",
       [
         ["credit/step_credit_share", "with step credit", "c1"],
         ["credit/singleton_share", "state seen once", "c5"],
@@ -30,7 +30,7 @@
     ],
     [
       "Groups that teach nothing",
-      "Groups whose attempts all ended the same: nobody did better or worse than the others, so nobody gets credit.",
+      "Groups whose attempts all ended the same: none was better or worse than the others, so none gets credit.",
       [["credit/constant_group_share", "groups that all ended the same", "c6"]],
       { share: true, format: whole, y: "share of groups (%)", steps: false },
     ],
@@ -82,7 +82,7 @@
     ],
     [
       "Engine and learner",
-      "Mean difference of log-probabilities between who sampled a token and who trains on it; should be near 0.",
+      "Mean difference of log-probabilities between the engine that sampled a token and the learner that trains on it; should be near 0.",
       [
         ["learner/engine_gap", "mean", "c1"],
         ["learner/engine_gap_max", "largest", "c5"],
@@ -98,7 +98,7 @@
     ],
   ];
 
-  // Curves of a chart. They differ by dashes too: the first is whole, the second dashed, the third dotted.
+  // Curves of a chart. They also differ by dashes: the first is solid, the second dashed, the third dotted.
   T.series = (curves, wanted) =>
     wanted.map(([metric, name, own, more = {}], number) => {
       const { x, y, at } = curves.points(metric, more.positive);
@@ -197,7 +197,7 @@
     update();
     return { node: chart.node, update };
   };
-  // The metrics of some runs. Step credit is nothing to speak of where the algorithm gives none.
+  // The metrics of some runs. Step credit is left out if the algorithm gives none.
   T.metricNames = (all, steps) =>
     [...new Set(all.flatMap((curves) => [...curves.columns.keys()]))]
       .filter((name) => name !== "iteration" && (steps || !/^credit\/(step_|anchor_|singleton_|one_trajectory)/.test(name)))
@@ -239,7 +239,7 @@
   };
 
   const recipeCard = (run) => {
-    const title = el("h2", null, "What this run was asked to do");
+    const title = el("h2", null, "Recipe of this run");
     const card = el("section", { class: "card recipe-card" }, title, el("p", { class: "dim" }, "…"));
     T.ask("config", { run }).then(
       (found) => T.show(card, title, el("p", { class: "dim" }, "What differs from the defaults:"), T.recipe(found)),
@@ -280,7 +280,7 @@
     };
     draw();
     const hint =
-      "A click on a curve opens the attempts of that iteration, where they are kept. A shaded band is a 95 % interval over tasks; " +
+      "A click on a curve opens the attempts of that iteration, if they are kept. A shaded band is a 95 % interval over tasks; " +
       "points mark evaluations; “?” says what a chart shows.";
     T.show(root, top, el("p", { class: "dim small" }, hint), el("div", { class: "charts" }, nodes), recipeCard(run));
     return {

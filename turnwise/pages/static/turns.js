@@ -1,5 +1,5 @@
 "use strict";
-// One attempt, turn by turn, with its credit as colour; the map of its group; and why a turn was rewarded.
+// One attempt, turn by turn, with its credit as colour; the map of its group; and why a turn got its credit.
 (() => {
   const T = window.Turnwise;
   const { el } = T;
@@ -39,7 +39,7 @@
     );
   };
 
-  // A turn as a card. `pick` is called where a reader chooses it.
+  // A turn as a card. `pick` is called when a reader chooses it.
   T.turnCard = (attempt, turn, t, place, pick) =>
     el(
       "li",
@@ -104,7 +104,7 @@
     ["step", "step credit"],
     ["episode", "episode credit"],
   ]);
-  // What can be looked at: the credit and, where it is a sum, its parts.
+  // What can be shown: the credit and, if it is a sum, its parts.
   T.levels = (about) => [...LEVELS].filter(([name]) => Object.hasOwn(about.scales, name));
 
   // One of several, chosen with the mouse or with the arrow keys.
@@ -134,7 +134,7 @@
       .filter(Boolean)
       .join("; ");
 
-  // All attempts of the group, a cell a turn, coloured by credit or by one of its parts; the visits of the chosen state are framed.
+  // All attempts of the group, one cell per turn, coloured by credit or by one of its parts; the visits of the chosen state are framed.
   T.groupMap = (group, current, pick, level) => {
     const cells = new Map();
     const longest = group.attempts.reduce((most, attempt) => Math.max(most, attempt.turns.length), 0);
@@ -160,7 +160,7 @@
     });
     const numbers = Array.from({ length: longest }, (_, t) => el("span", { class: "cell-number" }, t === 0 || (t + 1) % 5 === 0 ? t + 1 : ""));
     const head = el("div", { class: "line map-head", "aria-hidden": "true" }, el("span", { class: "who" }, "turn →"), numbers);
-    const node = el("div", { class: "map", role: "group", "aria-label": "The group: one line an attempt, one cell a turn" }, head, rows);
+    const node = el("div", { class: "map", role: "group", "aria-label": "The group: one line per attempt, one cell per turn" }, head, rows);
     const paint = (name) => {
       for (const { cell, turn } of cells.values()) {
         T.tint(cell, [turn[name], group.scales[name]]);
@@ -190,7 +190,7 @@
     return { node, mark, paint };
   };
 
-  // What the colours and signs of the map mean; the numbers are those of what is looked at.
+  // What the colours and signs of the map mean; the numbers are those of what is shown.
   T.mapLegend = (scale, name) => {
     const cell = (look, text) => el("span", { class: `cell sample ${look}`, "aria-hidden": "true" }, text);
     const entry = (sample, words) => el("span", { class: "entry" }, sample, words);

@@ -1,4 +1,5 @@
-"""Trackers: where a run's metrics go besides metrics.jsonl. One file a tracker; `base.py` says what a tracker is."""
+"""Trackers send a run's metrics to other services, in addition to metrics.jsonl. One file per tracker; `base.py` defines what a tracker
+is."""
 
 from turnwise.runs.trackers.base import Tracker, Trackers, check_names, known, make_trackers, register
 

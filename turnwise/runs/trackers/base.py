@@ -1,10 +1,10 @@
 """What a tracker is, and how a run keeps several of them fed.
 
-A tracker takes the same numbers under the same names as metrics.jsonl. That file is the truth: a tracker that fails is left out with one
-warning and training goes on. The run's folder remembers how far each tracker came, so that a run that was killed and resumed sends
-every step once: steps that a tracker has are not sent again, and steps that it lacks are sent from metrics.jsonl when it is opened.
+A tracker takes the same numbers under the same names as metrics.jsonl. That file is authoritative: a tracker that fails is disabled with
+one warning and training continues. The run's folder remembers the last step of each tracker, so that a killed and resumed run sends every
+step once: steps that a tracker has are not sent again, and missing steps are sent from metrics.jsonl when it is opened.
 
-The mark is written before a step is sent: a kill between the two loses that step for the tracker, and never doubles it.
+The mark is written before a step is sent: a kill between the two loses that step for the tracker, but never sends it twice.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ register = known.register
 
 
 class Tracker(Protocol):
-    """Made with its options from the recipe; a package that it needs and that is missing is an error there. `open` is called once in a
-    process, also when a run is resumed: it goes on with what this run's folder has begun."""
+    """Made with its options from the recipe; a package that it needs and that is missing is an error there. `open` is called once per
+    process, also when a run is resumed: it continues what this run's folder has begun."""
 
     def open(self, folder: Path, config: Mapping[str, Any]) -> None: ...
 
@@ -82,7 +82,7 @@ class Trackers:
     _steps: dict[str, int] = field(default_factory=dict)
 
     def open(self, config: Mapping[str, Any], logged: Iterable[Mapping[str, Any]] = ()) -> None:
-        """Start every tracker, and send it what `logged` (the lines of metrics.jsonl) has and it has not."""
+        """Start every tracker, and send it those lines of `logged` (metrics.jsonl) that it does not have yet."""
         lines = list(logged)
         for name, tracker in list(self.trackers.items()):
             try:
@@ -98,7 +98,7 @@ class Trackers:
                 self._send(name, line)
 
     def log(self, metrics: Mapping[str, Any]) -> None:
-        """Send one line of metrics.jsonl to every tracker that has not got it."""
+        """Send one line of metrics.jsonl to every tracker that does not have it yet."""
         for name in list(self.trackers):
             self._send(name, metrics)
 
@@ -143,7 +143,7 @@ class Trackers:
 
 
 def identity(folder: Path, name: str) -> str:
-    """A name for this run that a service can keep it under: the same whenever the run's folder is opened again."""
+    """A name for this run in a service: the same whenever the run's folder is opened again."""
     path = inside(folder, folder / "trackers" / f"{name}.id")
     if path.is_file():
         return path.read_text(encoding="utf-8").strip()

@@ -16,7 +16,7 @@ FOLDER = "tensorboard"
 class TensorBoard:
     """TensorBoard's event files in the run's folder.
 
-    A resumed run adds an event file beside the earlier ones; TensorBoard shows them as one."""
+    A resumed run adds an event file next to the earlier ones; TensorBoard shows them as one."""
 
     def __init__(self) -> None:
         try:

@@ -1,5 +1,5 @@
-"""Trackio: a tracker that keeps everything on this machine, unless told otherwise. Look at it with `trackio show`; its files lie where
-`TRACKIO_DIR` says."""
+"""Trackio: a tracker that keeps everything on this machine, unless told otherwise. Look at it with `trackio show`; its files are in the
+folder `TRACKIO_DIR`."""
 
 from __future__ import annotations
 

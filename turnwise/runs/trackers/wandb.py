@@ -1,5 +1,5 @@
-"""Weights & Biases. Works without a network where `WANDB_MODE=offline` is set (or the option `mode = "offline"`): what is written under
-the run's folder can be sent later with `wandb sync`."""
+"""Weights & Biases. Works without a network if `WANDB_MODE=offline` is set (or the option `mode = "offline"`): what is written under the
+run's folder can be sent later with `wandb sync`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Wandb:
 
     def open(self, folder: Path, config: Mapping[str, Any]) -> None:
         self._run = self._wandb.init(
-            id=identity(folder, "wandb"),  # a resumed run goes on with the same one
+            id=identity(folder, "wandb"),  # a resumed run continues the same one
             resume="allow",
             name=folder.name,
             dir=str(folder),
