@@ -64,6 +64,26 @@ def test_branches_draw_by_the_place_in_the_run_and_need_a_task_of_this_batch() -
         Places(numbered(5), 0, 1).branch(Trajectory(0, 0, "gone", [Turn("a")]), 0)
 
 
+def test_branches_of_batches_that_use_no_place_draw_differently_also_after_a_resume() -> None:
+    parent = Trajectory(0, 0, "earlier", [Turn("a"), Turn("b")])
+
+    def batch(places: Places, groups: int = 0) -> list[int]:
+        places.begin()
+        places.groups(groups)
+        return [start.policy_seed for start in places.branch(parent, 1, 2, task=Task("earlier"))]
+
+    places = Places(numbered(5), 0, 1)
+    seeds = [*batch(places, 2), *batch(places), *batch(places)]
+    kept = places.state()
+    more = [*batch(places), *batch(places, 1)]
+    assert len({*seeds, *more}) == 10
+    again = Places(numbered(5), 0, 1)
+    again.load_state(2, kept)
+    assert [*batch(again), *batch(again, 1)] == more
+    plain = Places(numbered(5), 0, 1, used=2)
+    assert batch(plain, 1) == more[-2:], "where a place is used, the place alone decides"
+
+
 def test_a_trajectory_of_an_earlier_batch_gets_a_group_and_an_id_of_this_one() -> None:
     places = Places(numbered(5), 0, 2)
     earlier = Trajectory(7, 3, "earlier", [Turn("a")], success=True, parent=2, branch_t=1)
