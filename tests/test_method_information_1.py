@@ -14,7 +14,7 @@ from information_cases import Letters, ids, in_drawers, rollouts, start
 import turnwise as tw
 from turnwise.data.batch import Batch
 from turnwise.methods.igpo import information_gain
-from turnwise.methods.infopo import feedback_gain
+from turnwise.methods.infopo import feedback_gain, without
 from turnwise.methods.spans import Spans
 from turnwise.objectives import algorithms as objectives
 from turnwise.objectives.tokens import Tokens
@@ -56,6 +56,8 @@ def test_a_text_is_found_where_it_stands_last_and_control_tokens_say_nothing() -
     assert spans.find([*ids("stop"), 0], "end") is None  # 0 is the token <end>
     assert spans.find(ids("gehe zür Tür"), "zür Tür") == range(5, 12)
     assert spans.find(ids("anything"), " ") is None
+    assert spans.find(ids("early" + "." * 2000), "early") == range(5)
+    assert spans.find(ids("." * 2000 + "late"), "late") == range(2000, 2004)
 
 
 # -- IGPO -------------------------------------------------------------------------------------------------------------------------
@@ -144,6 +146,11 @@ def test_feedback_that_changes_the_next_response_is_credited_to_the_turn_before(
     batch = Batch.of([tw.Trajectory(0, 0, "", turns)])
     found = feedback_gain(batch, SimpleNamespace(policy=Knowing()))
     np.testing.assert_allclose(found["turn.feedback_gain"], [2.0, 0.0, 0.0])
+
+
+def test_a_placeholder_has_as_many_tokens_as_what_it_replaces() -> None:
+    assert without([1, 2, 3, 4, 5, 6], range(1, 5), [7, 8]) == [1, 7, 8, 8, 8, 6]
+    assert without([1, 2, 3], range(1, 2), [7, 8]) == [1, 7, 3]
 
 
 def test_where_outcomes_differ_much_information_counts_for_nothing() -> None:

@@ -182,3 +182,8 @@ def test_serl_is_its_reference(seed: int) -> None:
     loss = objectives["serl"].make({"distil": 0.0}, "objective")(tokens).loss
     slow = slow_serl.advantages(advantage.tolist(), teacher.tolist(), now[0], action.tolist(), share)
     np.testing.assert_allclose(-loss.detach(), slow, **CLOSE)  # the ratio is 1
+
+    idle = tokens_of(now, now, np.zeros(20), **tokens.extra)
+    objectives["serl"].make({"distil": 0.5, "most": 1.5}, "objective")(idle).loss.sum().backward()
+    pull = -0.5 * share * np.exp(teacher - now[0]).clip(max=1.5)  # without credit, only the distillation of actions is left
+    np.testing.assert_allclose(idle.logprob.grad, np.where(action, pull, 0.0), **CLOSE)

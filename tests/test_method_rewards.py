@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
-from information_cases import rollouts, start
+from information_cases import paths, rollouts, start
+from references import eapo, flow_grpo, istar, mica, vspo
 from safetensors.torch import load_file as load_tensors
 from test_agent_context import make, seen, text
 
@@ -40,6 +42,68 @@ def batch_of(*lengths: tuple[int, ...]) -> Batch:
         for k, turns in enumerate(lengths)
     ]
     return Batch.of(made, [tw.Task("task")])
+
+
+# -- agreement with slow references ----------------------------------------------------------------------------------------------
+
+REFERENCES: dict[str, Any] = {
+    "istar": lambda r, c: istar.advantages(totals(r), split(r, c["turn.implicit_reward"]), groups(r)),
+    "istar:std": lambda r, c: istar.advantages(totals(r), split(r, c["turn.implicit_reward"]), groups(r), weight=0.3, how="std"),
+    "istar:mean": lambda r, c: istar.advantages(totals(r), split(r, c["turn.implicit_reward"]), groups(r), how="mean"),
+    "eapo": lambda r, c: eapo.advantages(totals(r), [len(rows) for rows in paths(r)], groups(r), gamma=0.8),
+    "mica": lambda r, c: mica.advantages([[0.0, *np.cumsum(x)] for x in split(r, c["turn.potential_gain"])], groups(r), gamma=0.9),
+    "mica:depth": lambda r, c: mica.advantages(
+        [[0.0, *np.cumsum(x)] for x in split(r, c["turn.potential_gain"])], groups(r), mix=0.5, gamma=1.0, peers="turn"
+    ),
+    "grpo:step": lambda r, c: flow_grpo.advantages(totals(r), [len(rows) for rows in paths(r)], groups(r)),
+    "grpo:trajectory": lambda r, c: flow_grpo.advantages(totals(r), [len(rows) for rows in paths(r)], groups(r), over="trajectories"),
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "istar:std": {"weight": 0.3, "baseline": "mean_std"},
+    "istar:mean": {"baseline": "mean"},
+    "eapo": {"gamma": 0.8},
+    "mica": {"gamma": 0.9},
+    "mica:depth": {"mix": 0.5, "gamma": 1.0, "peers": "depth"},
+    "grpo:step": {"weighting": "step"},
+    "grpo:trajectory": {"weighting": "trajectory"},
+}
+
+
+def split(r: tw.Rollouts, column: Any) -> list[list[float]]:
+    """A column of turns, one list per trajectory."""
+    return [np.asarray(column)[rows].tolist() for rows in paths(r)]
+
+
+def totals(r: tw.Rollouts) -> list[float]:
+    return [float(sum(row)) for row in split(r, r.reward)]
+
+
+def groups(r: tw.Rollouts) -> list[int]:
+    return [int(r.group[rows[0]]) for rows in paths(r)]
+
+
+@pytest.mark.parametrize("kind", ["random", "constant", "alone"])
+@pytest.mark.parametrize("name", REFERENCES)
+def test_credit_is_that_of_its_formula(name: str, kind: str) -> None:
+    for seed in range(4):
+        r, rng = rollouts(seed, size=1 if kind == "alone" else 4), np.random.default_rng(seed)
+        noise = rng.normal(size=len(r)) if kind != "constant" else np.full(len(r), 0.25)
+        if kind == "constant":
+            r = replace(r, reward=np.where(np.append(r.trajectory[1:] != r.trajectory[:-1], True), 0.7, 0.0))
+        columns = {"turn.implicit_reward": noise, "turn.potential_gain": noise}
+        found = tw.credit.compute(name.partition(":")[0], r.with_columns(columns), **OPTIONS.get(name, {}))
+        np.testing.assert_allclose(found, np.concatenate(REFERENCES[name](r, columns)), atol=1e-5, rtol=1e-5)
+
+
+def test_the_value_of_a_group_and_the_copies_follow_the_formula() -> None:
+    for seed in range(6):
+        r = rollouts(seed, groups=7, size=3)
+        found = tw.credit.assign("vspo", r)
+        returns = [[x for x, g in zip(totals(r), groups(r), strict=True) if g == group] for group in range(7)]
+        np.testing.assert_allclose(found.columns["group.value"], [vspo.value(x) for x in returns], atol=1e-9)
+        copies = np.asarray(found.columns["group.uses"]) - 1
+        wanted = np.array(vspo.shares(returns)) * sum(map(vspo.dead, returns))
+        assert copies.sum() == round(wanted.sum()) and (np.abs(copies - wanted) < 1).all()
 
 
 # -- iStar ------------------------------------------------------------------------------------------------------------------------

@@ -31,8 +31,8 @@ def vspo(r: Rollouts, *, norm: Norm = "std", smoothing: Smoothing = 0.5) -> Mapp
     centred = standardise(score, group, size, "none")
     best = np.zeros(size)
     np.maximum.at(best, group, centred)
-    count = np.maximum(segment_count(group, size), 1)
-    value = best * np.sqrt(segment_sum(centred**2, group, size) / count)
+    spread = np.maximum(segment_count(group, size) - 1, 1)  # the sample deviation's
+    value = best * np.sqrt(segment_sum(centred**2, group, size) / spread)
     uses = 1 + share_out(value, int(is_constant(score, group, size).sum()))
     advantage = standardise(score, group, size, norm) * (uses ** (1.0 - smoothing))[group]
     return {"turn.advantage": advantage[r.trajectory], "group.value": value, "group.uses": uses}

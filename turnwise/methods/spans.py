@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+NEAR = 512  # tokens that may follow a text at the end of a prompt
 SPECIAL = "\0"  # a control token says nothing that a text could say
 
 
@@ -25,13 +26,17 @@ class Spans:
     def find(self, ids: Sequence[int], text: str) -> range | None:
         """The tokens that say the last occurrence of a text; None if there is none, or the text has no letters."""
         wanted = plain(text)
-        said = [self._word(int(number)) for number in ids]
-        start = "".join(said).rfind(wanted) if wanted else -1
+        near = max(len(ids) - len(wanted) - NEAR, 0)  # what was seen last stands near the end of a prompt, however long that is
+        return (self._from(near, ids, wanted) or self._from(0, ids, wanted)) if wanted else None
+
+    def _from(self, begin: int, ids: Sequence[int], wanted: str) -> range | None:
+        said = [self._word(int(number)) for number in ids[begin:]]
+        start = "".join(said).rfind(wanted)
         if start < 0:
             return None
         ends = np.cumsum([len(word) for word in said])
         first, last = np.searchsorted(ends, (start + 1, start + len(wanted)))
-        return range(int(first), int(last) + 1)
+        return range(begin + int(first), begin + int(last) + 1)
 
     def encode(self, text: str) -> list[int]:
         """The token ids of a text inside a prompt."""
