@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from information_cases import paths, rollouts
-from order_runs import BANDIT, OTHER_GAME, attempt, gathers, train
-from references import strata
+from order_runs import BANDIT, OTHER_GAME, attempt, gathers, resumes_alike, train
+from references import himac, strata
 from test_collect import numbered
 
 import turnwise as tw
@@ -163,3 +164,50 @@ def test_strata_learns_from_strategies_and_from_actions(tmp_path: Path) -> None:
     np.testing.assert_allclose(credit, expected(batch.rollouts, 0.5, 0.1, "turns"), atol=1e-5)
     assert credit[~writes].any() and batch.rollouts.tokens is not None and (batch.rollouts.tokens[writes] > 0).all()
     assert whole.metrics[1]["learner/ratio"] == pytest.approx(1, abs=1e-3)  # the tokens of strategies are those that were sampled
+
+
+# -- HiMAC ------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_blueprints_and_then_attempts_with_the_best_of_them_are_compared(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    asked: list[str] = []
+    places, plan = Places(numbered(7), 0, 4, **talking(asked)), make("himac")
+    returns = {number: float(rng.integers(0, 3)) for number in range(64)}
+    if seed == 3:
+        returns = dict.fromkeys(returns, 1.0)
+    play: Callable[[Start], Trajectory] = lambda start: attempt(start, returns[start.number], actions=("a", "b"))  # noqa: E731
+
+    first, [macro] = gathers(plan, places, 2, play)
+    assert len(asked) == 8 and {start.temperature for start in macro} == {0.0} and places.used == 2
+    assert all(len(t.turns) == 1 and t.turns[0].action in WORDS for t in first.trajectories)  # nothing else is learned from
+    by_task = [[returns[start.number] for start in macro[k : k + 4]] for k in (0, 4)]
+    credit = tw.credit.compute("grpo", Batch.of(first.trajectories).rollouts)
+    np.testing.assert_allclose(credit, [a for own in by_task for a in himac.macro(own)], atol=1e-5)
+
+    restored = make("himac")
+    restored.load_state(json.loads(json.dumps(plan.state())))
+    second, [micro] = gathers(restored, places, 2, play)
+    assert len(asked) == 8 and all(start.temperature is None for start in micro)
+    for k, own in zip((0, 4), by_task, strict=True):
+        chosen = macro[k + himac.best(own)]
+        same = {(start.hint, start.task.id, start.env_seed) for start in micro[k : k + 4]}
+        assert same == {(chosen.hint, chosen.task.id, chosen.env_seed)}
+    by_task = [[returns[start.number] for start in micro[k : k + 4]] for k in (0, 4)]
+    found = tw.credit.compute("grpo", Batch.of(second.trajectories).rollouts)
+    np.testing.assert_allclose(found, np.repeat([a for own in by_task for a in himac.micro(own)], 2), atol=1e-5)
+
+    _, [again] = gathers(restored, places, 2, play)
+    assert len(asked) == 16 and [s.task for s in again[::4]] == [s.task for s in places.starts(2, 2)[::4]]  # the run's next tasks
+
+
+def test_himac_learns_blueprints_and_actions_in_turn_and_goes_on_after_a_stop(tmp_path: Path) -> None:
+    own = {**OTHER_GAME, **LONG, "method.name": "himac", "env.name": BANDIT}
+    whole = train(tmp_path / "whole", **own)
+    one, two = (stored_batch(Run.open(whole.folder), n) for n in (1, 2))
+    assert {len(t.turns) for t in one.trajectories} == {1} and len(one.trajectories) == 8
+    assert all("Write a plan" in t.turns[0].observation for t in one.trajectories)
+    assert {len(t.turns) for t in two.trajectories} == {2} and [t.task for t in one.trajectories] == [t.task for t in two.trajectories]
+    assert [line["collect/blueprints"] for line in whole.metrics[1:]] == [8, 0] and whole.metrics[1]["collect/length"] == 2
+    resumes_alike(tmp_path / "stopped", whole, 2, **own)
