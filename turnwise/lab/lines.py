@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turnwise.credit.registry import algorithms, apply, stands_alone
+from turnwise.credit.registry import algorithms, apply
 from turnwise.data.anchors import Ints
 from turnwise.data.rollouts import Floats, Rollouts
 from turnwise.lab.sample import Batch
+from turnwise.lab.signals import FROM_CRITIC, Signals, runs_here, wanted
 from turnwise.lab.spec import bind, parse
 from turnwise.util.errors import TurnwiseError, unknown_name
 
@@ -61,7 +62,14 @@ class Line:
         """Its credit for the rows of one run."""
         if self.name == ORACLE:
             return views.truth
-        return apply(algorithms[self.name], views.rollouts(self.critic), dict(self.options)).values
+        entry = algorithms[self.name]
+        return apply(entry, views.rollouts(self.critic, wanted(entry)), dict(self.options)).values
+
+    @property
+    def uses_critic(self) -> bool:
+        """Whether its credit depends on a critic's values."""
+        needs = () if self.name == ORACLE else algorithms[self.name].needed(dict(self.options))
+        return any(need.endswith(".value") or need in FROM_CRITIC for need in needs)
 
 
 def read_line(text: str) -> Line:
@@ -80,10 +88,9 @@ def read_line(text: str) -> Line:
 
 
 def choose(texts: list[str] | None) -> list[Line]:
-    """The lines that were asked for; by default all algorithms that need no more than the lab's columns, the variants of those, and the
-    oracle."""
+    """The lines that were asked for; by default all algorithms for which the lab has the columns, the variants of those, and the oracle."""
     if texts is None:
-        texts = [*(entry.name for entry in algorithms if stands_alone(entry)), *VARIANTS, ORACLE]
+        texts = [*(entry.name for entry in algorithms if runs_here(entry)), *VARIANTS, ORACLE]
     if not texts:
         raise TurnwiseError("no credit algorithm is chosen")
     return [read_line(text) for text in texts]
@@ -92,15 +99,18 @@ def choose(texts: list[str] | None) -> list[Line]:
 class Views:
     """One run of a batch as the lines see it; the rollouts are made once for each critic."""
 
-    def __init__(self, batch: Batch, run: int, truth: Floats, values: Mapping[str, Floats]):
-        self.truth = truth[batch.part(run)]
+    def __init__(self, batch: Batch, run: int, truth: Floats, values: Mapping[str, Floats], signals: Signals):
+        self.truth, self.signals = truth[batch.part(run)], signals
         self._batch, self._run, self._values = batch, run, values
         self._made: dict[str, Rollouts] = {}
 
-    def rollouts(self, critic: str = "estimated") -> Rollouts:
+    def rollouts(self, critic: str = "estimated", signals: tuple[str, ...] = ()) -> Rollouts:
+        """The rollouts with a critic's values, and the columns of these signals."""
+        values = self._values[critic][self._batch.part(self._run)]
         if critic not in self._made:
-            self._made[critic] = self._batch.rollouts(self._run, self._values[critic][self._batch.part(self._run)])
-        return self._made[critic]
+            self._made[critic] = self._batch.rollouts(self._run, values)
+        made = self._made[critic]
+        return made.with_columns(self.signals.columns(signals, values)) if signals else made
 
 
 def value_table(batch: Batch, states: int, runs: int) -> tuple[Floats, Ints]:
