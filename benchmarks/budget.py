@@ -61,7 +61,7 @@ def table(recipe: str, budget: float, unit: str, shares: list[float], seeds: int
             before = [run[0]["eval/success"] for run in runs]
             row = {"share": share, **bought, "after_warm_start": sum(before) / seeds, "success": sum(success) / seeds, "seeds": success}
             interval = t_interval(success)
-            rows.append(row | ({"low": interval[0], "high": interval[1]} if interval is not None else {}))
+            rows.append(row | ({"low": max(interval[0], 0.0), "high": min(interval[1], 1.0)} if interval is not None else {}))
     return {
         "recipe": Path(recipe).name,
         "budget": budget,

@@ -140,7 +140,7 @@ def _train(config: Config, run: Run, reporter: Reporter) -> Result:
             trackers.open(config.model_dump(mode="json"), run.metrics())
             run.on_log = trackers.log
             with loaded_set_apart():
-                state = run_iterations(run, system, state, reporter, lambda: interrupted() or system.broken is not None)
+                state = run_iterations(run, system, state, reporter, system.over)
             if system.broken is not None:
                 raise with_way_on(system.broken, run)
             finished = state.finished(config.iterations)

@@ -25,11 +25,12 @@ from turnwise.lab.sample import Batch, cumulative, pick
 FRESH = 9  # attempts per state, as in VinePPO's code
 FROM_CRITIC = ("turn.information_gain", "turn.potential_gain")
 COLUMNS = ("token.entropy", *FROM_CRITIC, "turn.mc_value")
+OF_BATCH = ("turn.action",)  # what every batch of the lab has, unlike every batch of a run
 
 
 def runs_here(entry: Entry[CreditFunction]) -> bool:
     """Whether the lab has all columns that an algorithm needs."""
-    return stands_alone(entry) or all(need in COLUMNS or need in ("group.peers", "token.logprob") for need in entry.needed({}))
+    return stands_alone(entry, (*COLUMNS, *OF_BATCH))
 
 
 def wanted(entry: Entry[CreditFunction]) -> tuple[str, ...]:
