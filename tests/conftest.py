@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
@@ -21,6 +22,20 @@ if "TURNWISE_STATE" not in os.environ:  # marks of the tests' own runs are none 
 
 settings.register_profile("turnwise", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("turnwise")
+
+
+def _flushed(handle: int) -> None:
+    os.fstat(handle)  # an error for a closed file, as from the real one
+
+
+os.fsync = _flushed  # no test cuts the power, and waiting for the disk takes longer than most runs
+
+
+def pytest_collection_finish() -> None:
+    """Set apart what is loaded by now. Otherwise every run in this process looks through all of torch and the tests for garbage first,
+    which takes longer than the run itself."""
+    gc.collect()
+    gc.freeze()
 
 
 def shared_folder(name: str) -> Path:
