@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+import turnwise as tw
 from turnwise.data.batch import Batch
 from turnwise.data.images import picture
 from turnwise.data.rollouts import Stop, Trajectory, Turn
@@ -29,7 +30,6 @@ size = '''{option}'''
 
 [credit]
 name = "{algorithm}"
-norm = "none"
 {more}
 
 [eval]
@@ -96,6 +96,8 @@ def make_run(
 ) -> Run:
     """A finished run of three iterations, the last of which is kept with all that a page can show."""
     plain = re.sub(r"[^ -!#-\[\]-~]", "_", name)  # as TOML takes it without escapes
+    known = tw.credit.algorithms.known(algorithm)
+    more = more if known is not None and "norm" not in known.options else f'norm = "none"\n{more}'
     run = Run.create(folder, name, CONFIG.format(name=plain, algorithm=algorithm, seed=seed, option=option, more=more))
     log(run, 0, **evaluated(0.25))
     for iteration in range(1, lines):

@@ -15,6 +15,7 @@ from test_train import BANDIT, start
 
 import turnwise as tw
 from turnwise import TurnwiseError
+from turnwise.data.images import picture
 from turnwise.evaluation.rescore import rescore, rescored_lines
 from turnwise.runs.exchange import export_trajectories, from_rows, to_rows
 from turnwise.runs.folder import Run
@@ -74,6 +75,21 @@ def test_without_tokens_everything_else_is_there() -> None:
     one = tw.Trajectory("g", "a", "t", [tw.Turn("s", prompt_ids=(1, 2), response_ids=(3,), logprobs=(-0.5,), action="go")])
     [back] = from_rows(to_rows([one]))
     assert back.turns[0].action == "go" and back.turns[0].prompt_ids == () and back.turns[0].logprobs == ()
+
+
+def test_a_plans_state_keeps_pictures_and_reports_in_plain_json() -> None:
+    one, other = (picture(np.full((3, 2, 3), shade, np.uint8)) for shade in (7, 9))
+    turns = [
+        tw.Turn("a", response_ids=(1, 2), images=(one,), reports={"entropy": (0.5, np.float32(0.25))}, notes={"surprise": 2.0}),
+        tw.Turn("b", response_ids=(3,), images=(one, other), learned=False),
+    ]
+    rows = json.loads(json.dumps(to_rows([tw.Trajectory(0, 0, turns=turns)], tokens=True, reports=True)))
+    [back] = from_rows(rows)
+    assert [turn.images for turn in back.turns] == [(one,), (one, other)]
+    assert np.array_equal(back.turns[1].images[1].pixels, other.pixels)
+    assert [list(row["pictures"]) for row in rows] == [[one.name], [other.name]], "each picture once"
+    assert back.turns[0].reports == {"entropy": [0.5, 0.25]} and back.turns[0].notes == {"surprise": 2.0}
+    assert not back.turns[1].learned
 
 
 def test_anchors_that_are_pictures_stay_apart() -> None:

@@ -86,6 +86,16 @@ def test_a_batch_of_branches_is_masked_by_the_rule() -> None:
     assert both.column("turn.mask").tolist() == [False, *masked.column("turn.mask").tolist()[1:]]
 
 
+def test_branches_of_a_parent_outside_the_batch_learn_from_its_turns_once() -> None:
+    def branch(name: str, shared: int, length: int, first: int = 1) -> Trajectory:
+        turns = [Turn(anchor=t, prompt_ids=[1, t + first if t < shared else 9], response_ids=[3]) for t in range(length)]
+        return Trajectory("g", name, turns=turns, parent="gone", branch_t=shared)
+
+    batch = Batch.of([branch("short", 1, 3), branch("long", 2, 3), branch("same", 2, 4), branch("other", 1, 2, first=5)])
+    masked = with_shared_prefix(batch, "once").column("turn.mask").tolist()
+    assert masked == [False, True, True, *[True] * 3, False, False, True, True, *[True] * 2]
+
+
 def test_a_recipe_says_how_often_a_shared_prefix_is_learned_from() -> None:
     for rule, learned in (("once", 7), ("each", 12)):
         system = System(Config.load(None, {"collect.shared_prefix": rule, "credit.name": "grpo", "agent.max_prompt_tokens": 100}))

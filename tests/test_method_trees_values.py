@@ -11,7 +11,7 @@ import references.vineppo
 import references.vpr
 from branch_env import Kept
 from conftest import ROOT
-from test_collect import WordEngine, numbered, policy
+from test_collect import WordContext, WordEngine, numbered, policy
 from test_example_methods_1 import SMALL
 from toy_env import Corridor
 
@@ -37,11 +37,13 @@ def trained(out: Path, credit: str, **changes: Any) -> Run:
     return Run.open(tw.train(RECIPE, out=str(out), quiet=True, **{**settings, **changes}).folder)
 
 
-def collected(plan: Plan, groups: int = 2, size: int = 2, **more: Any) -> Gathered:
+def collected(plan: Plan, groups: int = 2, size: int = 2) -> Gathered:
     """What a plan brings home from corridors, played by an engine that draws words."""
     with Pool(Kept, 4) as pool:
-        collector = Collector(pool, policy(WordEngine(bias=30)), max_turns=6, snapshots=True)
-        return gathered(plan, Places(numbered(6), 1, size), groups, collector.run, **more)
+        words = policy(WordEngine(bias=30))
+        words.new_context = lambda hint="": WordContext()  # what a hint changes is not seen here
+        collector = Collector(pool, words, max_turns=6, snapshots=True)
+        return gathered(plan, Places(numbered(6), 1, size), groups, collector.run)
 
 
 def attempts(rewards: list[list[float]]) -> list[Trajectory]:

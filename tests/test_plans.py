@@ -64,6 +64,26 @@ def test_branches_draw_by_the_place_in_the_run_and_need_a_task_of_this_batch() -
         Places(numbered(5), 0, 1).branch(Trajectory(0, 0, "gone", [Turn("a")]), 0)
 
 
+def test_branches_of_batches_that_use_no_place_draw_differently_also_after_a_resume() -> None:
+    parent = Trajectory(0, 0, "earlier", [Turn("a"), Turn("b")])
+
+    def batch(places: Places, groups: int = 0) -> list[int]:
+        places.begin()
+        places.groups(groups)
+        return [start.policy_seed for start in places.branch(parent, 1, 2, task=Task("earlier"))]
+
+    places = Places(numbered(5), 0, 1)
+    seeds = [*batch(places, 2), *batch(places), *batch(places)]
+    kept = places.state()
+    more = [*batch(places), *batch(places, 1)]
+    assert len({*seeds, *more}) == 10
+    again = Places(numbered(5), 0, 1)
+    again.load_state(2, kept)
+    assert [*batch(again), *batch(again, 1)] == more
+    plain = Places(numbered(5), 0, 1, used=2)
+    assert batch(plain, 1) == more[-2:], "where a place is used, the place alone decides"
+
+
 def test_a_trajectory_of_an_earlier_batch_gets_a_group_and_an_id_of_this_one() -> None:
     places = Places(numbered(5), 0, 2)
     earlier = Trajectory(7, 3, "earlier", [Turn("a")], success=True, parent=2, branch_t=1)
@@ -108,6 +128,19 @@ def test_an_attempt_with_a_limit_of_its_own_stops_there_and_can_be_branched_ther
         [rest] = collector.run([replace(start, number=51, branch=Branch(part, 2))])
     assert [t.response_ids for t in rest.turns] == [t.response_ids for t in whole.turns] and rest.stop is whole.stop
     assert Kept.asked.count("restore") == snapshots and Kept.asked.count("step") == len(whole.turns) - (2 if snapshots else 0)
+
+
+def test_no_snapshots_are_kept_of_attempts_that_nobody_will_branch_from() -> None:
+    with Pool(Kept, 2) as pool:
+        collector = Collector(pool, policy(WordEngine(bias=0)), max_turns=12, snapshots=True)
+        starts = Places(numbered(4), 1, 1).starts(0, 2)
+        Kept.asked.clear()
+        whole = collector.run(starts)
+        assert Kept.asked.count("snapshot") == sum(len(trajectory.turns) for trajectory in whole)
+        Kept.asked.clear()
+        other = collector.run([replace(start, number=50 + n, branchable=False) for n, start in enumerate(starts)])
+    assert "snapshot" not in Kept.asked and "step" in Kept.asked
+    assert [[turn.response_ids for turn in t.turns] for t in whole] == [[turn.response_ids for turn in t.turns] for t in other]
 
 
 def test_what_a_plan_notes_on_turns_is_a_column_of_the_batch() -> None:

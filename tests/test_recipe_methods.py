@@ -140,6 +140,22 @@ def test_an_option_may_change_on_top_of_a_record(tmp_path: Path) -> None:
     assert (config.learner.lr, config.learner.epochs) == (0.25, 4)
 
 
+def test_another_method_on_top_of_a_record_leaves_nothing_of_the_first_behind(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").touch()
+    own = ["learner.epochs=4", "signal=[{name='a.py:first'}, {name='a.py:own'}]"]
+    written = recipe(tmp_path, to_toml(load(QUICKSTART, ["method.name=watched", *own])), "config.toml")
+    config = load(written, ["method.name=ppo"])
+    assert config.plan is None
+    assert names(config) == ["a.py:own"]
+    assert config.learner.epochs == 4
+    assert config.learner.value is not None
+    written = recipe(tmp_path, to_toml(load(QUICKSTART, ["method.name=ppo"])), "config.toml")
+    config = load(written, ["method.name=gigpo"])
+    assert config.learner.value is None
+    assert config.objective.kl == "loss"
+    assert load(written, ["method=none"]).learner.value is None
+
+
 def test_a_method_by_name_equals_its_settings_by_hand() -> None:
     by_name = load(None, {"method": "pair"})
     by_hand = load(

@@ -24,23 +24,18 @@ from turnwise.util.seeds import derive
 def run_iterations(run: Run, system: System, state: State, reporter: Reporter, interrupted: Callable[[], bool] = lambda: False) -> State:
     """Train from where the run is to the end, or until interrupted."""
     config = system.config
-    reporter.begin(f"{config.name}: {config.credit.name} on {config.env.name}", config.iterations, state.iteration)
+    reporter.begin(f"{config.name}: {config.trained_with} on {config.env.name}", config.iterations, state.iteration)
     watch = Watch(run)
     if not state.prepared:
         warm_start(system, state, reporter, interrupted)
 
-    while not interrupted():
-        if state.waiting is not None:
-            close_iteration(run, system, state, reporter, watch, interrupted)
-            continue
-        if state.iteration >= config.iterations:
-            break
-        clock, iteration = Clock(), state.iteration + 1
-        reporter.phase("collecting")
-        with clock("collect"):
-            found = system.source.collect(system.plan)
+    close_iteration(run, system, state, reporter, watch, interrupted)  # of the warm start, or what an interrupted run has left
+
+    left = config.iterations - state.iteration
+    for found in system.source.batches(system.plan, n=left, begins=lambda: reporter.phase("collecting")):
         if interrupted() or not found.complete:
             break  # a partial batch is not learned from; it is collected again completely after a resume
+        clock, iteration = Clock(collect=found.seconds), state.iteration + 1
         metrics = {"iteration": iteration} | numbers("collect", summarise(found.trajectories) | found.counts)
         if found.trajectories:
             reporter.phase("learning")
@@ -55,6 +50,7 @@ def run_iterations(run: Run, system: System, state: State, reporter: Reporter, i
                 system.source.publish(iteration)
             run.save_batch(iteration, batch, config.run.keep_rollouts, config.run.keep_tokens)
         state.advance(system, found.trajectories, metrics | clock.metrics(metrics), clock.total)
+        close_iteration(run, system, state, reporter, watch, interrupted)
     save(run, system, state)
     return state
 
@@ -62,7 +58,9 @@ def run_iterations(run: Run, system: System, state: State, reporter: Reporter, i
 def close_iteration(run: Run, system: System, state: State, reporter: Reporter, watch: Watch, interrupted: Callable[[], bool]) -> None:
     """What follows an update, or the warm start: the evaluation, if one is due, the log, the checkpoint. If the evaluation is
     interrupted, all of this waits in the checkpoint and is done after the resume."""
-    config, iteration, metrics = system.config, state.iteration, state.waiting or {}
+    if state.waiting is None or interrupted():
+        return
+    config, iteration, metrics = system.config, state.iteration, state.waiting
     if iteration in (0, config.iterations) or (config.eval.every and iteration % config.eval.every == 0):
         clock = Clock()
         measured = measure(system, reporter, clock)

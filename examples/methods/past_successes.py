@@ -66,8 +66,8 @@ class PastSuccesses(Plan):
             del self.kept[task]
 
     def state(self) -> dict[str, Any]:
-        """The buffer as plain JSON: one row per turn, with its tokens and log-probs. (Pictures and what engines report are left out.)"""
-        return {"rows": [to_rows([trajectory], tokens=True) for own in self.kept.values() for trajectory in own]}
+        """The buffer as plain JSON: one row per turn, with its tokens, log-probs and pictures, and what the engine reported."""
+        return {"rows": [to_rows([trajectory], tokens=True, reports=True) for own in self.kept.values() for trajectory in own]}
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.kept = {}

@@ -14,8 +14,10 @@ same weights. A source that collects elsewhere has the same two methods.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, Protocol
 
 from turnwise.collect.collector import Collector
@@ -50,13 +52,14 @@ class Published(Protocol):
 @dataclass(frozen=True)
 class Collected:
     """What one batch is made of. `version` is that of the weights that sampled it; `tasks` are the attempted tasks by id, data included;
-    `complete` is false if the run was cancelled before the end."""
+    `complete` is false if the run was cancelled before the end; `seconds` is how long it took."""
 
     trajectories: list[Trajectory]
     tasks: Mapping[str, Task]
     counts: dict[str, float] = field(default_factory=dict)
     version: int = -1
     complete: bool = True
+    seconds: float = 0.0
 
 
 @dataclass
@@ -77,12 +80,20 @@ class LocalSource:
         """The version of the weights that sample now."""
         return self.engine.version
 
-    def batches(self, plan: Gathers, staleness: int = 0) -> Iterator[Collected]:
-        """One batch after another, each collected when it is asked for, until the run is cancelled."""
+    def batches(
+        self, plan: Gathers, staleness: int = 0, n: int | None = None, begins: Callable[[], None] = lambda: None
+    ) -> Iterator[Collected]:
+        """One batch after another, each collected when it is asked for, until there are n or the run is cancelled. `begins` is called
+        before each."""
         if staleness != 0:
             raise TurnwiseError(f"staleness {staleness}: a source in this process collects on demand and never runs ahead; use 0")
-        while not self.cancelled():
-            yield self.collect(plan)
+        for _ in count() if n is None else range(n):
+            if self.cancelled():
+                return
+            begins()
+            start = time.monotonic()
+            found = self.collect(plan)
+            yield replace(found, seconds=time.monotonic() - start)
 
     def publish(self, version: int, weights: Any = None) -> None:
         """The learner's weights have this version now."""

@@ -17,9 +17,10 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from turnwise.config.checks import ask_settings
+from turnwise.config.learning import Credit, Objective, Plan, Schedule
 from turnwise.config.merging import merged, overridden
 from turnwise.config.references import is_reference
-from turnwise.config.sections import Credit, Named, Objective, Plan, Schedule
+from turnwise.config.section import Named
 from turnwise.util.errors import TurnwiseError
 
 Settings = Mapping[str, Any]
@@ -67,6 +68,9 @@ def resolved(layers: Sequence[Layer]) -> dict[str, Any]:
         sections.append(_section(sections[-1] if sections else {}, layer))
     last = sections[-1] if sections else {}
     start = next((k + 1 for k in reversed(range(len(layers))) if sections[k].get("name") != last.get("name")), 0)
+    if start > 0 and layers[0].settled and sections[0] and not is_reference(str(sections[0].get("name"))):
+        words = _without(layers[0].words, overridden({}, settings_of(sections[0]).items()))
+        layers = [Layer(words, settled=True), *layers[1:]]
     values: dict[str, Any] = {}
     known: Settings | None = None  # what the method has set so far
     for number, (layer, section) in enumerate(zip(layers, sections, strict=True)):
@@ -129,6 +133,26 @@ def _applied(values: dict[str, Any], settings: Settings) -> dict[str, Any]:
         if key in above:
             above[key] = _joined(above[key], below.get(key), over=False)
     return merged(below, above)
+
+
+def _without(words: Mapping[str, Any], gone: Mapping[str, Any], inside: bool = False) -> dict[str, Any]:
+    """The words of a record without what its method had set and nobody had changed; a section inside another goes as a whole."""
+    kept: dict[str, Any] = {}
+    for key, value in words.items():
+        theirs = gone.get(key)
+        if key in JOINED and isinstance(value, list) and isinstance(theirs, list):
+            names = {one.get("name") for one in theirs}
+            kept[key] = [one for one in value if one.get("name") not in names]
+        elif isinstance(value, dict) and isinstance(theirs, dict):
+            if inside and key != "options" and theirs.items() <= value.items():
+                continue
+            named = key in SECTIONS and value.get("name") == theirs.get("name")
+            own = {name: inner for name, inner in value.items() if not named or name in SECTIONS[key].model_fields}
+            if rest := _without(own, theirs, inside=True):
+                kept[key] = rest
+        elif key not in gone or theirs != value:
+            kept[key] = value
+    return kept
 
 
 def _put(values: dict[str, Any], layer: Layer, known: Settings) -> dict[str, Any]:

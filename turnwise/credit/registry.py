@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -47,9 +47,10 @@ algorithms: Registry[CreditFunction] = Registry("credit algorithm", _load, CREDI
 register = algorithms.register
 
 
-def stands_alone(entry: Entry[CreditFunction]) -> bool:
-    """Whether an algorithm runs on the columns that every batch has, or that a critic gives: no signal, plan or further model is needed."""
-    return all(need in BUILT_IN or need in DERIVED or need == "group.peers" for need in entry.needed({}))
+def stands_alone(entry: Entry[CreditFunction], given: Collection[str] = ()) -> bool:
+    """Whether an algorithm runs on the columns that every batch has, or that a critic gives: no signal, plan or further model is needed.
+    `given` are columns that are there in addition."""
+    return all(need in BUILT_IN or need in DERIVED or need == "group.peers" or need in given for need in entry.needed({}))
 
 
 def compute(name: str, rollouts: Rollouts, **options: Any) -> NDArray[np.float32]:

@@ -1,8 +1,9 @@
 """Which turns are learned from. `turn.mask` and `token.mask` are columns of a batch: true where the loss counts, false where it does not.
 
 A branch starts from a turn of another trajectory, its parent, and holds the parent's turns up to there: their prompts and responses are the
-same tokens. `collect.shared_prefix` says how often such turns are learned from: "each" time they occur, or "once", in the parent, where
-the parent is in the same batch. Tokens that were put into a response, and not drawn by the policy, are not learned from.
+same tokens. `collect.shared_prefix` says how often such turns are learned from: "each" time they occur, or "once". That is in the parent,
+where the parent is in the same batch; where it is not, in that one of its branches which holds most of its turns. Tokens that
+were put into a response, and not drawn by the policy, are not learned from.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from turnwise.data.anchors import Ints
 from turnwise.data.batch import Batch
-from turnwise.data.rollouts import Bools
+from turnwise.data.rollouts import Bools, Trajectory
 
 SharedPrefix = Literal["once", "each"]
 MASK = "turn.mask"
@@ -33,10 +35,34 @@ def with_shared_prefix(batch: Batch, rule: SharedPrefix) -> Batch:
     if rule == "each" or not batch.has("trajectory.parent"):
         return batch
     rollouts = batch.rollouts
-    own = own_turns(rollouts.trajectory, rollouts.t, batch.column("trajectory.parent"), batch.column("trajectory.branch_t"))
+    own = own_turns(rollouts.trajectory, rollouts.t, _holders(batch), batch.column("trajectory.branch_t"))
     if batch.has(MASK):
         own = own & batch.column(MASK)
     return batch if own.all() else batch.with_columns({MASK: own})
+
+
+def _holders(batch: Batch) -> Ints:
+    """For each trajectory, the number of the one that its shared turns are learned from in; -1: none but itself. That is the parent, or,
+    for branches of a parent outside the batch, the longest branch with the same turns."""
+    holders = np.array(batch.column("trajectory.parent"))
+    siblings: dict[Any, list[tuple[int, Trajectory]]] = {}
+    for trajectory, number in zip(batch.trajectories, batch.numbers.tolist(), strict=True):
+        if trajectory.parent is not None and holders[number] < 0:
+            siblings.setdefault(trajectory.parent, []).append((number, trajectory))
+    for found in siblings.values():
+        longest, whole = max(found, key=lambda one: one[1].branch_t)
+        for number, trajectory in found:
+            if number != longest and _same_turns(trajectory, whole):
+                holders[number] = longest
+    return holders
+
+
+def _same_turns(branch: Trajectory, other: Trajectory) -> bool:
+    """Whether another branch begins with the shared turns of this one. (Parents of different batches may have the same id.)"""
+    pairs = zip(branch.turns[: branch.branch_t], other.turns[: branch.branch_t], strict=True)
+    return all(
+        list(a.response_ids) == list(b.response_ids) and list(a.prompt_ids) == list(b.prompt_ids) and a.action == b.action for a, b in pairs
+    )
 
 
 def without_inserted(batch: Batch) -> Batch:

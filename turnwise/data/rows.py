@@ -1,15 +1,20 @@
 """Trajectories as rows of plain values, one per turn, and back: what tables are written from, and what a plan's state can hold.
 
-Pictures are named by their hashes and not kept.
+Pictures are named by their hashes. Their pixels are kept only with `reports`, which is for a plan's state: once, in the first row that
+shows them.
 """
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from typing import Any
+from zlib import compress, decompressobj
 
 import numpy as np
+from numpy.typing import NDArray
 
+from turnwise.data.images import Picture, content_hash, picture
 from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.jsonable import json_value
@@ -23,8 +28,9 @@ def to_rows(
     trajectories: Iterable[Trajectory], tokens: bool = False, columns: Mapping[str, Any] | None = None, reports: bool = False
 ) -> list[Row]:
     """One row per turn. `columns` are further ones by name, one entry per turn, in the trajectories' order. With `reports`, a row also has
-    what the engine reported, what a plan noted, and whether the turn is learned from."""
+    what the engine reported, what a plan noted, whether the turn is learned from, and the pixels of its pictures."""
     rows: list[Row] = []
+    seen: set[str] = set()
     number = 0
     for trajectory in trajectories:
         shared = {
@@ -43,7 +49,7 @@ def to_rows(
         for t, turn in enumerate(trajectory.turns):
             after = trajectory.turns[t + 1].anchor if t + 1 < len(trajectory.turns) else trajectory.final_anchor
             more = {name: _scalar(values[number]) for name, values in (columns or {}).items()}
-            rows.append(shared | _turn_row(t, turn, after, tokens) | (_reported(turn) if reports else {}) | more)
+            rows.append(shared | _turn_row(t, turn, after, tokens) | (_reported(turn, seen) if reports else {}) | more)
             number += 1
         if not trajectory.turns:
             nothing = _turn_row(NO_TURN, Turn(None), trajectory.final_anchor, tokens)
@@ -71,12 +77,26 @@ def _turn_row(t: int, turn: Turn, after: Any, tokens: bool) -> Row:
     return row
 
 
-def _reported(turn: Turn) -> Row:
+def _reported(turn: Turn, seen: set[str]) -> Row:
+    new = {image.name: image for image in turn.images if image.name not in seen}
+    seen.update(new)
     return {
+        "pictures": {name: _packed(image.pixels) for name, image in new.items()},
         "reports": {name: [_scalar(value) for value in values] for name, values in turn.reports.items()},
         "notes": {name: _scalar(value) for name, value in turn.notes.items()},
         "learned": turn.learned,
     }
+
+
+def _packed(pixels: NDArray[np.uint8]) -> str:
+    """Pixels as a text: height, width, and the compressed bytes."""
+    return f"{pixels.shape[0]} {pixels.shape[1]} {b64encode(compress(pixels.tobytes())).decode('ascii')}"
+
+
+def _unpacked(text: str) -> Picture:
+    height, width, packed = text.split(" ")
+    size = int(height) * int(width) * 3
+    return picture(np.frombuffer(decompressobj().decompress(b64decode(packed), size + 1), np.uint8).reshape(int(height), int(width), 3))
 
 
 def _anchor_out(anchor: Any) -> tuple[str | None, str | None]:
@@ -87,8 +107,6 @@ def _anchor_out(anchor: Any) -> tuple[str | None, str | None]:
         return None, f"int:{int(anchor)}"
     if isinstance(anchor, (bytes, bytearray)):
         return None, f"bytes:{bytes(anchor).hex()}"
-    from turnwise.data.images import content_hash
-
     return None, f"hash:{content_hash([anchor]).hex()}"
 
 
@@ -106,16 +124,18 @@ def _scalar(value: Any) -> Any:
 def from_rows(rows: Iterable[Mapping[str, Any]], where: str = "rows") -> list[Trajectory]:
     """The trajectories of these rows; columns that `to_rows` does not write by itself are passed over."""
     found: dict[Any, Trajectory] = {}
+    pictures: dict[str, Picture] = {}
     for number, row in enumerate(rows, 1):
         try:
-            _add(found, row)
+            pictures |= {name: _unpacked(text) for name, text in (row.get("pictures") or {}).items()}
+            _add(found, row, pictures)
         except (KeyError, TypeError, ValueError) as error:
             detail = f"the column {error} is missing" if isinstance(error, KeyError) else str(error)
             raise TurnwiseError(f"{where}, row {number}: not a turn as `turnwise trajectories` writes it: {detail}") from None
     return list(found.values())
 
 
-def _add(found: dict[Any, Trajectory], row: Mapping[str, Any]) -> None:
+def _add(found: dict[Any, Trajectory], row: Mapping[str, Any], pictures: Mapping[str, Picture]) -> None:
     label = row["trajectory"]
     trajectory = found.get(label)
     if trajectory is None:
@@ -133,4 +153,6 @@ def _add(found: dict[Any, Trajectory], row: Mapping[str, Any]) -> None:
     for name in TOKENS:
         setattr(turn, name, tuple(row.get(name) or ()))
     turn.reports, turn.notes, turn.learned = row.get("reports") or {}, row.get("notes") or {}, bool(row.get("learned", True))
+    if all(name in pictures for name in row.get("images") or ()):
+        turn.images = tuple(pictures[name] for name in row.get("images") or ())
     trajectory.turns.append(turn)

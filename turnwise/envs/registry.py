@@ -28,6 +28,7 @@ from turnwise.config.options import mistaken
 from turnwise.config.references import is_reference
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import Env
+from turnwise.envs.parallel import Parallel
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 ENTRY_POINTS = "turnwise.envs"
@@ -212,9 +213,9 @@ def resolve(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
     """The factory of an environment with its options bound, after both were checked; nothing is created yet."""
     entry = spec(name)
     factory = entry.load()
-    options = objects.put_back({**entry.options, **options})
+    options, copies = _without_copies(objects.put_back({**entry.options, **options}), factory)
     _check_options(name, factory, options)
-    return partial(factory, **options)
+    return _copied(partial(factory, **options), copies)
 
 
 def portable(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
@@ -226,7 +227,23 @@ def portable(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
         return bound
     if is_reference(name):
         return partial(make, name, **options)
-    return partial(make_registered, entry.factory, {**entry.options, **options})
+    options, copies = _without_copies({**entry.options, **options}, entry.load())
+    return _copied(partial(make_registered, entry.factory, options), copies)
+
+
+def _without_copies(options: Mapping[str, Any], factory: Callable[..., Any]) -> tuple[dict[str, Any], int]:
+    """The options of the environment itself, and how many copies of it are played at once. Every environment takes `copies`, unless it has
+    an option of that name."""
+    own = dict(options)
+    try:
+        named = "copies" in inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        named = False
+    return (own, 1) if named else (own, own.pop("copies", 1))
+
+
+def _copied(factory: Callable[[], Any], copies: int) -> Callable[[], Any]:
+    return factory if copies == 1 else Parallel(factory, copies)
 
 
 def _check_options(name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:

@@ -24,6 +24,8 @@ from turnwise.lab.spec import bind, parse
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 ORACLE = "oracle"
+FRESH = "turn.mc_value"  # the mean return of fresh attempts from the state before each turn (fresh.py)
+GIVEN = ("turn.action", FRESH)  # columns that the lab gives in addition to those of every batch
 # What each teaches: loops counted once; the two ablations; the public code's statistics; no discount; no division by the deviation;
 # what is left of step credit without any anchors; how much a perfect critic would add.
 VARIANTS = (
@@ -52,6 +54,11 @@ class Line:
     def is_bound(self) -> bool:
         """Whether it uses what no algorithm can know; such lines are never marked as best."""
         return self.name == ORACLE or self.critic == "exact"
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it reads values from fresh attempts."""
+        return self.name != ORACLE and FRESH in algorithms[self.name].needed(self.options)
 
     @property
     def summary(self) -> str:
@@ -83,14 +90,15 @@ def choose(texts: list[str] | None) -> list[Line]:
     """The lines that were asked for; by default all algorithms that need no more than the lab's columns, the variants of those, and the
     oracle."""
     if texts is None:
-        texts = [*(entry.name for entry in algorithms if stands_alone(entry)), *VARIANTS, ORACLE]
+        texts = [*(entry.name for entry in algorithms if stands_alone(entry, GIVEN)), *VARIANTS, ORACLE]
     if not texts:
         raise TurnwiseError("no credit algorithm is chosen")
     return [read_line(text) for text in texts]
 
 
 class Views:
-    """One run of a batch as the lines see it; the rollouts are made once for each critic."""
+    """One run of a batch as the lines see it; the rollouts are made once for each critic. `values` are those of the critics by name, and
+    those from fresh attempts as "fresh", if a line reads them."""
 
     def __init__(self, batch: Batch, run: int, truth: Floats, values: Mapping[str, Floats]):
         self.truth = truth[batch.part(run)]
@@ -99,7 +107,9 @@ class Views:
 
     def rollouts(self, critic: str = "estimated") -> Rollouts:
         if critic not in self._made:
-            self._made[critic] = self._batch.rollouts(self._run, self._values[critic][self._batch.part(self._run)])
+            rows = self._batch.part(self._run)
+            made = self._batch.rollouts(self._run, self._values[critic][rows])
+            self._made[critic] = made.with_columns({FRESH: self._values["fresh"][rows]}) if "fresh" in self._values else made
         return self._made[critic]
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from turnwise.credit import diagnose
 from turnwise.data.rollouts import Floats
+from turnwise.lab.fresh import fresh_values
 from turnwise.lab.lines import Line, Views, estimated_values
 from turnwise.lab.metrics import Truth, bias_and_variance, measure, summarise, truth_of
 from turnwise.lab.problem import Problem
@@ -56,14 +57,19 @@ def play(case: Case, size: int, budget: int, seeds: int, seed: int, use: str) ->
     return sample(case.problem, np.broadcast_to(case.policy, (seeds, *case.policy.shape)), stack(draws))
 
 
-def views_of(case: Case, size: int, budget: int, seeds: int, seed: int) -> tuple[Truth, list[Views]]:
-    """The batches of one problem and group size, with both critics' values, ready for every line."""
+def views_of(case: Case, size: int, budget: int, seeds: int, seed: int, fresh: bool = False) -> tuple[Truth, list[Views]]:
+    """The batches of one problem and group size, with both critics' values, ready for every line; with `fresh` also the values of fresh
+    attempts."""
     batch = play(case, size, budget, seeds, seed, "measured")
     independent = play(case, size, budget, seeds, seed, "critic")
     values = {
         "estimated": estimated_values(batch, independent, case.problem.states, seeds),
         "exact": case.value[batch.t, batch.state],
     }
+    if fresh:
+        policy = np.broadcast_to(case.policy, (seeds, *case.policy.shape))
+        rng = stream(seed, case.problem.name, "fresh", size)
+        values["fresh"] = fresh_values(case.problem, policy, batch.run, batch.t, batch.state, rng)
     truth = truth_of(case.problem, case.policy, batch, seeds, case.advantage)
     return truth, [Views(batch, run, truth.advantage, values) for run in range(seeds)]
 
@@ -77,7 +83,7 @@ def measure_case(case: Case, lines: Sequence[Line], sizes: Sequence[int], budget
     """label → group size → reading → interval."""
     result: dict[str, Any] = {line.label: {} for line in lines}
     for size in sizes:
-        truth, views = views_of(case, size, budget, seeds, seed)
+        truth, views = views_of(case, size, budget, seeds, seed, any(line.is_fresh for line in lines))
         for line in lines:
             credit = credit_of(line, views)
             result[line.label][str(size)] = summarise(measure(credit, truth)) | bias_and_variance(credit, truth)
@@ -87,7 +93,7 @@ def measure_case(case: Case, lines: Sequence[Line], sizes: Sequence[int], budget
 
 def unfit(case: Case, lines: Sequence[Line], seed: int) -> dict[str, str]:
     """The lines that cannot run on the lab's rollouts, and why: tested on one small batch."""
-    _, views = views_of(case, 2, 4, 1, seed)
+    _, views = views_of(case, 2, 4, 1, seed, any(line.is_fresh for line in lines))
     reasons = {}
     for line in lines:
         try:

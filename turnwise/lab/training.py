@@ -17,6 +17,7 @@ import numpy as np
 
 from turnwise.credit.segments import segment_sum
 from turnwise.data.rollouts import Floats
+from turnwise.lab.fresh import fresh_values
 from turnwise.lab.lines import Line, Views, look_up, value_table
 from turnwise.lab.metrics import interval, policy_gradient
 from turnwise.lab.problem import Problem
@@ -92,13 +93,15 @@ def _curves(case: Case, lines: Sequence[Line], seeds: int, seed: int, schedule: 
             break
         draws = [draw(problem, schedule.groups, schedule.size, chance) for chance in chances]
         batch = sample(problem, policy, stack(draws * len(lines)))
-        credit = _credit(problem, policy, lines, seeds, batch, critic)
+        credit = _credit(problem, policy, lines, seeds, batch, critic, stream(seed, problem.name, "fresh", iteration))
         logits += schedule.rate * direction(policy_gradient(credit, batch, policy))
         critic.learn(batch)
     return np.array(returns)
 
 
-def _credit(problem: Problem, policy: Floats, lines: Sequence[Line], seeds: int, batch: Batch, critic: Critic) -> Floats:
+def _credit(
+    problem: Problem, policy: Floats, lines: Sequence[Line], seeds: int, batch: Batch, critic: Critic, rng: np.random.Generator
+) -> Floats:
     exact = np.zeros(len(batch.t))
     truth = np.zeros(len(batch.t))
     informed = [run for run in range(len(policy)) if lines[run // seeds].is_bound]
@@ -109,6 +112,10 @@ def _credit(problem: Problem, policy: Floats, lines: Sequence[Line], seeds: int,
             t, state, action = batch.t[rows], batch.state[rows], batch.action[rows]
             exact[rows], truth[rows] = value[t, place, state], advantage[t, place, state, action]
     values = {"estimated": critic.values(batch), "exact": exact}
+    read = np.array([line.is_fresh for line in lines])[batch.run // seeds]
+    if read.any():
+        values["fresh"] = np.full(len(batch.t), np.nan)
+        values["fresh"][read] = fresh_values(problem, policy, batch.run[read], batch.t[read], batch.state[read], rng)
     parts = [lines[run // seeds].credit(Views(batch, run, truth, values)) for run in range(len(policy))]
     return np.concatenate([np.asarray(part, np.float64) for part in parts])
 

@@ -15,7 +15,7 @@ chance, so a checkpoint needs only the number of places that are used up, and wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -60,11 +60,16 @@ class Places:
     ask: Callable[[Sequence[str], int], list[str]] | None = field(default=None, repr=False)
     vocabulary: int = 0
     _more: int = field(default=0, init=False, repr=False)  # attempts of this batch beyond those that places have
+    _repeats: int = field(default=0, init=False, repr=False)  # batches before this one that branched where no place was used up since
+    _branched: int = field(default=-1, init=False, repr=False)  # the place of the last branch
+    _begun: int = field(default=-1, init=False, repr=False)  # the place at which this batch began
     _given: dict[str, Task] = field(default_factory=dict, init=False, repr=False)  # the tasks of this batch by id
 
     def begin(self) -> None:
         """A new batch begins."""
         self._more = 0
+        self._repeats = self._repeats + 1 if self._branched == self.used else 0
+        self._begun = self.used
         self._given.clear()
 
     def groups(self, n: int) -> list[Start]:
@@ -106,7 +111,11 @@ class Places:
             )
         numbers = [self._number() for _ in range(n)]
         own, branch = trajectory.group if group is None else group, Branch(trajectory, t)
-        return [Start(task, own, number, trajectory.seed, derive(self.seed, "branch", self.used, -number), branch) for number in numbers]
+        self._branched = self.used
+        # the numbers of a batch begin anew, and so would the chance of its branches where no place was used up since the last ones
+        again = ("again", self._repeats) if self._repeats and self.used == self._begun else ()
+        seeds = [derive(self.seed, "branch", self.used, -number, *again) for number in numbers]
+        return [Start(task, own, number, trajectory.seed, seed, branch) for number, seed in zip(numbers, seeds, strict=True)]
 
     def adopt(self, trajectory: Trajectory, group: int | str) -> Trajectory:
         """A trajectory of an earlier batch as one of this batch: in this group, with an id that no attempt has, and without its parent. The
@@ -125,6 +134,14 @@ class Places:
         if self.ask is None:
             raise TurnwiseError("the plan asks the policy for answers, and there is no policy here: only a training run has one")
         return self.ask(texts, seed)
+
+    def state(self) -> dict[str, int]:
+        """What decides about further branches, beside `used`; empty before the first one."""
+        return {"branched": self._branched, "repeats": self._repeats} if self._branched >= 0 else {}
+
+    def load_state(self, used: int, state: Mapping[str, int]) -> None:
+        """Go on where a run was."""
+        self.used, self._branched, self._repeats = used, state.get("branched", -1), state.get("repeats", 0)
 
     @cached_property
     def _order(self) -> Order:

@@ -39,11 +39,11 @@ def evaluation_metrics(result: Evaluation) -> dict[str, float]:
 
 
 class Clock:
-    """Seconds by phase of one iteration."""
+    """Seconds by phase of one iteration. What was measured before counts as part of it."""
 
-    def __init__(self) -> None:
-        self.phases: dict[str, float] = {}
-        self._start = time.monotonic()
+    def __init__(self, **before: float) -> None:
+        self.phases = dict(before)
+        self._start = time.monotonic() - sum(before.values())
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:

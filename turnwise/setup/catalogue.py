@@ -12,7 +12,7 @@ from turnwise.config.loading import load_reference
 from turnwise.config.merging import overridden
 from turnwise.config.options import Entry, read_options
 from turnwise.config.references import is_reference
-from turnwise.setup.names import REGISTRIES, STAGES, registry, settings_of_method
+from turnwise.setup.names import REGISTRIES, STAGES, Piece, registry, settings_of_method
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.terminal import command
 
@@ -78,17 +78,21 @@ def settings_of(entry: Entry[Any]) -> dict[str, Any]:
     return settings_of_method(entry.name, {})
 
 
+def pieces_of(entry: Entry[Any]) -> list[Piece]:
+    """The stages that a method sets, with their options."""
+    found = []
+    for family, section in overridden({}, settings_of(entry).items()).items():
+        for own in section if isinstance(section, list) else [section]:
+            if family in STAGES and isinstance(own, dict) and own.get("name"):
+                options = {key: value for key, value in own.items() if key != "name"}
+                found.append(Piece(family, f"{family}.name", own["name"], options))
+    return found
+
+
 def needs_of(entry: Entry[Any]) -> dict[str, list[str]]:
     """What a method and the pieces that it sets need: who needs what."""
-    found = {"method": list(entry.needs)}
-    for family, section in overridden({}, settings_of(entry).items()).items():
-        if family not in STAGES:
-            continue
-        for piece in section if isinstance(section, list) else [section]:
-            if isinstance(piece, dict) and piece.get("name"):
-                needs = registry(family)[piece["name"]].needed({key: value for key, value in piece.items() if key != "name"})
-                found[f"{family} {piece['name']}"] = list(needs)
-    return {who: needs for who, needs in found.items() if needs}
+    of_pieces = {f"{piece.family} {piece.name}": registry(piece.family)[piece.name].needed(piece.options) for piece in pieces_of(entry)}
+    return {who: list(needs) for who, needs in {"method": entry.needs, **of_pieces}.items() if needs}
 
 
 def page_of(entry: Entry[Any]) -> Path | None:

@@ -4,7 +4,7 @@ needed."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from shlex import quote
 from typing import Any
@@ -21,7 +21,8 @@ from turnwise.util.errors import TurnwiseError
 class State:
     """`iteration`: how many updates are done. `groups_used`: how many groups of the plan are used up. `prepared`: the warm start is done.
     `waiting`: metrics of the last update that are not logged yet, because its evaluation is not done. `saved`: the last checkpoint.
-    `score`: the success rate of this iteration's evaluation, if there was one. `plan`: the plan's state."""
+    `score`: the success rate of this iteration's evaluation, if there was one. `plan`: the plan's state. `branches`: what the seeds of the
+    next branches depend on."""
 
     iteration: int = 0
     groups_used: int = 0
@@ -32,6 +33,7 @@ class State:
     waiting: dict[str, float] | None = None
     score: float | None = None
     plan: dict[str, Any] = field(default_factory=dict)
+    branches: dict[str, int] = field(default_factory=dict)
 
     def finished(self, iterations: int) -> bool:
         """Whether a run of this many iterations is done, including its last line in the log."""
@@ -40,7 +42,7 @@ class State:
     def advance(self, system: System, trajectories: Sequence[Trajectory], metrics: dict[str, float], seconds: float) -> None:
         """One more update is done; its metrics wait for the evaluation and the log."""
         self.iteration += 1
-        self.groups_used, self.plan = system.places.used, system.plan.state()
+        self.groups_used, self.plan, self.branches = system.places.used, system.plan.state(), system.places.state()
         self.turns += sum(len(trajectory.turns) for trajectory in trajectories)
         self.seconds += seconds
         self.waiting, self.score = metrics, None
@@ -71,14 +73,11 @@ def restore(run: Run, system: System, say: Callable[[str], None]) -> State:
     if found is None:
         return _from_scratch(run, system, say)
     try:
-        kept = dict(found.state["run"])
-        if "place" in kept:  # the name of this number in older checkpoints
-            kept["groups_used"] = kept.pop("place")
-        state = State(**kept)
+        state = state_of(found.state["run"])
         logs = {name: str(text) for name, text in found.state["logs"].items()} if "logs" in found.state else None
         system.learner.load_state(found.tensors, found.state["learner"])
         system.models.load_state(found.further, found.state.get("models", {}))
-        system.places.used = state.groups_used
+        system.places.load_state(state.groups_used, state.branches)
         system.plan.load_state(state.plan)
         system.source.publish(state.iteration)
     except (KeyError, TypeError, AttributeError):
@@ -92,6 +91,11 @@ def restore(run: Run, system: System, say: Callable[[str], None]) -> State:
         _check_log(run, state)
     run.rewind(state.iteration, state.waiting is not None, logs, say)
     return state
+
+
+def state_of(kept: Mapping[str, Any]) -> State:
+    """The state that a checkpoint holds. Older ones call the number of used groups `place`."""
+    return State(**{"groups_used" if name == "place" else name: value for name, value in kept.items()})
 
 
 def _from_scratch(run: Run, system: System, say: Callable[[str], None]) -> State:

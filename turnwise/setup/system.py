@@ -267,9 +267,12 @@ class System:
     def source(self) -> LocalSource:
         """Where batches come from: collected in this process."""
         self.places.vocabulary = len(self.tokenizer)
-        return LocalSource(
-            self.places, self.config.collect.groups, self.training_collector, self.engine, self._heard, self.say, self.cancelled
-        )
+        groups = self.config.collect.groups
+        return LocalSource(self.places, groups, self.training_collector, self.engine, self._heard, self.say, self.over)
+
+    def over(self) -> bool:
+        """Whether the run ends before its end: somebody stopped it, or its environment is broken."""
+        return self.cancelled() or self.broken is not None
 
     def training_collector(self) -> Collector:
         """A collector for attempts that are learned from: the engine reports what the stages of the recipe need, and states are kept for

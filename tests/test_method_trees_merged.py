@@ -1,0 +1,269 @@
+"""Search and trees, second half: equal steps merged into a tree (T-STAR), and one policy for several copies of a task (DPEPO)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import references.dpepo
+import references.t_star
+import torch
+from test_method_trees_values import collected, trained
+
+import turnwise as tw
+from turnwise.data.batch import Batch
+from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.methods import plans, signals
+from turnwise.objectives.tokens import Tokens
+from turnwise.runs.reading import stored_batch
+
+# -- T-STAR -----------------------------------------------------------------------------------------------------------------------
+
+
+def walk(group: int, number: int, path: str, reward: float) -> Trajectory:
+    """A path like "a:go b:look b:wait c": states and the actions between them; the reward is that of the last turn."""
+    *steps, last = path.split()
+    turns = [Turn(step.partition(":")[0], action=step.partition(":")[2], prompt_ids=[7], response_ids=[1, 2]) for step in steps]
+    turns[-1].reward = reward
+    return Trajectory(group, number, turns=turns, final_anchor=last)
+
+
+def random_walks(seed: int, equal: bool = False, alone: bool = False) -> list[Trajectory]:
+    """Walks over three places; two actions move, two do not."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for number in range(1 if alone else 10):
+        place, path = 0, []
+        for _ in range(int(rng.integers(1, 6))):
+            action = int(rng.integers(4))
+            path.append(f"s{place}:act{action}")
+            place = (place + 1 + action) % 3 if action < 2 else place
+        found.append(walk(number % 2, number, " ".join([*path, f"s{place}"]), 1.0 if equal else float(rng.normal())))
+    return found
+
+
+def keys_of(trajectory: Trajectory) -> list[tuple[Any, ...]]:
+    """What makes two steps equal, by the words of the definition: the state, and the state-changing actions before and with it."""
+    anchors = [turn.anchor for turn in trajectory.turns] + [trajectory.final_anchor]
+    keys, past = [], ()
+    for k, turn in enumerate(trajectory.turns):
+        before = past
+        past = (*past, turn.action) if anchors[k + 1] != anchors[k] else past
+        keys.append((turn.anchor, before, past))
+    return keys
+
+
+def tree_batch(trajectories: list[Trajectory], **columns: Any) -> Batch:
+    batch = Batch.of(trajectories)
+    models = SimpleNamespace(policy=Scores(0.0), reference=Scores(0.0))
+    return batch.with_columns(signals["t_star"].function(batch, models, **columns))
+
+
+class Scores:
+    """A model that gives every token the same log-prob, or a turn's number of it."""
+
+    def __init__(self, value: float | list[float]):
+        self.value = value
+
+    def score(self, batch: Batch) -> np.ndarray:
+        return np.broadcast_to(np.asarray(self.value, float), int(batch.rollouts.token_offsets[-1])).copy()
+
+
+@pytest.mark.parametrize("case", ["0", "1", "2", "equal", "alone"])
+def test_t_star_equals_its_reference(case: str) -> None:
+    trajectories = random_walks(int(case) if case.isdigit() else 7, equal=case == "equal", alone=case == "alone")
+    batch = tree_batch(trajectories)
+    found = tw.credit.assign("t_star", batch.rollouts)
+    seen: dict[Any, int] = {}
+    for group in {trajectory.group for trajectory in trajectories}:
+        own = [k for k, trajectory in enumerate(batch.trajectories) if trajectory.group == group]
+        nodes = [[seen.setdefault((group, key), len(seen)) for key in keys_of(batch.trajectories[k])] for k in own]
+        expected = references.t_star.advantages(nodes, [batch.trajectories[k].reward for k in own])
+        for k, row in zip(own, expected, strict=True):
+            np.testing.assert_allclose(found.values[list(batch.rows(k))], row, atol=1e-6)
+    numbers = [seen[trajectory.group, key] for trajectory in batch.trajectories for key in keys_of(trajectory)]
+    merged = found.columns["turn.node"].tolist()
+    assert len(set(zip(numbers, merged, strict=True))) == len(set(numbers)) == len(set(merged))
+
+
+def test_steps_are_one_only_after_the_same_state_changing_actions() -> None:
+    one = walk(0, 0, "a:go b:look b:take c", 1.0)
+    two = walk(0, 1, "a:Go b:take c", 0.0)  # the same, without the look
+    three = walk(0, 2, "a:run b:take c", 0.5)  # the same place by another way
+    batch = tree_batch([one, two, three])
+    a = tw.credit.compute("t_star", batch.rollouts)
+    assert a[0] == a[2] == a[3] == a[4] == 0.0  # go and take: the mean of 1 and 0, which is that of the group
+    assert a[1] == pytest.approx((1 - 0.5) / 0.5, rel=1e-4)  # the look: only the first attempt took it
+    assert a[5] == a[6] == 0.0  # its own return is the mean too
+
+
+def test_states_that_the_policy_answers_alike_are_one_if_asked_for() -> None:
+    class Answers(Scores):
+        def logprobs(self, prompts: Any, continuations: Any) -> list[np.ndarray]:
+            return [np.full(2, -1.0 - 0.3 * (prompt[0] == 9 and said[0] != 9)) for prompt, said in zip(prompts, continuations, strict=True)]
+
+    def walks(prompt: int) -> list[Trajectory]:
+        made = [walk(0, 0, "a:go b:take c", 1.0), walk(0, 1, "a:go b2:take c", 0.0)]
+        made[1].turns[1].prompt_ids, made[1].turns[1].response_ids = [prompt], [9, 2]
+        return made
+
+    for prompt, nodes in ((8, 2), (9, 3)):  # the second prompt changes the answers: KL about 0.15
+        batch = Batch.of(walks(prompt))
+        models = SimpleNamespace(policy=Answers(0.0), reference=Scores(0.0))
+        columns = signals["t_star"].function(batch, models, kl=0.1)
+        found = tw.credit.assign("t_star", batch.with_columns(columns).rollouts)
+        assert len(set(found.columns["turn.node"].tolist())) == nodes
+
+
+def test_the_preference_is_the_gradient_of_the_pair_loss_and_its_turns_are_those_of_a_fork() -> None:
+    trajectories = [walk(0, 0, "a:go b:take c", 1.0), walk(0, 1, "a:stay2 d", 0.0), walk(0, 2, "a:go b:drop e", 1.0)]
+    batch = Batch.of(trajectories)
+    policy, reference = np.random.default_rng(0).normal(size=(2, 10))
+    models = SimpleNamespace(policy=Scores(policy.tolist()), reference=Scores(reference.tolist()))
+    columns = signals["t_star"].function(batch, models, beta=0.7, weight=2.0)
+    ratio = (policy - reference).reshape(5, 2).sum(1)
+    _, slope = references.t_star.preference_loss(ratio[0], ratio[2], beta=0.7)
+    expected = [-2 * slope, 0, 2 * slope, 0, 0]  # rows 0 and 2: the two ways on from a
+    np.testing.assert_allclose(columns["turn.preference"], expected, atol=1e-9)
+
+    logprob = torch.tensor(policy, requires_grad=True)
+    turn = torch.arange(10) // 2
+    tokens = Tokens(
+        logprob, logprob.detach(), torch.zeros(10), turn, turn, torch.full((10,), 0.1),
+        extra={"preference": torch.tensor(np.repeat(columns["turn.preference"], 2))},
+    )  # fmt: skip
+    tw.objectives.compute("t_star", tokens)[0].backward()
+    found = logprob.grad
+    good, bad = (logprob[[2 * k, 2 * k + 1]].detach().clone().requires_grad_() for k in (0, 2))
+    difference = (good - torch.tensor(reference[0:2])).sum() - (bad - torch.tensor(reference[4:6])).sum()
+    (-2.0 * torch.nn.functional.logsigmoid(0.7 * difference)).backward()
+    assert found is not None and good.grad is not None and bad.grad is not None
+    torch.testing.assert_close(found[[0, 1, 4, 5]], 0.1 * torch.cat([good.grad, bad.grad]), atol=1e-6, rtol=1e-5, check_dtype=False)
+    assert not found[[2, 3, 6, 7, 8, 9]].any()
+
+
+def test_forks_are_those_of_the_reference() -> None:
+    from turnwise.methods.t_star import action_codes, pairs_of
+
+    for seed in range(6):
+        batch = Batch.of([t for t in random_walks(seed) if t.group == 0])
+        states: dict[Any, dict[Any, list[float]]] = {}
+        for trajectory in batch.trajectories:
+            for key in set(keys_of(trajectory)):
+                states.setdefault(key[:2], {}).setdefault(key[2], []).append(trajectory.reward)
+        std = np.std([t.reward for t in batch.trajectories], ddof=1) + 1e-6
+        spread = {state: [np.mean(own) for own in steps.values()] for state, steps in states.items()}
+        wide = {state: max(q) - min(q) for state, q in spread.items() if max(q) - min(q) >= 0.8 * std}
+        keys = [key for trajectory in batch.trajectories for key in keys_of(trajectory)]
+        better, worse, difference = pairs_of(batch.rollouts, action_codes(batch.trajectories), 0.8)
+        assert {keys[row][:2] for row in better} == {keys[row][:2] for row in worse} == set(wide)
+        np.testing.assert_allclose(sorted(difference * std), sorted(wide.values()), atol=1e-6)
+
+
+def test_the_policy_answers_again_at_the_widest_fork_and_the_corrected_turn_takes_the_place_of_the_better_one() -> None:
+    found = collected(plans["t_star"].make({"corrections": 1, "gap": 0.1}, "plan"), groups=3, size=4)
+    batch = Batch.of(found.trajectories)
+    fork = batch.column("turn.fork")
+    assert found.counts["forks"] >= found.counts["corrections"] >= 1
+    extra = [k for k, trajectory in enumerate(batch.trajectories) if int(trajectory.group) < 0]
+    assert len(extra) == found.counts["corrections"] and len(batch.trajectories) == 12 + len(extra)
+    for k in extra:
+        [row] = batch.rows(k)
+        [worse] = np.flatnonzero(fork == -fork[row])
+        assert fork[row] > 0 and batch.rollouts.anchor[row] == batch.rollouts.anchor[worse]
+        turn = batch.trajectories[k].turns[0]
+        assert "You have been here before" in turn.info["hint"]
+    assert sorted(fork[fork > 0]) == sorted(-fork[fork < 0]) == list(range(1, int(found.counts["forks"]) + 1))
+
+
+def test_a_run_with_t_star_merges_steps_and_trains_on_pairs(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"method": {"name": "t_star", "gap": 0.1, "weight": 0.5}, "collect.group_size": 4}
+    changes |= {"agent.max_prompt_tokens": 400, "model.tiny.max_length": 512}  # the hint is long in letters
+    run = trained(tmp_path, "t_star", **changes)
+    batch, [line] = stored_batch(run, 1), [line for line in run.metrics() if line["iteration"] == 1]
+    node = batch.column("turn.node")
+    assert len(set(node.tolist())) < len(batch) and line["collect/forks"] >= line["collect/corrections"] >= 1
+    assert line["learner/preferred"] > 0 and line["learner/dispreferred"] > 0 and line["collect/lost_branches"] == 0
+    preference = batch.column("turn.preference")
+    assert (preference > 0).sum() == (preference < 0).sum() == line["collect/forks"]
+    np.testing.assert_allclose(preference[preference > 0].sum(), -preference[preference < 0].sum(), rtol=1e-6)
+
+
+# -- DPEPO ------------------------------------------------------------------------------------------------------------------------
+
+
+def acting(acts: list[dict[int, str]], group: int = 0, number: int = 0, success: bool = False) -> Trajectory:
+    """An attempt with these actions by copy, turn by turn."""
+    turns = [Turn("s", info={"env": {"acts": {str(copy): act for copy, act in turn.items()}}} if turn else {}) for turn in acts]
+    return Trajectory(group, number, turns=turns, success=success)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_dpepo_equals_its_reference(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    words = ["look", "go", "take", "open"][: 1 if seed == 1 else 4]
+    attempts = []
+    for number in range(1 if seed == 2 else 8):
+        acts = [{copy: str(rng.choice(words)) for copy in range(1, 5) if rng.random() < 0.7} for _ in range(int(rng.integers(1, 9)))]
+        attempts.append(acting(acts, number % 2, number, bool(rng.integers(2)) and seed != 3))
+    batch = Batch.of(attempts)
+    batch = batch.with_columns(signals["dpepo"].function(batch, None))
+    expected = []
+    for trajectory in batch.trajectories:
+        history: dict[int, list[str]] = {copy: [] for copy in range(1, 5)}
+        row = []
+        for turn in trajectory.turns:
+            acts = {int(copy): act for copy, act in turn.info.get("env", {}).get("acts", {}).items()}
+            row.append(references.dpepo.diversity(acts, history))
+            for copy, act in acts.items():
+                history[copy].append(act)
+        expected.append(row)
+    np.testing.assert_allclose(batch.column("turn.diversity"), [w for row in expected for w in row], atol=1e-9)
+    outcomes, groups = [float(t.success) for t in batch.trajectories], [t.group for t in batch.trajectories]
+    credit = [a for row in references.dpepo.advantages(outcomes, groups, expected) for a in row]
+    np.testing.assert_allclose(tw.credit.compute("dpepo", batch.rollouts), credit, atol=1e-6)
+
+
+def test_copies_of_a_task_are_played_at_once_and_one_success_is_enough() -> None:
+    env = tw.make("numberline", highest=5, copies=3)
+    task = tw.Task("t", data={"start": 1, "target": 3})
+    seen = env.reset(task)
+    assert seen.text.count("Current: 1") == 3 and "Copy 3:" in seen.text and "1: ACTION; 2: ACTION" in seen.text
+    turn = env.step("1: +; copy 3: -")  # the second copy waits
+    assert [f"Current: {place}" in turn.observation.text for place in (2, 1, 0)] == [True] * 3
+    assert (turn.reward, turn.done, turn.info["acts"]) == (0.0, False, {"1": "+", "3": "-"})
+    assert env.step("nothing that names a copy").info["acts"] == {}
+    turn = env.step("<env_1> + </env_1> <env_2> + </env_2> <env_9> + </env_9>")
+    assert turn.done and turn.success and turn.reward == 1.0 and set(turn.info["acts"]) == {"1", "2"}
+    with pytest.raises(tw.TurnwiseError, match="reset"):
+        env.step("1: +")
+
+
+def test_copies_can_be_saved_and_restored_and_have_the_experts_of_one() -> None:
+    env, other = (tw.make("numberline", highest=9, copies=2) for _ in range(2))
+    env.reset(tw.Task("t", data={"start": 1, "target": 8}))
+    env.step("1: +")
+    seen = env.step("2: -").observation
+    restored = other.restore(env.snapshot())  # type: ignore[attr-defined]
+    assert restored == seen and other.expert_action() == "1: +; 2: +"  # type: ignore[attr-defined]
+    assert other.step("1: +; 2: +") == env.step("1: +; 2: +")
+    with pytest.raises(tw.TurnwiseError, match="copies is an integer"):
+        tw.make("numberline", copies=0)
+    with pytest.raises(tw.TurnwiseError, match="copies of a task are shown as text"):
+        tw.make("numberline", copies=2, observe="image").reset(tw.Task("t", data={"start": 1, "target": 3}))
+    assert type(tw.make("numberline", copies=1)) is type(tw.make("numberline"))
+
+
+def test_a_run_with_dpepo_plays_copies_and_weighs_turns_by_what_they_repeat(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"method": {"name": "dpepo", "copies": 2}, "agent.max_prompt_tokens": 200, "model.tiny.max_length": 256}
+    run = trained(tmp_path, "dpepo", **changes, **{"engine.max_tokens": 12, "sft.steps": 60, "collect.group_size": 4, "learner.lr": 1e-3})
+    batch = stored_batch(run, 1)
+    weight = batch.column("turn.diversity")
+    texts = [turn.observation for trajectory in batch.trajectories for turn in trajectory.turns]
+    assert all("Copy 2:" in text for text in texts) and ((weight > 0) & (weight <= 1)).all()
+    acts = [turn.info.get("env", {}).get("acts", {}) for trajectory in batch.trajectories for turn in trajectory.turns]
+    assert any(len(act) == 2 for act in acts) and all(weight[k] == 0.5 for k, act in enumerate(acts) if not act)
+    assert len(set(weight.round(6).tolist())) > 2

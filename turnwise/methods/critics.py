@@ -1,0 +1,52 @@
+"""Methods with a critic: PPO, and GAE on two levels. The critic is a small head on the policy's hidden states (`learner.value`)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from turnwise.config.options import Help
+from turnwise.methods.registry import method
+
+ValueClip = Annotated[float | None, Help("how far a value may move in one iteration; none: no bound", low=0)]
+
+
+@method(
+    "ppo",
+    paper="Schulman et al. 2017, arXiv 1707.06347; GAE: Schulman et al. 2016, arXiv 1506.02438",
+    changes="credit, critic",
+    costs="a value head; one more forward pass per iteration",
+    evidence="code and paper",
+)
+def ppo(
+    *,
+    level: Annotated[Literal["token", "turn"], Help("what one step is: a token or a turn")] = "token",
+    gamma: Annotated[float, Help("discount per step", low=0, high=1)] = 1.0,
+    lam: Annotated[float, Help("λ: 0 trusts the critic, 1 the sampled return", low=0, high=1)] = 1.0,
+    value_clip: ValueClip = 0.5,
+) -> dict[str, Any]:
+    """A learned critic predicts the return, and credit is what a step added to the prediction."""
+    credit = {"credit.name": "gae", "credit.level": level, "credit.gamma": gamma, "credit.lam": lam}
+    critic = {"learner.value.level": level, "learner.value.clip": "none" if value_clip is None else value_clip}
+    return {**credit, **critic, "objective.name": "clip", "objective.aggregation": "token" if level == "token" else "turn"}
+
+
+@method(
+    "bi_level_gae",
+    paper="Wang et al. 2025, RAGEN, arXiv 2504.20073",
+    changes="credit, critic",
+    costs="a value head; one more forward pass per iteration",
+    evidence="code; turn ends are stored, not guessed from rewards",
+)
+def bi_level_gae(
+    *,
+    gamma: Annotated[float, Help("discount per turn", low=0, high=1)] = 0.95,
+    lam: Annotated[float, Help("λ over turns", low=0, high=1)] = 1.0,
+    token_gamma: Annotated[float, Help("discount per token inside a turn", low=0, high=1)] = 1.0,
+    token_lam: Annotated[float, Help("λ over the tokens of a turn", low=0, high=1)] = 1.0,
+    value_clip: ValueClip = 0.5,
+) -> dict[str, Any]:
+    """A critic's values give credit over turns first, and then over the tokens inside each turn."""
+    over_turns = {"credit.name": "bi_level_gae", "credit.gamma": gamma, "credit.lam": lam}
+    over_tokens = {"credit.token_gamma": token_gamma, "credit.token_lam": token_lam}
+    critic = {"learner.value.level": "token", "learner.value.clip": "none" if value_clip is None else value_clip}
+    return {**over_turns, **over_tokens, **critic, "objective.name": "clip", "objective.aggregation": "token"}

@@ -1,0 +1,83 @@
+"""DPEPO: one policy drives several copies of a task at once, and is discouraged from repeating itself.
+
+The environment is played with the option `copies` (turnwise/envs/parallel.py). The signal gives each turn its weight W:
+
+    W = ½ · (ω^dup + mean over the copies that act of (α^c1 + γ^c2 + β^c3) / 3)
+
+    dup   actions of this turn that are not "look", minus the distinct ones among them
+    c1    how often the copy did this action in earlier turns
+    c2    how often it did this pair (its action before, this action) in earlier turns
+    c3    how often the pair occurs in the other copies that act, this turn included
+
+A copy's first action has no pair: c2 = c3 = 0. A turn without any action has the weight `idle`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import numpy as np
+
+from turnwise.config.options import Help
+from turnwise.data.batch import Batch
+from turnwise.data.rollouts import Trajectory
+from turnwise.methods.registry import method, signal
+
+PAPER = "DPEPO, arXiv 2604.24320"
+LOOK = "look"
+
+
+@signal("dpepo", paper=PAPER, gives=("turn.diversity",))
+def diversity(
+    batch: Batch,
+    models: Any,
+    *,
+    alpha: Annotated[float, Help("factor per earlier use of the action in its copy", low=0, high=1)] = 0.8,
+    beta: Annotated[float, Help("factor per use of the pair of actions in other copies", low=0, high=1)] = 0.95,
+    gamma: Annotated[float, Help("factor per earlier use of the pair of actions in its copy", low=0, high=1)] = 0.95,
+    omega: Annotated[float, Help("factor per action that another copy takes in the same turn", low=0, high=1)] = 0.8,
+    idle: Annotated[float, Help("weight of a turn without any action", low=0, high=1)] = 0.5,
+) -> Mapping[str, Any]:
+    """How little a turn repeats what was done before or is done in other copies of the task, from 0 to 1."""
+    found = [weight for trajectory in batch.trajectories for weight in weights(trajectory, alpha, beta, gamma, omega, idle)]
+    return {"turn.diversity": np.array(found)}
+
+
+def weights(trajectory: Trajectory, alpha: float, beta: float, gamma: float, omega: float, idle: float) -> list[float]:
+    """W of each turn of a trajectory."""
+    done: dict[str, Counter[str]] = {}  # by copy: its actions so far
+    pairs: dict[str, Counter[tuple[str, str]]] = {}  # and its pairs of actions
+    last: dict[str, str] = {}
+    found = []
+    for turn in trajectory.turns:
+        acts = {str(copy): str(act).strip() for copy, act in turn.info.get("env", {}).get("acts", {}).items()}
+        own = {copy: pairs.setdefault(copy, Counter()) for copy in acts}
+        now = {copy: (last[copy], act) for copy, act in acts.items() if copy in last}
+        parts = []
+        for copy, act in acts.items():
+            pair = now.get(copy)
+            inside = 0 if pair is None else own[copy][pair]
+            beside = 0 if pair is None else sum(own[other][pair] + (now.get(other) == pair) for other in acts if other != copy)
+            parts.append((alpha ** done.setdefault(copy, Counter())[act] + gamma**inside + beta**beside) / 3)
+        moves = [act for act in acts.values() if act != LOOK]
+        found.append((omega ** (len(moves) - len(set(moves))) + sum(parts) / len(parts)) / 2 if acts else idle)
+        for copy, act in acts.items():
+            done[copy][act] += 1
+            if copy in now:
+                own[copy][now[copy]] += 1
+            last[copy] = act
+    return found
+
+
+@method(
+    "dpepo",
+    paper=PAPER,
+    changes="environment, signal, credit",
+    costs="prompts and responses that are `copies` times as long; no further rollouts",
+    evidence="code",
+)
+def dpepo(*, copies: Annotated[int, Help("copies of the task that are played at once", low=2, high=64)] = 4) -> dict[str, Any]:
+    """One policy plays several copies of a task at once, and gains less by what it repeats."""
+    return {"env.options.copies": copies, "signal": [{"name": "dpepo"}], "credit.name": "dpepo"}

@@ -1,0 +1,116 @@
+"""IPA: the unit of credit and of importance is the interaction, one turn. Attempts may start where an expert was.
+
+Credit is in `turnwise/credit/ipa.py`, the objective in `turnwise/objectives/ipa.py`. The plan `ipa_rollback` is the initialised resampling:
+
+    sequential   the expert plays the first f of its L turns; f starts at L − 1 and falls by one when a group succeeds often enough
+    parallel     attempt i of a group of N starts at f = L · i // N
+
+What the expert played is part of the prompts and is not learned from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from turnwise.config.options import Help
+from turnwise.credit.ipa import Neutral
+from turnwise.data.attempts import Start
+from turnwise.data.rollouts import Trajectory
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds, by_group, sound
+from turnwise.methods.registry import method, plan
+
+PAPER = "IPA (ROME), arXiv 2512.24873"
+Success = Annotated[float, Help("sequential: the share of successes at which the start moves one turn back", low=0, high=1)]
+
+
+@plan("ipa_rollback", paper=PAPER, needs=("env.expert",))
+class Rollback(Plan):
+    """Attempts start inside the expert's trajectory, nearer to its beginning as the policy succeeds, or everywhere at once."""
+
+    def __init__(
+        self,
+        *,
+        order: Annotated[Literal["sequential", "parallel"], Help("move the start back step by step, or use many starts at once")] = (
+            "sequential"
+        ),
+        success: Success = 0.5,
+    ):
+        self.order, self.success = order, success
+        self.given: dict[str, int] = {}  # by task: how many turns the expert plays next time
+
+    def gather(self, places: Places, groups: int) -> Rounds:
+        starts = places.groups(groups)
+        tasks = {start.task.id: start.task for start in starts}
+        shown = {one.task: one for one in places.demonstrations(list(tasks.values())) if one.success and one.turns}
+        members: dict[int | str, list[Start]] = {}
+        for start in starts:
+            members.setdefault(start.group, []).append(start)
+        planned = [one for own in members.values() for one in self.begun(places, own, shown.get(own[0].task.id))]
+        found = yield planned
+        kept = sound(found)
+        given = [start.branch.t if start.branch is not None else 0 for start in planned]
+        if self.order == "sequential":
+            self.move_back(by_group(kept))
+        return Gathered(kept, {"faults": float(len(found) - len(kept)), "given_turns": float(np.mean(given)) if given else 0.0})
+
+    def begun(self, places: Places, starts: Sequence[Start], shown: Trajectory | None) -> list[Start]:
+        """The attempts of a group, each from its own place; from the beginning where the expert failed."""
+        if shown is None:
+            return list(starts)
+        length = len(shown.turns)
+        if self.order == "sequential":
+            given = [min(self.given.setdefault(starts[0].task.id, length - 1), length - 1)] * len(starts)
+        else:
+            given = [length * i // len(starts) for i in range(len(starts))]
+        found: list[Start] = []
+        for start, t in zip(starts, given, strict=True):
+            found += places.branch(shown, t, group=start.group, task=start.task) if t else [start]
+        return found
+
+    def move_back(self, groups: dict[int | str, list[Trajectory]]) -> None:
+        """One turn less of the expert's for each task that was solved often enough."""
+        for attempts in groups.values():
+            task = attempts[0].task
+            if task in self.given and float(np.mean([attempt.success for attempt in attempts])) >= self.success:
+                self.given[task] = max(0, self.given[task] - 1)
+
+    def state(self) -> dict[str, Any]:
+        return {"given": dict(self.given)}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.given = dict(state["given"])
+
+
+@method(
+    "ipa",
+    paper=PAPER,
+    changes="credit, objective; on request the starts of attempts",
+    costs="one pass for old log-probs; with starts inside: the expert plays every task",
+    evidence="paper and code; discount, threshold and neutral return are ours",
+)
+def ipa(
+    *,
+    gamma: Annotated[float, Help("discount per turn", low=0, high=1)] = 0.95,
+    neutral: Neutral = 0.0,
+    mismatch: Annotated[float, Help("turns whose geometric ratio of learner to engine is above this are left out", low=0)] = 1.05,
+    starts: Annotated[
+        Literal["beginning", "sequential", "parallel"], Help("where attempts start in the expert's trajectory")
+    ] = "beginning",
+    success: Success = 0.5,
+) -> dict[str, Any]:
+    """Return, importance ratio and mismatch mask per turn; successes are imitated, failures unlearned with bounded weight."""
+    settings: dict[str, Any] = {
+        "credit.name": "ipa",
+        "credit.gamma": gamma,
+        "credit.neutral": neutral,
+        "objective.name": "ipa",
+        "objective.above": neutral,
+        "objective.importance": "reject",
+        "objective.importance_options": {"over": "turn", "ratio_high": mismatch},
+        "learner.old_logprobs": "learner",
+    }
+    rollback = {"plan.name": "ipa_rollback", "plan.order": starts, "plan.success": success}
+    return settings | ({} if starts == "beginning" else rollback)
