@@ -73,7 +73,7 @@ def test_every_algorithm_has_its_section_with_every_option_and_its_default(page:
 
 def same_default(shown: str, option: Option) -> bool:
     if option.default is None or isinstance(option.default, bool | str):
-        return shown == {None: "none", True: "true", False: "false"}.get(option.default, str(option.default))
+        return shown == {None: "none", True: "true", False: "false", "": "(empty)"}.get(option.default, str(option.default))
     if isinstance(option.default, list | tuple) and any(isinstance(one, str) for one in option.default):
         return bool(shown)  # texts are too long for a table: it says what they are
     if isinstance(option.default, list | tuple | dict):

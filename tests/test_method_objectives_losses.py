@@ -104,6 +104,25 @@ def test_equal_advantages_have_a_covariance_of_exactly_zero() -> None:
     assert prepared(one_token(weight=0.0), KlCov()).extra["cov_held"].tolist() == [False]
 
 
+def test_of_equal_covariances_the_earlier_tokens_are_held() -> None:
+    tokens = random_tokens(1, gaps=False)
+    tokens = replace(tokens, advantage=torch.sign(tokens.advantage), old_logprob=torch.full_like(tokens.old_logprob, -0.3))
+    old, advantages = rows(tokens, tokens.old_logprob), rows(tokens, tokens.advantage)
+    held = places(rows(tokens, prepared(tokens, KlCov(fraction=0.3)).extra["cov_held"]))
+    assert held == kl_cov.chosen(old, advantages, 0.3) and len(held) == int(0.3 * len(tokens))
+
+
+@pytest.mark.parametrize("p", [-2.0, 0.0, 2.0])
+def test_a_turn_that_is_left_out_as_a_whole_changes_nothing_in_holder(p: float) -> None:
+    tokens = random_tokens(1, gaps=False)
+    kept = replace(tokens, weight=torch.where(tokens.turn == 0, 0.0, tokens.weight))
+    loss, _ = Loss("holder", {"start": p})(kept)
+    alone, _ = Loss("holder", {"start": p})(tokens.take(tokens.turn != 0))
+    assert loss.item() == pytest.approx(alone.item())
+    slopes = gradient(loss, tokens)
+    assert slopes.isfinite().all() and (slopes[tokens.turn == 0] == 0).all() and (slopes != 0).any()
+
+
 @pytest.mark.parametrize("level", ["turn", "trajectory"])
 @pytest.mark.parametrize("clip", ["span", "token"])
 @pytest.mark.parametrize("p", [-2.0, -0.5, 0.0, 1e-7, 1.0, 2.0, 30.0])

@@ -130,6 +130,19 @@ def test_an_attempt_with_a_limit_of_its_own_stops_there_and_can_be_branched_ther
     assert Kept.asked.count("restore") == snapshots and Kept.asked.count("step") == len(whole.turns) - (2 if snapshots else 0)
 
 
+def test_no_snapshots_are_kept_of_attempts_that_nobody_will_branch_from() -> None:
+    with Pool(Kept, 2) as pool:
+        collector = Collector(pool, policy(WordEngine(bias=0)), max_turns=12, snapshots=True)
+        starts = Places(numbered(4), 1, 1).starts(0, 2)
+        Kept.asked.clear()
+        whole = collector.run(starts)
+        assert Kept.asked.count("snapshot") == sum(len(trajectory.turns) for trajectory in whole)
+        Kept.asked.clear()
+        other = collector.run([replace(start, number=50 + n, branchable=False) for n, start in enumerate(starts)])
+    assert "snapshot" not in Kept.asked and "step" in Kept.asked
+    assert [[turn.response_ids for turn in t.turns] for t in whole] == [[turn.response_ids for turn in t.turns] for t in other]
+
+
 def test_what_a_plan_notes_on_turns_is_a_column_of_the_batch() -> None:
     turns = [Turn("a", notes={"mine": 2.0}), Turn("b"), Turn("c", notes={"mine": 3.0, "other": 1.0})]
     batch = Batch.of([Trajectory(0, 0, turns=turns[:2]), Trajectory(0, 1, turns=turns[2:])])

@@ -24,7 +24,7 @@ from turnwise.util.seeds import derive
 def run_iterations(run: Run, system: System, state: State, reporter: Reporter, interrupted: Callable[[], bool] = lambda: False) -> State:
     """Train from where the run is to the end, or until interrupted."""
     config = system.config
-    reporter.begin(f"{config.name}: {config.credit.name} on {config.env.name}", config.iterations, state.iteration)
+    reporter.begin(f"{config.name}: {config.trained_with} on {config.env.name}", config.iterations, state.iteration)
     watch = Watch(run)
     if not state.prepared:
         warm_start(system, state, reporter, interrupted)

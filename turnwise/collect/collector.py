@@ -199,11 +199,12 @@ class Collector:
     def _next(self, attempt: Attempt) -> None:
         """Ask for the next turn, or stop at a limit. The state at an attempt's own limit is saved too: a branch may start there."""
         trajectory, own = attempt.trajectory, attempt.start.max_turns
-        if len(trajectory.turns) >= self.max_turns or (own is not None and len(trajectory.turns) >= own and not self.snapshots):
+        keeps = self.snapshots and attempt.start.branchable
+        if len(trajectory.turns) >= self.max_turns or (own is not None and len(trajectory.turns) >= own and not keeps):
             return self._stop(attempt, Stop.STEP_LIMIT)
         if self._cannot_be_parsed(trajectory):
             return self._stop(attempt, Stop.PARSE_FAILURES, f"{self.max_invalid} responses in a row could not be parsed")
-        if self.snapshots and attempt.observation is not None:
+        if keeps and attempt.observation is not None:
             self._trails.of(trajectory).observations.append(attempt.observation)
             attempt.keeping = True
             return self._answers.submit(attempt.slot, Snapshot())
@@ -230,7 +231,7 @@ class Collector:
             if wrong := self.policy.retrace(attempt.slot, turn, transition):
                 return self._lose(attempt, f"turn {len(trajectory.turns)}: {wrong}")
             trajectory.turns.append(turn)
-        if self.snapshots:
+        if self.snapshots and attempt.start.branchable:
             self._trails.of(trajectory).observations += arriving.seen[:-1]
         attempt.observation, trajectory.final_anchor = arriving.seen[-1], arriving.seen[-1].key
         return self._next(attempt)

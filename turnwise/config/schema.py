@@ -80,6 +80,11 @@ class Config(Section):
     _folder: Path | None = PrivateAttr(None)  # of the run that it was read from
     _typed: tuple[str, ...] = PrivateAttr(())  # code that the user has named in addition
 
+    @property
+    def trained_with(self) -> str:
+        """What a run is called by: its method, or its credit algorithm."""
+        return self.credit.name if self.method is None else self.method.name
+
     def trusted(self, trust: bool = False, folder: Path | None = None) -> Config:
         """This config, once the code that it names is trusted: a run's own, or `trust`. Called before any of it is imported."""
         if (place := folder or self._folder) is not None:

@@ -44,8 +44,9 @@ class Resampled(Plan):
             by_group: dict[int | str, list[Trajectory]] = {}
             for trajectory in usable:
                 by_group.setdefault(trajectory.group, []).append(trajectory)
-            dead = [group for group in by_group.values() if alike([one.reward for one in group])]
-            alive += [group for group in by_group.values() if group not in dead]
+            dead: list[list[Trajectory]] = []
+            for group in by_group.values():
+                (dead if alike([one.reward for one in group]) else alive).append(group)
             counts["faults"] += len(found) - len(usable)
             counts["resampled"] += 1
             if len(alive) >= self.least * groups or counts["resampled"] + 1 >= self.attempts:

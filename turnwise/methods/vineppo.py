@@ -8,6 +8,7 @@ estimates and are not learned from, unless `learn_branches` says so.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -43,24 +44,25 @@ class Vine(Plan):
         found = yield places.groups(groups)
         roots = sound(found)
         home = self.homes(roots)
-        starts = [
-            start
-            for root in roots
-            for t in range(len(root.turns))
-            if home.get((root.id, t)) == (root.id, t)
-            for start in places.branch(root, t, self.branches)
-        ]
-        more = (yield starts) if starts else []
-        fresh = sound(more)
-        values = self.values(fresh)
+        values: dict[Place, float] = {}
+        learned: list[Trajectory] = []
+        faults = len(found) - len(roots)
+        for t in range(max((len(root.turns) for root in roots), default=0)):  # turn by turn: what is not learned from is let go
+            own = [root for root in roots if home.get((root.id, t)) == (root.id, t)]
+            starts = [replace(start, branchable=False) for root in own for start in places.branch(root, t, self.branches)]
+            more = (yield starts) if starts else []
+            fresh = sound(more)
+            values |= self.values(fresh)
+            learned += fresh if self.learn else []
+            faults += len(more) - len(fresh)
         for root in roots:
             note(root.turns, [values.get(home.get((root.id, t), ("", -1)), np.nan) for t in range(len(root.turns))])
         counts = {
-            "faults": float(len(found) + len(more) - len(roots) - len(fresh)),
+            "faults": float(faults),
             "valued_states": float(len(values)),
             "shared_states": float(len(home) - len(set(home.values()))),
         }
-        return Gathered([*roots, *self.learned(roots, fresh)], counts)
+        return Gathered([*roots, *self.learned(roots, learned)], counts)
 
     def homes(self, roots: Sequence[Trajectory]) -> dict[Place, Place]:
         """For each state that is valued, the place that it is valued at: the first one that shares its estimate."""
@@ -88,8 +90,6 @@ class Vine(Plan):
 
     def learned(self, roots: Sequence[Trajectory], fresh: Sequence[Trajectory]) -> list[Trajectory]:
         """The fresh attempts that are learned from, with the values of the states that they share with their parents."""
-        if not self.learn:
-            return []
         parents = {root.id: root for root in roots}
         for branch in fresh:
             shared = [turn.notes["mc_value"] for turn in parents[branch.parent or 0].turns[: branch.branch_t + 1]][: len(branch.turns)]

@@ -41,6 +41,8 @@ def asked(entry: Entry[Any]) -> str:
 
 def _words(need: str) -> str:
     level, _, name = need.partition(".")
+    if name.endswith("?"):  # used where it is there
+        return ""
     words = {"task": f"tasks with `{name}`", "env": f"an environment with `{name}`", "model": f"a model `[models.{name}]`"}
     return words.get(level, "")
 
