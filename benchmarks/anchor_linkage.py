@@ -1,12 +1,12 @@
 """Which texts does `anchors=similar` put together, and are they one state? `python benchmarks/anchor_linkage.py [--write]`.
 
-Real texts: groups of attempts at the same ALFWorld game and at the same WebShop task (official data in `$TURNWISE_DATA`), by a player that
-errs. The environment knows the true state behind every observation, so each pair of turns that a rule joins *beyond equal texts* is
-right (one state) or wrong. For every linkage and threshold: how many pairs are joined, the share of them that is right, how many
-of the pairs that it should join are, and the share of turns that lie in the largest group of their task.
+Real texts: groups of attempts at the same ALFWorld game and at the same WebShop task (official data in `$TURNWISE_DATA`), by a player
+that makes mistakes. The environment knows the true state behind every observation, so each pair of turns that a rule joins *beyond equal
+texts* is right (one state) or wrong. For every linkage and threshold: how many pairs are joined, the share of them that is right, how
+many of the pairs that it should join are, and the share of turns in the largest group of their task.
 
-The lab: problems whose true advantages are known, with states told in texts that differ in a trifle at each visit (a clock). Correlation of
-GiGPO's credit with the true advantage, where states are told by different words, and where all are told by one template.
+The lab: problems whose true advantages are known, with states described by texts that differ slightly at each visit (a clock).
+Correlation of GiGPO's credit with the true advantage, if states have different wordings, and if all share one template.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def real_texts(env: Any, split: str, tasks: int, group: int, turns: int, seed: i
 
 
 def told(states: Iterable[int], rng: random.Random, style: str) -> list[str]:
-    """A text for every visit. "words": each state has words of its own; "template": states differ in their number alone."""
+    """A text for every visit. "words": each state has its own wording; "template": states differ only in their number."""
     words: dict[int, str] = defaultdict(str)
     found = []
     for state in states:

@@ -3,8 +3,8 @@
     python benchmarks/attention.py --out benchmarks/attention.json
 
 12 query heads read 2 key heads of 128 numbers (the 1.5B shape), bfloat16, causal, at 40 × 800 and 3 × 8,500 tokens. TFLOP/s count half of
-the square, and 2.5 times that for the way back. "ragged" takes sequences of any lengths in one row, as the learner needs; "dense" takes
-equal lengths only and shows what the card gives.
+the square, and 2.5 times that for the backward pass. "ragged" takes sequences of any lengths in one row, as the learner needs; "dense"
+takes equal lengths only and shows what the GPU can reach.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def ours(qkv: torch.Tensor, count: int, length: int) -> tuple[Callable[[], Any],
 
 
 def new_lengths() -> dict[str, float]:
-    """What the first sequence of a length costs, forwards and backwards, beside a later one: cuDNN makes a plan."""
+    """The cost of the first sequence of a length, forward and backward, compared with a later one: cuDNN makes a plan."""
     found = {}
     for name in ("first", "second"):
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What it brings that environments which are ready do not wait while the model thinks.
+"""The gain from not letting ready environments wait while the model generates.
 
     python benchmarks/collect_steps.py --out benchmarks/collect_steps.json
 
@@ -43,7 +43,7 @@ CASES: dict[str, tuple[int, int, Callable[[int], int]]] = {  # attempts, how man
 
 
 class Waiting:
-    """Eight turns, each of which takes its time."""
+    """Eight turns, each of which takes some time."""
 
     def reset(self, task: Task, seed: int = 0) -> Observation:
         self.turn, self.chance = 0, random.Random(f"{task.id} {seed}")
@@ -69,7 +69,7 @@ class Dialogue:
 
 
 class Stepping:
-    """Decode steps of a fixed duration over all rows that are there."""
+    """Decode steps of a fixed duration over all running rows."""
 
     version, reports = 0, ()
 

@@ -1,9 +1,9 @@
-"""How long does it take to compare sixty runs? A person waits for it.
+"""How long it takes to compare sixty runs.
 
     python benchmarks/compare.py --write
 
 Writes run folders of the usual size (150 iterations, metrics of 60 numbers, an evaluation of 128 tasks every 10), six algorithms × ten
-seeds, into a temporary folder and times `turnwise compare` as a process of its own, from the command to the table.
+seeds, into a temporary folder and times `turnwise compare` as a separate process, from the command to the table.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def evaluation(won: list[bool]) -> dict[str, Any]:
 
 
 def measure(command: list[str]) -> tuple[float, float]:
-    """Seconds on the clock, and of the processor, which other work on the machine does not lengthen."""
+    """Wall-clock seconds and CPU seconds; other work on the machine does not change the latter."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

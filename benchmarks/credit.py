@@ -3,7 +3,7 @@
     python benchmarks/credit.py [--write]
 
 Prints JSON. One core, best of several repeats. `growth` is the exponent p of time ∝ turns^p from 25,600 turns on (1 is linear). A
-straightforward loop over turns, written for this comparison, runs beside GiGPO in the same process: a ratio, whatever the machine.
+straightforward loop over turns, written for this comparison, runs next to GiGPO in the same process: a ratio, whatever the machine.
 --write puts the result into benchmarks/credit.json.
 """
 
@@ -34,7 +34,7 @@ PER_TOKEN = 20  # tokens of a turn
 
 
 def columns(turns: int, seed: int = 0) -> dict[str, Any]:
-    """ALFWorld-shaped: groups of 8 trajectories of 50 turns, about 200 states a group, a reward of 10 at the end of half of them."""
+    """ALFWorld-shaped: groups of 8 trajectories of 50 turns, about 200 states per group, a reward of 10 at the end of half of them."""
     rng = np.random.default_rng(seed)
     trajectories = turns // TURNS
     reward = np.zeros(turns)
@@ -105,7 +105,7 @@ def with_needs(r: tw.Rollouts, entry: Any, seed: int = 0) -> tw.Rollouts:
 
 
 def algorithms() -> dict[str, Any]:
-    """Milliseconds by size, microseconds a turn at the largest, growth."""
+    """Milliseconds by size, microseconds per turn at the largest, growth."""
     table: dict[str, Any] = {}
     batches = {turns: tw.Rollouts.from_columns(**columns(turns)) for turns in SIZES}
     for entry in tw.credit.algorithms:

@@ -1,11 +1,12 @@
-"""How fast the native engine generates on a GPU, beside transformers' own generate, vLLM and the floor that memory and arithmetic set.
+"""How fast the native engine generates on a GPU, compared with transformers' generate, vLLM and the lower bound set by memory and
+arithmetic.
 
     python benchmarks/engine.py --out benchmarks/engine.json            # 1.5B shape; also --shape 0.5b, 7b
     python benchmarks/engine.py --parts decode128 prefill               # some parts alone
 
 Models have random weights made on the device, bf16. Sampling has temperature 1 and top-p 0.95 (`--top-p`), and log-probs are returned.
-Everything is run once to compile and record, then timed. Floors come from two ceilings measured in the same run: a large copy and a
-large matrix product. Each run has new random prompts. vLLM, where it is installed, runs last and as a process of its own (engine_vllm.py).
+Everything is run once to compile and record, then timed. Floors come from two ceilings measured in the same run: a large copy and a large
+matrix product. Each run has new random prompts. vLLM, if it is installed, runs last and in a separate process (engine_vllm.py).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def seconds(work: Callable[[], Any]) -> float:
 
 
 def ceilings() -> dict[str, float]:
-    """Bytes and operations a second that this GPU reaches at its best."""
+    """Bytes and operations per second that this GPU reaches at best."""
     source, target = (torch.randn(2**30, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     left, right = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     target.copy_(source)
@@ -101,7 +102,7 @@ class Bench:
         return self.drain()
 
     def start(self, lanes: int, length: int, tokens: int) -> None:
-        """Bring so many rows to where all of them decode."""
+        """Bring this many rows to the point where all of them decode."""
         self.submit(self.prompts(lanes, length), tokens)
         while len(self.engine._rows) < lanes or any(row.todo > 1 for row in self.engine._rows):
             self.engine._advance()
@@ -166,7 +167,7 @@ class Bench:
                 "tokens_per_s": 128 * 128 / min(took)}  # fmt: skip
 
     def turns(self, count: int = 10) -> dict[str, Any]:
-        """A dialogue that grows by 60 tokens a turn and answers with 60: with the trajectory's cache, only what is new is read."""
+        """A dialogue that grows by 60 tokens per turn and answers with 60: with the trajectory's cache, only what is new is read."""
         self.engine.refresh()
         took = []
         prompts = self.prompts(128, 200)
@@ -224,7 +225,7 @@ def as_float(model: Any) -> Any:
 
 
 def vllm(shape: str, parts: list[str], top_p: float) -> dict[str, Any]:
-    """What engine_vllm.py measures; why not, where it cannot."""
+    """What engine_vllm.py measures, or why it cannot run."""
     wanted = [part for part in ("end_to_end", "groups", "prefill", "decode128", "decode512") if part in parts]
     command = [sys.executable, str(Path(__file__).with_name("engine_vllm.py")), "--shape", shape, "--top-p", str(top_p), "--parts", *wanted]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -4,8 +4,8 @@
 
 64 dialogues in groups of 8 that share their first prompt; every turn adds 30 tokens and is answered with 4 to 9. Three ways, one after
 another in each round, the same dialogues: the native engine, the transformers engine (both keep a dialogue's cache), and transformers'
-generate over all rows of a turn at once, which reads every prompt anew. Time is the process's own CPU time, the median of the rounds, so
-that a busy machine does not count.
+generate over all rows of a turn at once, which reads every prompt again. Time is the CPU time of the process, the median of the rounds,
+so that a busy machine does not matter.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Dialogues:
 
 
 def with_engine(engine: Engine, turns: int) -> int:
-    """Every dialogue goes on as soon as its answer is there. Returns the number of tokens sampled."""
+    """Every dialogue continues as soon as its answer is ready. Returns the number of tokens sampled."""
     engine.refresh()
     dialogues, turn, tokens = Dialogues(), [0] * ROWS, 0
 

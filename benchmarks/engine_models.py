@@ -1,10 +1,10 @@
-"""Greedy answers of real chat models: the native engine beside transformers' generate, and every difference explained.
+"""Greedy answers of real chat models: the native engine compared with transformers' generate, and every difference explained.
 
     python benchmarks/engine_models.py FOLDER [FOLDER …] --dtype bfloat16 --out benchmarks/engine_models.json
 
-In float32 the two give the same tokens. In bfloat16 both round, in different orders, so where two tokens are almost equally likely they may
-part ways; from there on the texts differ and are no longer compared. For each first difference the table has the gap between the two
-tokens' logits in a float32 forward over the common beginning: it should be of the size of bfloat16's rounding.
+In float32 the two give the same tokens. In bfloat16 both round, in different orders, so if two tokens are almost equally likely they may
+diverge; from there on the texts differ and are no longer compared. For each first difference the table has the gap between the two
+tokens' logits in a float32 forward over the common beginning: it should be about bfloat16's rounding.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def logprobs(model: Any, ids: list[int], sampled: list[int]) -> torch.Tensor:
 
 
 def difference(exact: Any, ids: list[int], mine: list[int], theirs: list[int]) -> dict[str, Any] | None:
-    """The first place where two answers differ, and how far apart the two tokens' logits are in the exact model."""
+    """The first position where two answers differ, and the distance of the two tokens' logits in the exact model."""
     place = next((n for n, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), None)
     if place is None:
         return None

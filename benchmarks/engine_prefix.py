@@ -1,4 +1,4 @@
-"""What keeping a trajectory's keys and values is worth: the transformers engine on dialogues that grow, with and without reuse.
+"""The gain from keeping a trajectory's keys and values: the transformers engine on growing dialogues, with and without reuse.
 
     python benchmarks/engine_prefix.py [--write]
 

@@ -1,11 +1,11 @@
-"""vLLM on the workloads of `engine.py`: the same shapes, prompts and sampling, dummy weights. `engine.py --parts … vllm` runs it, as a
-process of its own; alone:
+"""vLLM on the workloads of `engine.py`: the same shapes, prompts and sampling, dummy weights. `engine.py --parts … vllm` runs it in a
+separate process; alone:
 
     python benchmarks/engine_vllm.py --shape 1.5b
 
 Prefix caching is on and every run has new random prompts, so only what a group shares is reused. A decode step is the time of a run with
 64 tokens more, divided by 64. vLLM runs inside this process, and without FlashInfer's sampler, which compiles itself on first use and
-wants packages of its own: with top-p it then sorts all logits of every row.
+needs further packages: with top-p it then sorts all logits of every row.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Steps and resets a second of every environment that can run here: random actions, one process, one environment at a time.
+"""Steps and resets per second of every environment that can run here: random actions, one process, one environment at a time.
 
     python benchmarks/environments.py [--seconds 3] [--write] [NAME …]
 
-Prints JSON. Each environment plays tasks of its first split with random admissible actions up to its own limit of turns. A step is measured
-with its observation, a reset with tasks that are played for the first time (`first reset`, which includes making or reading the task)
-and with the same ones again. All in CPU time, so that other work on the machine does not count; choosing a random
-action counts as part of a step. Environments with pictures are also measured with them. With `--write` environments that are absent
-here keep the figures that they had.
+Prints JSON. Each environment plays tasks of its first split with random admissible actions up to its own limit of turns. A step is
+measured with its observation, a reset with tasks that are played for the first time (`first reset`, which includes making or reading the
+task) and with the same ones again. All in CPU time, so that other work on the machine does not count; choosing a random action counts as
+part of a step. Environments with pictures are also measured with them. With `--write` environments that are missing here keep their old
+figures.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _play(env: Any, panel: list[Any], limit: int, seconds: float) -> tuple[int, 
 
 
 def variants(name: str) -> list[tuple[str, dict[str, Any]]]:
-    """The environment as it is by default, and with pictures where it has them."""
+    """The environment as it is by default, and with pictures if it has them."""
     pictures = [(f"{name}, pictures", {"observe": "image"})] if name in PICTURES else []
     return [(name, {}), *pictures]
 

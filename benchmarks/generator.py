@@ -2,8 +2,8 @@
 
     python benchmarks/generator.py [--write]
 
-Times are CPU times of this process, so that other work on the machine does not count. Prints JSON: houses a second (as tasks, with their
-hash), milliseconds to compile one and to plan it, the plan's length, and how many different houses there were.
+Times are CPU times of this process, so that other work on the machine does not count. Prints JSON: houses per second (as tasks, with
+their hash), milliseconds to compile one and to plan it, the plan's length, and how many different houses there were.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def made(env: HouseholdEnv, split: str, count: int) -> tuple[float, list[Task]]:
 
 def measure(size: str, count: int) -> dict[str, Any]:
     env = HouseholdEnv(size)
-    env.expert(env.tasks("train", 1)[0])  # compiles the rules, once a process
+    env.expert(env.tasks("train", 1)[0])  # compiles the rules, once per process
     train_rate, train = made(env, "train", count)
     valid_rate, valid = made(env, "valid", count // 5)
     sample = train[:200]

@@ -4,13 +4,13 @@
     python benchmarks/host.py --data DATA/alfworld --model FOLDER --against CHECKOUT --rounds 5 --out benchmarks/host.json
 
 The path is the real one, as recipes/alfworld-0.5b-gigpo.toml sets it up: ALFWorld's games, 16 tasks × 8 attempts of up to 50 turns, full
-context, collector, pool, policy and the native engine's own planning with pages as on a GPU. Only the model's forward is missing: a runner
-answers at once with tokens written down before: the action of an expert that has to search, or half the time one by chance. `--model` is
-a folder with a tokenizer; without it one of words is made from the games.
+context, collector, pool, policy and the native engine's own planning with pages as on a GPU. Only the model's forward is missing: a
+runner answers at once with tokens written down before: the action of an expert that has to search, or half of the time a random one.
+`--model` is a folder with a tokenizer; without it one of words is made from the games.
 
-Each measurement is a process of its own that plays a first iteration to warm up and then measures the next ones, each with games that it
-has not seen. With `--against` another checkout is measured by turns with this one; of all rounds the least counts. A digest of everything
-that came out (ids, texts, columns, packed batch, files read back) tells whether both did the same.
+Each measurement is a separate process that plays a first iteration to warm up and then measures the next ones, each with games that it
+has not seen. With `--against` another checkout is measured alternately with this one; the minimum of all rounds counts. A digest of all
+results (ids, texts, columns, packed batch, files read back) shows whether both did the same.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ OF_COLLECTING = ("environment", "context", "tokens", "reading", "engine")
 
 
 def games(data: Path) -> TaskSet:
-    """Games of both splits by turns."""
+    """Games of both splits, alternating."""
     train, seen = (registry.tasks("alfworld", split, data=str(data)) for split in ("train", "valid_seen"))
     return TaskSet([task for pair in zip(train, seen, strict=False) for task in pair])
 
@@ -88,7 +88,7 @@ def _script(env: Any, start: Start) -> list[str]:
         by_chance = observation.actions[draw // 1000 % len(observation.actions)]
         try:
             said.append(by_chance if draw % 1000 < 1000 * CHANCE else env.expert_action())
-        except TurnwiseError:  # what came by chance has made it impossible to win
+        except TurnwiseError:  # random actions have made it impossible to win
             said.append(by_chance)
         transition = env.step(said[-1])
         if transition.done:
@@ -130,7 +130,7 @@ class Clock:
 
 
 class Reciter:
-    """The model's part: every attempt says the tokens of its script. Pages and steps ahead are those of a GPU."""
+    """Replaces the model: every attempt draws the tokens of its script. Pages and steps ahead are those of a GPU."""
 
     mixed, ahead, page_size = False, 1, GPU_PAGE
 
@@ -234,7 +234,7 @@ class Host:
 
 
 def _all_of(found: list[Trajectory], rollouts: Rollouts, packed: Any, run: Run, number: int) -> Iterator[bytes]:
-    """Everything that came of an iteration, as bytes."""
+    """All results of an iteration, as bytes."""
     for trajectory in found:
         for turn in trajectory.turns:
             yield np.asarray(turn.prompt_ids).tobytes() + np.asarray(turn.response_ids).tobytes() + repr(turn).encode()
@@ -289,7 +289,7 @@ def least(rounds: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def table(here: dict[str, float], other: dict[str, float] | None, turns: float) -> dict[str, dict[str, float]]:
-    """One line a part: seconds of an iteration, milliseconds a turn, and how much the other checkout takes of both."""
+    """One line per part: seconds per iteration, milliseconds per turn, and both for the other checkout."""
     rows = {name: {"seconds": round(value, 4), "ms_a_turn": round(1000 * value / turns, 4)} for name, value in here.items()}
     for name, value in (other or {}).items():
         rows[name] |= {"against_seconds": round(value, 4), "ratio": round(value / here[name], 2)}

@@ -1,10 +1,11 @@
-"""The household simulator beside TextWorld, on the same games and commands in one run; prints JSON, `--write` keeps it beside this file.
+"""The household simulator compared with TextWorld, on the same games and commands in one run; prints JSON, `--write` keeps it next to
+this file.
 
     make test-oracle N=1 && .venv/bin/python benchmarks/household.py --write
 
-TextWorld plays each game once, ours the same commands several times over; both are given per step, with the admissible commands. `seconds`
-is time on the clock, `cpu` the process's own time, which other work on the machine disturbs less. Without the oracle's virtual environment
-only our side is measured.
+TextWorld plays each game once, ours the same commands several times over; both are given per step, with the admissible commands.
+`seconds` is wall-clock time, `cpu` the CPU time of the process, which other work on the machine disturbs less. Without the oracle's
+virtual environment only our side is measured.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ def measure_index() -> dict[str, float]:
 
 
 def measure_memory(tasks: list[Task]) -> dict[str, float]:
-    """Kilobytes of an environment with its game being played: alone, and where another environment plays the same game."""
+    """Kilobytes of an environment with its current game: alone, and if another environment plays the same game."""
     AlfworldEnv(DATA).reset(tasks[0])
     sizes = []
     for task in tasks[1:]:

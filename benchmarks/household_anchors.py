@@ -1,8 +1,8 @@
 """What the two anchors of a household group together: `python benchmarks/household_anchors.py [--write]`.
 
-Groups of trajectories of the same task are played, each by a random player (any admissible command) and by an expert that errs (a third of
-its commands are random). Turns of a group that start from the same anchor are an anchor group. Counted, for each anchor: distinct
-anchors a group, the share of turns that have another to be compared with, and how many anchor groups mix different states.
+Groups of trajectories of the same task are played, each by a random player (any admissible command) and by an expert that errs (a third
+of its commands are random). Turns of a group that start from the same anchor are an anchor group. Counted, for each anchor: distinct
+anchors per group, the share of turns that have another to be compared with, and how many anchor groups mix different states.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def play_group(env: AlfworldEnv, task: Task, group: int, turns: int, error: floa
         seen = env.reset(task)
         for _ in range(turns):
             starts.append((seen.text, seen.anchor))
-            stuck = rng.random() < 0.05  # models do say what does not fit
+            stuck = rng.random() < 0.05  # models also write commands that do not fit
             action = "dance" if stuck else rng.choice(seen.actions or ()) if rng.random() < error else env.expert_action()
             move = env.step(action)
             if move.done:

@@ -1,9 +1,9 @@
 """What GiGPO's step credit pays for a wasted command: `python benchmarks/household_credit.py RUN… [--out FILE]`.
 
-A command is wasted where ALFWorld answers "Nothing happens." The kept rollouts of trained runs are played again, command by command, which
-gives every turn its exact state beside the text it was told. Step credit (no episode part) is then computed for the same turns three
-ways: with the observation as anchor, the same with each trajectory counting once in an anchor group, and with the state as anchor.
-The games of the last evaluation are played again too, and what was done in those won and those lost is counted.
+A command is wasted if ALFWorld answers "Nothing happens." The kept rollouts of trained runs are played again, command by command, which
+gives every turn its exact state in addition to its text. Step credit (no episode part) is then computed for the same turns three ways:
+with the observation as anchor, the same with each trajectory counting once in an anchor group, and with the state as anchor. The games of
+the last evaluation are also played again, and what was done in those won and those lost is counted.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""How often does the interval of an evaluation hold the truth, when each task is attempted several times?
+"""How often the interval of an evaluation contains the true value if each task is attempted several times.
 
     python benchmarks/intervals.py --write
 
-Tasks are drawn from a population (their success rates are Beta distributed, from nearly all or nothing to all alike), each is attempted so
-often, and the interval should hold the population's mean 95 times in 100. Beside it what Wilson's interval would do if every
-attempt counted as independent.
+Tasks are drawn from a population (their success rates are Beta distributed, from nearly all or nothing to all alike), each is attempted
+several times, and the interval should contain the population's mean 95 times in 100. For comparison: Wilson's interval if every attempt
+counted as independent.
 """
 
 from __future__ import annotations

@@ -5,14 +5,14 @@
     python benchmarks/iteration.py --context full --size tiny         seconds, on a CPU
     python benchmarks/iteration.py --context full --games DATA        real ALFWorld games, which end early (iteration_games.py)
 
-16 groups × 8 trajectories × 50 turns, none ends early, 100 sampled tokens a turn. `window`: every turn has a prompt of 700 tokens, of which
-the first 150 are the group's. `full`: the dialogue begins with 500 tokens (150 the group's) and grows by 60 a turn and the response, to
-8,440. Everything is the real path: collector, pool, policy and native engine with the learner's own weights, GiGPO's credit, the learner
-with KL reference, old log-probs and 256 turns a step. Only the environment is scripted: it answers at once, and its observations are
-tokens by chance. Weights are random (the 1.5B shape, bfloat16).
+16 groups × 8 trajectories × 50 turns, none ends early, 100 sampled tokens per turn. `window`: every turn has a prompt of 700 tokens, of
+which the first 150 are the group's. `full`: the dialogue begins with 500 tokens (150 the group's) and grows by 60 per turn and the
+response, to 8,440. Everything is the real path: collector, pool, policy and native engine with the learner's own weights, GiGPO's credit,
+the learner with KL reference, old log-probs and 256 turns per step. Only the environment is scripted: it answers at once, and its
+observations are random tokens. Weights are random (the 1.5B shape, bfloat16).
 
 The floor of a phase is what matrix products and memory allow at the rates measured in the same run. The result is printed, and written
-beside this file as iteration-CONTEXT.json unless --out names another place.
+next to this file as iteration-CONTEXT.json unless --out names another path.
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ class Shape:
 TINY = Shape(size="tiny", groups=2, members=4, turns=4, shared=8, prompt=40, opening=30, observation=6, response=5, turns_a_step=8)
 
 
-ATTEMPTS = count()  # every attempt meets chance of its own
+ATTEMPTS = count()  # every attempt has its own random numbers
 
 
 class Script:
-    """An environment that answers at once, never ends, and gives chance rewards. Every third state is one that others of a group are in."""
+    """An environment that answers at once, never ends, and gives random rewards. Every third state is shared with others of the group."""
 
     def reset(self, task: Task, seed: int = 0) -> Observation:
         self.place, self.chance = 0, np.random.default_rng(next(ATTEMPTS))
@@ -104,7 +104,7 @@ class Script:
 
 
 class Dialogue:
-    """A context whose prompts have exact lengths: tokens by chance instead of words."""
+    """A context whose prompts have exact lengths: random tokens instead of text."""
 
     def __init__(self, shape: Shape, numbers: Callable[[], int]):
         self.shape, self.seed = shape, numbers()
@@ -262,7 +262,7 @@ def make_model(shape: Shape, device: str) -> Any:
 
 
 def ceilings() -> dict[str, float]:
-    """Bytes and operations a second that this GPU reaches at its best."""
+    """Bytes and operations per second that this GPU reaches at best."""
     source, target = (torch.randn(2**30, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     left, right = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     best = {}
@@ -312,7 +312,7 @@ def measure(bench: Bench) -> dict[str, Any]:
 
 
 def shares(seconds: dict[str, float], floors: dict[str, float]) -> dict[str, Any]:
-    """The floors beside what was measured; nothing where there are none."""
+    """The floors compared with what was measured; empty if there are none."""
     if not floors:
         return {}
     total, least = sum(seconds.values()), sum(floors.values())

@@ -1,8 +1,9 @@
 """The iteration of iteration.py with real ALFWorld games: real prompts of real lengths, and attempts that end when the task is done.
 
 A model with random weights never finishes a task, so what it says is sampled, recorded and learned from, but the action is the expert's,
-or, three times in ten, one by chance: attempts then end after a few turns (iteration-games-full.json says how many), all won. Prompts go
-through the real agent with a tokenizer of words made from the games, which needs no download and gives shorter prompts than a model's own.
+or, three times in ten, a random one: attempts then end after a few turns (iteration-games-full.json says how many), all won. Prompts go
+through the real agent with a tokenizer of words made from the games, which needs no download and gives shorter prompts than a model's
+own.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Runs that are really killed: `python benchmarks/kills.py [--kills 6] [--seed 0]`.
 
 Every schedule is trained once to its end, then several times with SIGKILL (or SIGTERM, SIGINT) at one or two random moments, and resumed
-each time. What is left must equal what the whole run left: the log without its times, the evaluations, the texts, the weights bit by bit.
-Prints JSON; exit code 1 where anything differs. By hand, since it takes minutes: tests/test_exact_resume.py does a little of it.
-Every run is a fork of this process, which has loaded torch and never used it.
+each time. What is left must equal what the whole run left: the log without its times, the evaluations, the texts, bitwise identical
+weights. Prints JSON; exit code 1 if anything differs. Run by hand, since it takes minutes: tests/test_exact_resume.py does a little of
+it. Every run is a fork of this process, which has loaded torch and never used it.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@
     python benchmarks/learner.py --size 1.5b --baseline
     python benchmarks/learner.py --size 1.5b --profile profile.txt     what a micro-batch's time goes into
 
-Both sides compute the same GiGPO gradient of the same trajectories: the baseline pads turns to the longest of each batch, makes all logits
-and takes their log-softmax, as a plain training loop does. Useful operations are 6 a weight of the layers and token, 6 a weight of the
-output layer and response token, and three times the causal half of attention; what is computed again is not useful. Prints JSON;
---write puts it beside this file.
+Both sides compute the same GiGPO gradient of the same trajectories: the baseline pads turns to the longest of each batch, makes all
+logits and takes their log-softmax, as a plain training loop does. Useful operations are 6 per weight of the layers and token, 6 per
+weight of the output layer and response token, and three times the causal half of attention; what is recomputed is not useful. Prints
+JSON; --write puts it next to this file.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def make_trajectories(count: int, turns: int, observation: int, response: int, v
 
 
 class Padded:
-    """The baseline: one row a turn, padded to the longest of the batch, full logits, AdamW."""
+    """The baseline: one row per turn, padded to the longest of the batch, full logits, AdamW."""
 
     def __init__(self, model: Any, budget: int, half: bool, checkpointing: bool):
         self.model, self.budget, self.half = model.train(), budget, half
@@ -124,7 +124,7 @@ MEMORY = 80e9
 
 
 def ceiling() -> float:
-    """Operations a second of a large matrix product."""
+    """Operations per second of a large matrix product."""
     left, right = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     left @ right
     return 2 * 8192**3 * 10 / min(clocked(lambda: [left @ right for _ in range(10)]) for _ in range(3))

@@ -3,9 +3,9 @@
     python benchmarks/pages.py [--write] [--turns 200000] [--chromium /usr/bin/chromium]
 
 Prints JSON. The run is made twice: as 25 iterations of 8,000 turns, and with all its turns in one single iteration, the worst case. Every
-answer is asked for over HTTP on a server that has just started (`first`) and again (`again`, the median of five). Where a Chromium is
-found, the time from opening an address to the drawn page is measured in it, beside that of an empty page. Times are wall time in
-milliseconds; `first_cpu` is the processor time of server and client, which other work on the machine does not change.
+answer is asked for over HTTP on a server that has just started (`first`) and again (`again`, the median of five). If a Chromium is found,
+the time from opening an address to the drawn page is measured in it, and that of an empty page. Times are wall time in milliseconds;
+`first_cpu` is the processor time of server and client, which other work on the machine does not change.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CONFIG = 'name = "large"\nseed = 0\niterations = {iterations}\n[env]\nname = "ho
 
 
 def attempts(iteration: int, turns: int) -> Iterator[Trajectory]:
-    """Attempts of 50 turns, ten at each task, over 40 states a task; texts of some 600 characters a turn."""
+    """Attempts of 50 turns, ten at each task, over 40 states per task; texts of about 600 characters per turn."""
     chance = random.Random(iteration)
     sentences = [" ".join(chance.choices(WORDS, k=14)) for _ in range(2000)]
     for number in range(turns // LENGTH):
@@ -163,7 +163,8 @@ def in_chromium(folder: Path, name: str, last: int, chromium: str) -> dict[str, 
 
 
 def measure(turns: int, iterations: int, chromium: str) -> dict[str, Any]:
-    """One shape of run: `turns` turns in so many iterations. Runs in a process of its own, so that its peak of memory is its own."""
+    """One shape of run: `turns` turns in this many iterations. Runs in a separate process, so that its peak memory is not that of
+    others."""
     with tempfile.TemporaryDirectory() as folder:
         each = turns // iterations
         subprocess.run([sys.executable, __file__, "--make", folder, str(iterations), str(each)], check=True)

@@ -2,8 +2,8 @@
 
     python benchmarks/pool.py [--write]
 
-Prints JSON: microseconds a step for a bare loop, the pool in this process (waiting calls, and submit with results), and workers.
-Each way is measured several times in turn; the median is reported.
+Prints JSON: microseconds per step for a bare loop, the pool in this process (waiting calls, and submit with results), and workers. Each
+way is measured several times in turn; the median is reported.
 """
 
 from __future__ import annotations

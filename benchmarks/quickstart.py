@@ -2,8 +2,9 @@
 
     python benchmarks/quickstart.py --seeds 0 1 2 --write
 
-A seed fixes the model's first weights, the warm start, the order of the tasks and all later chance, so the runs of one seed differ in the
-algorithm alone. Every run is a process of its own with one thread; `--jobs` of them run at a time. Finished runs in `--runs` are kept.
+A seed fixes the model's first weights, the warm start, the order of the tasks and all later random numbers, so the runs of one seed
+differ only in the algorithm. Every run is a separate process with one thread; `--jobs` of them run at a time. Finished runs in `--runs`
+are kept.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Where the wall clock of a command goes: `python benchmarks/sampled.py OUT.json train RECIPE …` runs `turnwise train RECIPE …` and
 looks at what the main thread is doing every few milliseconds.
 
-It costs next to nothing, unlike a profiler that counts every call. What it sees is biased: the looking thread runs when the main thread
-lets go of Python's lock, so calls that do (launches, copies, waiting, files) are seen more often than plain Python.
+It costs almost nothing, unlike a profiler that counts every call. What it sees is biased: the sampling thread runs when the main thread
+releases Python's lock, so calls that do (launches, copies, waiting, files) are seen more often than plain Python.
 """
 
 from __future__ import annotations

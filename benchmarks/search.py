@@ -2,9 +2,9 @@
 
     TURNWISE_DATA=… python benchmarks/search.py [--write]
 
-Prints JSON. Every way gets the same queries in the same run; the ways take turns, and the median of the rounds is reported. The index
-is built in a folder of its own, so that building and opening are both measured. All times are CPU time of this one process (a server and
-its client are both in it), because other work may run on the machine; one thread for numpy.
+Prints JSON. Every way gets the same queries in the same run; the ways take turns, and the median of the rounds is reported. The index is
+built in a separate folder, so that building and opening are both measured. All times are CPU time of this one process (a server and its
+client are both in it), because other work may run on the machine; one thread for numpy.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def seconds(work: Callable[[], Any]) -> float:
 
 
 def rates(ways: dict[str, Callable[[], int]]) -> dict[str, float]:
-    """Things a second for each way, taking turns; a way returns how many things it did."""
+    """Operations per second for each way, alternating; a way returns how many things it did."""
     found: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(ROUNDS):
         for name, way in ways.items():
@@ -112,7 +112,7 @@ def recall(env: SearchEnv, split: str) -> float:
 
 
 def agents(env: SearchEnv) -> dict[str, dict[str, float]]:
-    """Exact match and turns of chance and of the expert."""
+    """Exact match and turns of a random agent and of the expert."""
     tasks = env.tasks("valid")
     result = {}
     for name in ("random", "expert"):

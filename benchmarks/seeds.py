@@ -1,10 +1,10 @@
-"""How many seeds does it take to see a difference between two algorithms? And which test is wrong how often when there is none?
+"""How many seeds it takes to see a difference between two algorithms, and how often each test is wrong if there is none.
 
     python benchmarks/seeds.py --write
 
-Runs are simulated: an algorithm has a mean success, each seed's run lies around it with the given spread, tasks differ in difficulty, and
-every run plays the same panel once. Two algorithms have the same number of seeds each, and equal seeds do not help (where they do, because
-a warm start is shared, fewer are needed). The spreads that were observed in committed comparisons stand beside.
+Runs are simulated: an algorithm has a mean success, each seed's run varies around it with the given spread, tasks differ in difficulty,
+and every run plays the same panel once. Two algorithms have the same number of seeds each, and equal seeds do not help (if they do,
+because a warm start is shared, fewer are needed). The spreads that were observed in committed comparisons are also listed.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def observed() -> dict[str, dict[str, Any]]:
 
 
 def as_lines(result: dict[str, Any]) -> str:
-    """JSON with one row a line."""
+    """JSON with one row per line."""
     parts = []
     for name, value in result.items():
         rows = [json.dumps(row) for row in value] if isinstance(value, list) else None

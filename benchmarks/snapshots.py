@@ -1,4 +1,4 @@
-"""What a snapshot takes, in bytes and microseconds, beside playing the actions again: every environment here that has snapshots.
+"""The cost of a snapshot, in bytes and microseconds, compared with playing the actions again: every environment here that has snapshots.
 
     python benchmarks/snapshots.py [--turns 30] [--write] [NAME …]
 
@@ -28,7 +28,7 @@ TASKS = 20
 
 
 def measure(name: str, turns: int) -> dict[str, Any] | None:
-    """One environment; none where it has no snapshots."""
+    """One environment; None if it has no snapshots."""
     split = next(iter(describe(name)[0]["splits"]), "train")
     found = tasks(name, split)
     env, other = make(name), make(name)

@@ -1,4 +1,4 @@
-"""How many threads does a model of a given size use well? Alone, and beside a neighbour that computes too.
+"""How many threads a model of a given size uses well: alone, and next to another process that also computes.
 
     python benchmarks/threads.py --write
 
@@ -59,7 +59,7 @@ def work(size: str, threads: int, seconds: float) -> dict[str, float]:
 
 
 def apart(size: str, threads: int, seconds: float, at_once: int = 1) -> dict[str, float]:
-    """The same in processes of their own, `at_once` of them; the mean."""
+    """The same in separate processes, `at_once` of them; the mean."""
     command = [sys.executable, __file__, "--work", size, str(threads), "--seconds", str(seconds)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "KMP_"))}
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(at_once)]

@@ -1,4 +1,4 @@
-"""What keeping exact tokens costs: size beside the rollouts, and seconds of one core.
+"""The cost of keeping exact tokens: size compared with the rollouts, and seconds of one core.
 
     turnwise train recipes/quickstart.toml iterations=12 run.keep_rollouts=20 out=runs
     turnwise train recipes/quickstart.toml iterations=2 name=window agent.context=window agent.history=4 sft.tasks=64 sft.until=none

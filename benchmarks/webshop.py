@@ -1,4 +1,4 @@
-"""WebShop in figures: agreement of the search with Lucene, steps a second, time and memory of the index, perfect purchases.
+"""WebShop in figures: agreement of the search with Lucene, steps per second, time and memory of the index, perfect purchases.
 
     OMP_NUM_THREADS=1 .venv/bin/python benchmarks/webshop.py --write
 
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def measure_search(env: WebShopEnv) -> dict[str, Any]:
-    """Our results beside Lucene's, and how fast a query is that was not asked before."""
+    """Our results compared with Lucene's, and the time of a new query."""
     index, ids = env.catalogue.index, env.catalogue.ids
     lines = (DATA / "lucene_bm25_top50.tsv").read_text(encoding="utf-8").splitlines()
     first = ten = lists = 0
@@ -116,7 +116,7 @@ def _rate(work: Any) -> int:
 
 
 def measure_growth(times: int) -> dict[str, Any]:
-    """Opening so many times 1,000 products: time, postings, memory that stays and the peak on the way."""
+    """Opening this many times 1,000 products: time, postings, memory that stays and the peak."""
     with tempfile.TemporaryDirectory() as folder:
         files = choose_files(_repeated(Path(folder), times), None)
         start = time.process_time()

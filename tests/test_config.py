@@ -261,15 +261,15 @@ def test_every_setting_of_a_recipe_reaches_the_part_that_it_describes_and_has_on
     from inspect import signature
 
     from turnwise.agent import AgentSettings
-    from turnwise.config import sections
+    from turnwise.config import learning, sections
     from turnwise.learn import LearnerSettings, OptimiserSettings, ValueSettings
 
     elsewhere = {"instructions", "tools", "max_invalid"}  # from the environment; of the collector
     parts = [
         (sections.Agent, sections.Section, AgentSettings),
-        (sections.Optimiser, sections.Section, OptimiserSettings),
-        (sections.Learner, sections.Optimiser, LearnerSettings),
-        (sections.Value, sections.Section, ValueSettings),
+        (learning.Optimiser, sections.Section, OptimiserSettings),
+        (learning.Learner, learning.Optimiser, LearnerSettings),
+        (learning.Value, sections.Section, ValueSettings),
     ]
     for section, without, settings in parts:
         known = signature(settings).parameters

@@ -285,7 +285,7 @@ PHRASES = {
     r"\bother people's\b": "third-party",
     r"\bas far as (they|it) came\b": "partial",
 }
-PROSE = [page for page in PAGES if page.name not in ("CHANGELOG.md", "design.md", "quickstart.md")]
+PROSE = [page for page in PAGES if page.name != "CHANGELOG.md"]
 
 
 def prose_of(page: Path) -> Iterator[tuple[int, str]]:

@@ -94,7 +94,7 @@ def test_without_the_plots_extra_there_is_still_everything_but_pictures(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     files, note = write(result, tmp_path)
-    assert [path.name for path in files] == ["lab.json"]
+    assert [path.name for path in files] == ["lab.json", "credit.md"]
     assert "turnwise[plots]" in note
 
 
@@ -109,7 +109,7 @@ def test_the_command_writes_tables_json_and_pictures(tmp_path: Path) -> None:
     assert list(found["credit"]) == ["tree", "chain:length=3"]
     assert found["credit"]["tree"]["gigpo"] == found["credit"]["tree"]["grpo"]
     pictures = {f"{name}.{kind}" for name in ("credit", "learning", "aliasing", "recurrence", "skill") for kind in ("png", "svg")}
-    assert {path.name for path in out.iterdir()} == {"lab.json", *pictures}
+    assert {path.name for path in out.iterdir()} == {"lab.json", "credit.md", *pictures}
     assert (out / "credit.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -202,7 +202,7 @@ def test_a_thousand_random_requests_leak_no_page_and_no_slot(pages: int) -> None
     )
     found = run_randomly(engine, 1000, pages)
     assert engine.pending == 0 and engine._pages.held == 0 and len(engine._free_slots) == 8
-    assert engine._pages._holders == [0] * pages and not engine._copies and not engine._admitted
+    assert engine._pages._holders == [0] * pages and not engine._chains.copies and not engine._admitted
     finishes = [response.finish for _, _, response in found.values()]
     assert {Finish.STOP, Finish.LENGTH, Finish.REFUSED} <= set(finishes) and Finish.FAULT not in finishes
     for ids, request, response in random.Random(0).sample(list(found.values()), 150):

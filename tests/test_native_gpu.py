@@ -195,7 +195,7 @@ def test_random_requests_on_a_gpu_leak_no_page_and_no_slot() -> None:
     engine._pages.count = engine._runner.page_count = 12  # fewer than eight rows need
     engine._pages.clear()
     found = run_randomly(engine, 1000, 7)
-    assert engine.pending == 0 and engine._pages.held == 0 and len(engine._free_slots) == 8 and not engine._copies
+    assert engine.pending == 0 and engine._pages.held == 0 and len(engine._free_slots) == 8 and not engine._chains.copies
     assert Finish.FAULT not in {response.finish for _, _, response in found.values()}
     sample = [entry for entry in found.values() if entry[2].token_ids][::10]
     worst = [gap(model, [ids], {0: response}, request.sampling.temperature or 1.0) for ids, request, response in sample]

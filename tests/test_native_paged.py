@@ -39,7 +39,7 @@ def test_random_requests_leak_no_page_and_keep_their_logprobs(paged: Make, pages
     model = make(num_hidden_layers=1)
     engine = paged(model, pages, size, max_batch=8, max_length=192, stop_token_ids=[3, 4, 5], prefill_tokens=64)
     found = run_randomly(engine, requests, 7)
-    assert engine.pending == 0 and engine._pages.held == 0 and len(engine._free_slots) == 8 and not engine._copies
+    assert engine.pending == 0 and engine._pages.held == 0 and len(engine._free_slots) == 8 and not engine._chains.copies
     for ids, request, response in found.values():
         assert response.finish is not Finish.FAULT
         if response.token_ids:

@@ -89,3 +89,9 @@ def test_the_shell_lengthens_a_run_and_shows_it_beforehand(tmp_path: Path) -> No
 def test_resume_takes_no_recipe() -> None:
     with pytest.raises(TurnwiseError, match="either --resume RUN"):
         start_training("recipes/quickstart.toml", [], None, "runs/x", False)
+
+
+def test_a_checkpoint_of_an_older_turnwise_is_read() -> None:
+    from turnwise.setup.state import state_of
+
+    assert state_of({"iteration": 3, "place": 12, "plan": {}}).groups_used == 12 == state_of({"groups_used": 12}).groups_used

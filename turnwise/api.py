@@ -58,10 +58,10 @@ def train(
                 environment; or the whole section, as {"name": MyEnv, "options": {"size": 3}}
     reward      a term to add to the environment's reward: a function of (turn, transition, trajectory), several of them in a list or by
                 name in a dictionary. It replaces the recipe's own terms. With `prompts`: the function that scores a response
-    credit the name of an algorithm, or a function of rollouts that returns one number for each turn prompts train on these prompts
-    instead of an environment: a JSONL file, or a list of texts or rows; `reward` scores the responses reply with `prompts`: a function of
-    (task, history) that gives the next message to the agent, None when the dialogue is over resume the folder of a run to continue. It
-    keeps its recipe; `iterations` may grow, and a few settings may change: see
+    credit      the name of an algorithm, or a function of rollouts that returns one number for each turn
+    prompts     train on these prompts instead of an environment: a JSONL file, or a list of texts or rows; `reward` scores the responses
+    reply       with `prompts`: a function of (task, history) that gives the next message to the agent, None when the dialogue is over
+    resume      the folder of a run to continue. It keeps its recipe; `iterations` may grow, and a few settings may change: see
                 docs/recipes.md. What was an object has to be passed again, unless this Python process did so before
     quiet       show nothing
     reporter    shows progress in another way: see `turnwise.runs.reporter.Reporter`
@@ -193,15 +193,18 @@ def evaluate(
     source      who plays: a run (its folder, or what `tw.train` returned), a model folder, or a recipe (a file, a dictionary, a
                 `tw.Recipe`) with the model that it names. None with
                 `**{"engine.name": "openai", "engine.url": …, "engine.model": …}`: a server
-    env the environment, if not the run's own: a name, a class, a function that makes one, or the whole section reward reward terms, if
-    not the run's own; with prompts: the function that scores a response prompts prompts to measure on, instead of an environment; `reply`
-    goes with them split, n the tasks: `n` of the split, always the same ones. None: a run and a recipe on their own environment bring
-    their panel, the
+    env         the environment, if not the run's own: a name, a class, a function that makes one, or the whole section
+    reward      reward terms, if not the run's own; with prompts: the function that scores a response
+    prompts     prompts to measure on, instead of an environment; `reply` goes with them
+    split, n    the tasks: `n` of the split, always the same ones. None: a run and a recipe on their own environment bring their panel, the
                 one that training measures on (`eval.split`, `eval.n`, `eval.seed`); with "all", another split, or anything else: the
                 whole split
-    seed seed of the choice of tasks and of the attempts; None: the recipe's own temperature 0 is greedy; None: the recipe's own repeats
-    attempts per task; None: the recipe's own quiet show nothing; `reporter` shows progress in another way trust run the code that a run
-    folder from elsewhere names overrides settings of the recipe, as for `tw.train`
+    seed        seed of the choice of tasks and of the attempts; None: the recipe's own
+    temperature 0 is greedy; None: the recipe's own
+    repeats     attempts per task; None: the recipe's own
+    quiet       show nothing; `reporter` shows progress in another way
+    trust       run the code that a run folder from elsewhere names
+    overrides   settings of the recipe, as for `tw.train`
 
     >>> tw.evaluate(result, n=128).success                                            # doctest: +SKIP
     >>> tw.evaluate("runs/mine", env=MyEnv, split="test", temperature=0)              # doctest: +SKIP

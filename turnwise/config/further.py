@@ -8,7 +8,9 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from turnwise.config.checks import check
-from turnwise.config.sections import Lora, Optimiser, Section
+from turnwise.config.learning import Optimiser
+from turnwise.config.section import Section
+from turnwise.config.sections import Lora
 
 RESERVED = ("policy", "reference")  # every run has these
 SOURCES = ("path", "tiny", "copy_of", "reads")

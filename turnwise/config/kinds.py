@@ -15,10 +15,13 @@ NUMBERS = ("float", "int", "bool", "number", "mapping", "dict")
 class Kind:
     """What a reference must be.
 
-    methods what its class has; empty for a plain function takes the arguments that a function is called with, if they are fixed gives a
-    function of an installed package returns one of these types (names in its annotation) callable_class a class is also allowed: it is
-    made once, and the object is called like the function alone a file with a single class of this kind can be named without the class
-    example a line of code that is correct
+    methods         what its class has; empty for a plain function
+    takes           the arguments that a function is called with, if they are fixed
+    gives           a function of an installed package returns one of these types (names in its annotation)
+    callable_class  a class is also allowed: it is made once, and the object is called like the function
+    alone           a file with a single class of this kind can be named without the class
+    example         a line of code that is correct
+    family          the name under which a recipe refers to it, if it is not `word`
     """
 
     word: str
@@ -28,6 +31,7 @@ class Kind:
     callable_class: bool = False
     alone: bool = False
     example: str = ""
+    family: str = ""
 
     @property
     def wanted(self) -> str:
@@ -49,6 +53,7 @@ ENGINE = Kind("engine", ("submit", "poll", "release", "refresh", "close"))
 PLAN = Kind("plan", ("gather",), example="class Mine: def gather(self, places, groups): …")
 REWARD = Kind(
     "reward term",
+    family="reward",
     takes=("turn", "transition", "trajectory"),
     gives=NUMBERS,
     example="def mine(turn, transition, trajectory) -> float",
@@ -57,6 +62,7 @@ ORACLE = Kind("oracle", takes=("turn", "trajectory"), gives=NUMBERS, example="de
 SCORE = Kind("score", gives=NUMBERS)
 CREDIT = Kind(
     "credit algorithm",
+    family="credit",
     takes=("rollouts",),
     gives=("array", "floats", "perturn", "pertoken", "mapping", "dict"),
     example="def mine(rollouts, *, gamma: float = 0.95) -> numpy.ndarray  # one number per turn",
@@ -70,6 +76,7 @@ OBJECTIVE = Kind(
 )
 IMPORTANCE = Kind(
     "importance correction",
+    family="importance",
     takes=("tokens",),
     gives=("correction", "tensor", "tuple"),
     callable_class=True,
@@ -99,20 +106,5 @@ PARSER = Kind(
 )
 MODEL = Kind("model kind", ("loss",), example="class Mine: def loss(self, said): return -said.logprob.mean()")
 
-# By the family that a recipe names them in.
-KINDS = {
-    "credit": CREDIT,
-    "objective": OBJECTIVE,
-    "importance": IMPORTANCE,
-    "plan": PLAN,
-    "signal": SIGNAL,
-    "schedule": SCHEDULE,
-    "method": METHOD,
-    "model kind": MODEL,
-    "reward": REWARD,
-    "context": CONTEXT,
-    "parser": PARSER,
-    "engine": ENGINE,
-    "tracker": TRACKER,
-    "environment": ENVIRONMENT,
-}
+LISTED = (CREDIT, OBJECTIVE, IMPORTANCE, PLAN, SIGNAL, SCHEDULE, METHOD, MODEL, REWARD, CONTEXT, PARSER, ENGINE, TRACKER, ENVIRONMENT)
+KINDS = {kind.family or kind.word: kind for kind in LISTED}  # by the family that a recipe names them in

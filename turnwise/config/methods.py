@@ -17,9 +17,10 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from turnwise.config.checks import ask_settings
+from turnwise.config.learning import Credit, Objective, Plan, Schedule
 from turnwise.config.merging import merged, overridden
 from turnwise.config.references import is_reference
-from turnwise.config.sections import Credit, Named, Objective, Plan, Schedule
+from turnwise.config.section import Named
 from turnwise.util.errors import TurnwiseError
 
 Settings = Mapping[str, Any]

@@ -120,10 +120,11 @@ class Option:
 class Entry(Generic[F]):
     """A registered function or class.
 
-    summary its meaning in one line; paper: where it comes from options by name parts what a credit function is the sum of, each with the
-    option that weighs it, or None if it is the whole credit (see
+    summary   its meaning in one line; paper: where it comes from
+    options   by name
+    parts     what a credit function is the sum of, each with the option that weighs it, or None if it is the whole credit (see
               `turnwise/credit/registry.py`)
-    needs what must be available before it can run: columns (`token.entropy`), models (`model.teacher`), data of tasks (`task.answer`),
+    needs     what must be available before it can run: columns (`token.entropy`), models (`model.teacher`), data of tasks (`task.answer`),
               capabilities of the environment (`env.snapshot`), several attempts at each task (`group.peers`). An option's name in braces
               stands for its value: `{level}.value`. What else follows from options is told by `needs_of(options)`, an attribute of the
               function or a static method of the class

@@ -15,9 +15,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from turnwise.config.learning import CREDIT
 from turnwise.config.merging import overridden
 from turnwise.config.methods import Layer, Values, layers_of, resolved
-from turnwise.config.sections import CREDIT, NAME
+from turnwise.config.section import NAME
 from turnwise.config.trust import TOKEN
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside

@@ -18,28 +18,11 @@ from pydantic import BaseModel, Field, PrivateAttr, ValidationError, model_valid
 from turnwise.config import trust as trusting
 from turnwise.config.checks import check as ask
 from turnwise.config.further import FurtherModel, check_model_names
+from turnwise.config.learning import Credit, Learner, Method, Objective, Plan, Schedule, Sft, Signal
 from turnwise.config.recipes import changed, parse_override, read_values, run_of
 from turnwise.config.references import code_in
-from turnwise.config.sections import (
-    NAME,
-    Agent,
-    Collect,
-    Credit,
-    Engine,
-    Env,
-    Eval,
-    Learner,
-    Method,
-    Model,
-    Objective,
-    Plan,
-    RewardTerm,
-    RunSection,
-    Schedule,
-    Section,
-    Sft,
-    Signal,
-)
+from turnwise.config.section import NAME, Section
+from turnwise.config.sections import Agent, Collect, Engine, Env, Eval, Model, RewardTerm, RunSection
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.secret import redact, secrets_in
 

@@ -28,13 +28,13 @@ from torch import Tensor
 from turnwise.agent.vision import Vision
 from turnwise.engines.base import Finish, Request, Response
 from turnwise.engines.batch_cache import BatchCache, Prefix, from_prefixes
-from turnwise.engines.module import evaluating, forward_parameters, load_weights, longest
+from turnwise.engines.batch_forward import BatchForward
+from turnwise.engines.module import evaluating, load_weights, longest
 from turnwise.engines.registry import register
 from turnwise.engines.reports import COLUMNS
 from turnwise.engines.sampling import Columns, Noted, draw, frozen, measure, reports_of
 from turnwise.engines.stopping import StopStrings, newest, stop_tokens, watch
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.rotary import Stretching
 
 SHORTEST_PREFIX = 8  # reusing fewer tokens saves less than the copying costs
 GROW_AFTER = 16  # steps without a failure before the batch may double again
@@ -88,8 +88,7 @@ class TransformersEngine:
         named = stop_tokens(tokenizer, getattr(model, "generation_config", None), model.config)
         self.stop_token_ids = named if stop_token_ids is None else frozenset(stop_token_ids)
         self.vision = vision
-        self._takes = forward_parameters(model)
-        self._stretching = Stretching(model)
+        self._batch = BatchForward(model, vision)
         self._reuse, self._autocast = reuse_prefixes, autocast
         self._queue: deque[RunningRequest] = deque()
         self._rows: list[RunningRequest] = []
@@ -173,12 +172,7 @@ class TransformersEngine:
         self._stop_running()
 
     def _precision(self) -> Any:
-        return torch.autocast(self._device.type, self._autocast) if self._autocast is not None else nullcontext()
-
-    @property
-    def _device(self) -> torch.device:
-        device: torch.device = self.model.get_input_embeddings().weight.device
-        return device
+        return torch.autocast(self._batch.device.type, self._autocast) if self._autocast is not None else nullcontext()
 
     def _step(self) -> None:
         """New rows read their prompts and draw their first token; then every running row draws one more."""
@@ -214,16 +208,16 @@ class TransformersEngine:
 
     def _key(self, row: RunningRequest) -> tuple[int, ...]:
         """Equal for rows that the model rotates by the same frequencies at their current lengths."""
-        return self._stretching.key(len(row.ids))
+        return self._batch.stretching.key(len(row.ids))
 
     def _goes_on(self, row: RunningRequest) -> bool:
         """Whether the cached keys of a row are still valid now that it has one more token."""
-        return self._key(row) == self._stretching.key(len(row.ids) - 1)
+        return self._key(row) == self._batch.stretching.key(len(row.ids) - 1)
 
     def _common(self, row: RunningRequest) -> int:
         """How many tokens of this row are computed already."""
         kept = self._kept.get(row.request.sequence) if not row.request.images else None
-        if kept is not None and self._stretching.key(len(kept.ids)) != self._key(row):
+        if kept is not None and self._batch.stretching.key(len(kept.ids)) != self._key(row):
             kept = None
         common = kept.common(row.ids) if kept is not None else 0
         return common if common >= SHORTEST_PREFIX else 0
@@ -263,7 +257,7 @@ class TransformersEngine:
             if no_memory:
                 self._ceiling = self._limit
             self._put_back(rows)
-        if no_memory and self._device.type == "cuda":
+        if no_memory and self._batch.device.type == "cuda":
             torch.cuda.empty_cache()
 
     def _put_back(self, rows: Sequence[RunningRequest]) -> None:
@@ -275,11 +269,13 @@ class TransformersEngine:
 
     def _prefill(self, rows: list[RunningRequest]) -> None:
         if rows[0].request.images:
-            logits, cache = self._look(rows)
+            logits, cache, shifts = self._batch.look([row.ids for row in rows], [row.request.images for row in rows])
+            for row, shift in zip(rows, shifts, strict=True):
+                row.shift = shift
         else:
             known = [self._common(row) for row in rows]
             past = from_prefixes([self._kept[row.request.sequence] for row in rows], known) if known[0] else None
-            logits, cache = self._forward([row.ids[n:] for row, n in zip(rows, known, strict=True)], past)
+            logits, cache = self._batch.read([row.ids[n:] for row, n in zip(rows, known, strict=True)], past)
         columns = Columns.of([row.request.sampling for row in rows], [row.request.seed for row in rows], logits.device)
         staying, anew = self._draw(rows, logits, columns, cache)
         if self._narrow(cache, rows, staying):
@@ -293,7 +289,7 @@ class TransformersEngine:
 
     def _decode(self) -> None:
         rows = self._rows
-        logits, cache = self._forward([row.ids[-1:] for row in rows], self._cache, [row.shift for row in rows])
+        logits, cache = self._batch.read([row.ids[-1:] for row in rows], self._cache, [row.shift for row in rows])
         if self._columns is None:
             self._columns = Columns.of([row.request.sampling for row in rows], [row.request.seed for row in rows], logits.device)
         staying, anew = self._draw(rows, logits, self._columns, cache)
@@ -311,48 +307,6 @@ class TransformersEngine:
             return False
         cache.select(staying)
         return bool(staying)
-
-    def _look(self, rows: list[RunningRequest]) -> tuple[Tensor, BatchCache]:
-        """The same as `_forward` for whole rows with images."""
-        assert self.vision is not None
-        inner = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
-        inputs, shifts = self.vision.inputs(inner, [row.ids for row in rows], [row.request.images for row in rows])
-        for row, shift in zip(rows, shifts, strict=True):
-            row.shift = shift
-        self._stretching.reset()
-        output = self.model(**inputs, use_cache=True, **({"logits_to_keep": 1} if "logits_to_keep" in self._takes else {}))
-        cache = BatchCache(output.past_key_values, [0] * len(rows), 0)
-        cache.grow([len(row.ids) for row in rows])
-        return self.vision.silence(output.logits[:, -1]), cache
-
-    def _forward(self, ids: list[list[int]], past: BatchCache | None, shifts: Sequence[int] = ()) -> tuple[Tensor, BatchCache]:
-        """The logits after the last token of every row, and the cache with the tokens in it. Shorter rows are padded on the left."""
-        device = self._device
-        added = [len(row) for row in ids]
-        new, width = max(added), past.width if past is not None else 0
-        had = torch.tensor(past.lengths if past is not None else [0] * len(ids), device=device)[:, None]
-        padding = new - torch.tensor(added, device=device)[:, None]
-        old_column, new_column = torch.arange(width, device=device), torch.arange(new, device=device)
-        mask = torch.cat([old_column >= width - had, new_column >= padding], dim=1)
-        inputs: dict[str, Any] = {
-            "input_ids": torch.tensor([[0] * (new - len(row)) + row for row in ids], device=device),
-            "attention_mask": mask.long(),
-            "past_key_values": past.cache if past is not None else None,
-            "use_cache": True,
-        }
-        if "position_ids" in self._takes:
-            shift = torch.tensor(shifts, device=device)[:, None] if any(shifts) else 0
-            inputs["position_ids"] = (had + new_column - padding).clamp(min=0) + shift
-        if "logits_to_keep" in self._takes:
-            inputs["logits_to_keep"] = 1
-        self._stretching.reset()
-        output = self.model(**inputs)
-        if past is None:
-            past = BatchCache(output.past_key_values, [0] * len(ids), 0)
-        past.cache = output.past_key_values
-        past.grow(added)
-        logits = output.logits[:, -1]
-        return logits if self.vision is None else self.vision.silence(logits), past
 
     def _draw(
         self, rows: list[RunningRequest], logits: Tensor, columns: Columns, cache: BatchCache

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.lab.lines import Line, choose
+from turnwise.lab.markdown import markdown
 from turnwise.lab.problems import DEFAULT, make
-from turnwise.lab.study import Case, make_case, measure_case, recurrence_of, unfit
+from turnwise.lab.study import Case, make_case, measure_case, recurrence_of, samples_of, unfit
 from turnwise.lab.sweeps import ALIASING, RECURRENCE, SKILL, aliasing_sweep, recurrence_sweep, skill_sweep
 from turnwise.lab.training import Schedule, train_case
 from turnwise.util.errors import MissingExtra, TurnwiseError
@@ -90,6 +91,7 @@ def run(settings: Settings | None = None, advance: Advance = lambda _: None) -> 
             result["learning"][case.label] = train_case(
                 case, lines, settings.training_seeds, seed, schedule, lambda: advance("learning curves")
             )
+    result["samples"] = {case.label: samples_of(case, lines, *shared) for case in cases}
     result["aliasing"] = aliasing_sweep(cases, *shared, lambda: advance("aliasing"))
     result["recurrence"] = recurrence_sweep(cases, *shared, lambda: advance("recurrence"))
     result["skill"] = skill_sweep(cases, *shared, lambda: advance("skill"))
@@ -156,10 +158,10 @@ def rounded(value: Any) -> Any:
 
 
 def write(result: dict[str, Any], folder: str | Path) -> tuple[list[Path], str]:
-    """The JSON file and the pictures in `folder`; the files, and a note if pictures could not be drawn."""
+    """The JSON file, the table and the pictures in `folder`; the files, and a note if pictures could not be drawn."""
     folder = Path(folder)
     text = json.dumps(result, indent=1, allow_nan=False) + "\n"
-    files = [write_text_atomically(folder / "lab.json", text)]
+    files = [write_text_atomically(folder / "lab.json", text), write_text_atomically(folder / "credit.md", markdown(result))]
     try:
         from turnwise.lab.pictures import draw_all
 

@@ -16,16 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turnwise.credit.registry import algorithms, apply, stands_alone
+from turnwise.credit.registry import algorithms, apply
 from turnwise.data.anchors import Ints
 from turnwise.data.rollouts import Floats, Rollouts
 from turnwise.lab.sample import Batch
+from turnwise.lab.signals import FROM_CRITIC, Signals, runs_here, wanted
 from turnwise.lab.spec import bind, parse
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 ORACLE = "oracle"
-FRESH = "turn.mc_value"  # the mean return of fresh attempts from the state before each turn (fresh.py)
-GIVEN = ("turn.action", FRESH)  # columns that the lab gives in addition to those of every batch
 # What each teaches: loops counted once; the two ablations; the public code's statistics; no discount; no division by the deviation;
 # what is left of step credit without any anchors; how much a perfect critic would add.
 VARIANTS = (
@@ -56,11 +55,6 @@ class Line:
         return self.name == ORACLE or self.critic == "exact"
 
     @property
-    def is_fresh(self) -> bool:
-        """Whether it reads values from fresh attempts."""
-        return self.name != ORACLE and FRESH in algorithms[self.name].needed(self.options)
-
-    @property
     def summary(self) -> str:
         return "the true advantage: what perfect credit reads" if self.name == ORACLE else algorithms[self.name].summary
 
@@ -68,7 +62,14 @@ class Line:
         """Its credit for the rows of one run."""
         if self.name == ORACLE:
             return views.truth
-        return apply(algorithms[self.name], views.rollouts(self.critic), dict(self.options)).values
+        entry = algorithms[self.name]
+        return apply(entry, views.rollouts(self.critic, wanted(entry)), dict(self.options)).values
+
+    @property
+    def uses_critic(self) -> bool:
+        """Whether its credit depends on a critic's values."""
+        needs = () if self.name == ORACLE else algorithms[self.name].needed(dict(self.options))
+        return any(need.endswith(".value") or need in FROM_CRITIC for need in needs)
 
 
 def read_line(text: str) -> Line:
@@ -87,30 +88,29 @@ def read_line(text: str) -> Line:
 
 
 def choose(texts: list[str] | None) -> list[Line]:
-    """The lines that were asked for; by default all algorithms that need no more than the lab's columns, the variants of those, and the
-    oracle."""
+    """The lines that were asked for; by default all algorithms for which the lab has the columns, the variants of those, and the oracle."""
     if texts is None:
-        texts = [*(entry.name for entry in algorithms if stands_alone(entry, GIVEN)), *VARIANTS, ORACLE]
+        texts = [*(entry.name for entry in algorithms if runs_here(entry)), *VARIANTS, ORACLE]
     if not texts:
         raise TurnwiseError("no credit algorithm is chosen")
     return [read_line(text) for text in texts]
 
 
 class Views:
-    """One run of a batch as the lines see it; the rollouts are made once for each critic. `values` are those of the critics by name, and
-    those from fresh attempts as "fresh", if a line reads them."""
+    """One run of a batch as the lines see it; the rollouts are made once for each critic."""
 
-    def __init__(self, batch: Batch, run: int, truth: Floats, values: Mapping[str, Floats]):
-        self.truth = truth[batch.part(run)]
+    def __init__(self, batch: Batch, run: int, truth: Floats, values: Mapping[str, Floats], signals: Signals):
+        self.truth, self.signals = truth[batch.part(run)], signals
         self._batch, self._run, self._values = batch, run, values
         self._made: dict[str, Rollouts] = {}
 
-    def rollouts(self, critic: str = "estimated") -> Rollouts:
+    def rollouts(self, critic: str = "estimated", signals: tuple[str, ...] = ()) -> Rollouts:
+        """The rollouts with a critic's values, and the columns of these signals."""
+        values = self._values[critic][self._batch.part(self._run)]
         if critic not in self._made:
-            rows = self._batch.part(self._run)
-            made = self._batch.rollouts(self._run, self._values[critic][rows])
-            self._made[critic] = made.with_columns({FRESH: self._values["fresh"][rows]}) if "fresh" in self._values else made
-        return self._made[critic]
+            self._made[critic] = self._batch.rollouts(self._run, values)
+        made = self._made[critic]
+        return made.with_columns(self.signals.columns(signals, values)) if signals else made
 
 
 def value_table(batch: Batch, states: int, runs: int) -> tuple[Floats, Ints]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from zlib import crc32
 
@@ -15,11 +16,11 @@ import numpy as np
 
 from turnwise.credit import diagnose
 from turnwise.data.rollouts import Floats
-from turnwise.lab.fresh import fresh_values
 from turnwise.lab.lines import Line, Views, estimated_values
 from turnwise.lab.metrics import Truth, bias_and_variance, measure, summarise, truth_of
 from turnwise.lab.problem import Problem
 from turnwise.lab.sample import Batch, draw, sample, stack
+from turnwise.lab.signals import Signals
 from turnwise.lab.values import action_values, advantages, occupancy, skilled_policy, state_values
 from turnwise.util.errors import TurnwiseError
 
@@ -57,21 +58,18 @@ def play(case: Case, size: int, budget: int, seeds: int, seed: int, use: str) ->
     return sample(case.problem, np.broadcast_to(case.policy, (seeds, *case.policy.shape)), stack(draws))
 
 
-def views_of(case: Case, size: int, budget: int, seeds: int, seed: int, fresh: bool = False) -> tuple[Truth, list[Views]]:
-    """The batches of one problem and group size, with both critics' values, ready for every line; with `fresh` also the values of fresh
-    attempts."""
+def views_of(case: Case, size: int, budget: int, seeds: int, seed: int) -> tuple[Truth, list[Views]]:
+    """The batches of one problem and group size, with both critics' values, ready for every line."""
     batch = play(case, size, budget, seeds, seed, "measured")
     independent = play(case, size, budget, seeds, seed, "critic")
     values = {
         "estimated": estimated_values(batch, independent, case.problem.states, seeds),
         "exact": case.value[batch.t, batch.state],
     }
-    if fresh:
-        policy = np.broadcast_to(case.policy, (seeds, *case.policy.shape))
-        rng = stream(seed, case.problem.name, "fresh", size)
-        values["fresh"] = fresh_values(case.problem, policy, batch.run, batch.t, batch.state, rng)
     truth = truth_of(case.problem, case.policy, batch, seeds, case.advantage)
-    return truth, [Views(batch, run, truth.advantage, values) for run in range(seeds)]
+    chances = [partial(stream, seed, case.problem.name, "fresh", size, run) for run in range(seeds)]
+    signals = [Signals(case.problem, case.policy, batch, run, chance) for run, chance in enumerate(chances)]
+    return truth, [Views(batch, run, truth.advantage, values, signals[run]) for run in range(seeds)]
 
 
 def credit_of(line: Line, views: Sequence[Views]) -> Floats:
@@ -83,7 +81,7 @@ def measure_case(case: Case, lines: Sequence[Line], sizes: Sequence[int], budget
     """label → group size → reading → interval."""
     result: dict[str, Any] = {line.label: {} for line in lines}
     for size in sizes:
-        truth, views = views_of(case, size, budget, seeds, seed, any(line.is_fresh for line in lines))
+        truth, views = views_of(case, size, budget, seeds, seed)
         for line in lines:
             credit = credit_of(line, views)
             result[line.label][str(size)] = summarise(measure(credit, truth)) | bias_and_variance(credit, truth)
@@ -91,9 +89,20 @@ def measure_case(case: Case, lines: Sequence[Line], sizes: Sequence[int], budget
     return result
 
 
+def samples_of(case: Case, lines: Sequence[Line], size: int, budget: int, seeds: int, seed: int) -> dict[str, float]:
+    """Turns of the environment per turn that gets credit, by label: 1 for the batch itself, 1 for the batch from which a critic learned,
+    and the turns of fresh attempts."""
+    found = {}
+    for line in lines:
+        _, views = views_of(case, size, budget, 1, seed)
+        credit = line.credit(views[0])
+        found[line.label] = 1.0 + line.uses_critic + views[0].signals.spent / len(credit)
+    return found
+
+
 def unfit(case: Case, lines: Sequence[Line], seed: int) -> dict[str, str]:
     """The lines that cannot run on the lab's rollouts, and why: tested on one small batch."""
-    _, views = views_of(case, 2, 4, 1, seed, any(line.is_fresh for line in lines))
+    _, views = views_of(case, 2, 4, 1, seed)
     reasons = {}
     for line in lines:
         try:

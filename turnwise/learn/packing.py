@@ -31,14 +31,18 @@ from turnwise.util.errors import TurnwiseError
 class Packed:
     """Sequences one after another, and the columns of their response tokens and turns.
 
-    ids, position every token: its id, its position in its sequence offsets where each sequence starts in them; one more entry than
-    sequences sequence_trajectory each sequence's trajectory (the rollouts' number for it) source every response token: the index in `ids`
-    of the token that it is predicted from turn, trajectory, index its row in the rollouts, its trajectory, its index in the rollouts'
-    per-token columns engine_logprob what the engine reported for it; None if some turn has none token_offsets where each sequence's
-    response tokens start in the columns above turn_row, turn_source every turn: its row in the rollouts, the index in `ids` of its last
-    prompt token turn_offsets where each sequence's turns start in them columns, turn_columns further columns by name, one entry per
-    response token or per turn images every sequence: its images; None if no sequence has any unlearned every token: whether it is in a
-    prompt and is not learned even if prompts are
+    ids, position                 every token: its id, its position in its sequence
+    offsets                       where each sequence starts in them; one more entry than sequences
+    sequence_trajectory           each sequence's trajectory (the rollouts' number for it)
+    source                        every response token: the index in `ids` of the token that it is predicted from
+    turn, trajectory, index       its row in the rollouts, its trajectory, its index in the rollouts' per-token columns
+    engine_logprob                what the engine reported for it; None if some turn has none
+    token_offsets                 where each sequence's response tokens start in the columns above
+    turn_row, turn_source         every turn: its row in the rollouts, the index in `ids` of its last prompt token
+    turn_offsets                  where each sequence's turns start in them
+    columns, turn_columns         further columns by name, one entry per response token or per turn
+    images                        every sequence: its images; None if no sequence has any
+    unlearned                     every token: whether it is in a prompt and is not learned even if prompts are
                                   (`info["chance"]` of a turn lists the spans in its prompt); None if there are no such tokens
     """
 

@@ -22,9 +22,10 @@ Dtype = Literal["float32", "bfloat16"]
 class OptimiserSettings:
     """AdamW.
 
-    lr, schedule, warmup the learning rate rises from 0 in `warmup` steps, then stays, or falls with the run's progress towards `final_lr`
-    weight_decay not on norms and biases (weights with fewer than two axes) clip largest norm of the whole gradient; None does not clip
-    max_bad_steps after this many steps in a row with a loss or gradient that is not finite, training stops with an error
+    lr, schedule, warmup  the learning rate rises from 0 in `warmup` steps, then stays, or falls with the run's progress towards `final_lr`
+    weight_decay          not on norms and biases (weights with fewer than two axes)
+    clip                  largest norm of the whole gradient; None does not clip
+    max_bad_steps         after this many steps in a row with a loss or gradient that is not finite, training stops with an error
     """
 
     lr: float = 1e-6
@@ -56,9 +57,10 @@ class OptimiserSettings:
 class ValueSettings:
     """A critic: one linear layer on the policy's last hidden states, float32.
 
-    level one value per turn (at its last prompt token), or one per response token (at the token before it) lr, coef learning rate of this
-    layer, weight of its loss relative to the policy's clip how far a value may move in one update, as PPO bounds it; None: no bound
-    trains_model whether the value loss also moves the model, or only this layer
+    level         one value per turn (at its last prompt token), or one per response token (at the token before it)
+    lr, coef      learning rate of this layer, weight of its loss relative to the policy's
+    clip          how far a value may move in one update, as PPO bounds it; None: no bound
+    trains_model  whether the value loss also moves the model, or only this layer
     """
 
     level: Literal["turn", "token"] = "turn"
@@ -76,17 +78,20 @@ class ValueSettings:
 class LearnerSettings:
     """How one iteration's data is turned into optimiser steps.
 
-    loss objective, KL term, entropy bonus, importance correction aggregation, constant what counts the same in the loss
-    (`token_weights`), and the divisor of the sums optimiser AdamW and its learning-rate schedule schedule, schedule_options which parts
-    of a batch make up which optimiser step: a registered name, and its options epochs passes over the data minibatches, minibatch_size
-    optimiser steps per pass; or, if the size is given, about that many units per step minibatch_unit what a mini-batch is made of: whole
-    trajectories, or turns tokens_per_batch tokens that are computed at once: affects memory use only, never the result; 0: what a GPU's
-    memory
+    loss                         objective, KL term, entropy bonus, importance correction
+    aggregation, constant        what counts the same in the loss (`token_weights`), and the divisor of the sums
+    optimiser                    AdamW and its learning-rate schedule
+    schedule, schedule_options   which parts of a batch make up which optimiser step: a registered name, and its options
+    epochs                       passes over the data
+    minibatches, minibatch_size  optimiser steps per pass; or, if the size is given, about that many units per step
+    minibatch_unit               what a mini-batch is made of: whole trajectories, or turns
+    tokens_per_batch             tokens that are computed at once: affects memory use only, never the result; 0: what a GPU's memory
                                  allows, 8,192 on a CPU
-    dtype of the computation; the optimiser's copy of the weights is always float32 gradient_checkpointing save memory by computing
-    activations twice; None: if a GPU's memory requires it, never on a CPU skip_zero_credit leave sequences out whose credit is exactly 0,
-    if nothing else needs them; None: on a GPU temperature the sampler's; log-probs are at this temperature old_logprobs, engine_gap whose
-    log-probs the ratio is anchored on: the learner's before the first step, the engine's, or "auto":
+    dtype                        of the computation; the optimiser's copy of the weights is always float32
+    gradient_checkpointing       save memory by computing activations twice; None: if a GPU's memory requires it, never on a CPU
+    skip_zero_credit             leave sequences out whose credit is exactly 0, if nothing else needs them; None: on a GPU
+    temperature                  the sampler's; log-probs are at this temperature
+    old_logprobs, engine_gap     whose log-probs the ratio is anchored on: the learner's before the first step, the engine's, or "auto":
                                  the engine's if their mean distance from the learner's on a sample is at most `engine_gap`
     kl_reward_coef, kl_reward    subtract coefficient × KL to the reference from each turn's reward, and the estimator (k1, k2, k3)
     kl_reward_cap                a bound on each token's k3 in it; None: no bound

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from turnwise.config.sections import CREDIT
+from turnwise.config.learning import CREDIT
 from turnwise.data.images import without_marks
 from turnwise.pages.batch import PARTS, Batch, texts_of
 from turnwise.pages.names import readable

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from turnwise.config.sections import CREDIT
+from turnwise.config.learning import CREDIT
 from turnwise.credit import parts
 from turnwise.pages.names import distinct, readable
 from turnwise.pages.tail import news

@@ -42,7 +42,7 @@ def finish(console: Console, run: Run, result: Result) -> None:
 
 def compared_with(name: str) -> str:
     """Another algorithm to try: the default of recipes or, for that one, the most similar algorithm that compares whole attempts."""
-    from turnwise.config.sections import CREDIT
+    from turnwise.config.learning import CREDIT
     from turnwise.credit import algorithms
 
     if name != CREDIT:

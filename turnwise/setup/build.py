@@ -15,8 +15,9 @@ import torch
 from turnwise.agent import Agent, AgentSettings
 from turnwise.agent.control import neutral_deep
 from turnwise.agent.vision import Vision
+from turnwise.config.learning import Optimiser
 from turnwise.config.schema import Config
-from turnwise.config.sections import Optimiser, Section
+from turnwise.config.section import Section
 from turnwise.engines.base import Engine
 from turnwise.engines.registry import GIVEN, engines
 from turnwise.engines.registry import make as make_engine

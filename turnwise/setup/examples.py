@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnwise.collect.faults import spoilt
 from turnwise.collect.warmstart import chance_trajectories, demonstrated, expert_trajectories, has_expert, lists_actions
-from turnwise.config.sections import Sft
+from turnwise.config.learning import Sft
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory
 from turnwise.envs.look import LOOKS

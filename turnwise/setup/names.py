@@ -21,8 +21,10 @@ from turnwise.util.errors import TurnwiseError
 
 if TYPE_CHECKING:
     from turnwise.config.further import FurtherModel
+    from turnwise.config.learning import Objective
     from turnwise.config.schema import Config
-    from turnwise.config.sections import Agent, Engine, Named, Objective, RewardTerm, RunSection
+    from turnwise.config.section import Named
+    from turnwise.config.sections import Agent, Engine, RewardTerm, RunSection
 
 # Where each family is registered. Environments have a separate registry (turnwise/envs/registry.py).
 REGISTRIES: Mapping[str, str] = {

@@ -4,7 +4,7 @@ needed."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from shlex import quote
 from typing import Any
@@ -73,10 +73,7 @@ def restore(run: Run, system: System, say: Callable[[str], None]) -> State:
     if found is None:
         return _from_scratch(run, system, say)
     try:
-        kept = dict(found.state["run"])
-        if "place" in kept:  # the name of this number in older checkpoints
-            kept["groups_used"] = kept.pop("place")
-        state = State(**kept)
+        state = state_of(found.state["run"])
         logs = {name: str(text) for name, text in found.state["logs"].items()} if "logs" in found.state else None
         system.learner.load_state(found.tensors, found.state["learner"])
         system.models.load_state(found.further, found.state.get("models", {}))
@@ -94,6 +91,11 @@ def restore(run: Run, system: System, say: Callable[[str], None]) -> State:
         _check_log(run, state)
     run.rewind(state.iteration, state.waiting is not None, logs, say)
     return state
+
+
+def state_of(kept: Mapping[str, Any]) -> State:
+    """The state that a checkpoint holds. Older ones call the number of used groups `place`."""
+    return State(**{"groups_used" if name == "place" else name: value for name, value in kept.items()})
 
 
 def _from_scratch(run: Run, system: System, say: Callable[[str], None]) -> State:

@@ -13,7 +13,7 @@ computed once more than needed; that token is ignored.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,7 +22,8 @@ from torch import Tensor
 
 from turnwise.engines.base import Finish, Request, Response
 from turnwise.engines.module import load_weights
-from turnwise.engines.native.cache_pages import CachePages, Chain, Match
+from turnwise.engines.native.cache_pages import CachePages, Chain
+from turnwise.engines.native.chains import Chains
 from turnwise.engines.native.memory import make_runner
 from turnwise.engines.native.requests import Runner, RunningRequest, Step, StepResult
 from turnwise.engines.native.weights import Weights
@@ -30,10 +31,8 @@ from turnwise.engines.registry import register
 from turnwise.engines.reports import COLUMNS
 from turnwise.engines.stopping import StopStrings, newest, stop_tokens, watch
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.prefix import common_length
 
 GRAIN = 32  # tokens: the granularity of common prefixes if pages are longer than that
-WORTH_A_STEP = 32  # tokens: with fewer in common, a row does not wait until another one has computed them
 FEWEST_PREFILL_TOKENS = 64
 
 
@@ -71,15 +70,14 @@ class NativeEngine:
         self._runner: Runner = make_runner(self.weights, max_batch, self.max_length, cache_memory, graphs)
         self.prefill_tokens = prefill_tokens or (16384 if self.weights.device.type == "cuda" else 1024)
         self._pages = CachePages(self._runner.page_count, self._runner.page_size, GRAIN if self._runner.mixed else self._runner.page_size)
+        self._chains = Chains(self._pages)
         self.max_length = min(self.max_length, self._pages.count * self._pages.size)
         self._queue: deque[RunningRequest] = deque()
         self._rows: list[RunningRequest] = []
         self._free_slots = list(range(max_batch))
-        self._kept: OrderedDict[int, Chain] = OrderedDict()  # by trajectory; the least recently used first
         self._flights: deque[tuple[list[RunningRequest], StepResult]] = deque()
         self._done: list[Response] = []
         self._admitted: list[RunningRequest] = []
-        self._copies: list[tuple[int, int, int]] = []
         self._since_prefill = 0
         self._unclean = False  # something that is not a number may be in the cache
         self._closed = False
@@ -108,8 +106,7 @@ class NativeEngine:
     def _split(self, request: Request) -> tuple[list[int], list[int]]:
         """A prompt, split into the prefix that is kept of its trajectory, which was checked before, and the plain integers that
         follow."""
-        chain, prompt = self._kept.get(request.sequence), request.prompt_ids
-        known = chain.ids if chain is not None else []
+        known, prompt = self._chains.known(request.sequence), request.prompt_ids
         if not isinstance(prompt, list) or prompt[: len(known)] != known:
             known = []
         fresh = list(prompt[len(known) :])
@@ -140,8 +137,7 @@ class NativeEngine:
         return done
 
     def release(self, sequence: int) -> None:
-        if (chain := self._kept.pop(sequence, None)) is not None:
-            self._pages.drop(chain.pages)
+        self._chains.release(sequence)
         for row in (*self._rows, *self._queue):
             if row.request.sequence == sequence:
                 row.keeps = False
@@ -237,20 +233,7 @@ class NativeEngine:
         self._done.append(response)
         self._rows.remove(row)
         self._free_slots.append(row.slot)
-        chain = row.chain
-        chain.written = min(row.computed, len(row.ids))
-        chain.ids = row.ids[: chain.written]
-        self._pages.drop(chain.pages[self._pages.needed(chain.written) :])
-        del chain.pages[self._pages.needed(chain.written) :]
-        if response.finish is not Finish.FAULT:
-            self._pages.publish(chain)
-        sequence = row.request.sequence
-        if (older := self._kept.pop(sequence, None)) is not None:
-            self._pages.drop(older.pages)
-        if row.keeps and response.finish is not Finish.FAULT:
-            self._kept[sequence] = chain
-        else:
-            self._pages.drop(chain.pages)
+        self._chains.leave(row, good=response.finish is not Finish.FAULT)
 
     # Which rows go into the next step.
 
@@ -269,10 +252,10 @@ class NativeEngine:
             self._since_prefill += 1
             size = self._pages.size
             for row, count in todo:
-                if count == 1 and (row.computed < len(row.chain.pages) * size or self._grow(row.chain, row.computed + 1)):
+                if count == 1 and (row.computed < len(row.chain.pages) * size or self._chains.grow(row.chain, row.computed + 1)):
                     step.add(row, 1, draws=True)
         if step.rows:
-            step.copies, self._copies = self._copies, []
+            step.copies, self._chains.copies = self._chains.copies, []
             step.admitted, self._admitted = self._admitted, []
         return step
 
@@ -287,7 +270,7 @@ class NativeEngine:
     def _schedule(self, row: RunningRequest, todo: int, step: Step) -> None:
         """Give a row as many of its tokens in this step as budget and memory allow."""
         count = min(todo, self.prefill_tokens - step.tokens) if todo > 1 else todo
-        if count < 1 or not self._grow(row.chain, row.computed + count):
+        if count < 1 or not self._chains.grow(row.chain, row.computed + count):
             return
         step.add(row, count, draws=count == todo)
         if count > 1:  # the tokens of a prompt are known: others may use them from now on
@@ -295,35 +278,18 @@ class NativeEngine:
             row.chain.ids = row.ids[: row.chain.written]
             self._pages.publish(row.chain)
 
-    def _grow(self, chain: Chain, tokens: int) -> bool:
-        while len(chain.pages) < self._pages.needed(tokens):
-            page = self._take()
-            if page is None:
-                return False
-            chain.pages.append(page)
-        return True
-
-    def _take(self) -> int | None:
-        """A page; if needed, taken from the least recently used trajectory."""
-        page = self._pages.take()
-        while page is None and self._kept:
-            _, chain = self._kept.popitem(last=False)
-            self._pages.drop(chain.pages)
-            page = self._pages.take()
-        return page
-
     def _admit(self, step: Step) -> None:
         """Take rows out of the queue, in order of arrival; those whose prefix is just being computed by another one come a step later."""
         waiting: list[RunningRequest] = []
         while self._queue and self._free_slots and step.tokens < self.prefill_tokens and len(waiting) < self.max_batch:
             row = self._queue.popleft()
-            ready = self._find_prefix(row)
+            ready = self._chains.find_prefix(row)
             if ready is None:
                 waiting.append(row)
                 continue
             spare = len(self._rows) // 4 if self._pages.count > len(self._rows) else 0
-            if not ready or not self._fits(row, spare):
-                self._give_up(row)
+            if not ready or not self._chains.fits(row, spare):
+                self._chains.give_up(row)
                 waiting.append(row)
                 break
             row.slot = self._free_slots.pop()
@@ -332,57 +298,6 @@ class NativeEngine:
             if row.todo > 1 or self._runner.mixed:
                 self._schedule(row, row.todo, step)
         self._queue.extendleft(reversed(waiting))
-
-    def _fits(self, row: RunningRequest, spare: int) -> bool:
-        """Whether there are pages for all of the row's tokens and one more; those that it needs now are taken."""
-        missing = self._pages.needed(row.length + 1) - len(row.chain.pages)
-        kept = sum(len(chain.pages) for chain in self._kept.values()) if self._pages.available < missing + spare else 0
-        return self._pages.available + kept >= missing + spare and self._grow(row.chain, row.length)
-
-    def _find_prefix(self, row: RunningRequest) -> bool | None:
-        """Give the row what is in memory of its tokens. None: wait a step; False: no page for a copy."""
-        limit = row.length - 1  # the last token must be computed: the next one is drawn from it
-        own = self._kept.pop(row.request.sequence, None)
-        common = min(limit, common_length(own.ids, row.ids)) if own is not None else 0
-        match = Match() if own is not None and common == min(len(own.ids), limit) else self._pages.match(row.ids, limit)
-        if match.fresh and match.length(self._pages.size) < WORTH_A_STEP:
-            match = Match()
-        found = match.length(self._pages.size)
-        if own is not None and (common >= found or match.fresh):
-            row.chain, row.computed = own, common
-            copy = self._pages.cut(own, common)
-            return True if copy is None else self._copy(row.chain, *copy)
-        if own is not None:
-            self._pages.drop(own.pages)
-        if match.fresh:
-            return None
-        row.chain = Chain(list(match.pages), row.ids[:found], list(match.nodes), found)
-        row.computed = found
-        for page in match.pages:
-            self._pages.hold(page)
-        if not match.tail:
-            return True
-        self._pages.hold(match.source)
-        return self._copy(row.chain, match.source, match.tail)
-
-    def _copy(self, chain: Chain, source: int, tokens: int) -> bool:
-        """A private page that begins as `source` does. The caller holds `source`; that hold ends with the launch."""
-        page = self._take()
-        if page is None:
-            self._pages.drop([source])
-            return False
-        chain.pages.append(page)
-        self._pages.copied(source, page, tokens)
-        self._copies.append((source, page, tokens))
-        return True
-
-    def _give_up(self, row: RunningRequest) -> None:
-        """The row was not admitted after all, or has to make room: it holds nothing and starts over."""
-        for copy in [c for c in self._copies if c[1] in row.chain.pages]:
-            self._copies.remove(copy)
-            self._pages.drop([copy[0]])
-        self._pages.drop(row.chain.pages)
-        row.chain, row.computed = Chain(), 0
 
     # Lack of memory, failures, and new weights.
 
@@ -397,7 +312,7 @@ class NativeEngine:
         self._free_slots.append(row.slot)
         if row in self._admitted:
             self._admitted.remove(row)
-        self._give_up(row)
+        self._chains.give_up(row)
         self._queue.appendleft(row)
 
     def _reset(self, settle: bool = True) -> None:
@@ -410,11 +325,9 @@ class NativeEngine:
             row.chain, row.computed, row.flying = Chain(), 0, 0
             self._queue.appendleft(row)
         self._rows.clear()
-        self._kept.clear()
-        self._copies.clear()
         self._admitted.clear()
         self._free_slots = list(range(self.max_batch))
-        self._pages.clear()
+        self._chains.clear()
 
     def _recover(self, step: Step, error: Exception) -> None:
         """Out of memory: try again with fewer prompt tokens at a time; a step that is small already is a fault of its rows."""

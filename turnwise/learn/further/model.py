@@ -174,9 +174,10 @@ class FurtherModel(Scorer):
     ) -> dict[str, float]:
         """Learn from a batch. Returns metrics: means over the optimiser steps.
 
-        loss a function of what the model said about a mini-batch (`Said`): a number with gradient, (number, metrics), or None if there is
-        nothing to learn from it. Default: the kind's own columns names of the batch's columns that the loss reads, or arrays by such
-        names logprobs whether the loss reads log-probs; None: as the kind says
+        loss      a function of what the model said about a mini-batch (`Said`): a number with gradient, (number, metrics), or None if
+                  there is nothing to learn from it. Default: the kind's own
+        columns   names of the batch's columns that the loss reads, or arrays by such names
+        logprobs  whether the loss reads log-probs; None: as the kind says
         """
         if self.training is None or self.optimiser is None:
             raise TurnwiseError(f"model {self.name!r} is frozen, so it cannot be updated: set models.{self.name}.trained=true")

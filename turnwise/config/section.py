@@ -1,0 +1,60 @@
+"""What every section of a recipe shares: strict types, "none" for what is unset, and options of the component that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
+
+from turnwise.config.options import mistaken
+from turnwise.util.errors import TurnwiseError
+
+NAME = "run"  # of a run whose recipe has no name
+
+
+class Section(BaseModel):
+    """A table of a recipe. The text "none" clears an optional field."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _kind(cls, value: Any, info: ValidationInfo) -> Any:
+        """Reject implicit conversions: true is not a number, 1 is not a boolean."""
+        field = cls.model_fields.get(info.field_name or "")
+        if field is not None and (wrong := mistaken(value, field.annotation)):
+            raise ValueError(wrong)
+        return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unset(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        optional = {name for name, field in cls.model_fields.items() if _takes_none(field.annotation)}
+        return {key: None if value == "none" and key in optional else value for key, value in given.items()}
+
+
+def _takes_none(annotation: Any) -> bool:
+    return type(None) in getattr(annotation, "__args__", ())
+
+
+class Named(Section):
+    """A section whose further keys are options of the component it names."""
+
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True, frozen=True, allow_inf_nan=False)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that were given."""
+        return dict(self.model_extra or {})
+
+    def check_names(self, known: Iterable[str]) -> None:
+        """A key that is not an option of the named component may be a misspelt key of the section."""
+        own = list(type(self).model_fields)
+        for key in self.options:
+            near = get_close_matches(key, [*own, *known], n=1, cutoff=0.6) if key not in known else []
+            if near and near[0] in own:
+                raise TurnwiseError(f"unknown key {key}. Did you mean {type(self).__name__.lower()}.{near[0]}?")
