@@ -112,7 +112,7 @@ def test_a_run_trains_three_heads_and_learns_from_the_marked_tokens_alone(tmp_pa
         "iterations": 2,
         "sft": None,
     }
-    run = start(tmp_path, **changes, sft=None)
+    run = start(tmp_path, **changes)
     first, second = (stored_batch(run, n) for n in (1, 2))
     for name in ("low", "high", "term"):
         assert not np.asarray(first.column(f"turn.value_{name}")).any() and np.asarray(second.column(f"turn.value_{name}")).any()
