@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+Cli = Callable[..., SimpleNamespace]  # words in; returncode, stdout and stderr out
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("TURNWISE_DATA", ROOT.parent / "shared" / "data")).resolve()
 
@@ -21,6 +25,20 @@ if "TURNWISE_STATE" not in os.environ:  # marks of the tests' own runs are none 
 
 settings.register_profile("turnwise", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("turnwise")
+
+
+def _flushed(handle: int) -> None:
+    os.fstat(handle)  # an error for a closed file, as from the real one
+
+
+os.fsync = _flushed  # no test cuts the power, and waiting for the disk takes longer than most runs
+
+
+def pytest_collection_finish() -> None:
+    """Set apart what is loaded by now. Otherwise every run in this process looks through all of torch and the tests for garbage first,
+    which takes longer than the run itself."""
+    gc.collect()
+    gc.freeze()
 
 
 def shared_folder(name: str) -> Path:
@@ -41,3 +59,23 @@ def known_algorithms() -> Iterator[None]:
     yield
     algorithms._entries.clear()
     algorithms._entries.update(kept)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """The command line in this process and in the test's own folder: no other process has to import torch."""
+    from turnwise.cli.app import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr("turnwise.cli.app.guard", lambda: None)  # it changes how this process reports errors
+
+    def called(*arguments: str) -> SimpleNamespace:
+        monkeypatch.setattr(sys, "argv", ["turnwise", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        told = capsys.readouterr()
+        return SimpleNamespace(returncode=ended.value.code, stdout=told.out, stderr=told.err)
+
+    return called

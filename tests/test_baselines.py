@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, Cli
 from test_engines_openai import Handler, serving
 from test_eval_server import COUNTER, served
-from test_train import command, start
+from test_train import start
 
 from turnwise import TurnwiseError
 from turnwise.evaluation.baselines import LONGEST_NOTE, evaluate, shortened, with_notes
@@ -126,23 +126,23 @@ def test_a_model_here_is_prompted_too(tmp_path: Path, agent: str) -> None:
     assert found.to_dict() == evaluate(agent, run, n=2, trials=2, **changes).to_dict()
 
 
-def test_from_the_command_line_with_the_warning_about_trials(tmp_path: Path) -> None:
+def test_from_the_command_line_with_the_warning_about_trials(tmp_path: Path, here: Cli) -> None:
     with serving(learns) as server:
         asked = ["--url", server.url, "--model", "a-model", "--env", COUNTER, "--n", "2", "--agent", "reflexion", "--trials", "2"]
-        words = command("eval", *asked, "--save", "out.json", cwd=tmp_path)
-        plain = command("eval", *asked, "--json", cwd=tmp_path)
+        words = here("eval", *asked, "--save", "out.json")
+        plain = here("eval", *asked, "--json")
     assert words.returncode == 0, words.stderr
     assert "success within 1" in words.stdout and "success within 2" in words.stdout and "only the first row is one attempt" in words.stdout
     assert [each["success"] for each in json.loads(plain.stdout)["trials"]] == [0.0, 1.0]
     assert json.loads((tmp_path / "out.json").read_text())["player"] == "reflexion"
 
 
-def test_mistakes_are_named(tmp_path: Path) -> None:
+def test_mistakes_are_named(tmp_path: Path, here: Cli) -> None:
     with pytest.raises(TurnwiseError, match="--repeats does not go with it"):
         evaluate("reflexion", env=COUNTER, repeats=2, **served("http://127.0.0.1:9/v1"))
-    done = command("eval", "--agent", "reflection", "--env", COUNTER, cwd=tmp_path)
+    done = here("eval", "--agent", "reflection", "--env", COUNTER)
     assert done.returncode == 2 and "Did you mean 'reflexion'" in done.stderr
-    done = command("eval", "some-model", "--agent", "reakt", "--env", COUNTER, cwd=tmp_path)
+    done = here("eval", "some-model", "--agent", "reakt", "--env", COUNTER)
     assert done.returncode == 2 and "unknown agent 'reakt'. Did you mean 'react'" in done.stderr
 
 

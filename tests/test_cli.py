@@ -157,15 +157,6 @@ def test_no_help_text_is_cut_short(width: int) -> None:
         assert f"{name} {command.short_help}" in overview
 
 
-@pytest.fixture(scope="module")
-def without_torch(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A path on which torch cannot be imported: what needs its seconds fails there."""
-    folder = tmp_path_factory.mktemp("without_torch")
-    (folder / "torch").mkdir()
-    (folder / "torch" / "__init__.py").write_text("raise RuntimeError('torch was imported')")
-    return f"{folder}{os.pathsep}{ROOT}"
-
-
 MISTAKES = {
     "train credit.nmae=grpo": "unknown key nmae. Did you mean credit.name?",
     "train --env nowhere.py:Env": "there is no file nowhere.py",
@@ -184,11 +175,50 @@ MISTAKES = {
 }
 
 
+TYPED = """
+import json, os, sys, traceback
+from pathlib import Path
+from turnwise.cli.app import main
+import turnwise.config.schema  # before the copies are made
+
+for typed, folder in json.loads(sys.argv[1]).items():
+    copy = os.fork()  # each command has a process to itself, and all share one start
+    if not copy:
+        os.dup2(os.open(f"{folder}.stderr", os.O_WRONLY | os.O_CREAT), 2)
+        os.chdir(folder)
+        sys.argv = ["turnwise", *typed.split()]
+        code = 99
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+        except BaseException:
+            traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(code)
+    Path(f"{folder}.code").write_text(str(os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])))
+"""
+
+
+@pytest.fixture(scope="module")
+def typed_without_torch(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folder in which each of the commands was called. Torch cannot be imported there: what needs its seconds fails."""
+    torch = tmp_path_factory.mktemp("without_torch") / "torch"
+    torch.mkdir()
+    (torch / "__init__.py").write_text("raise RuntimeError('torch was imported')")
+    folders = {typed: tmp_path_factory.mktemp("typed") for typed in MISTAKES}
+    given = json.dumps({typed: str(folder) for typed, folder in folders.items()})
+    environment = {**os.environ, "PYTHONPATH": f"{torch.parent}{os.pathsep}{ROOT}", "COLUMNS": "80"}
+    subprocess.run([sys.executable, "-c", TYPED, given], check=True, timeout=120, env=environment, stdout=subprocess.DEVNULL)
+    return folders
+
+
 @pytest.mark.parametrize("typed", MISTAKES)
-def test_a_wrong_word_is_reported_before_torch_is_imported(typed: str, without_torch: str, tmp_path: Path) -> None:
-    done = turnwise(*typed.split(), folder=tmp_path, PYTHONPATH=without_torch)
-    assert done.returncode == 2 and MISTAKES[typed] in done.stderr, done.stderr
-    assert not list(tmp_path.iterdir())
+def test_a_wrong_word_is_reported_before_torch_is_imported(typed: str, typed_without_torch: dict[str, Path]) -> None:
+    folder = typed_without_torch[typed]
+    said = Path(f"{folder}.stderr").read_text()
+    assert Path(f"{folder}.code").read_text() == "2" and MISTAKES[typed] in said, said
+    assert not list(folder.iterdir())
 
 
 def test_several_mistakes_are_several_lines(tmp_path: Path) -> None:

@@ -165,8 +165,9 @@ def test_every_field_is_explained_and_printed() -> None:
         assert section is None or section.__doc__
 
 
-def test_reading_a_config_does_not_load_torch_before_an_objective_is_checked() -> None:
-    code = "import sys, turnwise.config.schema; sys.exit('torch' in sys.modules)"
+def test_neither_torch_nor_pydantic_is_loaded_before_it_is_needed() -> None:
+    """Each worker process imports the package; reading a config needs torch once an objective is checked."""
+    code = "import sys, turnwise; assert 'pydantic' not in sys.modules; import turnwise.config.schema; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

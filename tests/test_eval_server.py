@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, Cli
 from test_engines_openai import Handler, serving
-from test_train import command, start
+from test_train import start
 
 import turnwise as tw
 from turnwise import TurnwiseError
@@ -30,7 +30,7 @@ def served(url: str, **changes: Any) -> dict[str, Any]:
     return {"engine.name": "openai", "engine.url": url, "engine.model": "a-model", **quick, **changes}
 
 
-def test_a_served_model_is_measured_on_a_panel_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_served_model_is_measured_on_a_panel_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: Cli) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     with serving(adds) as server:
         asked = [
@@ -48,7 +48,7 @@ def test_a_served_model_is_measured_on_a_panel_from_the_command_line(tmp_path: P
             "3",
             "--json",
         ]
-        done = command("eval", *asked, cwd=tmp_path)
+        done = here("eval", *asked)
         seen = server.seen
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

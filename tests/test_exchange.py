@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, Cli
 from hypothesis import given
 from hypothesis import strategies as st
-from test_train import BANDIT, command, start
+from test_train import BANDIT, start
 
 import turnwise as tw
 from turnwise import TurnwiseError
@@ -154,9 +154,9 @@ def test_a_run_exports_what_it_trained_on_with_credit_and_reads_it_back(tmp_path
     assert (tw.credit.compute("gigpo", again) == tw.credit.compute("gigpo", rollouts)).all()
 
 
-def test_evaluations_are_exported_and_the_columns_are_those_of_the_page(tmp_path: Path) -> None:
+def test_evaluations_are_exported_and_the_columns_are_those_of_the_page(tmp_path: Path, here: Cli) -> None:
     folder = start(tmp_path, iterations=1).folder
-    done = command("trajectories", str(folder), "--evals", "--out", str(tmp_path / "x.jsonl"), cwd=tmp_path)
+    done = here("trajectories", str(folder), "--evals", "--out", str(tmp_path / "x.jsonl"))
     assert done.returncode == 0 and "(4 trajectories)" in done.stdout, done.stderr
     assert len(tw.read_trajectories(tmp_path / "x.jsonl")) == 4
     with pytest.raises(TurnwiseError, match="no tokens"):
@@ -237,10 +237,10 @@ def test_a_changed_environment_is_told_from_a_changed_reward(
         assert "the score does not count" in "\n".join(rescored_lines(found))
 
 
-def test_a_reward_of_ones_own_replaces_the_recipes(played: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_reward_of_ones_own_replaces_the_recipes(played: tuple[Path, Path], tmp_path: Path, here: Cli) -> None:
     folder, _ = played
     (tmp_path / "terms.py").write_text("def short(turn, transition, trajectory):\n    return -0.25\n")
-    done = command("rescore", str(folder), "--reward", f"{tmp_path / 'terms.py'}:short", cwd=tmp_path)
+    done = here("rescore", str(folder), "--reward", f"{tmp_path / 'terms.py'}:short")
     assert done.returncode == 0, done.stderr
     assert "mean reward: 2.000 before, -0.500 now" in done.stdout
     with pytest.raises(TurnwiseError, match="not a function"):

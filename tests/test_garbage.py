@@ -13,10 +13,13 @@ from turnwise.util.garbage import loaded_set_apart, rare_searches
 
 @pytest.fixture(autouse=True)
 def _as_it_was() -> Iterator[None]:
-    before = gc.get_threshold()
+    before, frozen = gc.get_threshold(), gc.get_freeze_count()
+    gc.unfreeze()
     yield
     gc.set_threshold(*before)
     gc.unfreeze()
+    if frozen:
+        gc.freeze()
 
 
 class Knot:

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, Cli
 from hypothesis import given
 from hypothesis import strategies as st
-from test_train import command, start
+from test_train import start
 
 import turnwise as tw
 from turnwise import TurnwiseError
@@ -238,12 +238,12 @@ def test_tokens_are_not_kept_where_the_recipe_says_so(tmp_path: Path) -> None:
         replay(run.folder, 2, update=True)
 
 
-def test_replay_from_the_command_line_in_words_and_as_json(tmp_path: Path) -> None:
+def test_replay_from_the_command_line_in_words_and_as_json(tmp_path: Path, here: Cli) -> None:
     folder = start(tmp_path, **KEPT).folder
-    words = command("replay", str(folder), "credit.name=hgpo", "--iteration", "3", "--update", cwd=tmp_path)
+    words = here("replay", str(folder), "credit.name=hgpo", "--iteration", "3", "--update")
     assert words.returncode == 0, words.stderr
     assert "credit.name=hgpo against as trained" in words.stdout and "that the run logged, exactly" in words.stdout
-    plain = command("replay", str(folder), "--also", "grpo", "--json", cwd=tmp_path)
+    plain = here("replay", str(folder), "--also", "grpo", "--json")
     assert json.loads(plain.stdout)["comparisons"][0]["other"] == "credit.name=grpo"
 
 

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, Cli
 from safetensors.torch import load_file
 
 import turnwise as tw
@@ -74,12 +74,24 @@ WARM: dict[str, Any] = {
 
 
 def test_a_warm_start_ends_when_enough_tasks_are_won(tmp_path: Path) -> None:
-    changes = {**WARM, "sft.look_every": 3, "sft.look_tasks": 4}
+    changes = {**WARM, "sft.epochs": 1, "sft.look_every": 3, "sft.look_tasks": 4}
     easy = start(tmp_path / "easy", **changes, **{"sft.until": 1e-9})  # reached at once: no task need be won
     hard = start(tmp_path / "hard", **changes, **{"sft.until": 1.0})
     assert easy.metrics[0]["sft/steps"] > 0
     assert easy.metrics[0]["time/sft"] > 0 and "time/iteration" not in easy.metrics[0]  # it is no iteration: means over them leave it out
     assert easy.metrics[0]["sft/steps"] <= hard.metrics[0]["sft/steps"]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tw.api.Result:  # type: ignore[name-defined]
+    """A run with the settings above, for tests that only read it."""
+    return start(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture(scope="module")
+def warmed(tmp_path_factory: pytest.TempPathFactory) -> tw.api.Result:  # type: ignore[name-defined]
+    """A run with a warm start, for tests that only read it."""
+    return start(tmp_path_factory.mktemp("warmed"), **WARM)
 
 
 def weights(folder: Path) -> dict[str, Any]:
@@ -114,10 +126,10 @@ def test_a_run_leaves_everything_that_it_says(tmp_path: Path) -> None:
     AutoTokenizer.from_pretrained(result.folder / "model")
 
 
-def test_a_run_without_checkpoints_leaves_the_model_all_the_same(tmp_path: Path) -> None:
+def test_a_run_without_checkpoints_leaves_the_model_all_the_same(tmp_path: Path, plain: Any) -> None:
     result = start(tmp_path, **{"run.checkpoint_every": 0})
     assert not (result.folder / "checkpoints").exists()
-    assert result.summary["finished"] and weights(result.folder).keys() == weights(start(tmp_path).folder).keys()
+    assert result.summary["finished"] and weights(result.folder).keys() == weights(plain.folder).keys()
 
 
 def test_the_better_of_two_actions_is_learned(tmp_path: Path) -> None:
@@ -138,9 +150,9 @@ def test_the_better_of_two_actions_is_learned(tmp_path: Path) -> None:
     assert result.summary["success_after"] == 1.0
 
 
-def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path) -> None:
-    one, two, other = start(tmp_path), start(tmp_path), start(tmp_path, seed=1)
-    assert [one.folder.name, two.folder.name] == ["try", "try-2"]
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path, plain: Any) -> None:
+    one, two, other = plain, start(tmp_path), start(tmp_path, seed=1)
+    assert [two.folder.name, other.folder.name] == ["try", "try-2"]
     assert without_times(one.metrics) == without_times(two.metrics) != without_times(other.metrics)
     assert all((weights(one.folder)[name] == tensor).all() for name, tensor in weights(two.folder).items())
 
@@ -184,11 +196,17 @@ def wait_for(condition: Any, process: subprocess.Popen[str]) -> None:
         time.sleep(0.005)
 
 
+LONGER: dict[str, Any] = {**TINY, "name": "try", "iterations": 8, "eval.every": 3, "run.checkpoint_every": 2}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tw.api.Result:  # type: ignore[name-defined]
+    return tw.train(**LONGER, out=str(tmp_path_factory.mktemp("whole")))
+
+
 @pytest.mark.parametrize("moment", range(4))
-def test_a_run_that_was_killed_and_resumed_equals_one_that_was_not(tmp_path: Path, moment: int) -> None:
-    settings = {**TINY, "name": "try", "iterations": 8, "eval.every": 3, "run.checkpoint_every": 2}
-    whole = tw.train(**settings, out=str(tmp_path / "whole"))
-    process = launch({**settings, "out": str(tmp_path / "killed")})
+def test_a_run_that_was_killed_and_resumed_equals_one_that_was_not(tmp_path: Path, moment: int, whole: Any) -> None:
+    process = launch({**LONGER, "out": str(tmp_path / "killed")})
     run = tmp_path / "killed" / "try"
     chance = random.Random(moment)
     if moment == 3:  # while a checkpoint is being written
@@ -230,7 +248,7 @@ class Impatient(Reporter):
             os.kill(os.getpid(), self.signal)
 
 
-def test_ctrl_c_in_the_warm_start_ends_it_and_the_run_starts_anew(tmp_path: Path) -> None:
+def test_ctrl_c_in_the_warm_start_ends_it_and_the_run_starts_anew(tmp_path: Path, warmed: Any) -> None:
     steps: list[float] = []
 
     class Counting(Impatient):
@@ -239,20 +257,20 @@ def test_ctrl_c_in_the_warm_start_ends_it_and_the_run_starts_anew(tmp_path: Path
 
     stopped = start(tmp_path, reporter=Counting("warm start"), **WARM)
     assert stopped.interrupted and sum(steps) < WARM["sft.tasks"] and stopped.metrics == []
-    whole = start(tmp_path / "whole", **WARM)
-    assert without_times(tw.train(resume=stopped.folder).metrics) == without_times(whole.metrics)
+    assert without_times(tw.train(resume=stopped.folder).metrics) == without_times(warmed.metrics)
 
 
 @pytest.mark.parametrize("nth", [1, 2])
-def test_ctrl_c_in_an_evaluation_keeps_what_was_learned_before_it(tmp_path: Path, nth: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = start(tmp_path / "whole", **WARM)
+def test_ctrl_c_in_an_evaluation_keeps_what_was_learned_before_it(
+    tmp_path: Path, nth: int, warmed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stopped = start(tmp_path, reporter=Impatient("evaluation", nth), **WARM)
     assert stopped.interrupted and len(stopped.metrics) == nth - 1
     with monkeypatch.context() as patch:
         patch.setattr(System, "warm_start", lambda *rest: pytest.fail("the warm start was made again"))
         resumed = tw.train(resume=stopped.folder)
-    assert without_times(resumed.metrics) == without_times(whole.metrics)
-    assert all((weights(whole.folder)[name] == tensor).all() for name, tensor in weights(resumed.folder).items())
+    assert without_times(resumed.metrics) == without_times(warmed.metrics)
+    assert all((weights(warmed.folder)[name] == tensor).all() for name, tensor in weights(resumed.folder).items())
     scores = [checkpoint.load(path).score for path in checkpoint.checkpoints(resumed.folder / "checkpoints")]
     assert scores == [line["eval/success"] for line in resumed.metrics]  # what came out is known to the checkpoints too
 
@@ -262,9 +280,8 @@ def test_adapters_are_warmed_up_and_keep_the_base_model_as_reference(tmp_path: P
     assert result.summary["finished"] and result.metrics[1]["learner/kl_ref_k3"] > 0
 
 
-def test_a_corrupt_checkpoint_is_passed_over_with_a_warning(tmp_path: Path) -> None:
+def test_a_corrupt_checkpoint_is_passed_over_with_a_warning(tmp_path: Path, plain: Any) -> None:
     config = Config.load(None, {**TINY, "out": str(tmp_path), "name": "try"})
-    whole = start(tmp_path / "whole")
     run = Run.create(tmp_path, "try", to_toml(config))
     train_config(config, run)
     newest = checkpoint.checkpoints(run.checkpoints)[-1]
@@ -278,7 +295,7 @@ def test_a_corrupt_checkpoint_is_passed_over_with_a_warning(tmp_path: Path) -> N
 
     again = train_config(config, run, Listening())
     assert any("damaged" in text for text in heard)
-    assert without_times(again.metrics) == without_times(whole.metrics)
+    assert without_times(again.metrics) == without_times(plain.metrics)
 
 
 @pytest.mark.parametrize(
@@ -392,9 +409,9 @@ def test_a_full_disk_while_saving_keeps_the_checkpoint_before(tmp_path: Path, mo
 
 @pytest.mark.parametrize("part", ["write_texts", "write_text_atomically"])
 def test_a_full_disk_anywhere_in_the_run_is_a_clear_error_and_loses_nothing(
-    tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, part: str, plain: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, real = start(tmp_path / "whole"), getattr(runs, part)
+    real = getattr(runs, part)
 
     def full(path: Path, *rest: Any) -> Any:
         if "000004" in path.name:
@@ -405,7 +422,7 @@ def test_a_full_disk_anywhere_in_the_run_is_a_clear_error_and_loses_nothing(
     with pytest.raises(TurnwiseError, match=r"disk full\?.*--resume"):
         start(tmp_path)
     monkeypatch.undo()
-    assert without_times(tw.train(resume=tmp_path / "try").metrics) == without_times(whole.metrics)
+    assert without_times(tw.train(resume=tmp_path / "try").metrics) == without_times(plain.metrics)
 
 
 def test_a_model_that_cannot_be_written_is_written_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -529,7 +546,7 @@ def overrides(**changes: Any) -> list[str]:
     return [f"{key}={word(value)}" for key, value in {**TINY, **changes}.items() if key != "env.name"]
 
 
-def test_an_environment_of_ones_own_trains_from_the_command_line(tmp_path: Path) -> None:
+def test_an_environment_of_ones_own_trains_from_the_command_line(tmp_path: Path, here: Cli) -> None:
     done = command("train", "--env", BANDIT, *overrides(iterations=2), "sft.tasks=8", "sft.steps=2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "played at random" in done.stdout and "iteration 2/2" in done.stdout and "held-out tasks" in done.stdout
@@ -538,13 +555,13 @@ def test_an_environment_of_ones_own_trains_from_the_command_line(tmp_path: Path)
     run = tmp_path / "runs" / "own-env"
     assert "turnwise train runs/own-env/config.toml credit.name=grpo" in done.stdout
     assert (run / "curve.png").read_bytes()[:4] == b"\x89PNG"
-    measured = command("eval", str(run), "--n", "4", "--json", cwd=tmp_path)
+    measured = here("eval", str(run), "--n", "4", "--json")
     assert measured.returncode == 0, measured.stderr
     assert json.loads(measured.stdout)["attempts"] == 4
 
 
-def test_a_dry_run_shows_the_recipe_and_what_would_happen(tmp_path: Path) -> None:
-    done = command("train", "--env", BANDIT, "--dry-run", *overrides(), "env.max_turns=2", cwd=tmp_path)
+def test_a_dry_run_shows_the_recipe_and_what_would_happen(tmp_path: Path, here: Cli) -> None:
+    done = here("train", "--env", BANDIT, "--dry-run", *overrides(), "env.max_turns=2")
     assert done.returncode == 0, done.stderr
     assert "[credit]" in done.stdout and "2 tasks × 4 attempts × at most 2 turns = 16 turns" in done.stdout and "parameters" in done.stdout
     assert list(tmp_path.iterdir()) == []
@@ -564,14 +581,14 @@ def test_a_dry_run_shows_the_recipe_and_what_would_happen(tmp_path: Path) -> Non
         (["eval", "."], "neither a run"),
     ],
 )
-def test_a_mistake_on_the_command_line_is_one_line_and_exit_code_two(tmp_path: Path, arguments: list[str], words: str) -> None:
+def test_a_mistake_on_the_command_line_is_one_line_and_exit_code_two(tmp_path: Path, arguments: list[str], words: str, here: Cli) -> None:
     (tmp_path / "recipe.toml").write_text("iterations = 3\n[agent]\nmax_prompt_tokens = 500\n")
-    done = command(*arguments, cwd=tmp_path)
+    done = here(*arguments)
     assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
 
 
-def test_every_key_of_a_recipe_is_explained_on_the_command_line(tmp_path: Path) -> None:
-    done = command("train", "--help-config", cwd=tmp_path)
+def test_every_key_of_a_recipe_is_explained_on_the_command_line(here: Cli) -> None:
+    done = here("train", "--help-config")
     assert done.returncode == 0 and "credit.name" in done.stdout and "learner.kl_stop" in done.stdout
 
 

@@ -13,7 +13,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from turnwise.config.checks import check_with, settings_with
-from turnwise.config.further import RESERVED
 from turnwise.config.objects import is_given
 from turnwise.config.options import Registry
 from turnwise.config.references import is_reference, parse
@@ -115,6 +114,8 @@ def needed(config: Config, families: tuple[str, ...] = STAGES) -> set[str]:
 
 
 def _lacking(need: str, config: Config) -> str:
+    from turnwise.config.further import RESERVED  # loads pydantic, as the recipe did
+
     size, critic = config.collect.group_size, config.learner.value
     if need == "group.peers" and size < 2:
         return f"compares the attempts of a group: collect.group_size must be at least 2, not {size}"
