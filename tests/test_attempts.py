@@ -119,6 +119,26 @@ def test_the_policy_answers_a_message_of_the_plan_the_same_way_for_the_same_seed
     assert system.engine.pending == 0
 
 
+def test_the_policy_answers_with_turns_that_hold_what_was_sampled(system: System) -> None:
+    texts = ["say + or -", "again"]
+    turns = system.places.said(texts, 5)
+    assert [turn.response.strip() for turn in turns] == system.places.answers(texts, 5)
+    assert all(len(turn.response_ids) == len(turn.logprobs) > 0 and len(turn.prompt_ids) for turn in turns)
+    assert [turn.observation for turn in turns] == texts
+
+
+def test_a_plan_learns_how_attempts_begin(system: System) -> None:
+    starts = system.places.starts(0, 3)[:: system.places.group_size]
+    played = system.collector().run(starts)
+    assert system.places.openings(starts) == [f"{t.goal}\n{t.turns[0].observation}" for t in played] and played[0].goal
+
+
+def test_an_attempt_can_have_a_temperature_of_its_own(system: System) -> None:
+    starts = [replace(start, temperature=0) for start in system.places.starts(0, 1)]
+    greedy = [[turn.response for turn in t.turns] for t in system.collector().run(starts)]
+    assert all(said == greedy[0] for said in greedy)
+
+
 def test_without_a_run_there_is_no_expert_and_nobody_to_ask() -> None:
     places = Places(numbered(2), 0, 2)
     with pytest.raises(TurnwiseError, match=r"env\.expert"):

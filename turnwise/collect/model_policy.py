@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import signature
 from itertools import count
 
@@ -79,7 +79,9 @@ class ModelPolicy:
         kept = prompt if attempt.learned is None else attempt.learned.prompt()
         attempt.prompt_ids, attempt.images = kept.ids, kept.images
         seed = derive(attempt.start.policy_seed, attempt.turn)
-        request = Request(slot, prompt.ids, self.sampling, seed, attempt.sequence, prompt.messages or None, prompt.images)
+        own = attempt.start.temperature
+        sampling = self.sampling if own is None else replace(self.sampling, temperature=own)
+        request = Request(slot, prompt.ids, sampling, seed, attempt.sequence, prompt.messages or None, prompt.images)
         if self.drawing is not None:
             attempt.drawn = Drawn(request)
         self._submit(request)

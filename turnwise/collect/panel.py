@@ -118,11 +118,15 @@ def panel_starts(panel: TaskSet, seed: int, repeats: int = 1) -> list[Start]:
 
 
 def run_panel(
-    collector: Collector, panel: TaskSet, seed: int = 0, repeats: int = 1, change: Callable[[Start], Start] = lambda start: start
+    collector: Collector,
+    panel: TaskSet,
+    seed: int = 0,
+    repeats: int = 1,
+    change: Callable[[list[Start]], Sequence[Start]] = lambda starts: starts,
 ) -> Evaluation:
-    """Play every task of the panel `repeats` times. The seed fixes the sampling, not the choice of tasks. `change` may add to an
-    attempt."""
-    trajectories = collector.run([change(start) for start in panel_starts(panel, seed, repeats)])
+    """Play every task of the panel `repeats` times. The seed fixes the sampling, not the choice of tasks. `change` may add to
+    the attempts."""
+    trajectories = collector.run(change(panel_starts(panel, seed, repeats)))
     return evaluation_of(trajectories, panel, repeats)
 
 

@@ -6,7 +6,7 @@ iteration has no update. Several such iterations in a row end the run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from turnwise.config.options import Help
@@ -59,6 +59,9 @@ class Filtered(Plan):
 
     def evaluated(self, start: Start) -> Start:
         return self.inner.evaluated(start)
+
+    def evaluation(self, places: Places, starts: Sequence[Start]) -> list[Start]:
+        return self.inner.evaluation(places, starts)
 
     def state(self) -> dict[str, Any]:
         return {"empty": self.empty, "base": self.inner.state()}

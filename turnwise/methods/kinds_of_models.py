@@ -48,9 +48,10 @@ class Heads:
         heads: Annotated[dict[str, str], Help("name → where it is read: turn, turn_end or token")],
         targets: Annotated[dict[str, str] | None, Help("name → column; none: turn.target_NAME or token.target_NAME")] = None,
         weights: Annotated[dict[str, float] | None, Help("name → factor of its loss, 1 unless given")] = None,
+        spread: Annotated[float, Help("standard deviation of the heads' first weights; 0: all values start at 0", low=0)] = 0.0,
     ) -> None:
         levels = {name: "token" if place == "token" else "turn" for name, place in heads.items()}
-        self._heads, self.weights = dict(heads), dict(weights or {})
+        self._heads, self.weights, self.spread = dict(heads), dict(weights or {}), spread
         self.targets = {name: f"{level}.target_{name}" for name, level in levels.items()} | dict(targets or {})
         for option, given in (("targets", targets), ("weights", weights)):
             for name in given or ():

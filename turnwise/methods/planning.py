@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 
 from turnwise.config.options import Help
 from turnwise.data.attempts import Branch, Start
-from turnwise.data.rollouts import Stop, Trajectory, alike
+from turnwise.data.rollouts import Stop, Trajectory, Turn, alike
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.methods.registry import plan
 from turnwise.util.errors import TurnwiseError
@@ -47,7 +47,8 @@ Rounds = Generator[Sequence[Start], list[Trajectory], Gathered]
 class Places:
     """The attempts of a run. `used` is how many places are used up. A group shares the environment's seed, unless `own_seeds` gives each
     attempt its own. `max_turns` is the run's step limit. `expert` plays tasks as the environment's expert does, and `ask` lets the current
-    policy answer texts; a run gives them. `vocabulary` is the number of tokens that the policy knows, 0 if that is unknown."""
+    policy answer texts; `say` does the same and gives the answers as turns, and `look` resets the environment and gives what the agent is
+    told first. A run gives them. `vocabulary` is the number of tokens that the policy knows, 0 if that is unknown."""
 
     tasks: TaskSet
     seed: int
@@ -58,6 +59,8 @@ class Places:
     max_turns: int | None = None
     expert: Callable[[Sequence[Task]], list[Trajectory]] | None = field(default=None, repr=False)
     ask: Callable[[Sequence[str], int], list[str]] | None = field(default=None, repr=False)
+    say: Callable[[Sequence[str], int], list[Turn]] | None = field(default=None, repr=False)
+    look: Callable[[Sequence[Start]], list[str]] | None = field(default=None, repr=False)
     vocabulary: int = 0
     _more: int = field(default=0, init=False, repr=False)  # attempts of this batch beyond those that places have
     _repeats: int = field(default=0, init=False, repr=False)  # batches before this one that branched where no place was used up since
@@ -135,6 +138,19 @@ class Places:
             raise TurnwiseError("the plan asks the policy for answers, and there is no policy here: only a training run has one")
         return self.ask(texts, seed)
 
+    def said(self, texts: Sequence[str], seed: int) -> list[Turn]:
+        """The same as turns, with tokens and log-probs: a plan can put them into trajectories of their own, and they are learned from. A
+        turn without tokens: the message was too long, or the engine failed."""
+        if self.say is None:
+            raise TurnwiseError("the plan asks the policy for answers, and there is no policy here: only a training run has one")
+        return self.say(texts, seed)
+
+    def openings(self, starts: Sequence[Start]) -> list[str]:
+        """What the agent is told at the beginning of each of these attempts: the goal and the first observation. Empty after a fault."""
+        if self.look is None:
+            raise TurnwiseError("the plan asks how attempts begin, and there is no environment here: only a training run has one")
+        return self.look(starts)
+
     def state(self) -> dict[str, int]:
         """What decides about further branches, beside `used`; empty before the first one."""
         return {"branched": self._branched, "repeats": self._repeats} if self._branched >= 0 else {}
@@ -167,6 +183,10 @@ class Plan:
     def evaluated(self, start: Start) -> Start:
         """How an attempt of the run's evaluations is made: a plan may add a hint (`dataclasses.replace`)."""
         return start
+
+    def evaluation(self, places: Places, starts: Sequence[Start]) -> list[Start]:
+        """How all attempts of one of the run's evaluations are made. `places.said` asks the policy at the evaluation's temperature."""
+        return [self.evaluated(start) for start in starts]
 
     def state(self) -> dict[str, Any]:
         return {}

@@ -22,7 +22,6 @@ from turnwise.collect.rewards import Rewards, find_term
 from turnwise.collect.source import LocalSource
 from turnwise.collect.warmstart import has_expert
 from turnwise.config.schema import Config
-from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.data.masks import with_shared_prefix, without_inserted
 from turnwise.data.rollouts import Rollouts, Trajectory
@@ -42,7 +41,7 @@ from turnwise.methods.planning import Dynamic, Places, Plain, Plan
 from turnwise.methods.registry import plans, signals
 from turnwise.setup.build import agent_settings, build_engine, build_learner, build_server, engine_options
 from turnwise.setup.examples import examples_of
-from turnwise.setup.favours import answers, demonstrations
+from turnwise.setup.favours import answers, demonstrations, evaluation, openings, said
 from turnwise.setup.further import build_models
 from turnwise.setup.imitation import imitate
 from turnwise.setup.names import know, needed
@@ -253,6 +252,8 @@ class System:
             max_turns=self.max_turns,
             expert=lambda tasks: demonstrations(self, tasks),
             ask=lambda texts, seed: answers(self, texts, seed),
+            say=lambda texts, seed: said(self, texts, seed),
+            look=lambda starts: openings(self, starts),
         )
 
     @cached_property
@@ -383,7 +384,7 @@ class System:
     def evaluate(self) -> Evaluation:
         """The recipe's evaluation with the weights as they are."""
         own = self.config.eval
-        result = run_panel(self.collector(own.temperature), self.panel, own.seed, own.repeats, getattr(self.plan, "evaluated", _as_it_is))
+        result = run_panel(self.collector(own.temperature), self.panel, own.seed, own.repeats, lambda starts: evaluation(self, starts))
         self._heard(result.trajectories)
         return result
 
@@ -398,7 +399,3 @@ class System:
         for part in ("pool", "engine"):
             if part in self.__dict__:
                 self.__dict__[part].close()
-
-
-def _as_it_is(start: Start) -> Start:
-    return start

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
 from turnwise.learn.further.said import Said
 from turnwise.learn.further.scorer import ReadAt
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.seeds import derive
 
 READ_AT: tuple[ReadAt, ...] = ("turn", "turn_end", "token")
 Metrics = Mapping[str, Any]
@@ -24,18 +26,22 @@ class HasLoss(Protocol):
 
 
 def heads_of(kind: Any, size: int, where: str) -> tuple[dict[str, ReadAt], nn.ModuleDict]:
-    """Where each head of a kind is read, and the layers themselves: `kind.head(name, size)`, or a linear one that starts at zero."""
+    """Where each head of a kind is read, and the layers themselves: `kind.head(name, size)`, or a linear one that starts at zero.
+    With `kind.spread`, its weights start at random, by the head's name: two heads that learn the same column then differ."""
     places: dict[str, ReadAt] = dict(kind.heads()) if hasattr(kind, "heads") else {}
     for name, place in places.items():
         if place not in READ_AT or not name.isidentifier():
             raise TurnwiseError(f"{where}: heads are names with one of {', '.join(READ_AT)}, not {name!r}: {place!r}")
-    make_head = getattr(kind, "head", lambda name, size: linear(size))
+    spread = float(getattr(kind, "spread", 0.0))
+    make_head = getattr(kind, "head", lambda name, size: linear(size, spread, derive(0, "head", name)))
     return places, nn.ModuleDict({name: make_head(name, size) for name in places}).float()
 
 
-def linear(size: int) -> nn.Module:
-    """A linear layer that starts at zero: before it has learned, everything is worth 0."""
+def linear(size: int, spread: float = 0.0, seed: int = 0) -> nn.Module:
+    """A linear layer that starts at zero: before it has learned, everything is worth 0. Or with normal weights of deviation `spread`."""
     layer = nn.Linear(size, 1)
     nn.init.zeros_(layer.weight)
+    if spread > 0:
+        nn.init.normal_(layer.weight, std=spread, generator=torch.Generator().manual_seed(seed))
     nn.init.zeros_(layer.bias)
     return layer

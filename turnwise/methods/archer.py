@@ -1,0 +1,129 @@
+"""ArCHer: critics of whole responses that also learn from earlier attempts, and a policy gradient per token below.
+
+    Q_i → r + γ · V_i'(next state), r after the last turn        V_i → Q_i'(state, response), on turns of the current policy
+    A   = min(Q1, Q2) − min(V1, V2)                              loss = −mean over turns of A · Σ log π(token)
+
+The model `critic` has four heads: Q is read at a response's last token, V at the last token of its prompt. Q' and V' are those of
+`critic_target`, which follows by the share τ per iteration. The plan `archer` keeps attempts and puts some of them into each batch, for the
+critics alone; its buffer is part of the checkpoints. Credit is in `turnwise/credit/archer.py`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any
+
+import numpy as np
+
+from turnwise.config.options import Help
+from turnwise.credit.archer import CRITIC_ONLY, VALUES
+from turnwise.credit.segments import TurnDiscount
+from turnwise.data.batch import Batch
+from turnwise.data.rollouts import Trajectory
+from turnwise.data.rows import from_rows, to_rows
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
+from turnwise.methods.registry import method, plan, signal
+from turnwise.util.seeds import derive
+
+PAPER = "Zhou et al. 2024, ArCHer, arXiv 2402.19446"
+REPLAYED = "turn.replayed"
+TARGETS = ("turn.target_q1", "turn.target_q2", "turn.target_v1", "turn.target_v2")
+REPLAY_GROUP = -1
+Size = Annotated[int, Help("earlier attempts that are kept; the oldest goes first", low=0)]
+Replays = Annotated[int, Help("earlier attempts that the critics learn from in each iteration", low=0)]
+Warmup = Annotated[int, Help("iterations in which only the critics learn", low=0)]
+Tau = Annotated[float, Help("the share by which the target critics follow, per iteration", low=0, high=1)]
+
+
+@plan("archer", paper=PAPER, gives=(REPLAYED, CRITIC_ONLY))
+class Replay(Plan):
+    """Every group once, and attempts of earlier batches for the critics."""
+
+    def __init__(self, *, size: Size = 256, replays: Replays = 32, warmup: Warmup = 0):
+        self.size, self.replays, self.warmup = size, replays, warmup
+        self.kept: list[Trajectory] = []  # the oldest first
+        self.batches = 0
+
+    def gather(self, places: Places, groups: int) -> Rounds:
+        attempted = yield places.groups(groups)
+        found = sound(attempted)
+        chance = random.Random(derive(places.seed, "archer", places.used))
+        drawn = chance.sample(self.kept, min(self.replays, len(self.kept)))
+        old = [noted(places.adopt(one, REPLAY_GROUP), 1.0, 1.0) for one in drawn]
+        new = [noted(one, 0.0, float(self.batches < self.warmup)) for one in found]
+        self.kept = [*self.kept, *found][-self.size :] if self.size else []
+        self.batches += 1
+        n = max(len(found), 1)
+        counts = {"faults": len(attempted) - len(found), "replayed": len(old), "buffer": len(self.kept)}
+        own = {"success": sum(one.success for one in found) / n, "reward": sum(one.reward for one in found) / n}
+        return Gathered([*new, *old], {name: float(count) for name, count in (counts | own).items()})
+
+    def state(self) -> dict[str, Any]:
+        return {"batches": self.batches, "kept": [to_rows([one], tokens=True, reports=True) for one in self.kept]}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.batches = state["batches"]
+        self.kept = [from_rows(rows, "the buffer of attempts")[0] for rows in state["kept"]]
+
+
+def noted(trajectory: Trajectory, replayed: float, critic_only: float) -> Trajectory:
+    """The trajectory with notes on its turns: from an earlier batch or not, for the critics alone or not."""
+    notes = {"replayed": replayed, "critic_only": critic_only}
+    return replace(trajectory, turns=[replace(turn, notes={**turn.notes, **notes}) for turn in trajectory.turns])
+
+
+@signal("archer_values", paper=PAPER, needs=("model.critic", "model.critic_target", REPLAYED), gives=(*VALUES, *TARGETS))
+def archer_values(batch: Batch, models: Any, *, gamma: TurnDiscount = 0.9, tau: Tau = 0.1) -> Mapping[str, Any]:
+    """What the critics say about every turn, and what they are to say: the target critics follow first."""
+    critic, target = models["critic"], models["critic_target"]
+    target.follow(critic, tau)
+    said, later = critic.outputs(batch), target.outputs(batch)
+    r, old = batch.rollouts, np.asarray(batch.column(REPLAYED)) > 0
+    following = np.full(len(r), -1)
+    for k in range(len(batch.trajectories)):
+        rows = list(batch.rows(k))
+        following[rows[:-1]] = rows[1:]
+    found = {f"turn.{name}": said[name] for name in ("q1", "q2", "v1", "v2")}
+    for i in ("1", "2"):
+        found[f"turn.target_q{i}"] = r.reward + gamma * np.where(following >= 0, later[f"v{i}"][following], 0.0)
+        found[f"turn.target_v{i}"] = np.where(old, np.nan, later[f"q{i}"])
+    return found
+
+
+@method(
+    "archer",
+    paper=PAPER,
+    changes="plan, critics, credit, objective",
+    costs="a trained critic and a target copy of the policy's size; two scoring passes; updates on earlier attempts",
+    evidence="code; sizes of the buffer are ours",
+)
+def archer(
+    *,
+    gamma: TurnDiscount = 0.9,
+    tau: Tau = 0.1,
+    size: Size = 256,
+    replays: Replays = 32,
+    warmup: Warmup = 0,
+    critic_lr: Annotated[float, Help("learning rate of the critics", low=0)] = 1e-5,
+    critic_epochs: Annotated[int, Help("passes of the critics over a batch", low=1)] = 3,
+) -> dict[str, Any]:
+    """Two critics of whole responses learn from new and earlier attempts; the policy follows the more careful one."""
+    heads = {"q1": "turn_end", "q2": "turn_end", "v1": "turn", "v2": "turn"}
+    settings: dict[str, Any] = {}
+    for name in ("critic", "critic_target"):
+        own = {"copy_of": "policy", "kind": "heads", "options": {"heads": heads, "weights": dict.fromkeys(heads, 2.0), "spread": 0.01}}
+        settings |= {f"models.{name}.{key}": value for key, value in own.items()}
+    training = {"trained": True, "lr": critic_lr, "epochs": critic_epochs}
+    return settings | {
+        **{f"models.critic.{key}": value for key, value in training.items()},
+        "plan.name": "archer",
+        "plan.size": size,
+        "plan.replays": replays,
+        "plan.warmup": warmup,
+        "signal": [{"name": "archer_values", "gamma": gamma, "tau": tau}],
+        "credit.name": "archer",
+        "objective.name": "reinforce",
+        "objective.aggregation": "turn_sum",
+    }

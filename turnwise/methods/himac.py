@@ -1,0 +1,124 @@
+"""HiMAC: the policy writes a blueprint of subgoals and carries it out; the two are learned in turn, one phase per iteration.
+
+    blueprints   group_size blueprints per task, each carried out once and greedily
+                 A = (R − mean) / (std + 1e-6) over the blueprints of a task; only their tokens are learned from
+    actions      the same tasks; the best blueprint of each, group_size attempts with it
+                 A = (R − mean) / (std + 1e-6) over these attempts; only the tokens of actions are learned from
+
+What is not learned from is not in the batch, so credit is GRPO's. The phase and the best blueprints are the plan's state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from turnwise.config.options import Help
+from turnwise.data.attempts import Start
+from turnwise.data.rollouts import Trajectory
+from turnwise.data.tasks import Task
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
+from turnwise.methods.registry import method, plan
+from turnwise.methods.strategies import shown, summary, writing, written
+from turnwise.util.seeds import derive
+
+PAPER = "HiMAC, arXiv 2603.00977"
+ASK = "{task}\n\nDo not act yet. Write a plan for this task: the subgoals to reach, one after another, each in a few words."
+SHOW = "Your plan for this task, one subgoal after another: {text}"
+Temperature = Annotated[float, Help("of the actions that carry out blueprints which are compared; 0: greedy", low=0)]
+
+
+@dataclass
+class Best:
+    """The best blueprint of a task: how it is shown, and the attempt that it is for."""
+
+    task: Task
+    env_seed: int
+    hint: str
+
+    def state(self) -> dict[str, Any]:
+        task = {"id": self.task.id, "split": self.task.split, "data": dict(self.task.data)}
+        return {"task": task, "env_seed": self.env_seed, "hint": self.hint}
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> Best:
+        return cls(Task(**state["task"]), state["env_seed"], state["hint"])
+
+
+@plan("himac", paper=PAPER, needs=("group.peers",))
+class Himac(Plan):
+    """Blueprints of the policy are compared by carrying them out; in the next batch, attempts with the best one are compared."""
+
+    def __init__(
+        self,
+        *,
+        temperature: Temperature = 0.0,
+        ask: Annotated[str, Help("how a blueprint is asked for; {task} stands for the goal and the first observation")] = ASK,
+        show: Annotated[str, Help("how a blueprint is shown in prompts; {text} stands for it")] = SHOW,
+    ):
+        self.temperature, self.words, self.show = temperature, ask, show
+        self.tasks = 0  # tasks for which blueprints were compared so far
+        self.best: list[Best] = []  # of the last batch, for the attempts of the next one
+
+    def gather(self, places: Places, groups: int) -> Rounds:
+        return (yield from self.actions(places) if self.best else self.blueprints(places, groups))
+
+    def blueprints(self, places: Places, groups: int) -> Rounds:
+        """Compare blueprints. Tasks come in the run's order: the groups of the other phase do not skip any."""
+        tasks = [start.task for start in places.starts(self.tasks, groups)[:: places.group_size]]
+        starts = [places.group(task) for task in tasks]
+        firsts = [group[0] for group in starts]
+        seed = derive(places.seed, "himac", firsts[0].group)
+        texts = written(places, firsts, self.words, places.group_size, seed)
+        turn_of = {start.number: turn for own, turns in zip(starts, texts, strict=True) for start, turn in zip(own, turns, strict=True)}
+        planned = {start.number: start for own in starts for start in own}
+        hints = {number: shown(turn, self.show) for number, turn in turn_of.items()}
+        found = yield [replace(start, hint=hints[start.number], temperature=self.temperature) for own in starts for start in own]
+        kept = sound(found)
+        best: dict[int | str, Trajectory] = {}
+        for attempt in kept:
+            if attempt.group not in best or attempt.reward > best[attempt.group].reward:
+                best[attempt.group] = attempt
+        self.tasks += groups
+        self.best = [Best((own := planned[int(one.id)]).task, own.env_seed, hints[int(one.id)]) for one in best.values()]
+        learned = [
+            writing(places, planned[int(one.id)], turn_of[int(one.id)], [one]) for one in kept if len(turn_of[int(one.id)].response_ids)
+        ]
+        return Gathered(learned, summary(kept) | {"faults": float(len(found) - len(kept)), "blueprints": float(len(learned))})
+
+    def actions(self, places: Places) -> Rounds:
+        """Compare attempts with the best blueprint of each task of the last batch."""
+        starts = [replace(start, hint=best.hint, env_seed=best.env_seed) for best in self.best for start in places.group(best.task)]
+        found = yield starts
+        kept, self.best = sound(found), []
+        return Gathered(kept, {"faults": float(len(found) - len(kept)), "blueprints": 0.0})
+
+    def evaluation(self, places: Places, starts: Sequence[Start]) -> list[Start]:
+        """Every attempt with one blueprint of its own."""
+        texts = written(places, starts, self.words, 1, derive(places.seed, "himac", "evaluation"))
+        return [replace(start, hint=shown(turn, self.show)) for start, [turn] in zip(starts, texts, strict=True)]
+
+    def state(self) -> dict[str, Any]:
+        return {"tasks": self.tasks, "best": [one.state() for one in self.best]}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.tasks, self.best = state["tasks"], [Best.of(one) for one in state["best"]]
+
+
+@method(
+    "himac",
+    paper=PAPER,
+    changes="plan, prompts",
+    costs="one short generation per attempt in every second iteration; half of the iterations learn blueprints only",
+    evidence="notes; group sizes and prompts are ours, and subgoals are not closed one by one",
+)
+def himac(*, temperature: Temperature = 0.0) -> dict[str, Any]:
+    """The policy writes a plan of subgoals and carries it out; writing and acting are learned in alternate iterations."""
+    return {
+        "plan.name": "himac",
+        "plan.temperature": temperature,
+        "credit.name": "grpo",
+        "objective.kl": "loss",
+        "objective.kl_coef": 0.01,
+    }

@@ -1,0 +1,162 @@
+"""HiPER: the policy keeps or switches a subgoal, and credit is given inside subgoals, across them, and to the switch.
+
+    <switch>KEEP</switch><subgoal>find the key</subgoal><action>open the drawer</action>
+
+A response without a switch, or with an empty one, keeps. Without <action> tags, the action is where it was parsed from. A further model
+`critic` has three heads: `low` is read before the first token after </subgoal> (or </switch>, or the response), `high` and `term` before
+the response. Credit is in `turnwise/credit/hiper.py`.
+
+    shaped reward = reward + keep (a turn that keeps) + consistency (it keeps, and its subgoal is another than before) − invalid
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+
+from turnwise.config.options import Help
+from turnwise.credit.hiper import (
+    ACTION_PART,
+    LOW_AT,
+    PART,
+    SUBGOAL_PART,
+    SWITCH,
+    SWITCH_PART,
+    TRUNCATED,
+    VALUES,
+    Bootstrap,
+    Lambda,
+    SegmentLambda,
+)
+from turnwise.credit.segments import Penalty, TurnDiscount
+from turnwise.data.batch import Batch
+from turnwise.data.rollouts import Floats, Stop, Turn
+from turnwise.methods.registry import method, signal
+from turnwise.methods.spans import Spans
+
+PAPER = "HiPER, arXiv 2602.16165"
+PARTS = {"switch": SWITCH_PART, "subgoal": SUBGOAL_PART, "action": ACTION_PART}
+INSTRUCTIONS = (
+    "Work on one subgoal at a time. Answer with <switch>KEEP</switch> or <switch>SWITCH</switch>, then the current subgoal as "
+    "<subgoal>…</subgoal>, then the next action as <action>…</action>."
+)
+Keep = Annotated[float, Help("added to the reward of a turn that keeps its subgoal", high=0)]
+Consistency = Annotated[float, Help("added where a turn keeps, and names another subgoal than before", high=0)]
+KeepMode = Annotated[Literal["fixed", "normalized"], Help("`keep` on each turn that keeps, or `keep` over the number of turns")]
+
+
+class Read(NamedTuple):
+    """What a response says: the part of each token, the place where V_low is read, whether it switches, and its subgoal."""
+
+    parts: list[int]
+    low_at: int
+    switch: bool
+    subgoal: str
+
+
+def read(turn: Turn, spans: Spans) -> Read:
+    """The tags of one response."""
+    found = spans.between(turn.response_ids, tuple(PARTS))
+    if "action" not in found and (own := spans.find(turn.response_ids, turn.action)) is not None:
+        found["action"] = own, turn.action
+    parts = [0] * len(turn.response_ids)
+    for tag, (place, _) in found.items():
+        parts[place.start : place.stop] = [PARTS[tag]] * len(place)
+    low_at = next((after(turn, spans, tag) for tag in ("subgoal", "switch") if tag in found), 0)
+    said = found["switch"][1].upper() if "switch" in found else ""
+    return Read(parts, low_at, said not in ("", "KEEP"), found["subgoal"][1] if "subgoal" in found else "")
+
+
+def after(turn: Turn, spans: Spans, tag: str) -> int:
+    """The first token after a closing tag; the last token if there is none."""
+    closing = spans.find(turn.response_ids, f"</{tag}>")
+    return min(closing.stop if closing is not None else 0, max(len(turn.response_ids) - 1, 0))
+
+
+@signal("subgoals", paper=PAPER, needs=("model.policy",), gives=(PART, SWITCH, LOW_AT, TRUNCATED, "turn.reward"))
+def subgoals(
+    batch: Batch,
+    models: Any,
+    *,
+    keep: Keep = -0.3,
+    keep_mode: KeepMode = "fixed",
+    consistency: Consistency = -0.3,
+    invalid: Penalty = 0.1,
+) -> Mapping[str, Any]:
+    """Which tokens are the switch, the subgoal and the action, which turns switch, and the shaped reward."""
+    spans = Spans(models.policy.tokenizer)
+    found = [[read(turn, spans) for turn in trajectory.turns] for trajectory in batch.trajectories]
+    reward = np.asarray(batch.column("turn.reward"), np.float64).copy()
+    parts: list[list[int]] = [[] for _ in range(len(batch))]
+    switch, low_at = np.zeros(len(batch), np.bool_), np.zeros(len(batch), np.int64)
+    for k, (trajectory, said) in enumerate(zip(batch.trajectories, found, strict=True)):
+        rows = list(batch.rows(k))
+        reward[rows] += shaping(said, keep, keep_mode, consistency) - invalid * np.array([not turn.valid for turn in trajectory.turns])
+        for row, one in zip(rows, said, strict=True):
+            parts[row], switch[row], low_at[row] = one.parts, one.switch, one.low_at
+    truncated = np.array([trajectory.stop is not Stop.DONE for trajectory in batch.trajectories])
+    flat = np.array([number for row in parts for number in row], np.int64)
+    return {PART: flat, SWITCH: switch, LOW_AT: low_at, TRUNCATED: truncated, "turn.reward": reward}
+
+
+def shaping(said: list[Read], keep: float, mode: str, consistency: float) -> Floats:
+    """What is added to the rewards of a trajectory's turns."""
+    keeps = np.array([not one.switch for one in said])
+    added = np.where(keeps, keep if mode == "fixed" else keep / len(said) * (len(said) > 1), 0.0)
+    for k in np.flatnonzero(keeps):
+        if k > 0 and said[k].subgoal and said[k - 1].subgoal and said[k].subgoal != said[k - 1].subgoal:
+            added[k] += consistency
+    return added
+
+
+@signal("subgoal_values", paper=PAPER, needs=("model.critic", LOW_AT), gives=VALUES)
+def subgoal_values(batch: Batch, models: Any) -> Mapping[str, Any]:
+    """What the three heads of the model called critic say about every turn."""
+    said = models["critic"].outputs(batch)
+    offsets = batch.rollouts.token_offsets
+    place = np.minimum(offsets[:-1] + np.asarray(batch.column(LOW_AT)).astype(np.int64), max(len(said["low"]) - 1, 0))
+    low = np.where(np.diff(offsets) > 0, said["low"][place], 0.0) if len(said["low"]) else np.zeros(len(batch))
+    return dict(zip(VALUES, (low, said["high"], said["term"]), strict=True))
+
+
+@method(
+    "hiper",
+    paper=PAPER,
+    changes="prompt, reward, credit",
+    costs="a trained critic of the policy's size with three heads, and one scoring pass of it",
+    evidence="code",
+)
+def hiper(
+    *,
+    gamma: TurnDiscount = 1.0,
+    lam: Lambda = 1.0,
+    lam_high: SegmentLambda = 0.95,
+    bootstrap: Bootstrap = True,
+    keep: Keep = -0.3,
+    keep_mode: KeepMode = "fixed",
+    consistency: Consistency = -0.3,
+    invalid: Penalty = 0.1,
+    critic_lr: Annotated[float, Help("learning rate of the critic", low=0)] = 1e-5,
+    instructions: Annotated[bool, Help("tell the agent about the tags; false keeps the recipe's instructions")] = True,
+) -> dict[str, Any]:
+    """Subgoals that the policy keeps or switches, with a value head and credit for the action, the subgoal and the switch."""
+    settings: dict[str, Any] = {
+        "models.critic.copy_of": "policy",
+        "models.critic.trained": True,
+        "models.critic.lr": critic_lr,
+        "models.critic.kind": "heads",
+        "models.critic.options": {"heads": {"low": "token", "high": "turn", "term": "turn"}},
+        "signal": [
+            {"name": "subgoals", "keep": keep, "keep_mode": keep_mode, "consistency": consistency, "invalid": invalid},
+            {"name": "subgoal_values"},
+        ],
+        "credit.name": "hiper",
+        "credit.gamma": gamma,
+        "credit.lam": lam,
+        "credit.lam_high": lam_high,
+        "credit.bootstrap": bootstrap,
+        "objective.name": "clip",
+    }
+    return settings | ({"agent.instructions": INSTRUCTIONS} if instructions else {})

@@ -1,0 +1,155 @@
+"""StraTA: the policy writes a strategy before an attempt, all actions of the attempt are conditioned on it, and both are learned.
+
+    per task: `factor` × `strategies` texts are sampled, and `strategies` of them chosen that differ most (farthest-point sampling)
+    the attempts of the group are shared out among the strategies; each is shown its strategy in every prompt
+    afterwards a judge flags turns that neither followed the strategy nor advanced the task
+
+A strategy becomes a trajectory of one turn in the group of its task, so that its tokens are learned from too. What each turn is worth is
+said in `turnwise/credit/strata.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+import numpy as np
+
+from turnwise.config.kinds import Kind
+from turnwise.config.loading import load_reference
+from turnwise.config.options import Help
+from turnwise.credit.strata import COLUMNS, PAPER, Delta, Kappa, Pool
+from turnwise.data.attempts import Start
+from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
+from turnwise.methods.registry import method, plan
+from turnwise.methods.strategies import farthest, grams, note, shown, summary, writing, written
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.seeds import derive
+
+EMBED = Kind("embedding", takes=("texts",), example="def mine(texts): return vectors")
+JUDGE = Kind("judge", takes=("strategy", "turns"), gives=("list", "sequence", "tuple"), example="def mine(strategy, turns) -> list[int]")
+ASK = "{task}\n\nDo not act yet. Write a strategy for this task in a few sentences: what to do first, what next, what to avoid."
+SHOW = "Your strategy for this task: {text}"
+LINE = 160  # characters of an action in the question to the judge
+Strategies = Annotated[int, Help("strategies per task; the attempts of a group are shared out among them", low=1)]
+Factor = Annotated[int, Help("candidates per strategy that is chosen", low=1)]
+Judge = Annotated[str, Help('who flags turns: "policy", "none", or your own function of (strategy, turns): path/to/file.py:NAME')]
+Embed = Annotated[str, Help('how texts are compared: "grams" (counts of three characters), or your own: path/to/file.py:NAME')]
+
+
+@plan("strata", paper=PAPER, needs=("group.peers",), gives=COLUMNS)
+class Strata(Plan):
+    """Every group once, its attempts shared out among strategies that the policy has written before."""
+
+    def __init__(
+        self,
+        *,
+        strategies: Strategies = 4,
+        factor: Factor = 8,
+        judge: Judge = "policy",
+        embed: Embed = "grams",
+        ask: Annotated[str, Help("how a strategy is asked for; {task} stands for the goal and the first observation")] = ASK,
+        show: Annotated[str, Help("how a strategy is shown in prompts; {text} stands for it")] = SHOW,
+    ):
+        self.strategies, self.factor, self.judge, self.words, self.show = strategies, factor, judge, ask, show
+        self.embed: Callable[[Sequence[str]], Any] = grams if embed == "grams" else load_reference(embed, EMBED)
+        self.flags: Callable[[str, Sequence[Turn]], Sequence[int]] | None = None
+        if judge not in ("policy", "none"):
+            self.flags = load_reference(judge, JUDGE)
+
+    def gather(self, places: Places, groups: int) -> Rounds:
+        starts = places.groups(groups)
+        size, firsts = places.group_size, starts[:: places.group_size]
+        number, seed = min(self.strategies, size), derive(places.seed, "strata", firsts[0].group)
+        candidates = written(places, firsts, self.words, self.factor * number, seed)
+        chosen = [[turns[k] for k in self.different(turns, number)] for turns in candidates]
+        own = {start.number: (n // size, n % number) for n, start in enumerate(starts)}  # the task and the strategy of each attempt
+        turn_of = {attempt: chosen[task][z] for attempt, (task, z) in own.items()}
+        found = yield [replace(start, hint=shown(turn_of[start.number], self.show)) for start in starts]
+        kept = sound(found)
+        flagged = self.judged(places, kept, [turn_of[int(one.id)] for one in kept], derive(seed, "judge"))
+        attempts: dict[tuple[int, int], list[Trajectory]] = {}
+        for trajectory in kept:
+            place = own[int(trajectory.id)]
+            note(trajectory.turns, {"strategy": place[1], "writes": 0.0, "flagged": 0.0})
+            attempts.setdefault(place, []).append(trajectory)
+        note(flagged, {"flagged": 1.0})
+        texts = []
+        for (task, z), tried in attempts.items():
+            if len((turn := chosen[task][z]).response_ids):
+                note([turn], {"strategy": z, "writes": 1.0, "flagged": 0.0})
+                texts.append(writing(places, firsts[task], turn, tried))
+        counts = {"faults": len(found) - len(kept), "strategies": len(texts), "flagged": len(flagged)}
+        return Gathered([*kept, *texts], {**summary(kept), **{name: float(count) for name, count in counts.items()}})
+
+    def different(self, turns: Sequence[Turn], number: int) -> list[int]:
+        """Which of these texts are chosen."""
+        if len(turns) <= number:
+            return list(range(len(turns)))
+        vectors = np.asarray(self.embed([turn.action for turn in turns]), np.float64)
+        if vectors.ndim != 2 or len(vectors) != len(turns) or not np.isfinite(vectors).all():
+            raise TurnwiseError(
+                f"strata: embed returned shape {vectors.shape} for {len(turns)} texts; one vector of numbers per text is needed"
+            )
+        return farthest(vectors, number)
+
+    def judged(self, places: Places, attempts: Sequence[Trajectory], strategies: Sequence[Turn], seed: int) -> list[Turn]:
+        """The turns that are flagged."""
+        if self.judge == "none" or not attempts:
+            return []
+        pairs = list(zip((strategy.action for strategy in strategies), attempts, strict=True))
+        if self.flags is not None:
+            found = [set(self.flags(text, attempt.turns)) for text, attempt in pairs]
+        else:
+            answers = places.answers([question(text, attempt) for text, attempt in pairs], seed)
+            found = [{int(number) - 1 for number in re.findall(r"[0-9]{1,6}", answer)} for answer in answers]
+        return [turn for attempt, flagged in zip(attempts, found, strict=True) for t, turn in enumerate(attempt.turns) if t in flagged]
+
+    def evaluation(self, places: Places, starts: Sequence[Start]) -> list[Start]:
+        """Every attempt with one strategy of its own."""
+        texts = written(places, starts, self.words, 1, derive(places.seed, "strata", "evaluation"))
+        return [replace(start, hint=shown(turn, self.show)) for start, [turn] in zip(starts, texts, strict=True)]
+
+
+def question(strategy: str, attempt: Trajectory) -> str:
+    """What the policy is asked about an attempt that is over."""
+    lines = [f"{t}. {' '.join(turn.action.split())[:LINE]}" for t, turn in enumerate(attempt.turns, 1)]
+    ended = "It succeeded." if attempt.success else "It failed."
+    ask = "Which of these steps neither followed the strategy nor advanced the task? Answer with their numbers alone, or with: none"
+    return "\n".join([f"Goal: {attempt.goal}", f"Strategy: {strategy}", "Steps of the attempt:", *lines, ended, ask])
+
+
+@method(
+    "strata",
+    paper=PAPER,
+    changes="plan, prompts, credit",
+    costs="`factor` × `strategies` short generations per task, one per attempt for the judge; longer prompts",
+    evidence="notes; embedding, prompts and the statistics over turns are ours",
+)
+def strata(
+    *,
+    strategies: Strategies = 4,
+    attempts: Annotated[int, Help("attempts per strategy: sets collect.group_size, unless the recipe does", low=1)] = 8,
+    factor: Factor = 8,
+    judge: Judge = "policy",
+    embed: Embed = "grams",
+    delta: Delta = 0.5,
+    kappa: Kappa = 0.1,
+    pool: Pool = "turns",
+) -> dict[str, Any]:
+    """The policy writes strategies and acts by them: strategies are compared with strategies, actions with actions under the same one."""
+    return {
+        "plan.name": "strata",
+        "plan.strategies": strategies,
+        "plan.factor": factor,
+        "plan.judge": judge,
+        "plan.embed": embed,
+        "collect.group_size": strategies * attempts,
+        "credit.name": "strata",
+        "credit.delta": delta,
+        "credit.kappa": kappa,
+        "credit.pool": pool,
+    }

@@ -1,0 +1,142 @@
+"""UI-S1, semi-online: the policy acts along an expert's trajectory, with its own responses in the history.
+
+    turn k matches      its action is the expert's k-th action: the attempt goes on
+    otherwise           the expert's response takes its place in the history, at most `patches` times (−1: always); then the attempt ends
+    s_k = 0.1 · parsed + 0.9 · (1 for the same action, 0.5 for the same first word, 0.1 if it could be parsed, else 0)
+
+The state is the expert's before every turn. The policy's own response is learned from in each case; the expert's is part of later prompts
+alone. Rewards of turns are their scores. Credit is in `turnwise/credit/ui_s1.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
+
+from turnwise.config.options import Help
+from turnwise.credit.segments import TurnDiscount
+from turnwise.credit.ui_s1 import EpisodeWeight, Least, StepWeight
+from turnwise.data.attempts import Start
+from turnwise.data.rollouts import Stop, Trajectory, Turn
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
+from turnwise.methods.registry import method, plan
+
+PAPER = "UI-S1, arXiv 2509.11543"
+Patches = Annotated[int, Help("wrong actions per attempt that the expert's replaces; -1: all of them", low=-1)]
+
+
+@dataclass
+class Line:
+    """One attempt along the expert's trajectory `shown`. `turns`: the policy's own; `here`: the history, with the expert's responses."""
+
+    start: Start
+    shown: Trajectory
+    here: Trajectory
+    turns: list[Turn] = field(default_factory=list)
+    patched: int = 0
+    lost: bool = False
+
+
+@plan("ui_s1", paper=PAPER, needs=("env.expert",), gives=("turn.score", "turn.match", "turn.patched"))
+class SemiOnline(Plan):
+    """Attempts along an expert's trajectory; a wrong action is replaced by the expert's a few times, then the attempt ends."""
+
+    def __init__(self, *, patches: Patches = 2):
+        self.patches = patches
+
+    def gather(self, places: Places, groups: int) -> Rounds:
+        starts = places.groups(groups)
+        tasks = {start.task.id: start.task for start in starts}
+        shown = {one.task: one for one in places.demonstrations(list(tasks.values())) if one.success and one.turns}
+        lines = [Line(start, shown[start.task.id], shown[start.task.id]) for start in starts if start.task.id in shown]
+        going = lines
+        while going:
+            planned = [(line, self.next(line, places)) for line in going]
+            found = yield [start for _, start in planned]
+            played = {one.id: one for one in sound(found)}
+            for line, start in planned:
+                line.lost = start.number not in played
+            going = [line for line, start in planned if not line.lost and self.goes_on(line, played[start.number])]
+        kept = [line for line in lines if not line.lost]
+        counts = {"faults": len(lines) - len(kept), "without_expert": len(starts) - len(lines), "patched": sum(one.patched for one in kept)}
+        return Gathered([self.learned(line) for line in kept], {name: float(count) for name, count in counts.items()})
+
+    def next(self, line: Line, places: Places) -> Start:
+        """The attempt that continues a line behind its history."""
+        [start] = places.branch(line.here, len(line.turns), group=line.start.group, task=line.start.task)
+        return replace(start, max_turns=len(line.shown.turns))
+
+    def goes_on(self, line: Line, one: Trajectory) -> bool:
+        """Take the new turns up to the first wrong action. Returns whether the line goes on behind a patch."""
+        for turn in one.turns[len(line.turns) : len(line.shown.turns)]:
+            k, expert = len(line.turns), line.shown.turns[len(line.turns)]
+            match = same(turn, expert)
+            patch = not match and (self.patches == -1 or line.patched < self.patches)
+            notes = {**turn.notes, "score": (s := score(turn, expert)), "match": float(match), "patched": float(patch)}
+            line.turns.append(replace(turn, notes=notes, reward=s))
+            if match:
+                continue
+            line.patched += patch
+            if patch and k + 1 < len(line.shown.turns):
+                line.here = patched(one, k, line.shown)
+                return True
+            break
+        return False
+
+    def learned(self, line: Line) -> Trajectory:
+        """The policy's own turns as one trajectory; it succeeded if all of them match."""
+        success = len(line.turns) == len(line.shown.turns) and all(turn.notes["match"] for turn in line.turns)
+        own = replace(line.here, group=line.start.group, id=line.start.number, turns=line.turns, success=success)
+        return replace(own, parent=None, branch_t=0, stop=Stop.DONE, stop_detail="")
+
+
+def patched(one: Trajectory, k: int, shown: Trajectory) -> Trajectory:
+    """The history of an attempt up to its turn k, in which the expert's response takes the place of the attempt's own."""
+    expert = shown.turns[k]
+    names = ("action", "thought", "valid", "response", "response_ids", "logprobs", "reward", "info")
+    said = {name: getattr(expert, name) for name in names}
+    return replace(one, turns=[*one.turns[:k], replace(one.turns[k], **said, reports={})], final_anchor=shown.turns[k + 1].anchor)
+
+
+def words(action: str) -> list[str]:
+    """The words of an action, in small letters."""
+    return re.findall(r"\w+|[^\w\s]", action.lower())
+
+
+def same(turn: Turn, expert: Turn) -> bool:
+    """Whether the policy's action is the expert's."""
+    return turn.valid and words(turn.action) == words(expert.action)
+
+
+def score(turn: Turn, expert: Turn) -> float:
+    """How well a turn agrees with the expert's."""
+    kind = turn.valid and words(turn.action)[:1] == words(expert.action)[:1]
+    return 0.1 * turn.valid + 0.9 * (1.0 if same(turn, expert) else 0.5 if kind else 0.1 * turn.valid)
+
+
+@method(
+    "ui_s1",
+    paper=PAPER,
+    changes="plan, reward, credit",
+    costs="the expert plays every task; turns after a wrong action are played and thrown away; earlier actions are played again",
+    evidence="code",
+)
+def ui_s1(
+    *,
+    patches: Patches = 2,
+    gamma: TurnDiscount = 0.5,
+    episode_weight: EpisodeWeight = 1.0,
+    step_weight: StepWeight = 1.0,
+    least: Least = 0.3,
+) -> dict[str, Any]:
+    """The policy acts along an expert's trajectory, its wrong actions are replaced, and every turn is judged by the expert's."""
+    return {
+        "plan.name": "ui_s1",
+        "plan.patches": patches,
+        "credit.name": "ui_s1",
+        "credit.gamma": gamma,
+        "credit.episode_weight": episode_weight,
+        "credit.step_weight": step_weight,
+        "credit.least": least,
+    }
