@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
-from test_train import TINY, launch, start, wait_for
+from launching import Launched
+from test_train import TINY, start, wait_for
 
 import turnwise as tw
 from turnwise import TurnwiseError
@@ -100,7 +101,7 @@ def test_a_run_that_was_killed_and_resumed_sends_no_step_twice(tmp_path: Path, n
     settings = {**TINY, "out": str(tmp_path), "name": "try", **changes}
     held = tmp_path / f"hold-{moment}"
     held.touch()
-    process = launch(settings)
+    process = Launched(settings)
     wait_for(held.with_suffix(".reached").exists, process)
     process.send_signal(signal.SIGKILL)
     process.communicate()

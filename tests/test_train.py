@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, Cli
+from launching import Launched
 from safetensors.torch import load_file
 
 import turnwise as tw
@@ -175,22 +176,7 @@ def test_dynamic_sampling_and_a_transformers_engine_train(tmp_path: Path) -> Non
     assert result.metrics[1]["collect/refills"] >= 0
 
 
-SCRIPT = """
-import json, sys
-import turnwise as tw
-settings = json.loads(sys.argv[1])
-resume = sys.argv[2] if len(sys.argv) > 2 else None
-result = tw.train(resume=resume) if resume else tw.train(**settings)
-print(result.folder)
-"""
-
-
-def launch(settings: dict[str, Any], resume: str = "") -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", SCRIPT, json.dumps(settings), *([resume] if resume else [])]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-
-
-def wait_for(condition: Any, process: subprocess.Popen[str]) -> None:
+def wait_for(condition: Any, process: Launched) -> None:
     until = time.monotonic() + 120
     while not condition() and process.poll() is None and time.monotonic() < until:
         time.sleep(0.005)
@@ -206,7 +192,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tw.api.Result:  # type: i
 
 @pytest.mark.parametrize("moment", range(4))
 def test_a_run_that_was_killed_and_resumed_equals_one_that_was_not(tmp_path: Path, moment: int, whole: Any) -> None:
-    process = launch({**LONGER, "out": str(tmp_path / "killed")})
+    process = Launched({**LONGER, "out": str(tmp_path / "killed")})
     run = tmp_path / "killed" / "try"
     chance = random.Random(moment)
     if moment == 3:  # while a checkpoint is being written
@@ -225,7 +211,7 @@ def test_a_run_that_was_killed_and_resumed_equals_one_that_was_not(tmp_path: Pat
 
 def test_ctrl_c_saves_and_the_run_goes_on_from_there(tmp_path: Path) -> None:
     settings = {**TINY, "name": "try", "iterations": 10_000, "run.checkpoint_every": 1000}
-    process = launch({**settings, "out": str(tmp_path)})
+    process = Launched({**settings, "out": str(tmp_path)})
     run = tmp_path / "try"
     wait_for(lambda: (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").read_text().count("\n") > 3, process)
     process.send_signal(signal.SIGINT)
