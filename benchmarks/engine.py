@@ -69,11 +69,11 @@ def ceilings() -> dict[str, float]:
 class Bench:
     """One model, one engine, and the parts that can be measured with them."""
 
-    def __init__(self, shape: str, seats: int, top_p: float):
+    def __init__(self, shape: str, slots: int, top_p: float):
         self.model = make_model(shape)
         self.ceiling = ceilings()
         torch.cuda.empty_cache()
-        self.engine = NativeEngine(self.model, max_batch=seats, max_length=1536, cache_memory=0.6)
+        self.engine = NativeEngine(self.model, max_batch=slots, max_length=1536, cache_memory=0.6)
         self.top_p = top_p
         config = self.model.config
         self.kv_bytes = 2 * 2 * config.num_hidden_layers * config.num_key_value_heads * config.hidden_size // config.num_attention_heads

@@ -134,13 +134,13 @@ class Reciter:
 
     mixed, ahead, page_size = False, 1, GPU_PAGE
 
-    def __init__(self, seats: int, longest: int):
-        self.page_count = -(-longest // GPU_PAGE) * seats * 2
+    def __init__(self, slots: int, longest: int):
+        self.page_count = -(-longest // GPU_PAGE) * slots * 2
         self.scripts: list[list[Sequence[int]]] = []
         self.turn: dict[int, int] = {}
 
     def launch(self, step: Step) -> Reciter.Said:
-        for row in step.seated:
+        for row in step.admitted:
             self.turn[row.request.sequence] = self.turn.get(row.request.sequence, -1) + 1
         tokens, logprobs = [], []
         for place in step.drawing:

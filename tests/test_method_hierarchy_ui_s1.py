@@ -40,7 +40,7 @@ def test_credit_is_that_of_the_definition(r: tw.Rollouts, norm: str) -> None:
     scores, matches = ([r.column(name)[rows].tolist() for rows in own] for name in ("turn.score", "turn.match"))
     matched = [[x > 0 for x in row] for row in matches]
     groups = [int(r.group[rows[0]]) for rows in own]
-    found = tw.credit.assign("ui_s1", r, norm=norm, episode_weight=0.7, step_weight=1.3)
+    found = tw.credit.assign("ui_s1", r, least=0.0, norm=norm, episode_weight=0.7, step_weight=1.3)
     expected = ui_s1.advantages(scores, matched, groups, 0.5, 0.7, 1.3, norm == "std")
     np.testing.assert_allclose(found.values, np.concatenate(expected), atol=1e-5)
     later = [ui_s1.returns(row, m) for row, m in zip(scores, matched, strict=True)]
@@ -55,7 +55,7 @@ def test_turns_without_a_score_are_left_out() -> None:
     r = scored(1)
     some = np.asarray(r.column("turn.score")).copy()
     some[3] = np.nan
-    found = tw.credit.assign("ui_s1", r.with_columns({"turn.score": some}))
+    found = tw.credit.assign("ui_s1", r.with_columns({"turn.score": some}), least=0.0)
     assert found.values[3] == 0 and not found.columns["turn.mask"][3] and found.columns["turn.mask"].sum() == len(r) - 1
 
 

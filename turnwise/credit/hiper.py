@@ -36,7 +36,7 @@ Bootstrap = Annotated[bool, Help("after a trajectory that a limit ended: its own
 
 @register("hiper", paper="HiPER, arXiv 2602.16165", needs=(PART, SWITCH, LOW_AT, TRUNCATED, *VALUES), gives=TARGETS)
 def hiper(
-    r: Rollouts, *, gamma: TurnDiscount = 1.0, lam: Lambda = 1.0, lam_high: SegmentLambda = 0.95, bootstrap: Bootstrap = False
+    r: Rollouts, *, gamma: TurnDiscount = 1.0, lam: Lambda = 1.0, lam_high: SegmentLambda = 0.95, bootstrap: Bootstrap = True
 ) -> dict[str, Any]:
     """Advantages of actions inside a subgoal's segment, of subgoals across segments, and of switches, on their own tokens."""
     v_low, v_high, v_term = (np.asarray(r.need(name, "hiper"), np.float64) for name in VALUES)

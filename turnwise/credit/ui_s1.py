@@ -31,7 +31,7 @@ def ui_s1(
     episode_weight: EpisodeWeight = 1.0,
     step_weight: StepWeight = 1.0,
     norm: Norm = "std",
-    least: Least = 0.0,
+    least: Least = 0.3,
 ) -> dict[str, Any]:
     """Agreement with an expert, plus the discounted agreement that follows, compared at the same turn number."""
     score, match = np.asarray(r.need(SCORE, "ui_s1"), np.float64), np.asarray(r.need(MATCH, "ui_s1"), np.float64) > 0
