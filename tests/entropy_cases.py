@@ -7,25 +7,12 @@ from typing import Any
 
 import numpy as np
 from conftest import ROOT
+from small_runs import WARMED
 
 import turnwise as tw
 from turnwise.runs.folder import Run
 
-SMALL: dict[str, Any] = {
-    "iterations": 1,
-    "model.tiny.layers": 1,
-    "model.tiny.hidden": 32,
-    "model.tiny.heads": 2,
-    "collect.groups": 3,
-    "collect.group_size": 4,
-    "learner.minibatches": 1,
-    "sft.tasks": 16,
-    "sft.steps": 6,
-    "eval.n": 2,
-    "eval.repeats": 1,
-    "eval.every": 0,
-    "run.checkpoint_every": 1,
-}
+SMALL = WARMED | {"iterations": 1, "learner.minibatches": 1, "sft.tasks": 16, "sft.steps": 6, "eval.every": 0}
 
 
 def run_of(method: str, out: Path, **changes: Any) -> Run:

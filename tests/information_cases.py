@@ -7,24 +7,13 @@ from typing import Any
 
 import numpy as np
 from conftest import ROOT
+from small_runs import WARMED
 
 import turnwise as tw
 from turnwise.runs.folder import Run
 
 DRAWERS = str(ROOT / "examples" / "methods" / "gold_gain.py") + ":Drawers"
-SMALL: dict[str, Any] = {
-    "iterations": 1,
-    "model.tiny.layers": 1,
-    "model.tiny.hidden": 32,
-    "model.tiny.heads": 2,
-    "collect.groups": 3,
-    "collect.group_size": 4,
-    "sft.tasks": 24,
-    "sft.steps": 20,
-    "eval.n": 2,
-    "eval.repeats": 1,
-    "run.checkpoint_every": 1,
-}
+SMALL = WARMED | {"iterations": 1}
 
 
 def start(out: Path, **changes: Any) -> Run:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
+from small_runs import UNTAUGHT
 from test_train import Impatient, without_times
 
 import turnwise as tw
@@ -17,20 +18,7 @@ from turnwise.learn import checkpoint
 from turnwise.methods.planning import Gathered, Places, Plan
 
 RECIPE = ROOT / "recipes" / "numberline-tiny.toml"
-SMALL: dict[str, Any] = {
-    "iterations": 2,
-    "env.max_turns": 3,
-    "model.tiny.layers": 1,
-    "model.tiny.hidden": 32,
-    "model.tiny.heads": 2,
-    "collect.groups": 2,
-    "collect.group_size": 4,
-    "learner.minibatches": 1,
-    "sft": None,
-    "eval.n": 1,
-    "eval.repeats": 1,
-    "run.checkpoint_every": 1,
-}
+SMALL = UNTAUGHT | {"learner.minibatches": 1}
 BANDIT = f"{ROOT / 'tests' / 'bandit_env.py'}:Bandit"  # what a model that babbles says wins or loses
 FATED = f"{ROOT / 'tests' / 'fated_env.py'}:Fated"
 OTHER_GAME: dict[str, Any] = {"env.options": {}, "env.max_turns": None}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from conftest import ROOT
 from safetensors.torch import load_file
+from small_runs import WARMED, Killed, Kills
 
 import turnwise as tw
 from turnwise.config.recipes import read_recipe
@@ -19,22 +20,9 @@ from turnwise.methods import plans, signals
 from turnwise.methods.planning import Places
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
-from turnwise.runs.reporter import Reporter
 
 METHODS = ROOT / "examples" / "methods"
-SMALL: dict[str, Any] = {
-    "iterations": 2,
-    "model.tiny.layers": 1,
-    "model.tiny.hidden": 32,
-    "model.tiny.heads": 2,
-    "collect.groups": 3,
-    "collect.group_size": 4,
-    "sft.tasks": 24,
-    "sft.steps": 20,
-    "eval.n": 2,
-    "eval.repeats": 1,
-    "run.checkpoint_every": 1,
-}
+SMALL = WARMED | {"iterations": 2}
 
 
 def start(name: str, out: Path, **changes: Any) -> Run:
@@ -152,25 +140,10 @@ def _entropy(batch: Batch, k: int, t: int) -> float:
 # -- a curriculum -----------------------------------------------------------------------------------------------------------------
 
 
-class Killed(Exception):
-    pass
-
-
-class Kills(Reporter):
-    """Ends the program in the middle of iteration 3: its attempts are made, and nothing of them is saved."""
-
-    learned = 0
-
-    def phase(self, name: str, total: int | None = None) -> None:
-        self.learned += name == "learning"
-        if self.learned == 3:
-            raise Killed
-
-
 def test_a_curriculum_goes_on_after_a_kill_as_if_nothing_had_happened(tmp_path: Path) -> None:
     whole = start("curriculum", tmp_path / "whole", iterations=4)
     with pytest.raises(Killed):
-        tw.train(METHODS / "curriculum.toml", out=str(tmp_path / "killed"), reporter=Kills(), **{**SMALL, "iterations": 4})
+        tw.train(METHODS / "curriculum.toml", out=str(tmp_path / "killed"), reporter=Kills(3), **{**SMALL, "iterations": 4})
     [folder] = (tmp_path / "killed").iterdir()
     killed = Run.open(tw.train(resume=folder, quiet=True).folder)
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from conftest import ROOT
 from safetensors.torch import load_file as load_tensors
+from small_runs import UNTAUGHT
 from test_train import Impatient, without_times
 from transformers import AutoModelForCausalLM
 
@@ -28,19 +29,7 @@ from turnwise.runs.reading import stored_batch
 
 METHODS = ROOT / "examples" / "methods"
 NAMES = ("distillation", "backwards", "process_reward", "past_successes")
-SMALL: dict[str, Any] = {
-    "iterations": 2,
-    "env.max_turns": 3,
-    "model.tiny.layers": 1,
-    "model.tiny.hidden": 32,
-    "model.tiny.heads": 2,
-    "collect.groups": 2,
-    "collect.group_size": 4,
-    "sft": None,
-    "eval.n": 1,
-    "eval.repeats": 1,
-    "run.checkpoint_every": 1,
-}
+SMALL = UNTAUGHT
 BANDIT = f"{ROOT / 'tests' / 'bandit_env.py'}:Bandit"  # what a model that babbles says wins or loses
 FATED = f"{ROOT / 'tests' / 'fated_env.py'}:Fated"
 OTHER_GAME: dict[str, Any] = {"env.options": {}, "env.max_turns": None}

@@ -13,6 +13,7 @@ from entropy_cases import SMALL, run_of
 from learn_cases import equal
 from references import epo as slow
 from safetensors.torch import load_file
+from small_runs import Killed, Kills
 
 import turnwise as tw
 from turnwise.learn.checkpoint import latest_good
@@ -21,7 +22,6 @@ from turnwise.objectives.epo import Epo, smoothing_weight
 from turnwise.objectives.tokens import Tokens
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
-from turnwise.runs.reporter import Reporter
 
 
 def columns(rng: np.random.Generator, turns: int = 12, lengths: tuple[int, int] = (1, 6)) -> dict[str, Any]:
@@ -112,21 +112,6 @@ def test_without_a_history_or_below_the_gate_there_is_no_penalty() -> None:
     torch.testing.assert_close(loss, clip(tokens, dual_clip=3.0).loss - 0.001 * entropy)
 
 
-class Killed(Exception):
-    pass
-
-
-class Kills(Reporter):
-    """Ends the program in the middle of iteration 2."""
-
-    learned = 0
-
-    def phase(self, name: str, total: int | None = None) -> None:
-        self.learned += name == "learning"
-        if self.learned == 2:
-            raise Killed
-
-
 def test_a_run_keeps_its_history_over_a_kill_and_the_band_moves_the_weights(tmp_path: Path) -> None:
     changes: dict[str, Any] = {
         "iterations": 2,
@@ -139,7 +124,7 @@ def test_a_run_keeps_its_history_over_a_kill_and_the_band_moves_the_weights(tmp_
     whole = run_of("epo", tmp_path / "whole", **changes)
     settings = {**SMALL, "method.name": "epo", **changes}
     with pytest.raises(Killed):
-        tw.train(ROOT / "recipes" / "numberline-tiny.toml", out=str(tmp_path / "killed"), reporter=Kills(), **settings)
+        tw.train(ROOT / "recipes" / "numberline-tiny.toml", out=str(tmp_path / "killed"), reporter=Kills(2), **settings)
     [folder] = (tmp_path / "killed").iterdir()
     killed = Run.open(tw.train(resume=folder, quiet=True).folder)
     assert equal(*(load_file(run.model / "model.safetensors") for run in (whole, killed)))

@@ -57,7 +57,7 @@ def test_advantages_and_targets_are_those_of_the_definition(r: tw.Rollouts, boot
         for row, value in zip(chosen, hiper.normalised([values[row] for row in chosen]), strict=True):
             expected[(owner == row) & (part == number)] = value
     found = tw.credit.assign("hiper", r, bootstrap=bootstrap, **OPTIONS)
-    np.testing.assert_allclose(found.values, expected, atol=2e-6)
+    np.testing.assert_allclose(found.values, expected, atol=1e-6, rtol=1e-6)
     np.testing.assert_array_equal(found.columns["token.mask"], (part == 1) | (part == 3) | ((part == 2) & (starts > 0)[owner]))
     at = r.token_offsets[:-1] + r.column("turn.low_at")
     np.testing.assert_allclose(found.columns["token.target_low"][at], low + v_low, atol=1e-9)

@@ -42,7 +42,7 @@ def test_credit_is_that_of_the_definition(r: tw.Rollouts, norm: str) -> None:
     groups = [int(r.group[rows[0]]) for rows in own]
     found = tw.credit.assign("ui_s1", r, least=0.0, norm=norm, episode_weight=0.7, step_weight=1.3)
     expected = ui_s1.advantages(scores, matched, groups, 0.5, 0.7, 1.3, norm == "std")
-    np.testing.assert_allclose(found.values, np.concatenate(expected), atol=1e-5)
+    np.testing.assert_allclose(found.values, np.concatenate(expected), atol=1e-6, rtol=1e-6)
     later = [ui_s1.returns(row, m) for row, m in zip(scores, matched, strict=True)]
     np.testing.assert_allclose(found.columns["turn.later_score"], np.concatenate(later), atol=1e-9)
     mask = tw.credit.assign("ui_s1", r, least=0.3).columns["turn.mask"]

@@ -11,6 +11,7 @@ import pytest
 from conftest import ROOT
 from information_cases import SMALL, Letters, ids, in_drawers, rollouts, start
 from safetensors.torch import load_file
+from small_runs import Killed, Kills
 
 import turnwise as tw
 from turnwise.data.batch import Batch
@@ -20,7 +21,6 @@ from turnwise.methods.resrl import EXACT, directions, evenly, residual
 from turnwise.methods.serl import hindsight
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
-from turnwise.runs.reporter import Reporter
 
 # -- SERL -------------------------------------------------------------------------------------------------------------------------
 
@@ -75,27 +75,12 @@ def test_the_share_of_hindsight_falls_and_the_copy_is_renewed(version: int, shar
     assert teacher.renewed == renewed
 
 
-class Killed(Exception):
-    pass
-
-
-class Kills(Reporter):
-    """Ends the program in the middle of iteration 2: its attempts are made, and nothing of them is saved."""
-
-    learned = 0
-
-    def phase(self, name: str, total: int | None = None) -> None:
-        self.learned += name == "learning"
-        if self.learned == 2:
-            raise Killed
-
-
 def test_serl_weighs_tokens_of_actions_and_goes_on_after_a_kill_with_the_same_copy(tmp_path: Path) -> None:
     changes = {"method.name": "serl", "method.every": 2, "iterations": 2, "collect.groups": 2, "method.horizon": 8}
     whole = start(tmp_path / "whole", **changes)
     with pytest.raises(Killed):
         recipe = ROOT / "recipes" / "numberline-tiny.toml"
-        tw.train(recipe, out=str(tmp_path / "killed"), reporter=Kills(), **{**SMALL, **changes})
+        tw.train(recipe, out=str(tmp_path / "killed"), reporter=Kills(2), **{**SMALL, **changes})
     [folder] = (tmp_path / "killed").iterdir()
     killed = Run.open(tw.train(resume=folder, quiet=True).folder)
     shares = [stored_batch(whole, n).column("turn.hindsight_share")[0] for n in (1, 2)]

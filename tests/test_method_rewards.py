@@ -92,7 +92,7 @@ def test_credit_is_that_of_its_formula(name: str, kind: str) -> None:
             r = replace(r, reward=np.where(np.append(r.trajectory[1:] != r.trajectory[:-1], True), 0.7, 0.0))
         columns = {"turn.implicit_reward": noise, "turn.potential_gain": noise}
         found = tw.credit.compute(name.partition(":")[0], r.with_columns(columns), **OPTIONS.get(name, {}))
-        np.testing.assert_allclose(found, np.concatenate(REFERENCES[name](r, columns)), atol=1e-5, rtol=1e-5)
+        np.testing.assert_allclose(found, np.concatenate(REFERENCES[name](r, columns)), atol=1e-6, rtol=1e-6)
 
 
 def test_the_value_of_a_group_and_the_copies_follow_the_formula() -> None:

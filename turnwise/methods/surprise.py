@@ -13,6 +13,7 @@ restored or replayed.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -67,16 +68,16 @@ class Tree:
         return [(member, t) for member, t in places if t < len(member.turns)]
 
 
-class Surprise(Plan):
+class Surprise(Plan, ABC):
     """The rounds. A method says with `branches` when an attempt branches, and may look at the groups first (`survey`)."""
 
     def __init__(self, initial: int | None, beam: int, weight: float, probability: float, first: int, over: str, measured: str):
         self.initial, self.beam, self.weight, self.probability = initial, beam, weight, probability
         self.first, self.over, self.measured = first, over, measured
 
+    @abstractmethod
     def branches(self, tree: Tree, rise: float, u: float) -> bool:
         """The rule: whether an attempt branches, by the rise of its entropy and a number drawn from 0 to 1."""
-        raise NotImplementedError
 
     def survey(self, trees: Sequence[Tree], places: Places) -> Generator[Sequence[Start], list[Trajectory], dict[str, float]]:
         """Look at the groups before their attempts are made; returns counts for the log."""

@@ -10,6 +10,7 @@ A student that is far from its teacher soon leaves the situations that the teach
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -30,7 +31,7 @@ def teacher_logprobs(batch: Batch, models: Any) -> Mapping[str, Any]:
     return {"token.teacher_logprob": models["teacher"].score(batch)}
 
 
-class Horizon(Plan):
+class Horizon(Plan, ABC):
     """Attempts over a horizon that grows by a turn every few batches."""
 
     def __init__(self, every: int):
@@ -45,9 +46,9 @@ class Horizon(Plan):
         horizon = {"given_turns": given} if given else {"max_turns": float(starts[0].max_turns)} if starts and starts[0].max_turns else {}
         return Gathered(kept, {"faults": float(len(found) - len(kept)), **horizon})
 
+    @abstractmethod
     def limited(self, places: Places, starts: Sequence[Start]) -> list[Start]:
         """The attempts as far as the horizon reaches."""
-        raise NotImplementedError
 
     def state(self) -> dict[str, Any]:
         return {"step": self.step}

@@ -1,0 +1,34 @@
+"""What tests that train share: settings of the smallest runs, and a run that is killed in the middle of an iteration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from turnwise.runs.reporter import Reporter
+
+TINY: dict[str, Any] = {
+    "model.tiny.layers": 1,
+    "model.tiny.hidden": 32,
+    "model.tiny.heads": 2,
+    "collect.group_size": 4,
+    "eval.repeats": 1,
+    "run.checkpoint_every": 1,
+}
+WARMED = TINY | {"collect.groups": 3, "sft.tasks": 24, "sft.steps": 20, "eval.n": 2}  # after a short warm start
+UNTAUGHT = TINY | {"iterations": 2, "env.max_turns": 3, "collect.groups": 2, "sft": None, "eval.n": 1}  # a model that babbles
+
+
+class Killed(Exception):
+    """The program has ended."""
+
+
+class Kills(Reporter):
+    """Ends the program in the middle of an iteration: its attempts are made, and nothing of them is saved."""
+
+    def __init__(self, iteration: int):
+        self.left = iteration
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        self.left -= name == "learning"
+        if self.left == 0:
+            raise Killed
