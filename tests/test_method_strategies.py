@@ -88,7 +88,7 @@ def test_credit_of_strategies_and_of_actions_is_that_of_the_formula(kind: str, p
     for seed in range(4):
         r = with_strategies(seed, 1 if kind == "alone" else 8, kind == "constant")
         found = tw.credit.compute("strata", r, delta=delta, kappa=0.3, pool=pool)
-        np.testing.assert_allclose(found, expected(r, delta, 0.3, pool), atol=1e-5, rtol=1e-5)
+        np.testing.assert_allclose(found, expected(r, delta, 0.3, pool), atol=1e-6, rtol=1e-6)
 
 
 def test_the_texts_that_differ_most_are_chosen() -> None:
@@ -161,7 +161,7 @@ def test_strata_learns_from_strategies_and_from_actions(tmp_path: Path) -> None:
     writes = batch.column("turn.writes") == 1
     assert writes.sum() == 4 == whole.metrics[1]["collect/strategies"] and whole.metrics[1]["collect/trajectories"] == 8
     credit = batch.column("turn.advantage")
-    np.testing.assert_allclose(credit, expected(batch.rollouts, 0.5, 0.1, "turns"), atol=1e-5)
+    np.testing.assert_allclose(credit, expected(batch.rollouts, 0.5, 0.1, "turns"), atol=1e-6, rtol=1e-6)
     assert credit[~writes].any() and batch.rollouts.tokens is not None and (batch.rollouts.tokens[writes] > 0).all()
     assert whole.metrics[1]["learner/ratio"] == pytest.approx(1, abs=1e-3)  # the tokens of strategies are those that were sampled
 
@@ -184,7 +184,7 @@ def test_blueprints_and_then_attempts_with_the_best_of_them_are_compared(seed: i
     assert all(len(t.turns) == 1 and t.turns[0].action in WORDS for t in first.trajectories)  # nothing else is learned from
     by_task = [[returns[start.number] for start in macro[k : k + 4]] for k in (0, 4)]
     credit = tw.credit.compute("grpo", Batch.of(first.trajectories).rollouts)
-    np.testing.assert_allclose(credit, [a for own in by_task for a in himac.macro(own)], atol=1e-5)
+    np.testing.assert_allclose(credit, [a for own in by_task for a in himac.macro(own)], atol=1e-6, rtol=1e-6)
 
     restored = make("himac")
     restored.load_state(json.loads(json.dumps(plan.state())))
@@ -196,7 +196,7 @@ def test_blueprints_and_then_attempts_with_the_best_of_them_are_compared(seed: i
         assert same == {(chosen.hint, chosen.task.id, chosen.env_seed)}
     by_task = [[returns[start.number] for start in micro[k : k + 4]] for k in (0, 4)]
     found = tw.credit.compute("grpo", Batch.of(second.trajectories).rollouts)
-    np.testing.assert_allclose(found, np.repeat([a for own in by_task for a in himac.micro(own)], 2), atol=1e-5)
+    np.testing.assert_allclose(found, np.repeat([a for own in by_task for a in himac.micro(own)], 2), atol=1e-6, rtol=1e-6)
 
     _, [again] = gathers(restored, places, 2, play)
     assert len(asked) == 16 and [s.task for s in again[::4]] == [s.task for s in places.starts(2, 2)[::4]]  # the run's next tasks
