@@ -30,7 +30,7 @@ WEATHER = {
 # as Qwen 2.5 and 3 write it: tools in the system message, calls between tags, the results of several calls in one message
 QWEN_TOOLS = (
     "{% if tools %}<|im_start|>system\n{% if messages[0].role == 'system' %}{{ messages[0].content }}\n\n{% endif %}# Tools\n<tools>"
-    "{% for tool in tools %}\n{{ tool | tojson }}{% endfor %}\n</tools>\nFor a call write <tool_call>\n"
+    "{% for tool in tools %}{{ '\n' }}{{ tool | tojson }}{% endfor %}{{ '\n' }}</tools>\nFor a call write <tool_call>\n"
     '{"name": <name>, "arguments": <arguments>}\n</tool_call><|im_end|>\n'
     "{% elif messages[0].role == 'system' %}<|im_start|>system\n{{ messages[0].content }}<|im_end|>\n{% endif %}"
     "{% for m in messages %}"
@@ -41,7 +41,7 @@ QWEN_TOOLS = (
     "<|im_end|>\n"
     "{% elif m.role == 'tool' %}"
     "{% if loop.index0 == 0 or messages[loop.index0 - 1].role != 'tool' %}<|im_start|>user{% endif %}"
-    "\n<tool_response>\n{{ m.content }}\n</tool_response>"
+    "{{ '\n<tool_response>\n' }}{{ m.content }}\n</tool_response>"
     "{% if loop.last or messages[loop.index0 + 1].role != 'tool' %}<|im_end|>\n{% endif %}"
     "{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
