@@ -167,7 +167,7 @@ class SubtasksEnv:
             last = act
         if state is not None:
             self._env.restore(state)
-        return last
+        return None if last is None else str(last)
 
     def _snapshot(self) -> bytes | None:
         if self._over:

@@ -64,5 +64,5 @@ def in_roles(trajectory: Trajectory, rewarded: str) -> tuple[list[int], list[flo
 
 def subtasks_of(trajectories: Sequence[Trajectory]) -> float:
     """How many subtasks were named per attempt."""
-    named = sum(step_of(turn)["role"] == "subtask" for one in trajectories for turn in one.turns)
-    return named / max(len(trajectories), 1)
+    named = [turn for one in trajectories for turn in one.turns if step_of(turn)["role"] == "subtask"]
+    return len(named) / max(len(trajectories), 1)
