@@ -161,6 +161,7 @@ class Service:
 
     async def reward(self, attempt: Attempt, request: Request) -> Response:
         """The side channel of a program: a reward for the last call, or for one that is named by its id."""
+        self._recorded(attempt)
         body = await self._body(request)
         value, call = body.get("value"), body.get("call")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or abs(value) > 1e6:
@@ -169,8 +170,13 @@ class Service:
             raise Refused(404, "call names no call of this attempt", param="call")
         return answer({"reward": attempt.recorder.reward})
 
+    def _recorded(self, attempt: Attempt) -> None:
+        if not attempt.record:
+            raise Refused(404, "nothing is trained here: rewards and anchors have no meaning", "not_found")
+
     async def anchor(self, attempt: Attempt, request: Request) -> Response:
         """The side channel of a program: the anchor of its next call."""
+        self._recorded(attempt)
         key = (await self._body(request)).get("key")
         if not isinstance(key, str) or not key:
             raise Refused(400, "key takes a text", param="key")

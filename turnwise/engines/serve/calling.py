@@ -187,7 +187,8 @@ class Caller:
             call.parent, call.depth = parent.number, parent.depth + 1
             parent.children += 1
         call.seed = seed_of(attempt.recorder.seed, line, call.depth)
-        attempt.sequences.add(sequence)
+        if attempt.record:
+            attempt.sequences.add(sequence)
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Response] = loop.create_future()
 
@@ -227,7 +228,7 @@ class Caller:
         call.response_ids, call.logprobs, call.version = response.token_ids, response.logprobs, response.version
         call.reports, call.delivered = response.reports, not running.ticket.abandoned
         recorder.sampled += len(call.response_ids)
-        recorder.last = call.number
+        recorder.last = call.number if attempt.record else None
         text = response.text if response.text is not None else self.dialogue.chat.decode(call.response_ids)
         call.text = running.forced + text
         read = self.read(asked, call.text)
