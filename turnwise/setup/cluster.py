@@ -1,7 +1,7 @@
 """A run on a cluster: the same parts, with engines and environments in actors. The learner stays in this process.
 
-`ClusterSystem` is a `System` whose engine, collector and source are remote; the loop does not notice. `Playing` is what an actor is made of,
-also a `System`, of which only the playing half is used. `make_system` chooses by the recipe.
+`ClusterSystem` is a `System` whose engine, collector and source are remote; the loop does not notice. `Playing` is what an actor is made
+of, also a `System`, of which only the playing half is used. `make_system` chooses by the recipe.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class ClusterSystem(System):
     def _weights(self) -> Iterator[tuple[str, Tensor]]:
         """What engines need of the learner's weights: those that are trained, by name."""
         if self.config.engine.name in OWN_WEIGHTS:
-            yield from self.learner.full_weights()
+            yield from cast("Any", self.learner).full_weights()
             return
         for name, parameter in self.learner.weights.parameters.items():
             if not name.startswith("critic."):
@@ -190,8 +190,8 @@ def hire(seats: Sequence[Seat], recruit: Recruit, retries: int, number: int) -> 
 
 @dataclass(frozen=True)
 class Recruit:
-    """Makes the parts of an actor, there. Holds what the actor cannot know: the recipe, this process's folder and module paths, objects that
-    were passed from Python, and the vocabulary of a tiny model."""
+    """Makes the parts of an actor, there. Holds what the actor cannot know: the recipe, this process's folder and module paths, objects
+    that were passed from Python, and the vocabulary of a tiny model."""
 
     config: Config
     folder: str
