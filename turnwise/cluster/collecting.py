@@ -102,7 +102,7 @@ class RemoteCollector:
         self.counts["lost_branches"] = sum(outcome.lost_branches for outcome in self._outcomes)
         total: Counter[str] = Counter()
         for outcome in self._outcomes:
-            total.update(outcome.counts)  # type: ignore[arg-type]  # a Counter adds floats as well
+            total.update(outcome.counts)
         self.policy.counts = total
         return found
 

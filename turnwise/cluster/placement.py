@@ -8,7 +8,7 @@ part moves to any other that has room.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from turnwise.cluster.start import import_ray
@@ -56,12 +56,12 @@ class _Room:
     node: Node
     cpus: float
     gpus: float
-    seats: list[Seat] = field(default_factory=list)
+    engines: int = 0
 
 
 def place(nodes: Sequence[Node], demand: Demand) -> list[Seat]:
     """A seat for every part; an error that says what is missing if there is not enough."""
-    rooms = [_Room(node, node.cpus, node.gpus) for node in sorted(nodes, key=lambda node: not node.here)]
+    rooms = [_Room(node, float(node.cpus), float(node.gpus)) for node in sorted(nodes, key=lambda node: not node.here)]
     check_totals(nodes, demand)
     seats = []
     if demand.gpu and not demand.colocated:
@@ -106,14 +106,10 @@ def _sit(rooms: list[_Room], part: str, cpus: float, gpus: float, here: bool = F
         left = ", ".join(f"{room.node.address} has {room.cpus:g} cores and {room.gpus:g} GPUs left" for room in rooms)
         where = "this machine" if here else "one node"
         raise TurnwiseError(f"cluster: {part} needs {wanted} on {where}: {left}. A part is never split over nodes: lower what is asked for")
-    room = (
-        min(fits, key=lambda room: sum(seat.part.startswith("engine") for seat in room.seats) / max(room.node.cpus, 1))
-        if spread
-        else fits[0]
-    )
+    room = min(fits, key=lambda room: room.engines / max(room.node.cpus, 1)) if spread else fits[0]
     seat = Seat(part, room.node, cpus, gpus)
     room.cpus, room.gpus = room.cpus - cpus, room.gpus - gpus
-    room.seats.append(seat)
+    room.engines += spread
     return seat
 
 
