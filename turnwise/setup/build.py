@@ -15,6 +15,7 @@ import torch
 from turnwise.agent import Agent, AgentSettings
 from turnwise.agent.control import neutral_deep
 from turnwise.agent.vision import Vision
+from turnwise.config import objects
 from turnwise.config.learning import Optimiser
 from turnwise.config.schema import Config
 from turnwise.config.section import Section
@@ -36,8 +37,15 @@ def agent_settings(config: Config, environment: Any) -> AgentSettings:
     """The agent's settings from the recipe; `environment` is the class that may bring its own instructions and tools."""
     own = config.agent
     instructions = getattr(environment, "instructions", "") or "" if own.instructions is None else own.instructions
-    tools = getattr(environment, "tools", None) or () if own.tools is None else own.tools
+    tools = _environment_tools(config, environment) if own.tools is None else own.tools
     return settings_from(own, AgentSettings, hide_actions=tuple(own.hide_actions), instructions=str(instructions), tools=read_tools(tools))
+
+
+def _environment_tools(config: Config, environment: Any) -> Any:
+    """The tools that an environment declares, or knows once it has its options. These are asked for only where prompts show them."""
+    if config.agent.prompt == "tool" and callable(offered := getattr(environment, "offered_tools", None)):
+        return offered(**objects.put_back(config.env.options))
+    return getattr(environment, "tools", None) or ()
 
 
 def read_tools(tools: str | Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
