@@ -95,7 +95,7 @@ class Shell:
         self._process, self._pid = _start(self.limits, packed(tree), more or {})
         try:
             self._root = self._opened()
-            self.run(f"rm /work/.start; cd -- {_quoted(cwd)} 2>/dev/null || cd /work")
+            self.run(f"rm /work/.start; cd -- {_quoted(cwd)} 2>/dev/null || cd /work", START)
         except BaseException:
             self.close()
             raise
@@ -104,7 +104,7 @@ class Shell:
         """A handle of the working folder, filled. The shell writes a secret into it first: a folder without that secret is not the
         sandbox's."""
         secret = secrets.token_hex(16)
-        done = self.run(f"tar -xpf {ARCHIVE} -C /work && rm -f {ARCHIVE} && printf %s {secret} > /work/.start")
+        done = self.run(f"tar -xpf {ARCHIVE} -C /work && rm -f {ARCHIVE} && printf %s {secret} > /work/.start", START)
         if done.ended or done.code:
             raise TurnwiseError(
                 f"bubblewrap could not make a sandbox: {done.output or done.ended}. Does this machine allow user namespaces to its users "
@@ -121,8 +121,8 @@ class Shell:
             raise
         return root
 
-    def run(self, command: str) -> Done:
-        """Run a command and wait for its end, or for a limit."""
+    def run(self, command: str, seconds: float | None = None) -> Done:
+        """Run a command and wait for its end, or for a limit; `seconds` takes the place of the time limit."""
         if self.ended:
             return Done("", 137, self.cwd, self.ended)
         mark = secrets.token_hex(16)
@@ -133,18 +133,18 @@ class Shell:
             self._process.stdin.flush()
         except (BrokenPipeError, OSError):
             return self._end("the shell is gone", b"")
-        return self._read(mark.encode())
+        return self._read(mark.encode(), seconds or self.limits.seconds)
 
-    def _read(self, mark: bytes) -> Done:
+    def _read(self, mark: bytes, seconds: float) -> Done:
         """Output until the line with the mark."""
-        limits, deadline = self.limits, time.monotonic() + self.limits.seconds
+        limits, deadline = self.limits, time.monotonic() + seconds
         stream, mark = self._process.stdout, b"\n" + mark + b" "
         assert stream is not None
         output = bytearray()
         while True:
             now = time.monotonic()
             if now > deadline:
-                return self._end(f"a command took longer than {limits.seconds:g} seconds", output)
+                return self._end(f"a command took longer than {seconds:g} seconds", output)
             ready, _, _ = select.select([stream], [], [], min(LOOK, deadline - now))
             if not ready:
                 if reason := self._too_much():
