@@ -21,7 +21,6 @@ from itertools import count
 from typing import Any, Protocol
 
 from turnwise.collect.collector import Collector
-from turnwise.collect.model_policy import ModelPolicy
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import Task
@@ -123,8 +122,7 @@ class LocalSource:
                 rounds.close()
                 return Collected(found, tasks, {}, version, complete=False)
         counts = dict(brought.counts)
-        if isinstance(collector.policy, ModelPolicy):
-            counts |= dict(collector.policy.counts)
+        counts |= dict(getattr(collector.policy, "counts", {}))
         if branches:
             counts |= {"branches": float(branches), "lost_branches": float(collector.counts["lost_branches"])}
         if collector.lost:
