@@ -37,7 +37,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     started = [subprocess.Popen([sys.executable, "-c", RUN, str(rank), str(folder), *NAMES], env=settings) for rank in range(3)]
     try:
         for process in started:
-            process.wait(timeout=240)
+            process.wait(timeout=300)
     finally:
         for process in started:
             process.kill()
@@ -50,9 +50,6 @@ def agree(one: dict[str, Any], other: dict[str, Any], tolerance: float = 1e-6) -
     assert one.keys() == other.keys()
     assert len(one) > 3
     for name, value in one.items():
-        if isinstance(value, list):
-            assert value == other[name], name
-            continue
         left, right = (torch.as_tensor(x, dtype=torch.float64) for x in (value, other[name]))
         scale = max(1.0, float(right.abs().max())) if right.numel() else 1.0
         gap = float((left - right).abs().max()) if right.numel() else 0.0
@@ -79,7 +76,6 @@ def test_a_checkpoint_continues_on_any_number_of_processes(found: list[dict[str,
     for own in found:
         agree(own[f"{start} on trio"], alone)
     assert alone["steps"] == 8
-    agree(alone, found[2]["single on single"])
     folder = found[0]["folder"]
     assert [path.name for path in (folder / "pair").iterdir()] == ["step-00000001"]
     assert not list((folder / "pair").rglob("*.distcp")) and len(list((folder / "pair").rglob("shard-*"))) == 2
@@ -88,15 +84,14 @@ def test_a_checkpoint_continues_on_any_number_of_processes(found: list[dict[str,
 def test_an_exported_model_is_a_plain_one(found: list[dict[str, Any]]) -> None:
     from transformers import AutoModelForCausalLM
 
-    folders = [found[0]["folder"] / f"exported_and_copied {how}" / "model" for how in ("pair", "single")]
-    pair, single = (AutoModelForCausalLM.from_pretrained(folder) for folder in folders)
-    ids = torch.arange(10)[None]
-    assert torch.allclose(pair(ids).logits, single(ids).logits, atol=1e-5)
-    assert pair.config.tie_word_embeddings and pair.lm_head.weight is pair.model.embed_tokens.weight
-    assert "lm_head.weight" not in found[0]["exported_and_copied"]["names"]
-    adapters = [found[0]["folder"] / f"adapters_with_a_reference {how}" / "adapters" for how in ("pair", "single")]
-    files = [{file.name for file in folder.iterdir()} for folder in adapters]
-    assert files[0] == files[1] and "adapter_model.safetensors" in files[0]
+    folder = found[0]["folder"]
+    model = AutoModelForCausalLM.from_pretrained(folder / "exported_and_copied pair" / "model")
+    wanted = {name: value for name, value in found[2]["exported_and_copied"].items() if name.startswith("exported ")}
+    agree({f"exported {name}": value.detach() for name, value in model.named_parameters()}, wanted)
+    assert model.config.tie_word_embeddings and model.lm_head.weight is model.model.embed_tokens.weight
+    assert "exported lm_head.weight" not in wanted
+    files = {file.name for file in (folder / "adapters_with_a_reference pair" / "adapters").iterdir()}
+    assert {"adapter_model.safetensors", "adapter_config.json"} <= files
 
 
 def test_shares_are_equal_in_number_balanced_in_tokens_and_complete() -> None:

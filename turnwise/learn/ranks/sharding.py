@@ -76,13 +76,15 @@ class Sharded:
         return found
 
     def reset(self) -> None:
-        """After an error in the middle of a pass: all weights are shares again."""
+        """After an error in the middle of a pass: all weights are shares again, and have no gradients."""
         reset = getattr(self.root, "reset_iter_state", None)
         if reset is None:
             raise TurnwiseError(
                 f"out of memory in the middle of a pass; with several ranks, torch {torch.__version__} cannot recover from it (2.13 can). "
                 "Set learner.tokens_per_batch lower or learner.gradient_checkpointing = true"
             )
+        for weight in self.root.parameters():
+            weight.grad = None  # of whole weights too, which would be added to the gradients of the next pass
         reset()
 
     @property
@@ -96,8 +98,8 @@ class Sharded:
 
 def layers_of(policy: PackedModel) -> list[nn.Module]:
     """The layers of a model: the modules of its longest list. Empty if it has no list of modules."""
-    lists: list[Any] = [module for module in policy.backbone.modules() if isinstance(module, nn.ModuleList)]
-    return list(max(lists, key=lambda modules: len(modules))) if lists else []
+    lists = [list(module) for module in policy.backbone.modules() if isinstance(module, nn.ModuleList)]
+    return max(lists, key=len, default=[])
 
 
 def note_slower_layers(policy: PackedModel, ranks: Ranks) -> None:
