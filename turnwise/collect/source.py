@@ -21,7 +21,6 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Protocol
 
-from turnwise.collect.model_policy import ModelPolicy
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import Task
@@ -133,8 +132,7 @@ class LocalSource:
                 rounds.close()
                 return Collected(found, tasks, {}, version, complete=False)
         counts = dict(brought.counts)
-        if isinstance(collector.policy, ModelPolicy):
-            counts |= dict(collector.policy.counts)
+        counts |= dict(getattr(collector.policy, "counts", {}))
         counts |= {name: float(value) for name, value in collector.counts.items() if name != "lost_branches"}
         if branches:
             counts |= {"branches": float(branches), "lost_branches": float(collector.counts["lost_branches"])}

@@ -68,13 +68,19 @@ def read_tools(tools: str | Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, A
     return tuple(dict(tool) for tool in tools if isinstance(tool, Mapping))
 
 
+def with_adapters(config: Config, model: Any) -> Any:
+    """The model, with adapters if the recipe asks for them."""
+    if config.model.lora is None:
+        return model
+    from turnwise.learn.lora import add_lora
+
+    lora = config.model.lora
+    return add_lora(model, rank=lora.rank, alpha=lora.alpha, dropout=lora.dropout, targets=lora.targets, seed=config.seed)
+
+
 def build_learner(config: Config, model: Any, vision: Vision | None = None) -> Learner:
     """The learner of a run, on the recipe's device, with adapters if the recipe asks for them."""
-    if config.model.lora is not None:
-        from turnwise.learn.lora import add_lora
-
-        lora = config.model.lora
-        model = add_lora(model, rank=lora.rank, alpha=lora.alpha, dropout=lora.dropout, targets=lora.targets, seed=config.seed)
+    model = with_adapters(config, model)
     device = choose_device(config.device)
     warn_of_slow_dtype(config.model.dtype, device)
     return Learner(model, learner_settings(config), device, vision=vision)

@@ -5,7 +5,7 @@ Only this file knows both the recipe's sections and the parts' constructors; the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,9 +23,10 @@ from turnwise.collect.rewards import Rewards, find_term
 from turnwise.collect.source import LocalSource
 from turnwise.collect.warmstart import has_expert
 from turnwise.config.schema import Config
+from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.data.masks import with_shared_prefix, without_inserted
-from turnwise.data.rollouts import Rollouts, Trajectory
+from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 from turnwise.data.tasks import TaskSet
 from turnwise.engines.base import Engine, Sampling
 from turnwise.envs import registry
@@ -257,9 +258,17 @@ class System:
             max_turns=self.max_turns,
             expert=lambda tasks: demonstrations(self, tasks),
             ask=lambda texts, seed: answers(self, texts, seed),
-            say=lambda texts, seed: said(self, texts, seed),
-            look=lambda starts: openings(self, starts),
+            say=self.said,
+            look=self.openings,
         )
+
+    def said(self, texts: Sequence[str], seed: int, temperature: float | None = None) -> list[Turn]:
+        """What the current policy answers to texts, as turns."""
+        return said(self, texts, seed, temperature)
+
+    def openings(self, starts: Sequence[Start]) -> list[str]:
+        """What the agent is told first in these attempts."""
+        return openings(self, starts)
 
     @cached_property
     def plan(self) -> Plan:
