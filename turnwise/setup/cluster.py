@@ -269,9 +269,7 @@ class PlayingParts:
             system.__dict__["plan"] = SimpleNamespace(drawing=spec.drawing)
         made = system.training_collector() if spec.training else system.collector(spec.temperature)
         if isinstance(made, ProgramCollector):
-            raise TurnwiseError(
-                "environment 'program' is played in one process: its attempts make several trajectories. Leave [cluster] out"
-            )
+            raise TurnwiseError("environment 'program' is played in one process: an attempt is several trajectories. Leave [cluster] out")
         made.on_turn, made.on_fault = self._hooks.on_turn, self._hooks.on_fault
         return made
 
