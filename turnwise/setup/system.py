@@ -42,7 +42,7 @@ from turnwise.learn.values import targets_of
 from turnwise.methods.planning import Dynamic, Places, Plain, Plan
 from turnwise.methods.registry import plans, signals
 from turnwise.setup.build import agent_settings, build_engine, build_learner, build_server, engine_options
-from turnwise.setup.examples import examples_of
+from turnwise.setup.examples import check_taught, examples_of
 from turnwise.setup.favours import answers, demonstrations, evaluation, openings, said
 from turnwise.setup.further import build_models
 from turnwise.setup.imitation import imitate
@@ -80,11 +80,12 @@ class System:
         know(self.config)
         environment = registry.spec(self.config.env.name).load()
         check_needs(self.config, models=self.config.models, task=self.tasks[0] if len(self.tasks) else None, environment=environment)
-        for part in ("panel", "max_turns", "rewards", "_signals"):
+        for part in ("panel", "max_turns", "rewards", "made_signals"):
             getattr(self, part)
         engine_options(self.config)
         self.faults.tasks = len(self.tasks)
         self.look(self.tasks)
+        check_taught(self)
         for part in ("agent", "learner", "models"):  # before the engine, whose cache takes a share of the memory that is left
             getattr(self, part)
 
@@ -319,14 +320,15 @@ class System:
         return self.learner.annotate(batch)
 
     @cached_property
-    def _signals(self) -> list[Callable[..., Mapping[str, Any]]]:
+    def made_signals(self) -> list[Callable[..., Mapping[str, Any]]]:
+        """The recipe's signals, in their order."""
         return [signals[own.name].make(own.options, signals.kind) for own in self.config.signal]
 
     def signal(self, batch: Batch, progress: float = 0.0) -> Batch:
         """The batch with the columns of the recipe's signals, in their order; each sees those of the ones before. `progress` is the share
         of the run that is done, for the learning rates of models that a signal updates."""
         self.models.at(progress)
-        for own, signal in zip(self.config.signal, self._signals, strict=True):
+        for own, signal in zip(self.config.signal, self.made_signals, strict=True):
             self._rest_engine()
             columns = signal(batch, self.models)
             if not isinstance(columns, Mapping):
