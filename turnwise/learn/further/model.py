@@ -297,10 +297,15 @@ class FurtherModel(Scorer):
         return bool(getattr(self.kind, "classifier", False))
 
     def follow(self, other: Scorer, share: float = 1.0) -> None:
-        """Move the weights towards another model's: completely, or by a share, as target networks do. The optimiser keeps its state."""
-        if self.shares:
-            raise TurnwiseError(f"model {self.name!r} has no weights of its own to move: it reads the policy's hidden states")
+        """Move the weights towards another model's: completely, or by a share, as target networks do. The optimiser keeps its state. A
+        model that reads the policy's hidden states moves its heads alone."""
         source, own = other.weights_by_name, self._plain_targets()
+        if self.shares:
+            source = {name: weight for name, weight in source.items() if name.startswith("heads.")}
+            if not source:
+                raise TurnwiseError(
+                    f"model {self.name!r} has no weights except its heads, and {other.name!r} has no heads that they could follow"
+                )
         source |= {name: weight for name, weight in own.items() if name.startswith("heads.") and name not in source}
         check_names(f"model {self.name!r} follows {other.name!r}", source, own)
         with torch.no_grad():
@@ -311,7 +316,7 @@ class FurtherModel(Scorer):
 
     def _plain_targets(self) -> dict[str, Tensor]:
         """What `follow` writes to: the masters of trained weights, the weights themselves elsewhere; adapters are left alone."""
-        inner: dict[str, Tensor] = dict(self.packed.causal.named_parameters())
+        inner: dict[str, Tensor] = {} if self.shares else dict(self.packed.causal.named_parameters())
         adapted = hasattr(self.packed.outer, "disable_adapter")
         masters = {} if adapted else self.weights.masters
         found = {
