@@ -18,6 +18,7 @@ from turnwise.collect.collector import Collector
 from turnwise.collect.faults import FaultWatch
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.panel import Evaluation, check_disjoint, run_panel
+from turnwise.collect.programs import ProgramCollector
 from turnwise.collect.rewards import Rewards, find_term
 from turnwise.collect.source import LocalSource
 from turnwise.collect.warmstart import has_expert
@@ -47,6 +48,7 @@ from turnwise.setup.further import build_models
 from turnwise.setup.imitation import imitate
 from turnwise.setup.names import know, needed
 from turnwise.setup.needs import check_needs, reports
+from turnwise.setup.programs import for_learning, is_program, program_collector
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.notice import told_after
 
@@ -89,6 +91,8 @@ class System:
 
     def look(self, tasks: TaskSet) -> None:
         """Play a few turns of two tasks: an environment that cannot be played raises an error here, with the lines of its file."""
+        if is_program(self.config):
+            return  # it plays by itself, and needs the model for that
         words = f"still waiting for environment {self.config.env.name!r}; if this does not end, does its reset or step return?"
         with told_after(PATIENCE, self.say, words):
             first_look(self.pool, self.config.env.name, tasks, self.say, self.cancelled)
@@ -223,17 +227,18 @@ class System:
     def policy(self, temperature: float | None = None) -> ModelPolicy:
         return ModelPolicy(self.engine, self.agent.context, self.agent.read, self.sampling(temperature), self.agent.read_text)
 
-    def collector(self, temperature: float | None = None) -> Collector:
+    def collector(self, temperature: float | None = None) -> Collector | ProgramCollector:
         """A collector for attempts whose tokens and log-probs depend on the weights and on these attempts alone: the engine forgets what
         it kept of others (of an evaluation, for example), because a resumed run has not played those."""
         getattr(self.engine, "forget", self.engine.refresh)()
-        own = self.config.agent
+        if is_program(self.config):
+            return program_collector(self, temperature)
         return Collector(
             self.pool,
             self.policy(temperature),
             self.max_turns,
             self.rewards,
-            own.max_invalid,
+            self.config.agent.max_invalid,
             cancelled=self.cancelled,
             on_start=self.on_start,
             on_end=self.on_end,
@@ -285,10 +290,12 @@ class System:
         """Whether the run ends before its end: somebody stopped it, or its environment is broken."""
         return self.cancelled() or self.broken is not None
 
-    def training_collector(self) -> Collector:
+    def training_collector(self) -> Collector | ProgramCollector:
         """A collector for attempts that are learned from: the engine reports what the stages of the recipe need, and states are kept for
         a plan that restores them."""
         collector = self.collector()
+        if isinstance(collector, ProgramCollector):
+            return for_learning(collector, self.config)
         collector.snapshots = bool({"env.snapshot", "env.snapshot?"} & needed(self.config))
         if isinstance(policy := collector.policy, ModelPolicy):
             policy.drawing, policy.encode = getattr(self.plan, "drawing", None), self.agent.chat.encode
