@@ -228,7 +228,7 @@ def test_dpepo_equals_its_reference(seed: int) -> None:
 
 
 def test_copies_of_a_task_are_played_at_once_and_one_success_is_enough() -> None:
-    env = tw.make("numberline", highest=5, copies=3)
+    env = tw.make("numberline", highest=5, parallel=3)
     task = tw.Task("t", data={"start": 1, "target": 3})
     seen = env.reset(task)
     assert seen.text.count("Current: 1") == 3 and "Copy 3:" in seen.text and "1: ACTION; 2: ACTION" in seen.text
@@ -243,18 +243,18 @@ def test_copies_of_a_task_are_played_at_once_and_one_success_is_enough() -> None
 
 
 def test_copies_can_be_saved_and_restored_and_have_the_experts_of_one() -> None:
-    env, other = (tw.make("numberline", highest=9, copies=2) for _ in range(2))
+    env, other = (tw.make("numberline", highest=9, parallel=2) for _ in range(2))
     env.reset(tw.Task("t", data={"start": 1, "target": 8}))
     env.step("1: +")
     seen = env.step("2: -").observation
     restored = other.restore(env.snapshot())  # type: ignore[attr-defined]
     assert restored == seen and other.expert_action() == "1: +; 2: +"  # type: ignore[attr-defined]
     assert other.step("1: +; 2: +") == env.step("1: +; 2: +")
-    with pytest.raises(tw.TurnwiseError, match="copies is an integer"):
-        tw.make("numberline", copies=0)
+    with pytest.raises(tw.TurnwiseError, match="parallel is the number of copies"):
+        tw.make("numberline", parallel=0)
     with pytest.raises(tw.TurnwiseError, match="copies of a task are shown as text"):
-        tw.make("numberline", copies=2, observe="image").reset(tw.Task("t", data={"start": 1, "target": 3}))
-    assert type(tw.make("numberline", copies=1)) is type(tw.make("numberline"))
+        tw.make("numberline", parallel=2, observe="image").reset(tw.Task("t", data={"start": 1, "target": 3}))
+    assert type(tw.make("numberline", parallel=1)) is type(tw.make("numberline"))
 
 
 def test_a_run_with_dpepo_plays_copies_and_weighs_turns_by_what_they_repeat(tmp_path: Path) -> None:

@@ -390,6 +390,29 @@ def test_frozen_weights_are_kept_only_once_they_have_moved() -> None:
     assert_equal(after, weights_of(fresh))
 
 
+def test_heads_on_the_policys_hidden_states_follow_others_alone() -> None:
+    batch, learner = batch_of(), Learner(tiny())
+    kind = {"kind": Heads(heads={"value": "turn"}, targets={"value": "turn.reward"}, spread=0.1), "shares": True}
+    critic, target = (
+        FurtherModel("critic", learner.policy, None, training=FAST, **kind),
+        FurtherModel("target", learner.policy, None, **kind),
+    )
+    before = {name: weight.detach().clone() for name, weight in target.heads.named_parameters()}
+    policy = {name: weight.detach().clone() for name, weight in learner.policy.outer.named_parameters()}
+    critic.update(batch)
+    target.follow(critic, 0.25)
+    for name, weight in target.heads.named_parameters():
+        goal = dict(critic.heads.named_parameters())[name].detach()
+        assert not torch.equal(goal, before[name])
+        torch.testing.assert_close(weight.detach(), before[name] + 0.25 * (goal - before[name]), atol=1e-6, rtol=1e-5)
+    assert all(torch.equal(weight, policy[name]) for name, weight in learner.policy.outer.named_parameters())
+    fresh = FurtherModel("target", learner.policy, None, **kind)
+    fresh.load_state(*target.state())
+    np.testing.assert_array_equal(fresh.outputs(batch)["value"], target.outputs(batch)["value"])
+    with pytest.raises(TurnwiseError, match="no heads that they could follow"):
+        target.follow(model_of())
+
+
 def test_another_frozen_model_than_the_saved_one_is_refused() -> None:
     other = FurtherModel("mine", PackedModel(tiny(seed=9)), None)
     with pytest.raises(TurnwiseError, match=r"'mine': its frozen weights differ.*models.mine"):

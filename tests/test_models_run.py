@@ -152,7 +152,7 @@ def test_the_policys_weights_are_copied_and_neither_moves_the_other() -> None:
         ({"models.x.copy_of": "policy", "models.x.lerning": 1}, "unknown key models.x.lerning. Did you mean"),
         ({"models.x.copy_of": "policy", "models.x.lora": {}}, "lora goes with trained = true"),
         ({"models.x.copy_of": "policy", "models.x.texts": True}, "texts = true is for a frozen model"),
-        ({"models.x.reads": "policy"}, 'reads = "policy" trains heads'),
+        ({"models.x.reads": "policy"}, 'reads = "policy" needs a kind with heads'),
         ({"models.x.copy_of": "policy", "models.x.lr": True}, "models.x.lr: a number is needed"),
         ({"models.x.copy_of": "policy", "models.x.kind": "haeds"}, "unknown model kind 'haeds'. Did you mean 'heads'"),
         ({"models.x.copy_of": "policy", "models.x.kind": "heads"}, "model kind 'heads' needs the option 'heads'"),

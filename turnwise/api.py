@@ -24,6 +24,7 @@ from turnwise.runs.reporter import Reporter
 from turnwise.runs.result import Result
 from turnwise.runs.trackers import Trackers, make_trackers
 from turnwise.setup.arguments import CreditLike, EnvLike, Given, PromptsLike, RecipeLike, ReplyFunction, RewardLike, as_recipe
+from turnwise.setup.cluster import make_system
 from turnwise.setup.early import check_trainable
 from turnwise.setup.measure import choose_panel, report_faults, says_how, settings_of
 from turnwise.setup.resume import apply_changes, resumed_config
@@ -132,7 +133,7 @@ def _train(config: Config, run: Run, reporter: Reporter) -> Result:
     trackers = Trackers(run.folder, make_trackers(config.run.trackers, config.run.tracker_options), reporter.note)
     with Interrupt(reporter.note) as interrupted:
         shown: dict[str, Any] = {"say": reporter.note, "on_start": reporter.expect, "on_end": lambda trajectory: reporter.advance()}
-        system = System(config, cancelled=interrupted, **shown)
+        system = make_system(config, cancelled=interrupted, **shown)
         try:
             system.check()
             keep_tokenizer(run, system)

@@ -114,17 +114,17 @@ class Chat:
         """Whether the chat template describes the tools to the model."""
         return self._tools is not None
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The text of a conversation, up to the agent's turn."""
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+        """The text of a conversation, up to the agent's turn. `tools` replaces those of the run; an empty list stands for none."""
         try:
             text = self.tokenizer.apply_chat_template(
                 [self._parts(message) for message in messages],
-                tools=self._tools,
+                tools=self._tools if tools is None else list(tools) or None,
                 tokenize=False,
                 add_generation_prompt=True,
                 **self._kwargs,
             )
-        except (TemplateError, TypeError, ValueError, LookupError) as error:
+        except (TemplateError, TypeError, ValueError, LookupError, RecursionError) as error:
             roles = ", ".join(message["role"] for message in messages)
             raise TurnwiseError(f"the tokenizer's chat template fails on messages of the roles {roles}: {error}") from error
         return str(text)

@@ -39,6 +39,11 @@ class Trails:
     def of(self, trajectory: Trajectory) -> Trail:
         return self._trails.setdefault(id(trajectory), Trail(trajectory))
 
+    def adopt(self, copy: Trajectory, own: Trajectory) -> None:
+        """What was kept of an attempt serves a copy of its trajectory too."""
+        if (trail := self._trails.get(id(own))) is not None:
+            self._trails[id(copy)] = Trail(copy, trail.observations, trail.snapshots)
+
     def snapshot(self, branch: Branch) -> tuple[list[Observation], bytes] | None:
         """The observations up to a branch and the snapshot there; None if one of them is missing."""
         trail = self._trails.get(id(branch.trajectory))

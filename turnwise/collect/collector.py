@@ -103,7 +103,7 @@ class Collector:
     lost: str = ""
 
     def __post_init__(self) -> None:
-        self._trails = Trails()
+        self.trails = Trails()
         self._steps = bool(self.pool.pids) and "wait" in signature(self.policy.answers).parameters  # in this process nothing ever waits
 
     def run(self, starts: Iterable[Start]) -> list[Trajectory]:
@@ -167,7 +167,7 @@ class Collector:
     def _launch(self, start: Start, slot: int) -> Attempt:
         attempt = Attempt(start, slot, begun(start))
         if start.branch is not None:
-            attempt.arriving = Arriving(start, start.branch, self._trails)
+            attempt.arriving = Arriving(start, start.branch, self.trails)
             self._answers.submit(slot, attempt.arriving.request)
         else:
             self._answers.reset(slot, start.task, start.env_seed)
@@ -205,7 +205,7 @@ class Collector:
         if self._cannot_be_parsed(trajectory):
             return self._stop(attempt, Stop.PARSE_FAILURES, f"{self.max_invalid} responses in a row could not be parsed")
         if keeps and attempt.observation is not None:
-            self._trails.of(trajectory).observations.append(attempt.observation)
+            self.trails.of(trajectory).observations.append(attempt.observation)
             attempt.keeping = True
             return self._answers.submit(attempt.slot, Snapshot())
         return self.policy.ask(attempt.slot)
@@ -213,7 +213,7 @@ class Collector:
     def _kept(self, attempt: Attempt, result: EnvResult) -> None:
         attempt.keeping = False
         if result.state is not None:
-            self._trails.of(attempt.trajectory).snapshots[len(attempt.trajectory.turns)] = result.state
+            self.trails.of(attempt.trajectory).snapshots[len(attempt.trajectory.turns)] = result.state
         if attempt.start.max_turns is not None and len(attempt.trajectory.turns) >= attempt.start.max_turns:
             return self._stop(attempt, Stop.STEP_LIMIT)
         return self.policy.ask(attempt.slot)
@@ -232,7 +232,7 @@ class Collector:
                 return self._lose(attempt, f"turn {len(trajectory.turns)}: {wrong}")
             trajectory.turns.append(turn)
         if self.snapshots and attempt.start.branchable:
-            self._trails.of(trajectory).observations += arriving.seen[:-1]
+            self.trails.of(trajectory).observations += arriving.seen[:-1]
         attempt.observation, trajectory.final_anchor = arriving.seen[-1], arriving.seen[-1].key
         return self._next(attempt)
 

@@ -72,8 +72,10 @@ class FurtherModel(Optimiser):
             raise ValueError("lora goes with trained = true and separate weights")
         if self.texts and (self.path is None or self.trained):
             raise ValueError("texts = true is for a frozen model with its own tokenizer (path)")
-        if self.reads and (self.dtype or self.device or not self.trained):
-            raise ValueError('reads = "policy" trains heads (trained = true) on the policy\'s device, in its dtype')
+        if self.reads and (self.dtype or self.device):
+            raise ValueError('reads = "policy" has heads on the policy\'s device, in its dtype: leave out dtype and device')
+        if self.reads and not self.trained and self.kind == "causal":
+            raise ValueError('reads = "policy" needs a kind with heads, which are trained or follow those of another model')
         check("models", self)
         return self
 

@@ -51,6 +51,11 @@ def find(reference: str) -> Any:
     return _given[name]
 
 
+def present(given: Mapping[str, Any]) -> None:
+    """Make objects of another process known here, by the names `python:…` that stand for them."""
+    _given.update({name.removeprefix(PREFIX): value for name, value in given.items()})
+
+
 def put_back(values: Any) -> Any:
     """Plain values with every name `python:…` in them replaced by its object: what an environment gets as its options."""
     if isinstance(values, str):

@@ -23,7 +23,7 @@ from turnwise.util.errors import TurnwiseError, unknown_name
 NAME = r"[A-Za-z_]\w*"
 DOTTED = re.compile(rf"{NAME}(\.{NAME})*")
 LIKE_CODE = re.compile(rf"(?s).*\.py(:.*)?|{NAME}(\.{NAME})*:(?!//)\S+")  # also `module:Id-v0`, which Gymnasium imports
-STARTED = ("python",)  # options whose value is a program that an environment starts
+STARTED = ("python", "command", "check")  # options whose value is a program that an environment starts
 Home = Literal["python", "installed", "own"]
 
 

@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field, PrivateAttr, ValidationError, model_valid
 
 from turnwise.config import trust as trusting
 from turnwise.config.checks import check as ask
+from turnwise.config.cluster import Cluster
 from turnwise.config.further import FurtherModel, check_model_names
 from turnwise.config.learning import Credit, Learner, Method, Objective, Plan, Schedule, Sft, Signal
 from turnwise.config.recipes import changed, parse_override, read_values, run_of
@@ -58,6 +59,7 @@ class Config(Section):
     eval: Eval = Eval()
     reward: list[RewardTerm] = Field([])
     run: RunSection = RunSection()
+    cluster: Cluster | None = None
     models: dict[str, FurtherModel] = Field({})
     """Further models by name, each in a table [models.NAME]."""
     _folder: Path | None = PrivateAttr(None)  # of the run that it was read from
@@ -179,6 +181,7 @@ def contradictions(config: Config) -> list[str]:
         found.append(f"objective.kl={config.objective.kl} has no effect with objective.kl_coef=0")
     if config.objective.constant is not None and not config.objective.aggregation.endswith("_sum"):
         found.append("objective.constant goes with objective.aggregation=turn_sum or trajectory_sum")
+    found += with_cluster(config)
     server = config.engine.name == "openai"
     if server and not (config.engine.url and config.engine.model):
         found.append("engine.name=openai needs engine.url (as http://127.0.0.1:8000/v1) and engine.model (the model's name there)")
@@ -192,4 +195,19 @@ def contradictions(config: Config) -> list[str]:
             found.append(
                 f"agent.max_prompt_tokens + engine.max_tokens = {longest} is more than model.tiny.max_length={config.model.tiny.max_length}"
             )
+    return found
+
+
+def with_cluster(config: Config) -> list[str]:
+    """Settings that a cluster cannot work with."""
+    own, engine = config.cluster, config.engine.name
+    if own is None:
+        return []
+    found = []
+    if own.tensor_parallel > 1 and engine != "vllm":
+        found.append(f"cluster.tensor_parallel={own.tensor_parallel} needs engine.name=vllm; {engine} computes on one GPU")
+    if engine == "openai":
+        found.append("engine.name=openai plays with a server's weights: an engine of a cluster is native, transformers or vllm")
+    if config.device == "cpu" and own.transfer == "ipc":
+        found.append("cluster.transfer=ipc shares the memory of a GPU: with device=cpu use auto or store")
     return found

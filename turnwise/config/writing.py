@@ -37,8 +37,8 @@ def _writable(value: Any) -> Any:
 def content_hash(config: Config) -> str:
     """12 hex digits over everything but the name, the folder and the seed: runs with the same hash differ only by their seed. What a
     method has set is included under its own keys."""
-    absent = set() if config.models else {"models"}  # a recipe without further models keeps the hash that it had before they existed
-    values = config.model_dump(mode="json", exclude={"name", "out", "seed", "method"} | absent)
+    later = {name for name in ("models", "cluster") if not getattr(config, name)}  # what a recipe lacks does not count: an old hash stays
+    values = config.model_dump(mode="json", exclude={"name", "out", "seed", "method"} | later)
     return blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=6).hexdigest()
 
 

@@ -1,8 +1,8 @@
 """Several copies of a task in one attempt: the agent sees all of them and says one action per copy.
 
-Any text environment takes the option `copies`, as in `make("household", copies=4)`. An action is written `1: go to desk 1; 2: look`, one
-part per copy, or `<env_1> go to desk 1 </env_1>`. A copy that is not named waits. The attempt is won, and over, when one copy wins; it is
-lost when all copies are over. The reward of a turn is the largest of the copies that acted. `info["acts"]` has the actions by copy.
+Any text environment takes the option `parallel`, as in `make("household", parallel=4)`. An action is written `1: go to desk 1; 2: look`,
+one part per copy, or `<env_1> go to desk 1 </env_1>`. A copy that is not named waits. The attempt is won, and over, when one copy wins; it
+is lost when all copies are over. The reward of a turn is the largest of the copies that acted. `info["acts"]` has the actions by copy.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Parallel:
 
     def __post_init__(self) -> None:
         if isinstance(self.copies, bool) or not isinstance(self.copies, int) or not 1 <= self.copies <= MOST:
-            raise TurnwiseError(f"copies is an integer from 1 to {MOST}, not {self.copies!r}")
+            raise TurnwiseError(f"parallel is the number of copies, from 1 to {MOST}, not {self.copies!r}")
 
     def __call__(self) -> Any:
         return self.factory() if self.copies == 1 else ParallelEnv([self.factory() for _ in range(self.copies)])
@@ -131,5 +131,5 @@ def acts_of(action: str, copies: int) -> dict[int, str]:
 
 def _text_only(seen: Observation) -> Observation:
     if seen.images:
-        raise TurnwiseError("copies of a task are shown as text: set observe to text, or leave out the option copies")
+        raise TurnwiseError("copies of a task are shown as text: set observe to text, or leave out the option parallel")
     return seen

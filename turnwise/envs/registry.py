@@ -29,6 +29,8 @@ from turnwise.config.references import is_reference
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import Env
 from turnwise.envs.parallel import Parallel
+from turnwise.envs.subgoals import Subgoals
+from turnwise.envs.subtasks import Subtasks
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 ENTRY_POINTS = "turnwise.envs"
@@ -37,6 +39,11 @@ NUMBERED_DECADES = 1000  # without `n`, numbered tasks are 0 … 9,999: 8,000 tr
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 SplitSizes = Mapping[str, int | None]  # None: as many as requested
+WAYS: dict[str, Callable[[Callable[[], Any], Any], Any]] = {  # to play any environment
+    "parallel": Parallel,
+    "subtasks": Subtasks,
+    "subgoals": Subgoals,
+}
 
 
 @dataclass(frozen=True)
@@ -213,9 +220,9 @@ def resolve(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
     """The factory of an environment with its options bound, after both were checked; nothing is created yet."""
     entry = spec(name)
     factory = entry.load()
-    options, copies = _without_copies(objects.put_back({**entry.options, **options}), factory)
+    options, played = _played(objects.put_back({**entry.options, **options}), factory)
     _check_options(name, factory, options)
-    return _copied(partial(factory, **options), copies)
+    return _wrapped(partial(factory, **options), played)
 
 
 def portable(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
@@ -227,23 +234,24 @@ def portable(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
         return bound
     if is_reference(name):
         return partial(make, name, **options)
-    options, copies = _without_copies({**entry.options, **options}, entry.load())
-    return _copied(partial(make_registered, entry.factory, options), copies)
+    options, played = _played({**entry.options, **options}, entry.load())
+    return _wrapped(partial(make_registered, entry.factory, options), played)
 
 
-def _without_copies(options: Mapping[str, Any], factory: Callable[..., Any]) -> tuple[dict[str, Any], int]:
-    """The options of the environment itself, and how many copies of it are played at once. Every environment takes `copies`, unless it has
-    an option of that name."""
+def _played(options: Mapping[str, Any], factory: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of the environment itself, and those that every environment takes (`WAYS`), unless it has an option of that name."""
     own = dict(options)
     try:
-        named = "copies" in inspect.signature(factory).parameters
+        named = set(inspect.signature(factory).parameters)
     except (TypeError, ValueError):
-        named = False
-    return (own, 1) if named else (own, own.pop("copies", 1))
+        named = set()
+    return own, {way: own.pop(way) for way in WAYS if way in own and way not in named}
 
 
-def _copied(factory: Callable[[], Any], copies: int) -> Callable[[], Any]:
-    return factory if copies == 1 else Parallel(factory, copies)
+def _wrapped(factory: Callable[[], Any], played: Mapping[str, Any]) -> Callable[[], Any]:
+    for way, value in played.items():
+        factory = WAYS[way](factory, value)
+    return factory
 
 
 def _check_options(name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:

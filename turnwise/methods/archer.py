@@ -10,9 +10,7 @@ critics alone; its buffer is part of the checkpoints. Credit is in `turnwise/cre
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -21,57 +19,31 @@ from turnwise.config.options import Help
 from turnwise.credit.archer import CRITIC_ONLY, VALUES
 from turnwise.credit.segments import TurnDiscount
 from turnwise.data.batch import Batch
-from turnwise.data.rollouts import Trajectory
-from turnwise.data.rows import from_rows, to_rows
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
+from turnwise.methods.buffer import REPLAYED, Buffer, Size, Warmup, counted, noted
+from turnwise.methods.planning import Gathered, Places, Rounds, sound
 from turnwise.methods.registry import method, plan, signal
 from turnwise.util.seeds import derive
 
 PAPER = "Zhou et al. 2024, ArCHer, arXiv 2402.19446"
-REPLAYED = "turn.replayed"
 TARGETS = ("turn.target_q1", "turn.target_q2", "turn.target_v1", "turn.target_v2")
-REPLAY_GROUP = -1
-Size = Annotated[int, Help("earlier attempts that are kept; the oldest goes first", low=0)]
 Replays = Annotated[int, Help("earlier attempts that the critics learn from in each iteration", low=0)]
-Warmup = Annotated[int, Help("iterations in which only the critics learn", low=0)]
 Tau = Annotated[float, Help("the share by which the target critics follow, per iteration", low=0, high=1)]
 
 
 @plan("archer", paper=PAPER, gives=(REPLAYED, CRITIC_ONLY))
-class Replay(Plan):
+class Replay(Buffer):
     """Every group once, and attempts of earlier batches for the critics."""
 
     def __init__(self, *, size: Size = 256, replays: Replays = 32, warmup: Warmup = 0):
-        self.size, self.replays, self.warmup = size, replays, warmup
-        self.kept: list[Trajectory] = []  # the oldest first
-        self.batches = 0
+        super().__init__(size, replays, warmup)
 
     def gather(self, places: Places, groups: int) -> Rounds:
         attempted = yield places.groups(groups)
         found = sound(attempted)
-        chance = random.Random(derive(places.seed, "archer", places.used))
-        drawn = chance.sample(self.kept, min(self.replays, len(self.kept)))
-        old = [noted(places.adopt(one, REPLAY_GROUP), 1.0, 1.0) for one in drawn]
-        new = [noted(one, 0.0, float(self.batches < self.warmup)) for one in found]
-        self.kept = [*self.kept, *found][-self.size :] if self.size else []
-        self.batches += 1
-        n = max(len(found), 1)
-        counts = {"faults": len(attempted) - len(found), "replayed": len(old), "buffer": len(self.kept)}
-        own = {"success": sum(one.success for one in found) / n, "reward": sum(one.reward for one in found) / n}
-        return Gathered([*new, *old], {name: float(count) for name, count in (counts | own).items()})
-
-    def state(self) -> dict[str, Any]:
-        return {"batches": self.batches, "kept": [to_rows([one], tokens=True, reports=True) for one in self.kept]}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        self.batches = state["batches"]
-        self.kept = [from_rows(rows, "the buffer of attempts")[0] for rows in state["kept"]]
-
-
-def noted(trajectory: Trajectory, replayed: float, critic_only: float) -> Trajectory:
-    """The trajectory with notes on its turns: from an earlier batch or not, for the critics alone or not."""
-    notes = {"replayed": replayed, "critic_only": critic_only}
-    return replace(trajectory, turns=[replace(turn, notes={**turn.notes, **notes}) for turn in trajectory.turns])
+        old = [noted(one, 1.0, 1.0) for one in self.drawn(places, derive(places.seed, "archer", places.used))]
+        new = [noted(one, 0.0, self.warming) for one in found]
+        self.keep(found)
+        return Gathered([*new, *old], counted(attempted, found, old, len(self.kept)))
 
 
 @signal("archer_values", paper=PAPER, needs=("model.critic", "model.critic_target", REPLAYED), gives=(*VALUES, *TARGETS))

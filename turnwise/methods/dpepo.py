@@ -1,6 +1,6 @@
 """DPEPO: one policy drives several copies of a task at once, and is discouraged from repeating itself.
 
-The environment is played with the option `copies` (turnwise/envs/parallel.py). The signal gives each turn its weight W:
+The environment is played with the option `parallel` (turnwise/envs/parallel.py). The signal gives each turn its weight W:
 
     W = ½ · (ω^dup + mean over the copies that act of (α^c1 + γ^c2 + β^c3) / 3)
 
@@ -80,4 +80,4 @@ def weights(trajectory: Trajectory, alpha: float, beta: float, gamma: float, ome
 )
 def dpepo(*, copies: Annotated[int, Help("copies of the task that are played at once", low=2, high=64)] = 4) -> dict[str, Any]:
     """One policy plays several copies of a task at once, and gains less by what it repeats."""
-    return {"env.options.copies": copies, "signal": [{"name": "dpepo"}], "credit.name": "dpepo"}
+    return {"env.options.parallel": copies, "signal": [{"name": "dpepo"}], "credit.name": "dpepo"}

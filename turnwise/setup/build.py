@@ -15,6 +15,7 @@ import torch
 from turnwise.agent import Agent, AgentSettings
 from turnwise.agent.control import neutral_deep
 from turnwise.agent.vision import Vision
+from turnwise.config import objects
 from turnwise.config.learning import Optimiser
 from turnwise.config.schema import Config
 from turnwise.config.section import Section
@@ -36,8 +37,15 @@ def agent_settings(config: Config, environment: Any) -> AgentSettings:
     """The agent's settings from the recipe; `environment` is the class that may bring its own instructions and tools."""
     own = config.agent
     instructions = getattr(environment, "instructions", "") or "" if own.instructions is None else own.instructions
-    tools = getattr(environment, "tools", None) or () if own.tools is None else own.tools
+    tools = _environment_tools(config, environment) if own.tools is None else own.tools
     return settings_from(own, AgentSettings, hide_actions=tuple(own.hide_actions), instructions=str(instructions), tools=read_tools(tools))
+
+
+def _environment_tools(config: Config, environment: Any) -> Any:
+    """The tools that an environment declares, or knows once it has its options. These are asked for only where prompts show them."""
+    if config.agent.prompt == "tool" and callable(offered := getattr(environment, "offered_tools", None)):
+        return offered(**objects.put_back(config.env.options))
+    return getattr(environment, "tools", None) or ()
 
 
 def read_tools(tools: str | Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
@@ -60,13 +68,19 @@ def read_tools(tools: str | Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, A
     return tuple(dict(tool) for tool in tools if isinstance(tool, Mapping))
 
 
+def with_adapters(config: Config, model: Any) -> Any:
+    """The model, with adapters if the recipe asks for them."""
+    if config.model.lora is None:
+        return model
+    from turnwise.learn.lora import add_lora
+
+    lora = config.model.lora
+    return add_lora(model, rank=lora.rank, alpha=lora.alpha, dropout=lora.dropout, targets=lora.targets, seed=config.seed)
+
+
 def build_learner(config: Config, model: Any, vision: Vision | None = None) -> Learner:
     """The learner of a run, on the recipe's device, with adapters if the recipe asks for them."""
-    if config.model.lora is not None:
-        from turnwise.learn.lora import add_lora
-
-        lora = config.model.lora
-        model = add_lora(model, rank=lora.rank, alpha=lora.alpha, dropout=lora.dropout, targets=lora.targets, seed=config.seed)
+    model = with_adapters(config, model)
     device = choose_device(config.device)
     warn_of_slow_dtype(config.model.dtype, device)
     return Learner(model, learner_settings(config), device, vision=vision)

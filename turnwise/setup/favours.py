@@ -34,7 +34,7 @@ def demonstrations(system: System, tasks: Sequence[Task]) -> list[Trajectory]:
 
 def answers(system: System, texts: Sequence[str], seed: int) -> list[str]:
     """The current policy's answers to these messages, drawn as in training; empty where the message is too long or the engine failed."""
-    return [turn.response.strip() for turn in said(system, texts, seed)]
+    return [turn.response.strip() for turn in system.said(texts, seed)]
 
 
 def said(system: System, texts: Sequence[str], seed: int, temperature: float | None = None) -> list[Turn]:
@@ -91,7 +91,7 @@ def evaluation(system: System, starts: Sequence[Start]) -> Sequence[Start]:
     """The attempts of an evaluation as the run's plan makes them."""
     plan: Any = system.plan
     temperature = system.config.eval.temperature
-    asked = replace(system.places, say=lambda texts, seed: said(system, texts, seed, temperature))
+    asked = replace(system.places, say=lambda texts, seed: system.said(texts, seed, temperature))
     if hasattr(plan, "evaluation"):
         return list(plan.evaluation(asked, starts))
     return [plan.evaluated(start) for start in starts] if hasattr(plan, "evaluated") else starts  # a class that is no Plan

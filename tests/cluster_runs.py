@@ -1,0 +1,108 @@
+"""What the tests of clusters share: the smallest run that learns, its weights, and a crew that plays in this process without Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from conftest import ROOT
+from safetensors.torch import load_file
+from small_runs import TINY
+
+import turnwise as tw
+from turnwise.cluster.crew import Hears
+from turnwise.cluster.rollouter import Hooks, Outcome, Session, Work
+from turnwise.setup import cluster as setup
+
+SMALL: dict[str, Any] = TINY | {  # a model that babbles: what it says wins or loses
+    "env.name": f"{ROOT / 'tests' / 'bandit_env.py'}:Bandit",
+    "agent.max_prompt_tokens": 80,
+    "model.tiny.max_length": 100,
+    "engine.max_tokens": 6,
+    "collect.groups": 3,
+    "iterations": 2,
+    "sft": None,
+    "eval.n": 3,
+    "learner.lr": 1e-2,
+    "threads": 1,
+}
+
+
+def trained(out: Path, name: str, **changes: Any) -> dict[str, torch.Tensor]:
+    """The weights of a small run."""
+    result = tw.train(ROOT / "recipes" / "own-env.toml", quiet=True, **(SMALL | {"out": str(out), "name": name} | changes))
+    return load_file(result.folder / "model" / "model.safetensors")
+
+
+def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    """Whether all weights are equal, bit by bit."""
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+class LocalCrew:
+    """Engines that take turns in this process. `loses` is asked before each work whether its engine is lost first."""
+
+    def __init__(self, size: int, parts: Any, loses: Any = lambda number: False):
+        self.size, self.hears, self._parts, self._loses = size, Hears(), parts, loses
+        self._sessions: dict[int, Session] = {}
+        self.works = 0
+
+    def run(self, works: Sequence[Work], homes: Sequence[int]) -> list[Outcome]:
+        return [self._do(work, home) for work, home in zip(works, homes, strict=True)]
+
+    def _do(self, work: Work, home: int) -> Outcome:
+        self.works += 1
+        if self._loses(self.works) or (self.size > 1 and len(work.calls) > 1):  # one engine for all: its cache is another session's
+            self._sessions.pop(home, None)
+        session = self._sessions.get(home)
+        if session is None or session.name != work.session:
+            session = self._sessions[home] = Session(work, self._parts)
+        return session.go_on(work)
+
+    def publish(self, version: int, send: Any) -> None:
+        self._sessions.clear()
+        send(SimpleNamespace(publish=SimpleNamespace(remote=lambda version, weights: self._parts.publish(version, weights))))
+
+    def settle(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Direct:
+    """A sender that copies at once."""
+
+    def __init__(self, named: Any):
+        self._named, self._version = named, -1
+
+    def publish(self, version: int) -> None:
+        self._version = version
+
+    def send(self, handle: Any) -> Any:
+        from turnwise.cluster.weights import Stored
+
+        return handle.publish.remote(self._version, Stored.of(self._named()))
+
+
+class InOneProcess(setup.ClusterSystem):
+    """A run whose engines are in this process, each with the sessions that it would have as an actor."""
+
+    loses: Any = staticmethod(lambda number: False)
+
+    def connect(self) -> None: ...
+
+    @cached_property
+    def crew(self) -> Any:
+        parts = setup.PlayingParts(setup.Recruit.of(self), Hooks())
+        return LocalCrew(self.own.engines, parts, self.loses)
+
+    @cached_property
+    def engine(self) -> Any:
+        from turnwise.cluster.source import RemoteEngine
+
+        made = RemoteEngine(self.crew, Direct(self._weights))
+        made.refresh()
+        return made

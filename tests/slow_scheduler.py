@@ -1,0 +1,164 @@
+"""What a scheduler must do, from the rules alone: a plain table of groups and engines that is fed with the same events, checks every
+action, and says which groups must have ended how. It never asks the scheduler anything."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+
+from turnwise.cluster.scheduler import Action, Cancel, Dispatch, Ended, Group, Lease
+
+
+@dataclass
+class Row:
+    group: Group
+    batch: int
+    lease: Lease | None = None
+    oldest: int | None = None
+    failures: int = 0
+    attempts: int = 0
+
+    @property
+    def waits(self) -> bool:
+        return self.lease is None and self.oldest is None
+
+
+@dataclass
+class Engine:
+    version: int
+    room: int
+
+
+@dataclass
+class Table:
+    staleness: int
+    room: dict[str, int]
+    retries: int
+    deadline: float | None
+    version: int = 0
+    now: float = 0.0
+    formed: int = 0
+    rows: dict[int, Row] = field(default_factory=dict)
+    engines: dict[str, Engine] = field(default_factory=dict)
+    ends: dict[int, str] = field(default_factory=dict)
+
+    # Each event says what must end and what must be cancelled because of it; `check` compares that with the actions.
+
+    def engine_up(self, name: str, version: int, actions: list[Action]) -> None:
+        must = self._lose(name)
+        self.engines[name] = Engine(version, self.room[name])
+        self.check(actions, must, set())
+
+    def engine_down(self, name: str, actions: list[Action]) -> None:
+        self.check(actions, self._lose(name), set())
+
+    def submit(self, group: Group, actions: list[Action]) -> None:
+        self.rows[group.id] = Row(group, group.batch)
+        self.check(actions, {}, set())
+
+    def finished(self, lease: Lease, oldest: int, ok: bool, actions: list[Action]) -> None:
+        row = self.rows.get(lease.group)
+        must: dict[int, str] = {}
+        if row is None or row.lease is None or row.lease.attempt != lease.attempt:
+            assert actions == [], "a late answer changes nothing"
+            return
+        if ok:
+            row.lease, row.oldest = None, oldest
+        else:
+            must = self._back(row)
+        self.check(actions, must, set())
+
+    def published(self, version: int, actions: list[Action]) -> None:
+        self.version = version
+        self.check(actions, {}, set())
+
+    def engine_published(self, name: str, version: int, actions: list[Action]) -> None:
+        if name in self.engines:
+            self.engines[name].version = version
+        self.check(actions, {}, set())
+
+    def tick(self, now: float, actions: list[Action]) -> None:
+        self.now = max(self.now, now)
+        late = [row for row in self.rows.values() if row.lease and row.lease.deadline is not None and row.lease.deadline <= self.now]
+        cancelled = {row.lease for row in late if row.lease}
+        must = {id: how for row in late for id, how in self._back(row).items()}
+        self.check(actions, must, cancelled)
+
+    def form(self, batch: int, actions: list[Action]) -> None:
+        self.formed, must, cancelled = batch + 1, {}, set()
+        for id, row in self.rows.items():
+            if row.batch > batch:
+                continue
+            if row.oldest is not None:
+                must[id] = "accepted" if batch - row.oldest <= self.staleness else "stale"
+                continue
+            row.batch = batch + 1
+            if row.lease is not None and row.batch - row.lease.version > self.staleness:
+                must[id] = "stale"
+                cancelled.add(row.lease)
+        self.check(actions, must, cancelled)
+
+    def restore(self, saved: Table, kept: set[int]) -> None:
+        """Everything is as it was, but all engines are gone, what they ran waits again, and so does what was not kept."""
+        saved = copy.deepcopy(saved)
+        self.version, self.formed, self.rows, self.ends = saved.version, saved.formed, saved.rows, saved.ends
+        self.engines, self.now = {}, 0.0
+        for id, row in self.rows.items():
+            row.lease = None
+            row.oldest = row.oldest if id in kept else None
+
+    # Rules
+
+    def check(self, actions: list[Action], must: dict[int, str], cancelled: set[Lease]) -> None:
+        ended = [action for action in actions if isinstance(action, Ended)]
+        assert {end.group.id: end.how for end in ended} == must and len(ended) == len(must)
+        assert [one.lease for one in actions if isinstance(one, Cancel)] == [row.lease for row in self._ordered(cancelled)]
+        for end in ended:
+            assert end.group.id not in self.ends, "a group ended twice"
+            row = self.rows.pop(end.group.id)
+            self.ends[end.group.id] = end.how
+            assert end.group == row.group and end.attempts == row.attempts and end.oldest_version == row.oldest
+            if end.how == "accepted":
+                assert row.oldest is not None and end.batch - row.oldest <= self.staleness
+        for row in self.rows.values():
+            row.lease = None if row.lease in cancelled else row.lease
+        for action in actions:
+            if isinstance(action, Dispatch):
+                self._dispatched(action)
+        for row in self.rows.values():
+            assert not (row.waits and self._free(row)), "admitted work waits although an engine could take it"
+
+    def _dispatched(self, action: Dispatch) -> None:
+        row, engine = self.rows[action.lease.group], self.engines[action.engine]
+        assert row.waits and row is min((one for one in self.rows.values() if one.waits), key=lambda one: (one.batch, one.group.id))
+        free = self._free(row)
+        assert action.engine in free, "the engine has no room, or not the weights"
+        row.attempts += 1
+        due = None if self.deadline is None else self.now + self.deadline
+        assert action.lease == Lease(row.group.id, row.attempts, action.engine, engine.version, due)
+        if row.failures == 0:
+            load = {name: self.running(name) / self.engines[name].room for name in free}
+            assert action.engine == row.group.prefers if row.group.prefers in free else load[action.engine] == min(load.values())
+        row.lease = action.lease
+
+    def _free(self, row: Row) -> list[str]:
+        """The engines that may take a group now."""
+        needed = row.batch - self.staleness
+        if self.version < needed:
+            return []
+        return [name for name, one in self.engines.items() if one.version >= needed and self.running(name) < one.room]
+
+    def running(self, name: str) -> int:
+        return sum(row.lease is not None and row.lease.engine == name for row in self.rows.values())
+
+    def _ordered(self, leases: set[Lease]) -> list[Row]:
+        return [Row(Group(lease.group, 0, 1), 0, lease) for lease in sorted(leases, key=lambda lease: lease.group)]
+
+    def _lose(self, name: str) -> dict[int, str]:
+        self.engines.pop(name, None)
+        lost = [row for row in self.rows.values() if row.lease and row.lease.engine == name]
+        return {id: how for row in lost for id, how in self._back(row).items()}
+
+    def _back(self, row: Row) -> dict[int, str]:
+        row.failures, row.lease = row.failures + 1, None
+        return {row.group.id: "failed"} if row.failures > self.retries else {}

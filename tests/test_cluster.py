@@ -1,0 +1,147 @@
+"""A recipe on a cluster: what is refused before anything is loaded, what goes where, and the same weights as in one process."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_runs import InOneProcess, same, trained
+from conftest import ROOT
+
+from turnwise import TurnwiseError
+from turnwise.cluster.placement import Demand, Node, place
+from turnwise.cluster.start import connect, free_port
+from turnwise.config.schema import Config
+from turnwise.config.writing import content_hash, to_toml
+from turnwise.setup import cluster as setup
+
+QUICKSTART = ROOT / "recipes" / "quickstart.toml"
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Any]:
+    """A cluster of a head and two nodes, all on this machine."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    for _ in range(2):
+        made.add_node(num_cpus=2)
+    ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+# -- what is refused -------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_recipe_without_a_cluster_keeps_its_hash_and_its_text_reads_back() -> None:
+    plain, clustered = Config.load(QUICKSTART), Config.load(QUICKSTART, ["cluster.engines=2", "cluster.staleness=1"])
+    assert plain.cluster is None and clustered.cluster is not None and clustered.cluster.engines == 2
+    assert content_hash(plain) != content_hash(clustered)
+    assert "cluster" not in plain.model_dump(exclude_none=True) and 'cluster = "none"' in to_toml(plain)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["cluster.staleness=9"], "cluster.staleness"),
+        (["cluster.engines=0"], "cluster.engines"),
+        (["cluster.tensor_parallel=2"], "tensor_parallel=2 needs engine.name=vllm"),
+        (["cluster.transfer=ipc"], "cluster.transfer=ipc shares the memory of a GPU"),
+        (["cluster.transfer=store", "cluster.port=7000"], "port is for a broadcast"),
+        (["cluster.engine=2"], "Did you mean cluster.engines"),
+    ],
+)
+def test_a_section_that_contradicts_itself_is_refused_when_it_is_read(changes: list[str], words: str) -> None:
+    with pytest.raises(TurnwiseError, match=words):
+        Config.load(QUICKSTART, changes)
+
+
+def test_a_missing_ray_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(TurnwiseError, match=r"turnwise\[cluster\]"):
+        connect()
+
+
+def test_an_address_that_does_not_answer_and_a_port_in_use_are_reported_at_once() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        with pytest.raises(TurnwiseError, match=f"127.0.0.1:{port} does not answer"):
+            connect(f"127.0.0.1:{port}")
+    with pytest.raises(TurnwiseError, match="host:port"):
+        connect("somewhere")
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        with pytest.raises(TurnwiseError, match="is in use"):
+            free_port(taken.getsockname()[1])
+
+
+# -- what goes where -------------------------------------------------------------------------------------------------------------------
+
+HERE, THERE = Node("a", "10.0.0.1", 8, 4, here=True), Node("b", "10.0.0.2", 8, 4)
+
+
+def seats(demand: Demand, *known: Node) -> dict[str, tuple[str, float]]:
+    return {seat.part: (seat.node.id, seat.gpus) for seat in place(known, demand)}
+
+
+def test_engines_are_spread_over_nodes_and_learners_stay_together() -> None:
+    assert seats(Demand(4), THERE, HERE) == {"learner 0": ("a", 0.0)} | {f"engine {k}": ("ab"[k % 2], 0.0) for k in range(4)}
+    apart = seats(Demand(4, 2, gpu=True, colocated=False), HERE, THERE)
+    assert [apart[f"learner {k}"] for k in range(2)] == [("a", 1.0), ("a", 1.0)]
+    assert sorted(node for part, (node, _) in apart.items() if part.startswith("engine")) == ["a", "a", "b", "b"]
+
+
+def test_colocated_parts_share_gpus_and_tensor_parallel_engines_take_several() -> None:
+    shared = seats(Demand(8, 8, gpu=True), HERE, THERE)
+    assert sum(gpus for _, gpus in shared.values()) == 8 and all(gpus == 0.5 for _, gpus in shared.values())
+    wide = seats(Demand(1, 1, gpu=True, tensor_parallel=2, colocated=False), HERE)
+    assert wide["engine 0"] == ("a", 2.0)
+
+
+@pytest.mark.parametrize(
+    ("demand", "words"),
+    [
+        (Demand(9), "9 engines take one core each at least, and this machine has 8"),
+        (Demand(5, gpu=True), "need 5 GPUs shared with the learners, 5 in all, and this machine has 4"),
+        (Demand(4, 1, gpu=True, colocated=False), "need 4 GPUs and 1 for learners, 5 in all"),
+    ],
+)
+def test_what_does_not_fit_is_one_clear_error(demand: Demand, words: str) -> None:
+    with pytest.raises(TurnwiseError, match=words):
+        place([HERE], demand)
+
+
+def test_an_engine_is_never_split_over_nodes() -> None:
+    with pytest.raises(TurnwiseError, match="engine 0 needs 1 cores and 6 GPUs on one node"):
+        place([HERE, THERE], Demand(1, 1, gpu=True, tensor_parallel=6, colocated=False))
+
+
+# -- the same weights --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The weights of the run in one process."""
+    return trained(tmp_path_factory.mktemp("plain"), "plain")
+
+
+def test_one_engine_gives_the_weights_of_one_process(nodes: Any, plain: dict[str, Any], tmp_path: Path) -> None:
+    assert same(trained(tmp_path, "one", **{"cluster.engines": 1}), plain)
+    assert not same(trained(tmp_path, "untrained", iterations=0), plain)
+
+
+def test_two_engines_give_the_weights_of_their_shares_one_after_the_other(
+    nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = trained(tmp_path, "two", **{"cluster.engines": 2})
+    monkeypatch.setattr(setup, "ClusterSystem", InOneProcess)
+    assert same(found, trained(tmp_path, "shares", **{"cluster.engines": 2}))

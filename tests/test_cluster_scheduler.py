@@ -1,0 +1,273 @@
+"""The scheduler of a cluster: bounds hold and every group ends exactly once, whatever dies when."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from slow_scheduler import Table
+
+from turnwise.cluster.scheduler import Action, Cancel, Dispatch, Ended, Group, Lease, Scheduler, ended
+from turnwise.util.errors import TurnwiseError
+
+ENGINES = ("A", "B", "C")
+
+
+def leases(actions: list[Action]) -> list[Lease]:
+    return [action.lease for action in actions if isinstance(action, Dispatch)]
+
+
+def busy(groups: int = 2, **settings: Any) -> tuple[Scheduler, list[Lease]]:
+    """A scheduler with one engine that runs the groups of batch 0."""
+    scheduler = Scheduler(**{"groups_per_batch": groups, "staleness": 1, "capacity": 4} | settings)
+    actions = scheduler.engine_up("A", 0)
+    for id in range(groups):
+        actions += scheduler.submit(Group(id, 0, 8))
+    return scheduler, leases(actions)
+
+
+def test_groups_go_out_in_order_to_the_least_loaded_engine_up_to_its_capacity() -> None:
+    scheduler = Scheduler(groups_per_batch=8, staleness=0, capacity={"A": 2, "B": 1})
+    actions = scheduler.engine_up("A", 0) + scheduler.engine_up("B", 0)
+    for id in range(5):
+        actions += scheduler.submit(Group(id, 0, 8))
+    assert [(lease.group, lease.engine) for lease in leases(actions)] == [(0, "A"), (1, "B"), (2, "A")]
+    assert [(lease.group, lease.engine) for lease in leases(scheduler.finished(leases(actions)[1], 0))] == [(3, "B")]
+
+
+def test_a_group_goes_to_the_engine_that_it_prefers_if_that_has_room() -> None:
+    scheduler = Scheduler(groups_per_batch=8, staleness=0, capacity=1)
+    actions = scheduler.engine_up("A", 0) + scheduler.engine_up("B", 0)
+    actions += scheduler.submit(Group(0, 0, 8, prefers="B")) + scheduler.submit(Group(1, 0, 8, prefers="B"))
+    assert [lease.engine for lease in leases(actions)] == ["B", "A"]  # nobody idles for the sake of a cache
+
+
+def test_a_batch_begins_at_most_k_versions_early_and_only_where_the_weights_are() -> None:
+    scheduler = Scheduler(groups_per_batch=1, staleness=1, capacity=4)
+    scheduler.engine_up("A", 0)
+    assert list(scheduler.admitted()) == [0, 1] and scheduler.may_begin(1) and not scheduler.may_begin(2)
+    assert leases(scheduler.submit(Group(0, 1, 8))) and not leases(scheduler.submit(Group(1, 2, 8)))
+    assert scheduler.published(1) == [], "published, but the engine does not have it yet"
+    assert [lease.version for lease in leases(scheduler.engine_published("A", 1))] == [1]
+
+
+def test_a_finished_group_is_accepted_when_its_batch_is_formed_and_only_once() -> None:
+    scheduler, (first, second) = busy()
+    assert scheduler.finished(first, 0) == [] and scheduler.held(0) == [0] and scheduler.unfinished(0) == [1]
+    assert scheduler.finished(first, 0) == [], "a duplicate"
+    scheduler.finished(second, 0)
+    assert ended(scheduler.formed(0)) == {0: "accepted", 1: "accepted"}
+    assert scheduler.finished(first, 0) == [] and scheduler.counts["accepted"] == 2
+
+
+def test_a_group_whose_tokens_are_older_than_was_thought_is_dropped_whole_and_another_may_take_its_place() -> None:
+    scheduler, (first, second) = busy(staleness=0)
+    scheduler.published(3)
+    scheduler.engine_published("A", 3)
+    scheduler.finished(first, 0), scheduler.finished(second, 3)
+    assert scheduler.missing(0) == 0
+    assert ended(scheduler.formed(3)) == {0: "stale", 1: "accepted"}
+    assert scheduler.missing(4) == 2, "what was dropped uses up no room"
+
+
+def test_what_is_unfinished_when_its_batch_is_formed_moves_on_until_it_would_be_too_old() -> None:
+    scheduler, (first, second) = busy()
+    scheduler.finished(first, 0)
+    assert ended(scheduler.formed(0)) == {0: "accepted"} and scheduler.unfinished(1) == [1]
+    scheduler.published(1)
+    actions = scheduler.formed(1)
+    assert ended(actions) == {1: "stale"} and Cancel(second, "A") in actions
+    assert scheduler.finished(second, 0) == []
+
+
+def test_leases_of_a_lost_engine_go_elsewhere_and_its_late_answers_are_ignored() -> None:
+    scheduler, (first, _) = busy()
+    scheduler.engine_up("B", 0)
+    again = leases(scheduler.engine_down("A"))
+    assert [(lease.group, lease.attempt, lease.engine) for lease in again] == [(0, 2, "B"), (1, 2, "B")]
+    assert scheduler.finished(first, 0) == [] and scheduler.unfinished(0) == [0, 1]
+    scheduler.engine_up("A", 0)
+    scheduler.finished(again[0], 0, ok=False)
+    assert scheduler.running("A") == 1, "not again where it has just failed"
+
+
+def test_a_group_that_fails_too_often_ends_as_failed() -> None:
+    scheduler, (lease,) = busy(groups=1, retries=2)
+    for _ in range(2):
+        (lease,) = leases(scheduler.finished(lease, 0, ok=False))
+    assert ended(scheduler.finished(lease, 0, ok=False)) == {0: "failed"}
+    assert scheduler.missing(0) == 1
+
+
+def test_a_lease_expires_at_its_deadline() -> None:
+    scheduler, (lease,) = busy(groups=1, deadline=10.0)
+    assert scheduler.tick(9.0) == [] and scheduler.next_deadline == 10.0
+    actions = scheduler.tick(10.0)
+    assert actions[0] == Cancel(lease, "A") and leases(actions)[0].deadline == 20.0
+    assert scheduler.finished(lease, 0, now=11.0) == []
+
+
+def test_an_engine_that_comes_back_without_notice_has_lost_its_leases() -> None:
+    scheduler, given = busy()
+    assert [lease.attempt for lease in leases(scheduler.engine_up("A", 0))] == [2, 2]
+    assert all(scheduler.finished(lease, 0) == [] for lease in given)
+
+
+def test_a_resumed_driver_runs_again_what_it_has_not_kept() -> None:
+    scheduler, (first, second) = busy(groups=3)[0], busy(groups=3)[1][:2]
+    scheduler.finished(first, 0), scheduler.finished(second, 0)
+    state = json.loads(json.dumps(scheduler.state()))
+    resumed = Scheduler(groups_per_batch=3, staleness=1, capacity=4)
+    resumed.load_state(state, kept=[0])
+    assert resumed.held(0) == [0] and resumed.unfinished(0) == [1, 2] and resumed.next_id == 3 and resumed.engines == []
+    assert [(lease.group, lease.attempt) for lease in leases(resumed.engine_up("A", 0))] == [(1, 2), (2, 2)]
+    assert resumed.finished(second, 0) == [], "an answer to the driver before"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda scheduler: scheduler.submit(Group(0, 0, 8)), "group 0 was submitted before; the next id is 2"),
+        (lambda scheduler: scheduler.published(-1), "version -1 was published after version 0"),
+        (lambda scheduler: scheduler.formed(0) and scheduler.formed(0), "batch 0 was formed before"),
+        (lambda scheduler: scheduler.formed(0) and scheduler.submit(Group(7, 0, 8)), "after its batch 0 was formed; the next is 1"),
+        (lambda scheduler: Scheduler(1, -1, 1), "staleness is -1; it must be at least 0"),
+        (lambda scheduler: Scheduler(1, 0, {"A": 0}), "the capacity of A is 0; it must be at least 1"),
+        (lambda scheduler: Scheduler(1, 0, 1, deadline=0), "the deadline is 0 s"),
+        (lambda scheduler: Scheduler(1, 0, {"A": 1}).engine_up("B", 0), "no capacity is given for the engine 'B'"),
+    ],
+)
+def test_what_cannot_be_is_an_error(wrong: Any, message: str) -> None:
+    scheduler, given = busy()
+    for lease in given:
+        scheduler.finished(lease, 0)
+    with pytest.raises(TurnwiseError, match=message):
+        wrong(scheduler)
+
+
+class AnythingMayHappen(RuleBasedStateMachine):
+    """Engines die and return, answers come late, twice or never, versions are published at any time, the driver dies.
+    `slow_scheduler.Table` checks every action against the rules."""
+
+    @initialize(
+        staleness=st.integers(0, 3),
+        retries=st.integers(0, 2),
+        deadline=st.sampled_from([None, 3.0]),
+        rooms=st.lists(st.integers(1, 3), min_size=3, max_size=3),
+    )
+    def begin(self, staleness: int, retries: int, deadline: float | None, rooms: list[int]) -> None:
+        rooms_of = dict(zip(ENGINES, rooms, strict=True))
+        self.settings: dict[str, Any] = {
+            "groups_per_batch": 2,
+            "staleness": staleness,
+            "capacity": rooms_of,
+            "retries": retries,
+            "deadline": deadline,
+        }
+        self.scheduler = Scheduler(**self.settings)
+        self.table = Table(staleness, rooms_of, retries, deadline)
+        self.given: list[Lease] = []
+        self.saved = (self.scheduler.state(), copy.deepcopy(self.table))
+
+    def heard(self, actions: list[Action]) -> list[Action]:
+        self.given += leases(actions)
+        return actions
+
+    @rule(name=st.sampled_from(ENGINES), behind=st.integers(0, 2))
+    def engine_up(self, name: str, behind: int) -> None:
+        version = max(self.table.version - behind, 0)
+        self.table.engine_up(name, version, self.heard(self.scheduler.engine_up(name, version)))
+
+    @rule(name=st.sampled_from(ENGINES))
+    def engine_down(self, name: str) -> None:
+        self.table.engine_down(name, self.heard(self.scheduler.engine_down(name)))
+
+    @rule(ahead=st.integers(0, 3), prefers=st.sampled_from([None, *ENGINES]))
+    def submit(self, ahead: int, prefers: str | None) -> None:
+        group = Group(self.scheduler.next_id, self.scheduler.next_batch + ahead, 8, prefers)
+        self.table.submit(group, self.heard(self.scheduler.submit(group)))
+
+    @precondition(lambda self: self.given)
+    @rule(data=st.data(), ok=st.booleans(), older=st.integers(0, 1))
+    def answer(self, data: st.DataObject, ok: bool, older: int) -> None:
+        """To any lease that was ever given, whoever has the group now."""
+        lease = data.draw(st.sampled_from(self.given[-8:]))
+        oldest = lease.version - older
+        self.table.finished(lease, oldest, ok, self.heard(self.scheduler.finished(lease, oldest, ok)))
+
+    @rule(ahead=st.integers(0, 2))
+    def publish(self, ahead: int) -> None:
+        version = self.table.version + ahead
+        self.table.published(version, self.heard(self.scheduler.published(version)))
+
+    @rule(name=st.sampled_from(ENGINES))
+    def engine_published(self, name: str) -> None:
+        version = self.table.version
+        self.table.engine_published(name, version, self.heard(self.scheduler.engine_published(name, version)))
+
+    @rule(seconds=st.sampled_from([1.0, 5.0]))
+    def tick(self, seconds: float) -> None:
+        now = self.table.now + seconds
+        self.table.tick(now, self.heard(self.scheduler.tick(now)))
+
+    @rule(skipped=st.sampled_from([0, 0, 0, 1]))
+    def form(self, skipped: int) -> None:
+        batch = self.scheduler.next_batch + skipped
+        self.table.form(batch, self.heard(self.scheduler.formed(batch)))
+
+    @rule()
+    def checkpoint(self) -> None:
+        self.saved = (json.loads(json.dumps(self.scheduler.state())), copy.deepcopy(self.table))
+
+    @rule(data=st.data())
+    def driver_dies(self, data: st.DataObject) -> None:
+        state, table = self.saved
+        kept = data.draw(st.sets(st.sampled_from(sorted(table.rows)))) if table.rows else set()
+        self.scheduler = Scheduler(**self.settings)
+        self.scheduler.load_state(state, kept)
+        self.table.restore(table, kept)
+        self.given = [lease for lease in self.given if lease.group in self.table.rows]
+
+    @invariant()
+    def all_is_accounted_for(self) -> None:
+        if not hasattr(self, "table"):
+            return
+        rows, counts = self.table.rows, self.scheduler.counts
+        assert len(rows) + counts["accepted"] + counts["stale"] + counts["failed"] == len(rows) + len(self.table.ends)
+        assert set(rows) | set(self.table.ends) == set(range(self.scheduler.next_id)), "a group was lost"
+        batches = {row.batch for row in rows.values()}
+        assert sorted(rows) == sorted(id for batch in batches for id in self.scheduler.unfinished(batch) + self.scheduler.held(batch))
+        assert all(self.scheduler.running(name) == self.table.running(name) <= self.settings["capacity"][name] for name in ENGINES)
+
+    def teardown(self) -> None:
+        """One engine with current weights is enough for everything to end."""
+        if not hasattr(self, "table"):
+            return
+        last = max((row.batch for row in self.table.rows.values()), default=0)
+        self.publish(ahead=max(last - self.table.version, 0))
+        self.engine_up("A", behind=0)
+        while running := [row.lease for row in self.table.rows.values() if row.lease is not None]:
+            for lease in running:
+                self.table.finished(lease, lease.version, True, self.heard(self.scheduler.finished(lease, lease.version)))
+        while self.table.rows:
+            self.form(skipped=0)
+        assert set(self.table.ends) == set(range(self.scheduler.next_id)) and not self.table.rows
+
+
+AnythingMayHappen.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+TestAnythingMayHappen = AnythingMayHappen.TestCase
+
+
+def test_the_rules_would_notice_a_group_that_ends_twice_or_comes_too_late() -> None:
+    table = Table(staleness=0, room={"A": 1}, retries=0, deadline=None)
+    group = Group(0, 1, 8)
+    table.engine_up("A", 0, [])
+    with pytest.raises(AssertionError, match="not the weights"):
+        table.submit(group, [Dispatch(Lease(0, 1, "A", 0), "A")])
+    with pytest.raises(AssertionError):
+        table.published(1, [Ended(group, "accepted", 1)])

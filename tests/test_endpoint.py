@@ -1,0 +1,148 @@
+"""The endpoint for programs: calls are recorded as they were sampled, and continue each other's tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+from endpoint_cases import WEATHER, ask, endpoint, post, said, scripted, tiny, trajectories, user
+
+from turnwise.engines.base import Sampling
+from turnwise.engines.serve import Endpoint, Limits
+from turnwise.learn.learner import Learner
+from turnwise.learn.packing import pack
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.seeds import derive
+
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome", "days": 2}}\n</tool_call>'
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Endpoint]:
+    with endpoint(Sampling(max_tokens=12)) as made:
+        yield made
+
+
+@pytest.fixture
+def attempt(served: Endpoint, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """An open attempt with its recorder."""
+    yield served.open(request.node.name, seed=5)
+    if any(one.recorder.attempt == request.node.name for one in served._service.attempts.values()):
+        served.close(request.node.name)
+
+
+def test_the_openai_client_is_answered_and_the_call_recorded(served: Endpoint, attempt: Any, request: pytest.FixtureRequest) -> None:
+    client = openai.OpenAI(base_url=attempt.base_url, api_key=attempt.key)
+    answer = client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hello world"}])
+    (call,) = served.close(request.node.name).calls
+    assert answer.choices[0].message.content == call.message["content"] == call.text
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (len(call.prompt_ids), len(call.response_ids))
+    assert (call.version, call.parent, len(call.logprobs)) == (0, None, len(call.response_ids))
+    assert call.seed == derive(5, 0), "the first line of an attempt has the seeds of an environment's turns"
+
+
+def test_learner_and_engine_agree_on_the_recorded_calls(served: Endpoint) -> None:
+    opened = served.open("agree", seed=1)
+    talk = [user("hello world")]
+    for _ in range(3):
+        talk = [*talk, said(ask(opened, talk)), user("go north")]
+    ask(opened, [user("what is the cat")], n=2)
+    recorder = served.close("agree")
+    found = trajectories(recorder)
+    assert [len(one.turns) for one in found] == [3, 1, 1]
+    packed = pack(found)
+    scored = Learner(tiny()[0]).logprobs(packed)
+    sampled = [token for one in found for turn in one.turns for token in turn.response_ids]
+    assert packed.target.tolist() == sampled, "the ids that are trained are those that were sampled"
+    assert len(packed.lengths) == 3, "a line of calls is one packed sequence"
+    engine = np.concatenate([turn.logprobs for one in found for turn in one.turns])
+    assert np.abs(np.asarray(scored) - engine).max() < 1e-4
+
+
+def test_a_continued_conversation_keeps_its_tokens(served: Endpoint, attempt: Any, request: pytest.FixtureRequest) -> None:
+    first = said(ask(attempt, [user("hello world")]))
+    ask(attempt, [user("hello world"), first, user("go south")])
+    ask(attempt, [user("hello world"), {**first, "content": f"{first['content']}."}, user("go south")])
+    one, two, other = served.close(request.node.name).calls
+    assert two.parent == 0
+    assert two.prompt_ids[: len(one.prompt_ids) + len(one.response_ids)] == [*one.prompt_ids, *one.response_ids]
+    assert other.parent is None, "a changed answer is another conversation"
+
+
+def test_a_client_that_rewrites_the_json_of_a_call_continues_it() -> None:
+    made, engine = scripted(CALL, "Sunny.")
+    with made:
+        opened = made.open("a")
+        answer = ask(opened, [user("weather?")], tools=[WEATHER])
+        message = said(answer)
+        call = message["tool_calls"][0]
+        assert (answer["choices"][0]["finish_reason"], message["content"]) == ("tool_calls", None)
+        assert (call["function"]["name"], call["function"]["arguments"]) == ("weather", '{"city": "Rome", "days": 2}')
+        back = {"role": "assistant", "content": "", "tool_calls": [{**call, "function": {**call["function"]}}], "extra": None}
+        back["tool_calls"][0]["function"]["arguments"] = '{"days":2,"city":"\\u0052ome"}'
+        result = {"role": "tool", "tool_call_id": call["id"], "content": [{"type": "text", "text": "25 degrees"}]}
+        ask(opened, [user("weather?"), back, result], tools=[WEATHER])
+        one, two = made.close("a").calls
+        assert two.parent == one.number
+        tail = two.prompt_ids[len(one.prompt_ids) + len(one.response_ids) :]
+        text = engine.chat.tokenizer.decode(tail)
+        assert text == "\n<|im_start|>user\n<tool_response>\n25 degrees\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_rewards_and_anchors_reach_their_calls(served: Endpoint, attempt: Any, request: pytest.FixtureRequest) -> None:
+    assert post(attempt, "/reward", {"value": 0.5})[0] == 200
+    post(attempt, "/anchor", {"key": "start"})
+    ask(attempt, [user("a")])
+    assert post(attempt, "/reward", {"value": 0.25, "note": "found it"}) == (200, {"reward": 0.75})
+    post(attempt, "/chat/completions", {"messages": [user("b")]}, {"X-Turnwise-Anchor": "later"})
+    ask(attempt, [user("c")])
+    assert post(attempt, "/reward", {"value": "1"})[0] == 400
+    recorder = served.close(request.node.name)
+    assert [call.anchor for call in recorder.calls] == ["start", "later", None]
+    assert (recorder.early_reward, recorder.calls[0].reward, recorder.calls[0].notes) == (0.5, 0.25, ["found it"])
+
+
+def test_limits_of_calls_and_tokens_end_an_attempt_with_a_reason(served: Endpoint) -> None:
+    few = served.open("few", limits=Limits(calls=1))
+    ask(few, [user("a")])
+    status, body = post(few, "/chat/completions", {"messages": [user("a")]})
+    assert (status, body["error"]["code"]) == (403, "call_limit")
+    assert served.close("few").stop == "more than 1 calls"
+    short = served.open("short", limits=Limits(tokens=4))
+    assert len(served.recorder("short").calls) == 0
+    ask(short, [user("a")], max_tokens=100)
+    assert served.recorder("short").sampled <= 4
+    served.close("short")
+
+
+def test_calls_wait_while_the_engine_is_with_the_learner(served: Endpoint) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    opened = served.open("waits")
+    with ThreadPoolExecutor(1) as pool:
+        with served.paused() as engine:
+            waiting = pool.submit(ask, opened, [user("hello")])
+            engine.publish(3)
+            assert not waiting.done()
+        waiting.result(30)
+    assert [call.version for call in served.close("waits").calls] == [3]
+
+
+def test_the_same_seed_gives_the_same_tokens(served: Endpoint) -> None:
+    found = []
+    for name in ("one", "two"):
+        opened = served.open(name, seed=11)
+        first = said(ask(opened, [user("hello")]))
+        ask(opened, [user("what is a tool")])
+        ask(opened, [user("hello"), first, user("go")])
+        found.append([call.response_ids for call in served.close(name).calls])
+    assert found[0] == found[1]
+
+
+def test_a_taken_port_is_named() -> None:
+    with endpoint() as made, pytest.raises(TurnwiseError, match=f"port {made.port}"):
+        endpoint(port=made.port)

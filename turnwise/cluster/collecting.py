@@ -1,0 +1,114 @@
+"""A collector whose attempts are made by the engines of a cluster. It looks like a collector of this process to whoever uses it.
+
+The starts of a run are cut into one share per engine, whole groups each. A share is one session, made by one engine from its beginning to
+its end, with the cache and the snapshots that belong to it: what an engine computes depends on its share alone. If the engine is lost,
+another makes all calls of the share again and gets the same. So with a given number of engines the same seed gives the same weights,
+whatever is lost when; with one engine, they are those of a run without a cluster.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from types import SimpleNamespace
+from typing import Any
+
+from turnwise.cluster.crew import Crew
+from turnwise.cluster.rollouter import Call, Outcome, Spec, Work
+from turnwise.collect.branching import begun
+from turnwise.data.attempts import Start
+from turnwise.data.rollouts import Stop, Trajectory
+from turnwise.envs.pool import EnvResult
+from turnwise.util.errors import Stopped, TurnwiseError
+
+LOST = "the engine that played it was lost too often (cluster.retries)"
+_sessions = count()
+
+
+@dataclass
+class RemoteCollector:
+    """`run` returns the trajectories of all starts, in their order. `counts` and `policy.counts` add up those of all shares."""
+
+    crew: Crew
+    spec: Spec = field(default_factory=Spec)
+    max_turns: int = 0
+    on_start: Callable[[int], None] = lambda count: None
+    on_fault: Callable[[Trajectory, EnvResult], None] = lambda trajectory, result: None
+    snapshots: bool = False
+
+    def __post_init__(self) -> None:
+        name = next(_sessions)
+        self._names = [f"{name}.{k}" for k in range(self.crew.size)]
+        self._calls: list[list[Call]] = [[] for _ in self._names]
+        self._outcomes: list[Outcome] = [Outcome(None) for _ in self._names]
+        self._share: dict[int | str, int] = {}  # of every group
+        self.counts: Counter[str] = Counter()
+        self.policy: Any = SimpleNamespace(counts=Counter())
+        self.lost = ""
+
+    def run(self, starts: Iterable[Start]) -> list[Trajectory]:
+        planned = list(starts)
+        self.on_start(len(planned))
+        shares = self._cut(planned)
+        found: dict[int, Trajectory] = {}
+        for k, outcome in self._do({k: Call("run", (share,)) for k, share in shares.items()}).items():
+            if outcome is None and not self.crew.hears.cancelled():
+                found |= {start.number: _lost(start) for start in shares[k]}
+            elif outcome is not None:
+                found |= {trajectory.id: trajectory for trajectory in outcome.value}
+        return [found[start.number] for start in planned if start.number in found]
+
+    def say(self, texts: Sequence[str], seed: int, temperature: float | None = None) -> list[Any]:
+        """The policy's answers to these messages as turns, from the engine of the first share."""
+        return self._ask(Call("say", (list(texts), seed, temperature)))
+
+    def openings(self, starts: Sequence[Start]) -> list[str]:
+        """What the agent is told first in these attempts."""
+        return self._ask(Call("open", (list(starts),)))
+
+    def _ask(self, call: Call) -> list[Any]:
+        outcome = self._do({0: call})[0]
+        if outcome is None and self.crew.hears.cancelled():
+            raise Stopped("interrupted while the plan waited for an answer of the policy")
+        if outcome is None:
+            raise TurnwiseError("the engine was lost too often while it answered the plan (cluster.retries): look at its memory")
+        return list(outcome.value)
+
+    def _cut(self, starts: Sequence[Start]) -> dict[int, list[Start]]:
+        """The starts of each share: new groups in turn, and attempts of a known group where its others were made."""
+        shares: dict[int, list[Start]] = {}
+        for start in starts:
+            home = start.group if start.branch is None else start.branch.trajectory.group
+            share = self._share.setdefault(home, len(self._share) % self.crew.size)
+            self._share.setdefault(start.group, share)
+            shares.setdefault(share, []).append(start)
+        return shares
+
+    def _do(self, calls: dict[int, Call]) -> dict[int, Outcome | None]:
+        for k, call in calls.items():
+            self._calls[k].append(call)
+        works = [Work(self._names[k], self.spec, tuple(self._calls[k])) for k in calls]
+        found = dict(zip(calls, self.crew.run(works, list(calls)), strict=True))
+        for k, outcome in found.items():
+            if outcome is None:
+                self._calls[k].pop()
+                continue
+            self._outcomes[k] = outcome
+            for trajectory, result in outcome.faults:
+                self.on_fault(trajectory, result)
+            self.lost = self.lost or outcome.lost
+        self.counts["lost_branches"] = sum(outcome.lost_branches for outcome in self._outcomes)
+        total: Counter[str] = Counter()
+        for outcome in self._outcomes:
+            total.update(outcome.counts)
+        self.policy.counts = total
+        return found
+
+
+def _lost(start: Start) -> Trajectory:
+    """An attempt that nobody could make."""
+    trajectory = begun(start)
+    trajectory.stop, trajectory.stop_detail = Stop.ENGINE_FAULT, LOST
+    return trajectory

@@ -1,0 +1,254 @@
+"""The engines of a run, seen from the driver: actors that are started, given weights, given work, and replaced when they are lost.
+
+Nothing here waits without a deadline. A member is lost if Ray says so, if its start or its weights fail, or if it has made no progress for
+`deadline` seconds. It is killed and hired again; the new one gets the current weights before any work. Its work goes to whoever is free, at
+most `retries` times more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from turnwise.cluster.rollouter import Outcome, Work
+from turnwise.cluster.start import import_ray, one_line
+from turnwise.util.errors import TurnwiseError
+
+LOOKS = 1.0  # seconds between two looks at the progress of a member
+PATIENCE = 0.2  # seconds that one wait for Ray takes at most
+
+
+@dataclass
+class Member:
+    """One engine. `state`: starting, updating (weights are on their way), up, gone. `ref` is what it is starting or updating with, `since`
+    when it last made progress, `seen` the numbers that it last reported."""
+
+    number: int
+    handle: Any
+    ref: Any
+    state: str = "starting"
+    since: float = field(default_factory=time.monotonic)
+    seen: dict[str, Any] = field(default_factory=dict)
+    look: Any = None
+    looked: float = 0.0
+    busy: Any = None  # the work that it does: a reference of Ray's
+    idle: float = 0.0  # seconds without work, in total
+    free_since: float = field(default_factory=time.monotonic)
+
+
+@dataclass
+class Hears:
+    """What the crew tells the run."""
+
+    say: Callable[[str], None] = lambda text: None
+    cancelled: Callable[[], bool] = lambda: False
+    ended: Callable[[int], None] = lambda count: None  # attempts that have ended since it was last called
+
+
+class Crew:
+    """`hire` starts the actor of a number. `send` gives one member weights, and returns a reference to wait for; None before the first
+    ones."""
+
+    def __init__(self, hire: Callable[[int], Any], size: int, deadline: float, retries: int = 2, hears: Hears | None = None):
+        self.size, self.deadline, self.retries = size, deadline, retries
+        self.hears = hears or Hears()
+        self.counts: dict[str, float] = {"lost_engines": 0.0, "repeated_work": 0.0}
+        self.version = -1
+        self._hire = hire
+        self._send: Callable[[Any], Any] | None = None
+        self._begun = False
+        self.members = [self._hired(number) for number in range(size)]
+
+    # -- weights --------------------------------------------------------------------------------------------------------------------
+
+    def publish(self, version: int, send: Callable[[Any], Any]) -> None:
+        """From now on these are the weights: `send` gives them to the actor of a member. Those that are up get them now, others when they
+        have started."""
+        self.version, self._send = version, send
+        for member in self.members:
+            if member.state in ("up", "updating"):
+                self._update(member)
+
+    def settle(self) -> None:
+        """Wait until every member that lives has the current weights."""
+        while any(member.state in ("starting", "updating") for member in self.members):
+            self.step([])
+
+    def _update(self, member: Member) -> None:
+        if self._send is None:
+            member.state = "up"
+            return
+        try:
+            member.ref, member.state, member.since = self._send(member.handle), "updating", time.monotonic()
+        except Exception as error:
+            self.lose(member, one_line(error))
+
+    # -- work -----------------------------------------------------------------------------------------------------------------------
+
+    def run(self, works: Sequence[Work], homes: Sequence[int]) -> list[Outcome | None]:
+        """The outcome of each work, in order; None for one that was lost more often than `retries` allows, or was cancelled before it
+        began. `homes` are the members that do it if they are there."""
+        found: list[Outcome | None] = [None] * len(works)
+        waiting, tries = deque(range(len(works))), [0] * len(works)
+        running: dict[Any, tuple[int, Member]] = {}
+        cancelled = False
+        if not self._begun:  # nobody takes the work of one that is only slower to start
+            self.settle()
+            self._begun = True
+        while waiting or running:
+            self._hand_out(works, homes, waiting, running)
+            if self.hears.cancelled() and not cancelled:
+                cancelled, waiting = True, deque()
+                for _, member in running.values():
+                    member.handle.cancel.remote()
+            for ref in self.step(list(running)):
+                k, member = running.pop(ref)
+                self._free(member)
+                try:
+                    found[k] = import_ray().get(ref)
+                except Exception as error:
+                    self._failed(error, member)
+            for ref in [ref for ref, (_, member) in running.items() if member.busy is not ref]:  # its member was lost
+                k, _ = running.pop(ref)
+                tries[k] += 1
+                if tries[k] <= self.retries and not cancelled:
+                    self.counts["repeated_work"] += 1
+                    waiting.append(k)
+        return found
+
+    def _hand_out(self, works: Sequence[Work], homes: Sequence[int], waiting: deque[int], running: dict[Any, tuple[int, Member]]) -> None:
+        for member in self.members:
+            if member.state != "up" or member.busy is not None or not waiting:
+                continue
+            own = [k for k in waiting if homes[k] == member.number]
+            orphans = [k for k in waiting if self.members[homes[k]].state != "up"]
+            if mine := own or orphans:
+                waiting.remove(mine[0])
+                self.employ(member, member.handle.run.remote(works[mine[0]]))
+                running[member.busy] = mine[0], member
+
+    def employ(self, member: Member, ref: Any) -> None:
+        """The member works on this from now on."""
+        now = time.monotonic()
+        member.idle += now - member.free_since
+        member.busy, member.since, member.look, member.looked = ref, now, None, now
+
+    def _free(self, member: Member) -> None:
+        member.busy, member.free_since = None, time.monotonic()
+
+    def _failed(self, error: Exception, member: Member) -> None:
+        """Work has failed: the member is lost, or the error is one of the user's and ends the run."""
+        import_ray()
+        from ray.exceptions import RayActorError, RayError, RayTaskError
+
+        if isinstance(error, RayTaskError) and not isinstance(error, RayActorError):
+            cause = error.cause
+            raise cause if isinstance(cause, TurnwiseError) else TurnwiseError(f"engine {member.number} failed: {cause}") from None
+        if not isinstance(error, RayError):
+            raise error
+        self.lose(member, one_line(error, 120))
+
+    # -- members --------------------------------------------------------------------------------------------------------------------
+
+    def step(self, refs: list[Any]) -> list[Any]:
+        """Wait a moment: returns those of the references that are done. Members move on, and those that are lost are replaced."""
+        ray = import_ray()
+        own = {member.ref: member for member in self.members if member.state in ("starting", "updating")}
+        looks = {member.look: member for member in self.members if member.look is not None}
+        known = [*refs, *own, *looks]
+        if not known:
+            time.sleep(PATIENCE)
+            self._check()
+            return []
+        done, _ = ray.wait(known, num_returns=1, timeout=PATIENCE)
+        if done and len(known) > 1:
+            done, _ = ray.wait(known, num_returns=len(known), timeout=0)
+        for ref in done:
+            if ref in own:
+                self._moved_on(own[ref])
+            elif ref in looks:
+                self._looked_at(looks[ref])
+        self._check()
+        mine = set(refs)
+        return [ref for ref in done if ref in mine]
+
+    def _moved_on(self, member: Member) -> None:
+        """A member has started, or has its weights."""
+        try:
+            answer = import_ray().get(member.ref)
+        except Exception as error:
+            cause = getattr(error, "cause", None)
+            if isinstance(cause, TurnwiseError):
+                raise cause from None
+            self.lose(member, one_line(error, 120))
+            return
+        member.since = time.monotonic()
+        if member.state == "starting":
+            member.seen = dict(answer)
+            self._update(member)
+        else:
+            member.state = "up"
+
+    def _looked_at(self, member: Member) -> None:
+        try:
+            seen = import_ray().get(member.look)
+        except Exception:
+            member.look = None  # its work will say what happened
+            return
+        if (seen["turns"], seen["ended"]) != (member.seen.get("turns"), member.seen.get("ended")):
+            member.since = time.monotonic()
+        new = seen["ended"] - member.seen.get("ended", 0)
+        member.look, member.seen = None, seen
+        if new > 0:
+            self.hears.ended(new)
+
+    def _check(self) -> None:
+        now = time.monotonic()
+        for member in self.members:
+            if member.state == "gone":
+                continue
+            waits = member.state != "up" or member.busy is not None
+            if waits and now - member.since > self.deadline:
+                what = {"starting": "did not start", "updating": "did not take its weights", "up": "made no progress"}[member.state]
+                self.lose(member, f"it {what} within {self.deadline:g} seconds (cluster.deadline)", again=member.state != "starting")
+            elif member.busy is not None and member.look is None and now - member.looked > LOOKS:
+                member.look, member.looked = member.handle.status.remote(), now
+
+    def lose(self, member: Member, why: str, again: bool = True) -> None:
+        """Kill what is left of a member and hire it again. Without `again`, the others go on alone."""
+        ray = import_ray()
+        self.counts["lost_engines"] += 1
+        try:
+            ray.kill(member.handle, no_restart=True)
+        except Exception as error:
+            self.hears.say(f"engine {member.number} could not be ended: {one_line(error)}")
+        member.busy = member.look = None
+        member.free_since = time.monotonic()
+        if not again or self.counts["lost_engines"] > 100 * self.size:
+            member.state = "gone"
+            self.hears.say(f"warning: engine {member.number} is gone: {why}")
+            if all(other.state == "gone" for other in self.members):
+                raise TurnwiseError(
+                    f"no engine is left: {why}. What was learned is in the last checkpoint; look at `turnwise cluster check` and resume"
+                )
+            return
+        self.hears.say(f"engine {member.number} was lost and is started again: {why}")
+        new = self._hired(member.number)
+        member.handle, member.ref, member.state, member.since, member.seen = new.handle, new.ref, new.state, new.since, {}
+
+    def _hired(self, number: int) -> Member:
+        handle = self._hire(number)
+        return Member(number, handle, handle.ready.remote())
+
+    def close(self) -> None:
+        """End all members."""
+        ray = import_ray()
+        for member in self.members:
+            try:
+                ray.get(member.handle.close.remote(), timeout=LOOKS)
+                ray.kill(member.handle, no_restart=True)
+            except Exception:  # it is gone already
+                continue

@@ -1,0 +1,288 @@
+"""An engine's process: engine, agent, environments and collector in one actor, so that no turn crosses a process.
+
+One thread plays, because neither engines nor pools are thread-safe; the methods that Ray calls run in other threads and hand it work. It
+takes work in the order in which it came. New weights are applied between two steps of what is being played.
+
+Work belongs to a session: what one collector would do in one process, as a list of calls. The engine's cache and the snapshots of earlier
+attempts last as long as the session. An actor that does not know a session, because the one that did was lost, makes all of its calls
+again: seeds are part of them, so it gets the same tokens.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from turnwise.collect.collector import Collector
+from turnwise.data.attempts import Start
+from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.envs.pool import EnvResult, Fault
+from turnwise.util.errors import TurnwiseError
+
+WORKER_LOST = ("the worker process was killed by SIGKILL", "the worker process closed")  # messages of envs/workers.py
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What kind of attempts a session makes: at another temperature than that of the run, or for training, where the engine reports what
+    stages need, states are kept, and the plan has a say in drawing."""
+
+    temperature: float | None = None
+    training: bool = False
+    drawing: Any = None
+
+
+@dataclass(frozen=True)
+class Call:
+    """One use of a session: `run` with starts, `say` with texts, seed and temperature, `open` with starts."""
+
+    name: str
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Work:
+    """All calls of a session so far; the result of the last one is wanted."""
+
+    session: str
+    spec: Spec
+    calls: tuple[Call, ...]
+
+
+@dataclass
+class Outcome:
+    """The result of a call, what the session has counted so far, why its first branch was lost, and the faults that were heard."""
+
+    value: Any
+    counts: dict[str, float] = field(default_factory=dict)
+    lost_branches: int = 0
+    lost: str = ""
+    faults: list[tuple[Trajectory, EnvResult]] = field(default_factory=list)
+
+
+@dataclass
+class Hooks:
+    """What the parts of an actor call while they play."""
+
+    between: Callable[[], bool] = lambda: False  # asked between turns; true cancels
+    on_turn: Callable[[Trajectory], None] = lambda trajectory: None
+    on_end: Callable[[Trajectory], None] = lambda trajectory: None
+    on_fault: Callable[[Trajectory, EnvResult], None] = lambda trajectory, result: None
+
+
+class Parts(Protocol):
+    """What an actor plays with. A function that setup/cluster.py hands over makes them inside the actor."""
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def pids(self) -> list[int]: ...
+
+    def collector(self, spec: Spec) -> Collector: ...
+
+    def say(self, texts: Sequence[str], seed: int, temperature: float | None) -> list[Turn]: ...
+
+    def openings(self, starts: Sequence[Start]) -> list[str]: ...
+
+    def publish(self, version: int, weights: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class _Job:
+    work: Work
+    done: Future[Outcome] = field(default_factory=Future)
+
+
+class Session:
+    """One collector, and the calls that it has made."""
+
+    def __init__(self, work: Work, parts: Parts):
+        self.name, self.parts, self.collector = work.session, parts, parts.collector(work.spec)
+        self.made = 0
+        self.value: Any = None
+        self.faults: list[tuple[Trajectory, EnvResult]] = []
+        self._known: dict[int | str, Trajectory] = {}
+
+    def go_on(self, work: Work) -> Outcome:
+        """Make the calls that were not made yet."""
+        for call in work.calls[self.made :]:
+            self.value = self._make(call)
+            self.made += 1
+        faults, self.faults = self.faults, []
+        counts = {name: float(value) for name, value in getattr(self.collector.policy, "counts", {}).items()}
+        return Outcome(self.value, counts, self.collector.counts["lost_branches"], self.collector.lost, faults)
+
+    def _make(self, call: Call) -> Any:
+        if call.name == "say":
+            return self.parts.say(*call.arguments)
+        if call.name == "open":
+            return self.parts.openings(*call.arguments)
+        (starts,) = call.arguments
+        for start in starts:
+            self._recognise(start)
+        found = self.collector.run(starts)
+        self._known |= {trajectory.id: trajectory for trajectory in found}
+        return found
+
+    def _recognise(self, start: Start) -> None:
+        """The parent of a branch came back as a copy: what was kept of the original serves it."""
+        if start.branch is None:
+            return
+        copy = start.branch.trajectory
+        own = self._known.get(copy.id)
+        if own is not None and (own.task, own.seed, _drawn(own)) == (copy.task, copy.seed, _drawn(copy)):
+            self.collector.trails.adopt(copy, own)
+
+
+def _drawn(trajectory: Trajectory) -> list[Any]:
+    return [turn.response_ids for turn in trajectory.turns]
+
+
+class Rollouter:
+    """The actor. `make` builds its parts, in the thread that plays; `retries` is how often work is done again whose environment's process
+    has died."""
+
+    def __init__(self, make: Callable[[Hooks], Parts], number: int = 0, retries: int = 2):
+        self.number, self._retries = number, retries
+        self._wake = threading.Condition()
+        self._jobs: deque[_Job] = deque()
+        self._weights: deque[tuple[int, Any, Future[int]]] = deque()
+        self._cancelled = self._over = False
+        self._turns = self._ended = 0
+        self._session: Session | None = None
+        self._made: Future[dict[str, Any]] = Future()
+        threading.Thread(target=self._live, args=(make,), name="player", daemon=True).start()
+
+    # -- called by the driver -----------------------------------------------------------------------------------------------------
+
+    def ready(self) -> dict[str, Any]:
+        """Waits until the parts are made; where this actor runs."""
+        return self._made.result()
+
+    def run(self, work: Work) -> Outcome:
+        """Do the work of a session, and wait for it."""
+        return self._add(_Job(work)).result()
+
+    def publish(self, version: int, weights: Any) -> int:
+        """Apply these weights as soon as possible, and wait for it."""
+        done: Future[int] = Future()
+        with self._wake:
+            self._weights.append((version, weights, done))
+            self._wake.notify()
+        return done.result()
+
+    def status(self) -> dict[str, Any]:
+        """Numbers that grow while there is progress, the version of the weights, and the processes of the environments."""
+        parts = self._parts if self._made.done() else None
+        version, pids = (-1, []) if parts is None else (parts.version, parts.pids)
+        return {"turns": self._turns, "ended": self._ended, "version": version, "pids": pids, "pid": os.getpid()}
+
+    def cancel(self) -> None:
+        """End what is being played, and all that waits, between two turns."""
+        self._cancelled = True
+
+    def close(self) -> None:
+        """End the player after what it does now, and close the parts."""
+        with self._wake:
+            self._cancelled = self._over = True
+            self._wake.notify()
+
+    def _add(self, job: _Job) -> Future[Outcome]:
+        with self._wake:
+            self._cancelled = False
+            self._jobs.append(job)
+            self._wake.notify()
+        return job.done
+
+    # -- the thread that plays ------------------------------------------------------------------------------------------------------
+
+    def _live(self, make: Callable[[Hooks], Parts]) -> None:
+        try:
+            self._parts = make(Hooks(self._between, self._turned, self._ends, self._fault))
+            self._made.set_result(self._place())
+        except BaseException as error:
+            self._made.set_exception(portable(error))
+            return
+        try:
+            while (job := self._next()) is not None:
+                try:
+                    job.done.set_result(self._perform(job.work))
+                except BaseException as error:
+                    job.done.set_exception(portable(error))
+        finally:
+            self._parts.close()
+
+    def _next(self) -> _Job | None:
+        """The next job; meanwhile weights are applied. None: it is over."""
+        while True:
+            with self._wake:
+                while not (self._jobs or self._weights or self._over):
+                    self._wake.wait()
+                if self._over:
+                    return None
+                if not self._weights:
+                    return self._jobs.popleft()
+            self._apply()
+
+    def _apply(self) -> None:
+        """Apply the newest weights; older ones that wait are skipped."""
+        while self._weights:
+            version, weights, done = self._weights.popleft()
+            try:
+                if not self._weights:
+                    self._session = None  # its cache is gone
+                    self._parts.publish(version, weights)
+                done.set_result(version)
+            except BaseException as error:
+                done.set_exception(portable(error))
+
+    def _perform(self, work: Work) -> Outcome:
+        for again in range(self._retries + 1):
+            if self._session is None or self._session.name != work.session or self._session.made >= len(work.calls):
+                self._session = Session(work, self._parts)
+            outcome = self._session.go_on(work)
+            if self._cancelled or again == self._retries or not any(died(result) for _, result in outcome.faults):
+                return outcome
+            self._session = None  # an environment's process has died, which is nobody's fault: the same again
+        raise AssertionError
+
+    def _between(self) -> bool:
+        return self._cancelled
+
+    def _turned(self, trajectory: Trajectory) -> None:
+        self._turns += 1
+
+    def _ends(self, trajectory: Trajectory) -> None:
+        self._ended += 1
+
+    def _fault(self, trajectory: Trajectory, result: EnvResult) -> None:
+        if self._session is not None:
+            self._session.faults.append((trajectory, result))
+
+    def _place(self) -> dict[str, Any]:
+        return {"pid": os.getpid(), "number": self.number, "version": self._parts.version}
+
+
+def died(result: EnvResult) -> bool:
+    """Whether an environment's fault is that its process died."""
+    return result.fault is Fault.ERROR and result.message.startswith(WORKER_LOST)
+
+
+def portable(error: BaseException) -> BaseException:
+    """An error that another process can read: one that is invalid input stays that, others are described."""
+    import traceback
+
+    if type(error) is TurnwiseError:
+        return error
+    if isinstance(error, TurnwiseError):
+        return TurnwiseError(str(error))
+    text = "".join(traceback.format_exception(error)[-3:])
+    return RuntimeError(f"{type(error).__name__}: {error}\n{text}")

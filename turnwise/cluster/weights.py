@@ -1,0 +1,223 @@
+"""How the learner's weights reach the engines.
+
+store      one copy per version in Ray's shared memory; every engine of a node reads the same pages. Works everywhere.
+ipc        engines on the learner's own GPU read its memory through handles of CUDA, and copy from there.
+broadcast  a group of torch.distributed from the learner to all engines: NCCL across GPUs, gloo on CPUs.
+
+A sender has `send(handle)`, which gives one engine the newest weights and returns a reference to wait for. What it sends is a small object
+with `tensors(device)`, which the engine calls to get its weights by name.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from turnwise.cluster.start import free_port, import_ray
+from turnwise.util.errors import TurnwiseError
+
+Named = Callable[[], Iterable[tuple[str, Tensor]]]  # the learner's weights as they are now, always in the same order
+
+
+class Sender(Protocol):
+    """Gives engines weights. `publish` is called once per version, then `send` for each engine; one that starts later is sent the same."""
+
+    def publish(self, version: int) -> None: ...
+
+    def send(self, handle: Any) -> Any: ...
+
+
+# -- through Ray's shared memory ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Weights as plain arrays; those of types that numpy does not know as bytes."""
+
+    arrays: dict[str, tuple[Any, str]]
+
+    @classmethod
+    def of(cls, named: Iterable[tuple[str, Tensor]]) -> Stored:
+        return cls({name: _array(tensor.detach()) for name, tensor in named})
+
+    def tensors(self, device: torch.device) -> dict[str, Tensor]:
+        """The weights on the device; on a CPU, views of memory that must not be written to."""
+        return {name: _tensor(array, dtype).to(device) for name, (array, dtype) in self.arrays.items()}
+
+
+def _array(tensor: Tensor) -> tuple[Any, str]:
+    here = tensor.to("cpu").contiguous()
+    dtype = str(here.dtype).removeprefix("torch.")
+    return (here.view(torch.int16) if here.dtype == torch.bfloat16 else here).numpy(), dtype
+
+
+def _tensor(array: Any, dtype: str) -> Tensor:
+    if not array.flags.writeable:  # pages of Ray's store: torch warns about them, and they are only read
+        array = np.ndarray(array.shape, array.dtype, buffer=memoryview(array), strides=array.strides)
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = torch.from_numpy(array)
+    return found.view(getattr(torch, dtype)) if dtype == "bfloat16" else found
+
+
+class Store:
+    """One object in Ray's store per version; the one before is dropped when nobody reads it any more."""
+
+    def __init__(self, named: Named):
+        self._named = named
+        self._version, self._ref = -1, None
+
+    def publish(self, version: int) -> None:
+        self._version, self._ref = version, import_ray().put(Stored.of(self._named()))
+
+    def send(self, handle: Any) -> Any:
+        return handle.publish.remote(self._version, self._ref)
+
+
+# -- on the same GPU --------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Handles:
+    """Weights as handles of CUDA. They are valid as long as the learner's process keeps them, and read where they lie."""
+
+    parts: dict[str, tuple[Any, tuple[Any, ...]]]
+    gpu: str
+
+    def tensors(self, device: torch.device) -> dict[str, Tensor]:
+        here = torch.cuda.current_device() if device.index is None else device.index
+        if (own := gpu_name(here)) != self.gpu:
+            raise TurnwiseError(f"the engine is on GPU {own} and the learner on {self.gpu}: cluster.transfer=ipc needs the same one")
+        found = {}
+        for name, (rebuild, arguments) in self.parts.items():
+            placed = [*arguments]
+            placed[6] = here  # the number that this GPU has in this process
+            found[name] = rebuild(*placed)
+        return found
+
+
+class Ipc:
+    """Handles to the learner's own weights: nothing is copied here. The learner waits with its next update until all have read them."""
+
+    def __init__(self, named: Named):
+        self._named = named
+        self._version = -1
+        self._handles: Handles | None = None
+
+    def publish(self, version: int) -> None:
+        from torch.multiprocessing.reductions import reduce_tensor
+
+        weights = {name: tensor.detach() for name, tensor in self._named()}
+        torch.cuda.synchronize()
+        self._version = version
+        self._handles = Handles({name: reduce_tensor(tensor) for name, tensor in weights.items()}, gpu_name(torch.cuda.current_device()))
+
+    def send(self, handle: Any) -> Any:
+        return handle.publish.remote(self._version, self._handles)
+
+
+def gpu_name(index: int) -> str:
+    """The name by which all processes know a GPU."""
+    return str(torch.cuda.get_device_properties(index).uuid)
+
+
+# -- across GPUs ------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Arriving:
+    """Weights that are broadcast: where the group meets, and what comes in which order."""
+
+    host: str
+    port: int
+    rank: int
+    size: int
+    seconds: float
+    described: tuple[tuple[str, tuple[int, ...], str], ...]
+
+    def tensors(self, device: torch.device) -> dict[str, Tensor]:
+        group = join(self, device)
+        found = {}
+        for name, shape, dtype in self.described:
+            tensor = torch.empty(shape, dtype=getattr(torch, dtype), device=device)
+            group.broadcast([tensor], _root()).wait()
+            found[name] = tensor
+        return found
+
+
+def _root() -> Any:
+    from torch.distributed import BroadcastOptions
+
+    options = BroadcastOptions()
+    options.rootRank, options.rootTensor = 0, 0
+    return options
+
+
+def join(meeting: Arriving, device: torch.device) -> Any:
+    """A group of its own, beside whatever torch.distributed does in this process."""
+    import torch.distributed as dist
+
+    limit = timedelta(seconds=meeting.seconds)
+    store = dist.TCPStore(meeting.host, meeting.port, meeting.size, meeting.rank == 0, timeout=limit, wait_for_workers=False)
+    if device.type == "cuda":
+        return dist.ProcessGroupNCCL(dist.PrefixStore("weights", store), meeting.rank, meeting.size, limit)
+    return dist.ProcessGroupGloo(dist.PrefixStore("weights", store), meeting.rank, meeting.size, limit)
+
+
+class Broadcast:
+    """A group from the learner to one engine, for each engine and version: an engine that dies takes no other with it. The learner's side
+    runs in a thread of its own, within `seconds`."""
+
+    def __init__(self, named: Named, device: torch.device, seconds: float, port: int | None = None):
+        self._named, self._device, self._seconds, self._port = named, device, seconds, port
+        self._version = -1
+        self._kept: list[tuple[str, Tensor]] = []
+
+    def publish(self, version: int) -> None:
+        self._version, self._kept = version, [(name, tensor.detach()) for name, tensor in self._named()]
+
+    def send(self, handle: Any) -> Any:
+        described = tuple((name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for name, tensor in self._kept)
+        host = import_ray().util.get_node_ip_address()
+        port = free_port(self._port)
+        mine = Arriving(host, port, 0, 2, self._seconds, described)
+        threading.Thread(target=self._serve, args=(mine, self._kept), name="weights", daemon=True).start()
+        return handle.publish.remote(self._version, Arriving(host, port, 1, 2, self._seconds, described))
+
+    def _serve(self, meeting: Arriving, kept: list[tuple[str, Tensor]]) -> None:
+        try:
+            group = join(meeting, self._device)
+            for _, tensor in kept:
+                group.broadcast([tensor], _root()).wait()
+        except Exception:  # the engine says what happened: its weights do not arrive, and it is replaced
+            return
+
+
+def sender(kind: str, named: Named, device: torch.device, seconds: float, port: int | None = None) -> Sender:
+    """The sender of a kind."""
+    if kind == "ipc":
+        return Ipc(named)
+    return Broadcast(named, device, seconds, port) if kind == "broadcast" else Store(named)
+
+
+def copy_into(parameters: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    """Copy weights into the parameters of a model by name, in place. Nothing is changed if a name or a shape is wrong."""
+    for name, tensor in weights.items():
+        if name not in parameters:
+            raise TurnwiseError(f"engine: the model has no weight {name!r}: is it another model than the learner's?")
+        if parameters[name].shape != tensor.shape:
+            raise TurnwiseError(
+                f"engine: {name!r} has the shape {tuple(parameters[name].shape)}, and the learner's has {tuple(tensor.shape)}"
+            )
+    with torch.no_grad():
+        for name, tensor in weights.items():
+            parameters[name].copy_(tensor)

@@ -1,0 +1,44 @@
+"""The section of a recipe about a cluster: how many processes learn and play, and how far playing may run ahead."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from turnwise.config.section import Section
+
+
+class Cluster(Section):
+    """Train over several processes, GPUs or nodes with Ray; without this section, everything runs in one process. docs/cluster.md."""
+
+    engines: int = Field(1, ge=1)
+    """Number of engines. Each is a process with its own copy of the weights, and plays whole groups with its own environments."""
+    learners: int = Field(1, ge=1)
+    """Number of processes that learn together. 1: the process that runs the loop."""
+    staleness: int = Field(0, ge=0, le=8)
+    """How many updates behind the learner a batch may be sampled. 0: in step, with exactly the weights of a run without a cluster."""
+    correct: bool = True
+    """With a staleness of 2 and more: correct for the age of the data with truncated importance weights, unless objective.importance names
+    another correction."""
+    placement: Literal["colocated", "apart"] = "colocated"
+    """On GPUs: learners and engines share them, or have separate ones."""
+    tensor_parallel: int = Field(1, ge=1)
+    """GPUs per engine; more than 1 needs engine.name=vllm."""
+    address: str | None = None
+    """The address of a running Ray cluster (host:port, or auto); none: Ray is started on this machine."""
+    transfer: Literal["auto", "store", "ipc", "broadcast"] = "auto"
+    """How weights reach the engines: store (shared memory of Ray, works everywhere), ipc (the same GPU), broadcast (NCCL across GPUs, gloo
+    on CPUs), auto (whichever of them fits)."""
+    port: int | None = Field(None, ge=1, le=65535)
+    """The port on this machine where learners and engines find each other for a broadcast; none: any free port."""
+    deadline: float = Field(600.0, gt=0)
+    """Seconds without any progress after which a process counts as lost."""
+    retries: int = Field(2, ge=0)
+    """How often a group is played again after the process that played it was lost. Then its attempts count as faults."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Cluster:
+        if self.port is not None and self.transfer not in ("auto", "broadcast"):
+            raise ValueError(f"port is for a broadcast of weights: it has no effect with transfer={self.transfer}")
+        return self

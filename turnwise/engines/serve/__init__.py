@@ -1,0 +1,10 @@
+"""An endpoint in the form of OpenAI's for programs that call the model themselves: every call is recorded as it was sampled.
+
+Importing this loads no web server; `Endpoint` does when it is made.
+"""
+
+from turnwise.engines.serve.calls import Call, Recorder, path_to
+from turnwise.engines.serve.endpoint import Endpoint, Opened
+from turnwise.engines.serve.limits import Limits
+
+__all__ = ["Call", "Endpoint", "Limits", "Opened", "Recorder", "path_to"]

@@ -1,0 +1,190 @@
+"""The web application: who asks, what is asked, and the answers. Everything here runs in the event loop's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from turnwise.engines.serve.asked import Asked, Refused, load_body, read_chat, text
+from turnwise.engines.serve.calling import Attempt, Caller, Running
+from turnwise.engines.serve.calls import Call
+from turnwise.engines.serve.chat import completion
+from turnwise.engines.serve.limits import Limits
+
+log = logging.getLogger("turnwise.endpoint")
+ANCHOR = "x-turnwise-anchor"
+LONGEST_ANCHOR = 10_000
+NOBODY = "0" * 43  # compared with where there is no such attempt, so that it takes as long
+Handler = Callable[[Attempt, Request], Awaitable[Response]]
+
+
+@dataclass(eq=False)
+class Service:
+    """The open attempts, by the part of the URL that names them; `alone` is the attempt without such a part, of an endpoint for use."""
+
+    caller: Caller
+    limits: Limits
+    model: str = "turnwise"
+    attempts: dict[str, Attempt] = field(default_factory=dict)
+    alone: Attempt | None = None
+    running: int = 0
+
+    def app(self) -> Starlette:
+        own: list[tuple[str, str, Handler]] = [
+            ("POST", "/chat/completions", self.chat),
+            ("GET", "/models", self.models),
+            ("GET", "/models/{name:path}", self.one_model),
+            ("POST", "/reward", self.reward),
+            ("POST", "/anchor", self.anchor),
+        ]
+        routes = [
+            Route(start + path, self._guarded(handler), methods=[method])
+            for start in ("/a/{attempt}/v1", "/v1")
+            for method, path, handler in own
+        ]
+        return Starlette(routes=routes, exception_handlers={HTTPException: _unknown})
+
+    def _guarded(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        """A handler for those who have the key; every refusal is in OpenAI's form."""
+
+        async def answer(request: Request) -> Response:
+            try:
+                return await handler(self._attempt(request), request)
+            except Refused as refused:
+                return JSONResponse(refused.body(), refused.status)
+            except ClientDisconnect:
+                return Response(status_code=499)
+            except Exception:
+                log.exception("a request could not be answered")
+                return JSONResponse(Refused(500, "this request could not be answered", "internal", "server_error").body(), 500)
+
+        return answer
+
+    def _attempt(self, request: Request) -> Attempt:
+        """The attempt of a URL, if the key is its key. Who has another key does not learn whether there is such an attempt."""
+        token = request.path_params.get("attempt")
+        found = self.alone if token is None else self.attempts.get(token)
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        same = hmac.compare_digest(key.strip().encode(), (NOBODY if found is None else found.recorder.key).encode())
+        if found is None or not same or scheme.lower() != "bearer":
+            raise Refused(401, "this base URL and key do not belong together", "invalid_api_key", "authentication_error")
+        return found
+
+    async def _body(self, request: Request) -> dict[str, Any]:
+        """The body within its limits of size and time."""
+        most = self.limits.body_bytes
+
+        async def read() -> bytes:
+            parts, size = [], 0
+            async for part in request.stream():
+                size += len(part)
+                if size > most:
+                    raise Refused(413, f"the body has more than {most} bytes", "body_too_large")
+                parts.append(part)
+            return b"".join(parts)
+
+        length = request.headers.get("content-length", "")
+        if length.isdigit() and int(length[:20]) > most:
+            raise Refused(413, f"the body has more than {most} bytes", "body_too_large")
+        try:
+            body = await asyncio.wait_for(read(), self.limits.read_seconds)
+        except TimeoutError:
+            raise Refused(408, "the body did not arrive in time", "timeout") from None
+        return load_body(body) if len(body) < 1 << 20 else await asyncio.to_thread(load_body, body)
+
+    async def chat(self, attempt: Attempt, request: Request) -> Response:
+        asked = read_chat(await self._body(request), self.limits)
+        calls = await self._completed(attempt, asked, request)
+        return JSONResponse(completion(asked, calls, asked.model or self.model, self.caller.dialogue))
+
+    async def _completed(self, attempt: Attempt, asked: Asked, request: Request) -> list[Call]:
+        """A call from beginning to end."""
+        if self.running >= self.limits.waiting:
+            raise Refused(503, "too many calls are waiting", "overloaded", "server_error")
+        self.running += 1
+        try:
+            running = await self.caller.start(attempt, asked, _anchor_of(request))
+            gone = asyncio.ensure_future(_disconnected(request))
+            try:
+                return await self._answers(attempt, asked, running, gone)
+            finally:
+                gone.cancel()
+        finally:
+            self.running -= 1
+
+    async def _answers(self, attempt: Attempt, asked: Asked, running: list[Running], gone: asyncio.Future[None]) -> list[Call]:
+        """All choices of a call. If the client goes, what is being sampled ends, and is recorded as not delivered."""
+        whole = asyncio.gather(*(one.answer for one in running))
+        both: list[asyncio.Future[Any]] = [whole, gone]
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if not whole.done():
+            for one in running:
+                one.ticket.abandoned = True
+        responses = await whole
+        calls, refused = [], None
+        for one, response in zip(running, responses, strict=True):
+            try:
+                calls.append(self.caller.finish(attempt, asked, one, response))
+            except Refused as error:
+                refused = error
+        if refused is not None:
+            raise refused
+        return calls
+
+    async def models(self, attempt: Attempt, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [self._model(self.model)]})
+
+    async def one_model(self, attempt: Attempt, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name != self.model:
+            raise Refused(404, "there is no such model: see /models", "model_not_found")
+        return JSONResponse(self._model(name))
+
+    def _model(self, name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": 0, "owned_by": "turnwise"}
+
+    async def reward(self, attempt: Attempt, request: Request) -> Response:
+        """The side channel of a program: a reward for the last call, or for one that is named by its id."""
+        body = await self._body(request)
+        value, call = body.get("value"), body.get("call")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or abs(value) > 1e6:
+            raise Refused(400, "value takes a number", param="value")
+        if not attempt.recorder.add_reward(float(value), text(body.get("note"))[:10_000], call if isinstance(call, str) else None):
+            raise Refused(404, "call names no call of this attempt", param="call")
+        return JSONResponse({"reward": attempt.recorder.reward})
+
+    async def anchor(self, attempt: Attempt, request: Request) -> Response:
+        """The side channel of a program: the anchor of its next call."""
+        key = (await self._body(request)).get("key")
+        if not isinstance(key, str) or not key:
+            raise Refused(400, "key takes a text", param="key")
+        attempt.recorder.next_anchor = key[:LONGEST_ANCHOR]
+        return JSONResponse({"anchor": attempt.recorder.next_anchor})
+
+
+def _anchor_of(request: Request) -> str | None:
+    given = request.headers.get(ANCHOR)
+    return given[:LONGEST_ANCHOR] if given else None
+
+
+async def _disconnected(request: Request) -> None:
+    """Returns when the client closes the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _unknown(request: Request, error: Exception) -> Response:
+    """A path or a method that there is not."""
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    return JSONResponse(Refused(status, "there is no such path or method here", "not_found").body(), status)

@@ -1,0 +1,281 @@
+"""A request's body as what was asked for. Clients send nulls, content as a list of parts, and keys of their own; all of that is taken.
+
+What cannot be taken is refused with a status and a message in OpenAI's form, never with more than the client sent itself.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from turnwise.agent.dialogue import JSON_REQUEST, SCHEMA_REQUEST, Said
+from turnwise.agent.tool_calls import ToolCall
+from turnwise.engines.serve.limits import Limits
+
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool", "function": "tool"}
+TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
+SHOWN = 80  # characters of a wrong value in a message
+DEEPEST = 64  # levels of a JSON value that is put into a prompt
+
+
+class Refused(Exception):
+    """A request that cannot be answered: the HTTP status, and what OpenAI's error object says."""
+
+    def __init__(self, status: int, message: str, code: str | None = None, kind: str = "invalid_request_error", param: str | None = None):
+        super().__init__(message)
+        self.status, self.code, self.kind, self.param = status, code, kind, param
+
+    def body(self) -> dict[str, Any]:
+        return {"error": {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}}
+
+
+@dataclass(slots=True)
+class Asked:
+    """What a call asks for. `messages` are the client's own, as sent; `said` the same for the template. `tool_choice` is auto, none,
+    required, or `=NAME` for one tool. `schema` is what the answer's JSON must match; `json_only` is true if it must be any JSON object."""
+
+    messages: list[dict[str, Any]]
+    said: list[Said]
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    tool_choice: str = "auto"
+    schema: dict[str, Any] | None = None
+    json_only: bool = False
+    stop: tuple[str, ...] = ()
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    n: int = 1
+    logprobs: bool = False
+    stream: bool = False
+    stream_usage: bool = False
+    model: str = ""
+    form: str = "chat"
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The tools that may be called."""
+        if self.tool_choice == "none":
+            return frozenset()
+        if self.tool_choice.startswith("="):
+            return frozenset([self.tool_choice[1:]])
+        return frozenset(tool["function"]["name"] for tool in self.tools)
+
+    @property
+    def request(self) -> str:
+        """What the prompt says about the form of the answer."""
+        if self.schema is not None:
+            return SCHEMA_REQUEST.format(schema=json.dumps(self.schema, ensure_ascii=False))
+        return JSON_REQUEST if self.json_only else ""
+
+
+def load_body(body: bytes) -> dict[str, Any]:
+    """The body as a JSON object."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        raise Refused(400, "the body is not JSON") from None
+    if not isinstance(value, dict):
+        raise Refused(400, "the body must be a JSON object")
+    return value
+
+
+def read_chat(body: Mapping[str, Any], limits: Limits) -> Asked:
+    """A request of chat completions."""
+    raw = body.get("messages")
+    if not isinstance(raw, list) or not raw:
+        raise Refused(400, "messages must be a list with at least one message", param="messages")
+    if len(raw) > limits.messages:
+        raise Refused(400, f"{len(raw)} messages are more than the {limits.messages} that are taken", param="messages")
+    said = [read_message(one, place) for place, one in enumerate(raw)]
+    tools = read_tools(body.get("tools"), limits)
+    tokens = body.get("max_completion_tokens")
+    asked = Asked(raw, said, tools, read_choice(body.get("tool_choice"), tools))
+    asked.max_tokens = whole(tokens if tokens is not None else body.get("max_tokens"), "max_tokens", 1)
+    asked.n = whole(body.get("n"), "n", 1) or 1
+    asked.logprobs = bool(body.get("logprobs"))
+    asked.stop = read_stop(body.get("stop"))
+    asked.schema, asked.json_only = read_format(body.get("response_format"))
+    options = body.get("stream_options")
+    asked.stream_usage = isinstance(options, Mapping) and bool(options.get("include_usage"))
+    return read_sampling(asked, body)
+
+
+def read_sampling(asked: Asked, body: Mapping[str, Any]) -> Asked:
+    """What both forms name alike."""
+    asked.temperature = number(body.get("temperature"), "temperature", 0, 1e6)
+    asked.top_p = number(body.get("top_p"), "top_p", 0, 1)
+    asked.min_p = number(body.get("min_p"), "min_p", 0, 1)
+    asked.top_k = whole(body.get("top_k"), "top_k", -1)
+    asked.seed = whole(body.get("seed"), "seed", None)
+    asked.stream = bool(body.get("stream"))
+    asked.model = body["model"][:200] if isinstance(body.get("model"), str) else ""
+    return asked
+
+
+def read_message(message: Any, place: int) -> Said:
+    """One message of chat completions."""
+    where = f"messages[{place}]"
+    if not isinstance(message, Mapping):
+        raise Refused(400, f"{where} must be an object with role and content", param=where)
+    role = ROLES.get(message["role"]) if isinstance(message.get("role"), str) else None
+    if role is None:
+        raise Refused(400, f"{where}.role must be one of {', '.join(ROLES)}", param=where)
+    content = read_content(message.get("content"), where)
+    calls = message.get("tool_calls")
+    found: tuple[ToolCall, ...] = ()
+    if calls is not None and role == "assistant":
+        if not isinstance(calls, list):
+            raise Refused(400, f"{where}.tool_calls must be a list", param=where)
+        found = tuple(read_call(one, f"{where}.tool_calls[{number}]") for number, one in enumerate(calls))
+    return Said(role, content, found, text(message.get("tool_call_id")), text(message.get("name")))
+
+
+def read_content(content: Any, where: str) -> str:
+    """Content as text: null is empty, and parts of text are joined."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise Refused(400, f"{where}.content must be a text, null or a list of parts", param=where)
+    parts: list[str] = []
+    for part in content:
+        kind = part.get("type", "text") if isinstance(part, Mapping) else None
+        if isinstance(part, str):
+            parts.append(part)
+        elif isinstance(part, Mapping) and kind in TEXT_PARTS:
+            inner = part.get("text", part.get("refusal"))
+            parts.append(inner if isinstance(inner, str) else "")
+        else:
+            raise Refused(400, f"{where}.content: parts of text are taken, not {shown(kind)}", "unsupported_content", param=where)
+    return "".join(parts)
+
+
+def read_call(call: Any, where: str) -> ToolCall:
+    """A tool call in a message of the assistant."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise Refused(400, f"{where} must have a function with a name and arguments", param=where)
+    return ToolCall(function["name"], arguments_text(function.get("arguments")), text(call.get("id")))
+
+
+def arguments_text(arguments: Any) -> str:
+    """Arguments as JSON text; a few clients send the object itself."""
+    if isinstance(arguments, str):
+        return arguments
+    return "{}" if arguments is None else json.dumps(arguments, ensure_ascii=False)
+
+
+def read_tools(tools: Any, limits: Limits) -> list[dict[str, Any]]:
+    """Tools in OpenAI's form. Only functions can be called here."""
+    if tools is None:
+        return []
+    if not isinstance(tools, list) or len(tools) > limits.tools:
+        raise Refused(400, f"tools must be a list of at most {limits.tools} functions", param="tools")
+    found = []
+    for place, tool in enumerate(tools):
+        function = tool.get("function") if isinstance(tool, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str) or not function["name"]:
+            raise Refused(400, f"tools[{place}] must be a function with a name", param=f"tools[{place}]")
+        if depth(function) > DEEPEST:
+            raise Refused(400, f"tools[{place}] is nested too deeply", param=f"tools[{place}]")
+        kept = {name: function[name] for name in ("name", "description", "parameters") if function.get(name) is not None}
+        kept["description"] = kept["description"] if isinstance(kept.get("description"), str) else ""
+        if not isinstance(kept.get("parameters"), Mapping):
+            kept["parameters"] = {"type": "object", "properties": {}}
+        found.append({"type": "function", "function": kept})
+    return found
+
+
+def read_choice(choice: Any, tools: list[dict[str, Any]]) -> str:
+    """`tool_choice`: auto, none, required or `=NAME`."""
+    if choice is None:
+        return "auto"
+    named: Any = choice
+    if isinstance(choice, Mapping):
+        function = choice.get("function", choice)
+        named = function.get("name") if isinstance(function, Mapping) else None
+        if named is None:  # allowed_tools and the like
+            return "required" if choice.get("mode") == "required" else "auto"
+        if named not in {tool["function"]["name"] for tool in tools}:
+            raise Refused(400, f"tool_choice names {shown(named)}, which is not among the tools", param="tool_choice")
+        return f"={named}"
+    if choice not in ("auto", "none", "required", "any"):
+        raise Refused(400, f"tool_choice takes auto, none, required or a tool, not {shown(choice)}", param="tool_choice")
+    if choice in ("required", "any"):
+        return "required" if tools else "auto"
+    return str(choice)
+
+
+def read_format(form: Any) -> tuple[dict[str, Any] | None, bool]:
+    """`response_format`: a JSON schema, and whether any JSON object is asked for."""
+    if form is None:
+        return None, False
+    kind = form.get("type") if isinstance(form, Mapping) else None
+    if kind == "text":
+        return None, False
+    if kind == "json_object":
+        return None, True
+    if kind != "json_schema" or not isinstance(form, Mapping):
+        raise Refused(400, f"response_format takes text, json_object or json_schema, not {shown(kind)}", param="response_format")
+    outer = form.get("json_schema", form)
+    schema = outer.get("schema") if isinstance(outer, Mapping) else None
+    if not isinstance(schema, dict) or depth(schema) > DEEPEST:
+        raise Refused(400, "response_format.json_schema needs a schema, an object that is not nested too deeply", param="response_format")
+    return schema, False
+
+
+def read_stop(stop: Any) -> tuple[str, ...]:
+    """Stop strings; empty ones are left out."""
+    if stop is None:
+        return ()
+    given = [stop] if isinstance(stop, str) else stop
+    if not isinstance(given, list) or not all(isinstance(one, str) for one in given) or len(given) > 64:
+        raise Refused(400, "stop takes a text or a list of at most 64 texts", param="stop")
+    return tuple(one for one in given if one)
+
+
+def whole(value: Any, name: str, low: int | None) -> int | None:
+    """An integer, or None."""
+    if value is None:
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or (low is not None and value < low) or abs(value) >= 1 << 63:
+        raise Refused(400, f"{name} takes an integer{'' if low is None else f' of at least {low}'}, not {shown(value)}", param=name)
+    return value
+
+
+def number(value: Any, name: str, low: float, high: float) -> float | None:
+    """A finite number, or None."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high or not math.isfinite(value):
+        raise Refused(400, f"{name} takes a number from {low:g} to {high:g}, not {shown(value)}", param=name)
+    return float(value)
+
+
+def text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def shown(value: Any) -> str:
+    """A wrong value, short."""
+    try:
+        return repr(value)[:SHOWN]
+    except (ValueError, RecursionError):  # an integer of many thousand digits
+        return type(value).__name__
+
+
+def depth(value: Any, level: int = 0) -> int:
+    """How deeply a JSON value is nested; counting stops above the limit."""
+    if level > DEEPEST or not isinstance(value, (Mapping, list)):
+        return level
+    inner = value.values() if isinstance(value, Mapping) else value
+    return max((depth(one, level + 1) for one in inner), default=level + 1)

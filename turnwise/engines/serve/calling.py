@@ -1,0 +1,275 @@
+"""One call from what was asked to what is returned: limits, the prompt, sampling, reading the response, the record."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from turnwise.agent.dialogue import Dialogue, Said
+from turnwise.agent.tool_calls import OPENING, CallsRead, ToolCall, read_calls
+from turnwise.engines.base import COLDEST, Finish, Response, Sampling
+from turnwise.engines.serve.asked import Asked, Refused
+from turnwise.engines.serve.calls import Call, Recorder
+from turnwise.engines.serve.continuation import Conversations, Node, digests, extended, seed_of
+from turnwise.engines.serve.driver import Driver, Ticket
+from turnwise.engines.serve.schema import mismatch
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.seeds import derive
+
+log = logging.getLogger("turnwise.endpoint")
+LONG = 20_000  # characters of a conversation from which on it is tokenised in another thread
+KEPT = 2000  # calls whose conversations an endpoint for use remembers
+LIMIT = "limit"
+
+
+@dataclass(eq=False)
+class Attempt:
+    """An open attempt: what is recorded, the conversations so far, and what the engine keeps for them. `token` is its part of the URL."""
+
+    recorder: Recorder
+    token: str
+    record: bool = True
+    conversations: Conversations = field(default_factory=Conversations)
+    sequences: set[int] = field(default_factory=set)
+    tickets: set[Ticket] = field(default_factory=set)
+    made: int = 0
+
+
+@dataclass(eq=False)
+class Running:
+    """A choice of a call that is being sampled."""
+
+    call: Call
+    ticket: Ticket
+    line: str
+    digest: bytes
+    answer: asyncio.Future[Response]
+    forced: str = ""
+
+
+@dataclass(eq=False)
+class Caller:
+    """Makes calls for all attempts. `sampling` is the run's. With `honour` the client's temperature, top-p, top-k, min-p and seed count;
+    otherwise only what does not change the distribution of a token does: max tokens, stop strings and n."""
+
+    dialogue: Dialogue
+    driver: Driver
+    sampling: Sampling
+    honour: bool = False
+    _noted: set[str] = field(default_factory=set)
+
+    # Before sampling.
+
+    def admit(self, attempt: Attempt, asked: Asked) -> None:
+        """Refuse a call beyond a limit of its attempt."""
+        recorder, limits = attempt.recorder, attempt.recorder.limits
+        if asked.n > limits.choices:
+            raise Refused(400, f"n = {asked.n} is more than the {limits.choices} choices that are given", param="n")
+        if attempt.record and attempt.made + asked.n > limits.calls:
+            recorder.stop = recorder.stop or f"more than {limits.calls} calls"
+            raise Refused(403, f"this attempt may make {limits.calls} calls, and has made them", "call_limit", LIMIT)
+        if limits.tokens and recorder.sampled >= limits.tokens:
+            recorder.stop = recorder.stop or f"more than {limits.tokens} tokens"
+            raise Refused(403, f"this attempt may sample {limits.tokens} tokens, and has sampled them", "token_limit", LIMIT)
+        if recorder.running + asked.n > limits.at_once:
+            raise Refused(429, f"this attempt may run {limits.at_once} calls at a time", "too_many_calls", LIMIT)
+
+    async def start(
+        self, attempt: Attempt, asked: Asked, anchor: str | None = None, tokens: Callable[[int, int], None] | None = None
+    ) -> list[Running]:
+        """Submit a call, one request per choice. `tokens` gets the number of the choice and each token as it is drawn."""
+        self.admit(attempt, asked)
+        calls = self._arrived(attempt, asked, anchor)
+        try:
+            hashes = digests(asked.said, asked.tools, asked.request)
+            found, covered = attempt.conversations.find(hashes, asked.said)
+            forced = self._forced(asked)
+            prompt, parent = await self._prompt(asked, found, covered, forced)
+            sampling = self._sampling(attempt.recorder, asked)
+            running = []
+            for choice, call in enumerate(calls):
+                call.prompt_ids, call.forced = prompt, len(self.dialogue.encode(forced)) if forced else 0
+                one = self._place(attempt, call, parent, hashes[-1], choice)
+                one.forced, one.ticket.sampling = forced, sampling
+                if self.honour and asked.seed is not None:
+                    call.seed = one.ticket.seed = derive(asked.seed, choice)
+                if tokens is not None:
+                    one.ticket.token = partial(tokens, choice)
+                running.append(one)
+            self._submit(attempt, running)
+            return running
+        except BaseException:
+            attempt.recorder.running -= len(calls)
+            for call in calls:
+                call.stop_reason = call.stop_reason or Finish.REFUSED.value
+            raise
+
+    def _arrived(self, attempt: Attempt, asked: Asked, anchor: str | None) -> list[Call]:
+        """The calls of a request, recorded in the order in which requests arrive."""
+        recorder = attempt.recorder
+        if anchor is None:
+            anchor, recorder.next_anchor = recorder.next_anchor, None
+        calls = [Call(attempt.made + choice, None, asked.messages, asked.tools, []) for choice in range(asked.n)]
+        name = f"{'resp' if asked.form == 'responses' else 'chatcmpl'}_{uuid.uuid4().hex}"
+        for choice, call in enumerate(calls):
+            call.anchor, call.form, call.id = anchor, asked.form, f"{name}-{choice}" if choice else name
+        attempt.made += len(calls)
+        recorder.running += len(calls)
+        if attempt.record:
+            recorder.calls += calls
+        return calls
+
+    async def _prompt(self, asked: Asked, parent: Node | None, covered: int, forced: str) -> tuple[list[int], Node | None]:
+        """The prompt's ids, and the call that they continue."""
+
+        def build() -> tuple[list[int], Node | None]:
+            if parent is not None:
+                try:
+                    bridge = self.dialogue.bridge_ids(parent.response_ids, asked.said[covered:])
+                    return [*parent.prompt_ids, *parent.response_ids, *bridge, *end], parent
+                except TurnwiseError as error:
+                    self._note(f"a conversation was not continued, but sent anew: {error}")
+            return [*self.dialogue.opening_ids(asked.said, asked.tools, asked.request), *end], None
+
+        end = self.dialogue.encode(forced) if forced else []
+        try:
+            fresh = asked.said[covered:]
+            if sum(len(one.content) + sum(len(call.arguments) for call in one.calls) for one in fresh) > LONG:
+                return await asyncio.to_thread(build)
+            return build()
+        except TurnwiseError as error:
+            raise Refused(400, str(error)) from None
+
+    def _forced(self, asked: Asked) -> str:
+        """How the response is begun for the model if it must call a tool."""
+        if not asked.tools or not self.dialogue.writes_tags:
+            return ""
+        if asked.tool_choice == "required":
+            return f"{OPENING}\n"
+        if asked.tool_choice.startswith("="):
+            return f'{OPENING}\n{{"name": {json.dumps(asked.tool_choice[1:], ensure_ascii=False)}, "arguments": '
+        return ""
+
+    def _sampling(self, recorder: Recorder, asked: Asked) -> Sampling:
+        base = self.sampling
+        most = min(base.max_tokens, asked.max_tokens or base.max_tokens)
+        if recorder.limits.tokens:
+            most = max(1, min(most, recorder.limits.tokens - recorder.sampled))
+        found = replace(base, max_tokens=most, stop=tuple(dict.fromkeys((*base.stop, *asked.stop))))
+        if not self.honour:
+            if {asked.temperature, asked.top_p, asked.top_k, asked.min_p, asked.seed} != {None}:
+                self._note("a program asks for a temperature, top-p, top-k, min-p or seed of its own: in training the recipe's count")
+            return found
+        if asked.temperature is not None:
+            found = replace(found, temperature=0.0 if asked.temperature < COLDEST else asked.temperature)
+        return replace(
+            found,
+            top_p=found.top_p if asked.top_p is None else max(asked.top_p, 1e-6),
+            top_k=found.top_k if asked.top_k is None else max(asked.top_k, 0),
+            min_p=found.min_p if asked.min_p is None else asked.min_p,
+        )
+
+    def _place(self, attempt: Attempt, call: Call, parent: Node | None, digest: bytes, choice: int) -> Running:
+        """Where a call stands among the conversations of its attempt."""
+        line = attempt.conversations.line(parent, digest, choice)
+        sequence = self.driver.new_sequence() if parent is None or parent.children else parent.sequence
+        if parent is not None:
+            call.parent, call.depth = parent.number, parent.depth + 1
+            parent.children += 1
+        call.seed = seed_of(attempt.recorder.seed, line, call.depth)
+        attempt.sequences.add(sequence)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Response] = loop.create_future()
+
+        def settle(response: Response) -> None:
+            if not answer.done():
+                answer.set_result(response)
+
+        def done(response: Response) -> None:
+            with suppress(RuntimeError):  # the endpoint's loop may have ended
+                loop.call_soon_threadsafe(settle, response)
+
+        return Running(call, Ticket(call.prompt_ids, self.sampling, call.seed, sequence, done), line, digest, answer)
+
+    def _submit(self, attempt: Attempt, running: list[Running]) -> None:
+        try:
+            for one in running:
+                attempt.tickets.add(one.ticket)
+                self.driver.submit(one.ticket)
+        except TurnwiseError as error:
+            for one in running:
+                one.ticket.abandoned = True
+            raise Refused(503, str(error), "engine_stopped", "server_error") from None
+
+    # After sampling.
+
+    def finish(self, attempt: Attempt, asked: Asked, running: Running, response: Response) -> Call:
+        """Record a response. Raises `Refused` if there is none."""
+        call, recorder = running.call, attempt.recorder
+        attempt.tickets.discard(running.ticket)
+        recorder.running -= 1
+        call.ended, call.stop_reason = time.monotonic(), response.finish.value
+        if response.finish is Finish.REFUSED:
+            raise Refused(400, response.message, "context_length_exceeded", param="messages")
+        if response.finish is Finish.FAULT:
+            recorder.faults.append(response.message)
+            raise Refused(503, "the engine could not answer this call", "engine_fault", "server_error")
+        call.response_ids, call.logprobs, call.version = response.token_ids, response.logprobs, response.version
+        call.reports, call.delivered = response.reports, not running.ticket.abandoned
+        recorder.sampled += len(call.response_ids)
+        recorder.last = call.number
+        text = response.text if response.text is not None else self.dialogue.chat.decode(call.response_ids)
+        call.text = running.forced + text
+        read = self.read(asked, call.text)
+        call.problem = read.problem
+        calls = tuple(replace(one, id=call_id(call.seed, place)) for place, one in enumerate(read.calls))
+        call.message = assistant_message(read.content, calls)
+        said = Said("assistant", read.content, calls)
+        node = Node(call.number, call.prompt_ids, call.response_ids, running.ticket.sequence, call.depth, running.line)
+        gone = attempt.conversations.add(extended(running.digest, said), node)
+        if gone:
+            self.driver.release([one.sequence for one in gone if not one.children])
+        return call
+
+    def abandon(self, attempt: Attempt, running: Running) -> None:
+        """The client has gone: end the response as soon as possible."""
+        running.ticket.abandoned = True
+
+    def read(self, asked: Asked, text: str) -> CallsRead:
+        """A response as content and calls, checked against what was asked for."""
+        for stop in asked.stop:
+            text = text.partition(stop)[0]
+        read = read_calls(text, asked.names)
+        if read.calls or not (asked.schema is not None or asked.json_only):
+            return read
+        problem = mismatch(read.content, asked.schema if asked.schema is not None else {"type": "object"})
+        return replace(read, problem=read.problem or problem)
+
+    def _note(self, text: str) -> None:
+        """Say something once."""
+        if text not in self._noted:
+            self._noted.add(text)
+            log.warning(text)
+
+
+def call_id(seed: int, place: int) -> str:
+    """The id of a tool call: nine letters, which every chat template takes, and the same whenever the call is made again."""
+    return f"{derive(seed, 'tool call', place):016x}"[-9:]
+
+
+def assistant_message(content: str, calls: tuple[ToolCall, ...]) -> dict[str, Any]:
+    """The message as chat completions return it."""
+    found: dict[str, Any] = {"role": "assistant", "content": content if content or not calls else None, "refusal": None}
+    if calls:
+        found["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}} for call in calls
+        ]
+    return found

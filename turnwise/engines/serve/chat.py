@@ -1,0 +1,54 @@
+"""Chat completions: the bodies of answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from turnwise.agent.dialogue import Dialogue
+from turnwise.engines.base import Finish
+from turnwise.engines.serve.asked import Asked
+from turnwise.engines.serve.calls import Call
+
+
+def completion(asked: Asked, calls: Sequence[Call], model: str, dialogue: Dialogue) -> dict[str, Any]:
+    """The whole answer."""
+    choices = [
+        {
+            "index": place,
+            "message": call.message,
+            "logprobs": logprobs(call, dialogue) if asked.logprobs else None,
+            "finish_reason": finish_reason(call),
+        }
+        for place, call in enumerate(calls)
+    ]
+    found = {**head(calls[0], "chat.completion", model), "choices": choices, "usage": usage(calls)}
+    if problems := [call.problem for call in calls if call.problem]:
+        found["turnwise"] = {"problems": problems}
+    return found
+
+
+def head(call: Call, kind: str, model: str) -> dict[str, Any]:
+    """What every answer and every part of a stream begins with."""
+    return {"id": call.id, "object": kind, "created": int(time.time()), "model": model, "system_fingerprint": f"version-{call.version}"}
+
+
+def finish_reason(call: Call) -> str:
+    if call.message.get("tool_calls"):
+        return "tool_calls"
+    return "length" if call.stop_reason == Finish.LENGTH.value else "stop"
+
+
+def usage(calls: Sequence[Call]) -> dict[str, Any]:
+    prompt, sampled = len(calls[0].prompt_ids), sum(len(call.response_ids) for call in calls)
+    return {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
+
+
+def logprobs(call: Call, dialogue: Dialogue) -> dict[str, Any]:
+    """The sampled tokens with their log-probs. Alternatives are not known, so `top_logprobs` is empty."""
+    found = []
+    for token, logprob in zip(call.response_ids, call.logprobs, strict=True):
+        text = dialogue.chat.tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        found.append({"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []})
+    return {"content": found, "refusal": None}

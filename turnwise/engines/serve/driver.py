@@ -1,0 +1,171 @@
+"""The one thread that owns the engine while an endpoint runs.
+
+An engine is not thread-safe. Calls are put into a queue from any thread; this thread submits all that wait, takes a step, and hands out
+what is finished, so that calls which arrive at different times are computed together. `paused` gives the engine to another thread, such
+as the learner's between two batches: calls then wait. A rule that is asked after each token tells whether the caller is still there, and
+gives a stream its tokens as they are drawn; engines that take no rules send a stream at the end.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from inspect import signature
+from itertools import count
+from typing import Any
+
+from turnwise.engines.base import Engine, Finish, Request, Response, Sampling
+from turnwise.util.errors import TurnwiseError
+
+FIRST_SEQUENCE = 1 << 40  # trajectories of a collector count from 0
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """One request on its way. `done` is called once, with the response, in the engine's thread; `token` after each token."""
+
+    prompt_ids: list[int]
+    sampling: Sampling
+    seed: int
+    sequence: int
+    done: Callable[[Response], None]
+    token: Callable[[int], None] | None = None
+    abandoned: bool = False
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """A stop rule that needs no reports."""
+        return ()
+
+    def watch(self, tokenizer: Any) -> Callable[[int, Mapping[str, float]], bool]:
+        return self._drawn
+
+    def _drawn(self, token: int, reports: Mapping[str, float]) -> bool:
+        if self.token is not None:
+            self.token(token)
+        return self.abandoned
+
+
+@dataclass(eq=False)
+class Driver:
+    """Starts its thread with the first request. `fault` is the error that ended it, if there was one."""
+
+    engine: Engine
+    fault: BaseException | None = None
+    _waiting: list[Ticket] = field(default_factory=list)
+    _released: list[int] = field(default_factory=list)
+    _flying: dict[int, Ticket] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._changed = threading.Condition()
+        self._pauses, self._busy, self._stopped = 0, False, False
+        self._keys, self._sequences = count(), count(FIRST_SEQUENCE)
+        self._steps = "wait" in signature(self.engine.poll).parameters
+        self._rules = True
+        self._thread: threading.Thread | None = None
+
+    def new_sequence(self) -> int:
+        """A number for a conversation, whose prefix the engine may keep until `release`."""
+        return next(self._sequences)
+
+    def submit(self, ticket: Ticket) -> None:
+        with self._changed:
+            if self.fault is not None or self._stopped:
+                raise TurnwiseError(f"the engine has stopped: {self.fault or 'the endpoint is shut down'}")
+            self._waiting.append(ticket)
+            self._start()
+            self._changed.notify_all()
+
+    def release(self, sequences: list[int]) -> None:
+        """These conversations are over."""
+        with self._changed:
+            self._released += sequences
+            if self._thread is not None:
+                self._changed.notify_all()
+
+    @contextmanager
+    def paused(self) -> Iterator[Engine]:
+        """Inside, the engine belongs to the caller, and calls wait."""
+        with self._changed:
+            self._pauses += 1
+            while self._busy:
+                self._changed.wait()
+        try:
+            yield self.engine
+        finally:
+            with self._changed:
+                self._pauses -= 1
+                self._changed.notify_all()
+
+    def stop(self) -> None:
+        """End the thread. Calls that still run are answered with a fault. The engine is left as it is."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        self._fail("the endpoint was shut down")
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="turnwise-engine", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+                while not self._stopped and (self._pauses or not (self._waiting or self._released or self._flying)):
+                    self._changed.wait()
+                if self._stopped:
+                    return
+                self._busy = True
+                waiting, self._waiting = self._waiting, []
+                released, self._released = self._released, []
+            try:
+                self._step(waiting, released)
+            except BaseException as error:
+                with self._changed:
+                    self.fault, self._busy = error, False
+                    self._waiting += waiting
+                    self._changed.notify_all()
+                self._fail(f"the engine failed: {error}")
+                return
+
+    def _step(self, waiting: list[Ticket], released: list[int]) -> None:
+        for sequence in released:
+            self.engine.release(sequence)
+        for ticket in waiting:
+            if ticket.abandoned:
+                ticket.done(Response(-1, finish=Finish.FAULT, message="the caller has gone"))
+            else:
+                self._submit(ticket)
+        if not self._flying:
+            return
+        for response in self.engine.poll(wait=False) if self._steps else self.engine.poll():
+            if (found := self._flying.pop(response.key, None)) is not None:
+                found.done(response)
+
+    def _submit(self, ticket: Ticket) -> None:
+        key = next(self._keys)
+        watched = self._rules and ticket.sampling.rule is None
+        sampling = replace(ticket.sampling, rule=ticket) if watched else ticket.sampling
+        request = Request(key, ticket.prompt_ids, sampling, ticket.seed, ticket.sequence)
+        try:
+            self.engine.submit([request])
+        except TurnwiseError:
+            if not watched:
+                raise
+            self._rules = False  # such as a server, which cannot be asked about each token
+            self.engine.submit([replace(request, sampling=ticket.sampling)])
+        self._flying[key] = ticket
+
+    def _fail(self, message: str) -> None:
+        with self._changed:
+            left, self._waiting = [*self._flying.values(), *self._waiting], []
+            self._flying = {}
+        for ticket in left:
+            ticket.done(Response(-1, finish=Finish.FAULT, message=message))

@@ -1,0 +1,127 @@
+"""Whether JSON matches a schema: the part of JSON Schema that clients send for structured answers.
+
+Checked are type, enum, const, properties, required, additionalProperties, items, prefixItems, anyOf, oneOf, allOf, $ref into the schema
+itself, and bounds of numbers, texts and lists. Other words, such as pattern and format, are not checked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+DEEPEST = 64
+TYPES: dict[str, tuple[type, ...]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "boolean": (bool,),
+    "null": (type(None),),
+    "number": (int, float),
+    "integer": (int,),
+}
+BOUNDS: tuple[tuple[str, tuple[type, ...], Callable[[Any, Any], bool]], ...] = (
+    ("minimum", (int, float), lambda value, bound: value >= bound),
+    ("maximum", (int, float), lambda value, bound: value <= bound),
+    ("exclusiveMinimum", (int, float), lambda value, bound: value > bound),
+    ("exclusiveMaximum", (int, float), lambda value, bound: value < bound),
+    ("minLength", (str,), lambda value, bound: len(value) >= bound),
+    ("maxLength", (str,), lambda value, bound: len(value) <= bound),
+    ("minItems", (list,), lambda value, bound: len(value) >= bound),
+    ("maxItems", (list,), lambda value, bound: len(value) <= bound),
+)
+
+
+def mismatch(text: str, schema: Mapping[str, Any]) -> str:
+    """Why a text is not JSON of this schema; empty if it is."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return "the answer is not JSON"
+    return _differs(value, schema, schema, "the answer", 0)
+
+
+def _differs(value: Any, schema: Any, whole: Mapping[str, Any], where: str, level: int) -> str:
+    """Why a value does not match; empty if it does. A schema that cannot be read matches everything."""
+    if schema is False:
+        return f"{where} must not be there"
+    if not isinstance(schema, Mapping) or level > DEEPEST:
+        return ""
+    if isinstance(schema.get("$ref"), str):
+        return _differs(value, _found(schema["$ref"], whole), whole, where, level + 1)
+    if problem := _plain(value, schema, where):
+        return problem
+    for one in _list(schema.get("allOf")):
+        if problem := _differs(value, one, whole, where, level + 1):
+            return problem
+    for name in ("anyOf", "oneOf"):
+        choices = _list(schema.get(name))
+        if choices and all(_differs(value, one, whole, where, level + 1) for one in choices):
+            return f"{where} matches none of {name}"
+    if isinstance(value, dict):
+        return _object(value, schema, whole, where, level)
+    return _array(value, schema, whole, where, level) if isinstance(value, list) else ""
+
+
+def _plain(value: Any, schema: Mapping[str, Any], where: str) -> str:
+    """Type, choices and bounds."""
+    kinds = schema.get("type")
+    names = [kinds] if isinstance(kinds, str) else [kind for kind in _list(kinds) if isinstance(kind, str)]
+    if names and not any(_is(value, name) for name in names):
+        return f"{where} is not of the type {' or '.join(names)}"
+    if isinstance(schema.get("enum"), list) and not any(_same(value, one) for one in schema["enum"]):
+        return f"{where} is none of the choices"
+    if "const" in schema and not _same(value, schema["const"]):
+        return f"{where} is not the constant"
+    for name, types, holds in BOUNDS:
+        bound = schema.get(name)
+        if isinstance(bound, (int, float)) and isinstance(value, types) and not isinstance(value, bool) and not holds(value, bound):
+            return f"{where} breaks {name} {bound}"
+    return ""
+
+
+def _object(value: dict[str, Any], schema: Mapping[str, Any], whole: Mapping[str, Any], where: str, level: int) -> str:
+    properties = schema["properties"] if isinstance(schema.get("properties"), Mapping) else {}
+    for name in _list(schema.get("required")):
+        if isinstance(name, str) and name not in value:
+            return f"{where} has no {name!r}"
+    others = schema.get("additionalProperties", True)
+    for name, inner in value.items():
+        if name not in properties and others is False:
+            return f"{where} has {name!r}, which the schema does not name"
+        if problem := _differs(inner, properties.get(name, others), whole, f"{where}.{name}", level + 1):
+            return problem
+    return ""
+
+
+def _array(value: list[Any], schema: Mapping[str, Any], whole: Mapping[str, Any], where: str, level: int) -> str:
+    first = _list(schema.get("prefixItems"))
+    for place, inner in enumerate(value):
+        one = first[place] if place < len(first) else schema.get("items", True)
+        if problem := _differs(inner, one, whole, f"{where}[{place}]", level + 1):
+            return problem
+    return ""
+
+
+def _is(value: Any, name: str) -> bool:
+    if isinstance(value, bool):
+        return name == "boolean"
+    if name == "integer" and isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, TYPES.get(name, (object,)))
+
+
+def _same(one: Any, other: Any) -> bool:
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _found(reference: str, whole: Mapping[str, Any]) -> Any:
+    """What a reference such as #/$defs/Item names."""
+    place: Any = whole
+    for part in reference.removeprefix("#").strip("/").split("/") if reference != "#" else ():
+        place = place.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(place, Mapping) else None
+    return place

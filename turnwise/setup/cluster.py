@@ -1,0 +1,292 @@
+"""A run on a cluster: the same parts, with engines and environments in actors. The learner stays in this process.
+
+`ClusterSystem` is a `System` whose engine, collector and source are remote; the loop does not notice. `Playing` is what an actor is made
+of, also a `System`, of which only the playing half is used. `make_system` chooses by the recipe.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from turnwise.cluster.collecting import RemoteCollector
+from turnwise.cluster.crew import Crew, Hears
+from turnwise.cluster.placement import Demand, Seat, nodes, place
+from turnwise.cluster.rollouter import Hooks, Rollouter, Spec
+from turnwise.cluster.source import ClusterSource, RemoteEngine
+from turnwise.cluster.start import connect, free_port, import_ray, leave
+from turnwise.cluster.weights import copy_into, sender
+from turnwise.collect.collector import Collector
+from turnwise.collect.programs import ProgramCollector
+from turnwise.config import objects
+from turnwise.config.cluster import Cluster
+from turnwise.config.schema import Config
+from turnwise.data.attempts import Start
+from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.engines.base import Engine
+from turnwise.learn.learner import Learner
+from turnwise.learn.models import choose_device
+from turnwise.setup.build import with_adapters
+from turnwise.setup.favours import openings, said
+from turnwise.setup.names import know
+from turnwise.setup.system import System
+from turnwise.util.errors import TurnwiseError
+
+OWN_WEIGHTS = ("vllm",)  # engines that load published weights themselves
+
+
+def make_system(config: Config, **shown: Any) -> System:
+    """The parts of a run: in this process, or on a cluster if the recipe has such a section."""
+    return System(config, **shown) if config.cluster is None else ClusterSystem(corrected(config, shown.get("say")), **shown)
+
+
+def corrected(config: Config, say: Callable[[str], None] | None = None) -> Config:
+    """The recipe with truncated importance weights, if its data may be two updates old or older and it names no other correction."""
+    own = config.cluster
+    if own is None or own.staleness < 2 or not own.correct or config.objective.importance != "none":
+        return config
+    if say is not None:
+        say(
+            f"staleness {own.staleness}: the loss is corrected with truncated importance weights (objective.importance=truncate, "
+            "learner.old_logprobs=learner); cluster.correct=false turns it off"
+        )
+    objective = config.objective.model_copy(update={"importance": "truncate"})
+    return config.model_copy(update={"objective": objective, "learner": config.learner.model_copy(update={"old_logprobs": "learner"})})
+
+
+class ClusterSystem(System):
+    """A run whose engines are actors."""
+
+    @property
+    def own(self) -> Cluster:
+        """The section of the recipe."""
+        assert self.config.cluster is not None
+        return self.config.cluster
+
+    def check(self) -> None:
+        """Everything that may be wrong with the cluster comes before anything is loaded."""
+        self.connect()
+        super().check()
+        if "pool" in self.__dict__:  # the first look is over: environments are played by the engines
+            self.__dict__.pop("pool").close()
+
+    def connect(self) -> None:
+        """Join or start Ray, and decide what goes where."""
+        if "_seats" in self.__dict__:
+            return
+        if self.own.learners > 1:
+            raise TurnwiseError("cluster.learners: more than one learner is not supported yet: leave it at 1")
+        if self.own.port is not None:
+            free_port(self.own.port)
+        self._started = connect(self.own.address)
+        try:
+            self._seats: list[Seat] = place(nodes(), demand_of(self.config))
+        except TurnwiseError:
+            leave(self._started)
+            raise
+
+    @cached_property
+    def crew(self) -> Crew:
+        """The engines; their weights come with the first version."""
+        hears = Hears(self.say, self.over, self._ended)
+        seats = [seat for seat in self._seats if seat.part.startswith("engine")]
+        made = partial(hire, seats, Recruit.of(self), self.own.retries)
+        return Crew(made, self.own.engines, self.own.deadline, self.own.retries, hears)
+
+    def _ended(self, count: int) -> None:
+        for _ in range(count):
+            self.on_end(Trajectory(0, 0))
+
+    @cached_property
+    def engine(self) -> Engine:
+        """All engines as one."""
+        self.connect()
+        kind = transfer(self.own, self.learner.device)
+        made = RemoteEngine(self.crew, sender(kind, self._weights, self.learner.device, self.own.deadline, self.own.port), kind == "ipc")
+        made.refresh()
+        return cast("Engine", made)
+
+    def _weights(self) -> Iterator[tuple[str, Tensor]]:
+        """What engines need of the learner's weights: those that are trained, by name."""
+        if self.config.engine.name in OWN_WEIGHTS:
+            yield from cast("Any", self.learner).full_weights()
+            return
+        for name, parameter in self.learner.weights.parameters.items():
+            if not name.startswith("critic."):
+                yield name, parameter.detach()
+
+    def _remote(self, spec: Spec) -> Collector:
+        self.engine  # noqa: B018  # the weights are there before anything is played
+        self._current = RemoteCollector(self.crew, spec, self.max_turns, self.on_start, self.faults.hear)
+        return cast("Collector", self._current)
+
+    def collector(self, temperature: float | None = None) -> Collector:
+        return self._remote(Spec(temperature))
+
+    def training_collector(self) -> Collector:
+        return self._remote(Spec(training=True, drawing=getattr(self.plan, "drawing", None)))
+
+    def said(self, texts: Sequence[str], seed: int, temperature: float | None = None) -> list[Turn]:
+        return self._session.say(texts, seed, temperature)
+
+    def openings(self, starts: Sequence[Start]) -> list[str]:
+        return self._session.openings(starts)
+
+    @property
+    def _session(self) -> RemoteCollector:
+        """The collector that is in use: what a plan asks of the policy belongs to its session."""
+        if not hasattr(self, "_current"):
+            self.collector()
+        return self._current
+
+    @cached_property
+    def source(self) -> ClusterSource:
+        self.places.vocabulary = len(self.tokenizer)
+        groups = self.config.collect.groups
+        return ClusterSource(self.places, groups, self.training_collector, self.engine, self._heard, self.say, self.over)
+
+    def close(self) -> None:
+        super().close()
+        if "_seats" in self.__dict__:
+            leave(self._started)
+
+
+def demand_of(config: Config) -> Demand:
+    """What a recipe asks of a cluster."""
+    own = config.cluster or Cluster()
+    gpu = choose_device(config.device) == "cuda"
+    return Demand(own.engines, own.learners, gpu, own.tensor_parallel, own.placement == "colocated", config.env.workers)
+
+
+def transfer(own: Cluster, device: torch.device) -> str:
+    """How weights travel: as the recipe says, otherwise by where learner and engines are."""
+    if own.transfer != "auto":
+        return own.transfer
+    if device.type != "cuda":
+        return "store"
+    alone = own.placement == "colocated" and own.engines * own.tensor_parallel == 1 and own.learners == 1
+    return "ipc" if alone else "broadcast"
+
+
+def hire(seats: Sequence[Seat], recruit: Recruit, retries: int, number: int) -> Any:
+    """Start the actor of a number. It prefers the node of its seat, and takes any other that has room."""
+    ray = import_ray()
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    seat = seats[number]
+    where = NodeAffinitySchedulingStrategy(seat.node.id, soft=True)
+    limits: dict[str, Any] = {"num_cpus": seat.cpus, "num_gpus": seat.gpus, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": 64}
+    return ray.remote(Rollouter).options(scheduling_strategy=where, **limits).remote(recruit, number, retries)
+
+
+@dataclass(frozen=True)
+class Recruit:
+    """Makes the parts of an actor, there. Holds what the actor cannot know: the recipe, this process's folder and module paths, objects
+    that were passed from Python, and the vocabulary of a tiny model."""
+
+    config: Config
+    folder: str
+    paths: tuple[str, ...]
+    given: Mapping[str, Any]
+    words: Mapping[str, bytes]
+
+    @classmethod
+    def of(cls, system: System) -> Recruit:
+        config = system.config.model_copy(
+            update={"threads": torch.get_num_threads(), "device": choose_device(system.config.device), "cluster": None}
+        )
+        config._folder = None  # its code was trusted here
+        names = objects.names_in(config.model_dump(mode="json"))
+        given = {name: objects.find(name) for name in names}
+        words = _files(system.tokenizer) if config.model.path is None else {}
+        return cls(config, str(Path.cwd()), tuple(sys.path), given, words)
+
+    def __call__(self, hooks: Hooks) -> PlayingParts:
+        if Path(self.folder).is_dir():
+            os.chdir(self.folder)
+        sys.path += [path for path in self.paths if path not in sys.path]
+        objects.present(self.given)
+        know(self.config)
+        return PlayingParts(self, hooks)
+
+
+def _files(tokenizer: Any) -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.is_file()}
+
+
+class Playing(System):
+    """The playing half of a run, in an actor: a model without optimiser, an engine, environments."""
+
+    @cached_property
+    def learner(self) -> Learner:
+        """The model as the learner has it: the same precision, the same adapters."""
+        model = with_adapters(self.config, self._loaded[0])
+        device, dtype = torch.device(choose_device(self.config.device)), getattr(torch, self.config.model.dtype)
+        exact = hasattr(model, "disable_adapter")
+        model = model.to(device).eval()
+        for parameter in model.parameters():
+            parameter.data = parameter.data.to(torch.float32 if exact and parameter.requires_grad else dtype)
+        return cast("Learner", SimpleNamespace(model=model, device=device))
+
+
+class PlayingParts:
+    """What an actor plays with."""
+
+    def __init__(self, recruit: Recruit, hooks: Hooks):
+        self._folder = tempfile.TemporaryDirectory(prefix="turnwise-words-")
+        for name, content in recruit.words.items():
+            (Path(self._folder.name) / name).write_bytes(content)
+        words = Path(self._folder.name) if recruit.words else None
+        self._hooks = hooks
+        self._system = Playing(recruit.config, words=words, cancelled=hooks.between, on_end=hooks.on_end)
+        self._engine = self._system.engine
+        self._parameters = dict(self._system.learner.model.named_parameters())
+
+    @property
+    def version(self) -> int:
+        return self._engine.version
+
+    @property
+    def pids(self) -> list[int]:
+        pool = self._system.__dict__.get("pool")
+        return [] if pool is None else pool.pids
+
+    def collector(self, spec: Spec) -> Collector:
+        system = self._system
+        if spec.training:
+            system.__dict__["plan"] = SimpleNamespace(drawing=spec.drawing)
+        made = system.training_collector() if spec.training else system.collector(spec.temperature)
+        if isinstance(made, ProgramCollector):
+            raise TurnwiseError("environment 'program' is played in one process: an attempt is several trajectories. Leave [cluster] out")
+        made.on_turn, made.on_fault = self._hooks.on_turn, self._hooks.on_fault
+        return made
+
+    def say(self, texts: Sequence[str], seed: int, temperature: float | None) -> list[Turn]:
+        return said(self._system, texts, seed, temperature)
+
+    def openings(self, starts: Sequence[Start]) -> list[str]:
+        return openings(self._system, starts)
+
+    def publish(self, version: int, weights: Any) -> None:
+        tensors = weights.tensors(self._system.learner.device)
+        if self._system.config.engine.name in OWN_WEIGHTS:
+            self._engine.publish(version, tensors)
+            return
+        copy_into(self._parameters, tensors)
+        self._engine.publish(version)
+
+    def close(self) -> None:
+        self._system.close()
+        self._folder.cleanup()
