@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
@@ -33,6 +33,7 @@ class Node:
     depth: int
     line: str
     children: int = 0
+    messages: list[dict[str, Any]] = field(default_factory=list)  # as sent, and the one that was returned
 
 
 class Conversations:
