@@ -26,6 +26,7 @@ from turnwise.collect.collector import Collector, Start
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.panel import Evaluation, Share, evaluation_of, panel_starts, run_panel
 from turnwise.collect.players import ASK_EXPERT, Advised
+from turnwise.collect.programs import ProgramCollector
 from turnwise.collect.warmstart import has_expert
 from turnwise.config.schema import Config
 from turnwise.data.rollouts import Trajectory
@@ -83,6 +84,7 @@ def evaluate(
     shown: dict[str, Any] = {"say": reporter.note, "on_start": reporter.expect, "on_end": lambda trajectory: reporter.advance()}
     system = System(config, model_folder=folder, **shown)
     try:
+        system.check_engine()
         panel, split, seed, repeats, words = choose_panel(system, says_how(source, Given(env), overrides), split, n, seed, repeats)
         system.look(panel)
         settings = settings_of(config, split, seed, system.max_turns)
@@ -91,6 +93,8 @@ def evaluate(
         settings |= {"temperature": warmth, "player": agent, "examples": examples, "model": str(source or config.engine.model)}
         if agent == "reflexion":
             collector = system.collector(warmth)
+            if isinstance(collector, ProgramCollector):
+                raise TurnwiseError("reflexion writes into the prompts of an agent, and a program makes its own prompts")
             tried, shares = Reflexion(system, collector, trials).run(panel_starts(panel, seed))
             result = evaluation_of(tried, panel, 1)
             settings["trials"] = [{"trial": k, "success": s.rate, "n": s.n, "interval": list(s.interval)} for k, s in enumerate(shares, 1)]

@@ -27,6 +27,7 @@ from turnwise.cluster.source import ClusterSource, RemoteEngine
 from turnwise.cluster.start import connect, free_port, import_ray, leave
 from turnwise.cluster.weights import copy_into, sender
 from turnwise.collect.collector import Collector
+from turnwise.collect.programs import ProgramCollector
 from turnwise.config import objects
 from turnwise.config.cluster import Cluster
 from turnwise.config.schema import Config
@@ -204,6 +205,9 @@ class Recruit:
         config = system.config.model_copy(
             update={"threads": torch.get_num_threads(), "device": choose_device(system.config.device), "cluster": None}
         )
+        if (size := system.config.cluster.tensor_parallel if system.config.cluster is not None else 1) > 1:
+            options = {**config.engine.options, "tensor_parallel": size}
+            config = config.model_copy(update={"engine": config.engine.model_copy(update={"options": options})})
         config._folder = None  # its code was trusted here
         names = objects.names_in(config.model_dump(mode="json"))
         given = {name: objects.find(name) for name in names}
@@ -267,6 +271,8 @@ class PlayingParts:
         if spec.training:
             system.__dict__["plan"] = SimpleNamespace(drawing=spec.drawing)
         made = system.training_collector() if spec.training else system.collector(spec.temperature)
+        if isinstance(made, ProgramCollector):
+            raise TurnwiseError("environment 'program' is played in one process: an attempt is several trajectories. Leave [cluster] out")
         made.on_turn, made.on_fault = self._hooks.on_turn, self._hooks.on_fault
         return made
 
