@@ -12,8 +12,10 @@ import openai
 import pytest
 from endpoint_cases import WEATHER, ask, endpoint, post, said, scripted, tiny, trajectories, user
 
+from turnwise.agent.chat import Chat
 from turnwise.engines.base import Sampling
 from turnwise.engines.serve import Endpoint, Limits
+from turnwise.engines.transformers import TransformersEngine
 from turnwise.learn.learner import Learner
 from turnwise.learn.packing import pack
 from turnwise.util.errors import TurnwiseError
@@ -145,7 +147,7 @@ def test_the_same_seed_gives_the_same_tokens(served: Endpoint) -> None:
     assert found[0] == found[1]
 
 
-def test_calls_of_one_attempt_may_overlap_and_draw_what_they_would_have_drawn_alone(served: Endpoint) -> None:
+def test_calls_of_one_attempt_may_overlap_and_have_the_seeds_that_they_would_have_alone(served: Endpoint) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     found = []
@@ -160,7 +162,7 @@ def test_calls_of_one_attempt_may_overlap_and_draw_what_they_would_have_drawn_al
         assert sorted(len(line) for line in recorder.chains()) == [1] * 6 + [2]
         assert recorder.calls[-1].parent == 0
         assert sum(len(call.response_ids) for line in recorder.chains() for call in line) == recorder.sampled
-        found.append({call.messages[0]["content"]: call.response_ids for call in recorder.calls[1:-1]})
+        found.append({call.messages[0]["content"]: call.seed for call in recorder.calls[1:-1]})
     assert found[0] == found[1]
 
 
@@ -184,6 +186,21 @@ def test_a_call_of_a_closed_attempt_is_not_recorded(served: Endpoint) -> None:
             recorder = served.close("closing")
         assert waiting.result(30)[0] == 401
     assert not recorder.finished()
+
+
+def test_the_transformers_engine_is_served_in_the_same_way() -> None:
+    model, tokenizer = tiny()
+    chat = Chat(tokenizer)
+    engine = TransformersEngine(model, tokenizer, stop_token_ids=chat.stop_ids)
+    with Endpoint(engine, chat, Sampling(max_tokens=6)) as made:
+        opened = made.open("a", seed=1)
+        talk = [user("hello")]
+        ask(opened, [*talk, said(ask(opened, talk)), user("go")], n=2)
+        recorder = made.close("a")
+    found = trajectories(recorder)
+    assert [len(one.turns) for one in found] == [2, 1], "a second choice is a line of its own, with the same beginning"
+    scored = Learner(model).logprobs(pack(found))
+    assert np.abs(np.asarray(scored) - np.concatenate([turn.logprobs for one in found for turn in one.turns])).max() < 1e-4
 
 
 def test_a_taken_port_is_named() -> None:
