@@ -47,7 +47,13 @@ OWN_WEIGHTS = ("vllm",)  # engines that load published weights themselves
 
 def make_system(config: Config, **shown: Any) -> System:
     """The parts of a run: in this process, or on a cluster if the recipe has such a section."""
-    return System(config, **shown) if config.cluster is None else ClusterSystem(corrected(config, shown.get("say")), **shown)
+    if config.cluster is None:
+        return System(config, **shown)
+    if config.cluster.learners == 1:
+        return ClusterSystem(corrected(config, shown.get("say")), **shown)
+    from turnwise.setup.gang import GangSystem
+
+    return GangSystem(corrected(config, shown.get("say")), **shown)
 
 
 def corrected(config: Config, say: Callable[[str], None] | None = None) -> Config:
@@ -84,8 +90,6 @@ class ClusterSystem(System):
         """Join or start Ray, and decide what goes where."""
         if "_seats" in self.__dict__:
             return
-        if self.own.learners > 1:
-            raise TurnwiseError("cluster.learners: more than one learner is not supported yet: leave it at 1")
         if self.own.port is not None:
             free_port(self.own.port)
         self._started = connect(self.own.address)
@@ -212,12 +216,16 @@ class Recruit:
         return cls(config, str(Path.cwd()), tuple(sys.path), given, words)
 
     def __call__(self, hooks: Hooks) -> PlayingParts:
+        self.prepare()
+        return PlayingParts(self, hooks)
+
+    def prepare(self) -> None:
+        """Make this process find what the driver's finds."""
         if Path(self.folder).is_dir():
             os.chdir(self.folder)
         sys.path += [path for path in self.paths if path not in sys.path]
         objects.present(self.given)
         know(self.config)
-        return PlayingParts(self, hooks)
 
 
 def _files(tokenizer: Any) -> dict[str, bytes]:
