@@ -1,7 +1,7 @@
 """A run on a cluster: the same parts, with engines and environments in actors. The learner stays in this process.
 
 `ClusterSystem` is a `System` whose engine, collector and source are remote; the loop does not notice. `Playing` is what an actor is made
-of, also a `System`, of which only the playing half is used. `make_system` chooses by the recipe.
+of, also a `System`, of which only the playing half is used.
 """
 
 from __future__ import annotations
@@ -43,17 +43,6 @@ from turnwise.setup.system import System
 from turnwise.util.errors import TurnwiseError
 
 OWN_WEIGHTS = ("vllm",)  # engines that load published weights themselves
-
-
-def make_system(config: Config, **shown: Any) -> System:
-    """The parts of a run: in this process, or on a cluster if the recipe has such a section."""
-    if config.cluster is None:
-        return System(config, **shown)
-    if config.cluster.learners == 1:
-        return ClusterSystem(corrected(config, shown.get("say")), **shown)
-    from turnwise.setup.gang import GangSystem
-
-    return GangSystem(corrected(config, shown.get("say")), **shown)
 
 
 def corrected(config: Config, say: Callable[[str], None] | None = None) -> Config:
