@@ -55,8 +55,8 @@ def archer_values(batch: Batch, models: Any, *, gamma: TurnDiscount = 0.9, tau: 
     r, old = batch.rollouts, np.asarray(batch.column(REPLAYED)) > 0
     following = np.full(len(r), -1)
     for k in range(len(batch.trajectories)):
-        rows = list(batch.rows(k))
-        following[rows[:-1]] = rows[1:]
+        turns = list(batch.rows(k))
+        following[turns[:-1]] = turns[1:]
     found = {f"turn.{name}": said[name] for name in ("q1", "q2", "v1", "v2")}
     for i in ("1", "2"):
         found[f"turn.target_q{i}"] = r.reward + gamma * np.where(following >= 0, later[f"v{i}"][following], 0.0)
