@@ -294,7 +294,7 @@ class System:
         return LocalSource(self.places, groups, self.training_collector, self.engine, self._heard, self.say, self.over)
 
     def over(self) -> bool:
-        """Whether the run ends before its end: somebody stopped it, or its environment is broken."""
+        """Whether the run ends early: the user stopped it, or its environment is broken."""
         return self.cancelled() or self.broken is not None
 
     def training_collector(self) -> Collector | ProgramCollector:
