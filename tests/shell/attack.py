@@ -93,7 +93,7 @@ def main() -> int:
     parser.add_argument(
         "--watch",
         nargs="*",
-        default=["/etc", "/usr/bin", "/usr/sbin", "/usr/local", str(Path.home() / ".ssh"), str(Path.home() / ".config")],
+        default=["/etc", "/usr/bin", "/usr/sbin", "/usr/local", str(Path.home() / ".ssh")],
     )
     args = parser.parse_args()
     canary = Path(tempfile.mkdtemp(prefix="canary"))
