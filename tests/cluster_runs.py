@@ -15,7 +15,8 @@ from small_runs import TINY
 
 import turnwise as tw
 from turnwise.cluster.crew import Hears
-from turnwise.cluster.rollouter import Hooks, Outcome, Session, Work
+from turnwise.cluster.rollouter import Session
+from turnwise.cluster.work import Hooks, Outcome, Work
 from turnwise.setup import cluster as setup
 
 SMALL: dict[str, Any] = TINY | {  # a model that babbles: what it says wins or loses
@@ -63,7 +64,7 @@ class LocalCrew:
             session = self._sessions[home] = Session(work, self._parts)
         return session.go_on(work)
 
-    def publish(self, version: int, send: Any) -> None:
+    def publish(self, version: int, send: Any, waits: bool = False) -> None:
         self._sessions.clear()
         send(SimpleNamespace(publish=SimpleNamespace(remote=lambda version, weights: self._parts.publish(version, weights))))
 
@@ -98,6 +99,10 @@ class InOneProcess(setup.ClusterSystem):
     def crew(self) -> Any:
         parts = setup.PlayingParts(setup.Recruit.of(self), Hooks())
         return LocalCrew(self.own.engines, parts, self.loses)
+
+    @cached_property
+    def access(self) -> Any:
+        return self.crew
 
     @cached_property
     def engine(self) -> Any:

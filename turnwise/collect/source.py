@@ -18,13 +18,35 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from turnwise.collect.collector import Collector
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import Task
 from turnwise.util.errors import TurnwiseError
+
+
+class Collects(Protocol):
+    """A collector, as far as a source knows it."""
+
+    policy: Any
+    counts: Any
+    lost: str
+
+    def run(self, starts: Any) -> list[Trajectory]: ...
+
+
+class Mark(NamedTuple):
+    """How far a run has come in its tasks: what a checkpoint keeps of places and plan."""
+
+    used: int
+    branches: dict[str, int]
+    plan: dict[str, Any]
+
+
+def mark_of(places: Any, plan: Any) -> Mark:
+    """Where places and plan are now."""
+    return Mark(places.used, places.state(), plan.state())
 
 
 class Brought(Protocol):
@@ -68,7 +90,7 @@ class LocalSource:
 
     places: Any
     groups: int
-    collector: Callable[[], Collector]
+    collector: Callable[[], Collects]
     engine: Published
     heard: Callable[[list[Trajectory]], list[Trajectory]] = lambda trajectories: trajectories
     say: Callable[[str], None] = lambda text: None
@@ -99,6 +121,10 @@ class LocalSource:
         if version < self.version:
             raise TurnwiseError(f"version {version} was published after version {self.version}: versions only grow")
         self.engine.publish(version, weights)
+
+    def mark(self, plan: Any) -> Mark:
+        """How far the run has come with the batch that was handed out last."""
+        return mark_of(self.places, plan)
 
     def collect(self, plan: Gathers) -> Collected:
         """The next batch of a plan."""

@@ -19,13 +19,16 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from turnwise.cluster.ahead import Ahead
+from turnwise.cluster.ahead import Settings as AheadSettings
 from turnwise.cluster.collecting import RemoteCollector
 from turnwise.cluster.crew import Crew, Hears
 from turnwise.cluster.placement import Demand, Seat, nodes, place
-from turnwise.cluster.rollouter import Hooks, Rollouter, Spec
-from turnwise.cluster.source import ClusterSource, RemoteEngine
+from turnwise.cluster.rollouter import Rollouter
+from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
 from turnwise.cluster.start import connect, free_port, import_ray, leave
 from turnwise.cluster.weights import copy_into, sender
+from turnwise.cluster.work import Hooks, Spec
 from turnwise.collect.collector import Collector
 from turnwise.config import objects
 from turnwise.config.cluster import Cluster
@@ -41,6 +44,7 @@ from turnwise.setup.names import know
 from turnwise.setup.system import System
 from turnwise.util.errors import TurnwiseError
 
+CALLS = 8  # that one actor takes at a time, in addition to one per group that it plays ahead
 OWN_WEIGHTS = ("vllm",)  # engines that load published weights themselves
 
 
@@ -102,6 +106,11 @@ class ClusterSystem(System):
         made = partial(hire, seats, Recruit.of(self), self.own.retries)
         return Crew(made, self.own.engines, self.own.deadline, self.own.retries, hears)
 
+    @cached_property
+    def access(self) -> Access:
+        """The engines, from whichever thread."""
+        return Access(self.crew)
+
     def _ended(self, count: int) -> None:
         for _ in range(count):
             self.on_end(Trajectory(0, 0))
@@ -111,7 +120,8 @@ class ClusterSystem(System):
         """All engines as one."""
         self.connect()
         kind = transfer(self.own, self.learner.device)
-        made = RemoteEngine(self.crew, sender(kind, self._weights, self.learner.device, self.own.deadline, self.own.port), kind == "ipc")
+        sends = sender(kind, self._weights, self.learner.device, self.own.deadline, self.own.port)
+        made = RemoteEngine(self.access, sends, waits=kind != "store")
         made.refresh()
         return cast("Engine", made)
 
@@ -126,7 +136,7 @@ class ClusterSystem(System):
 
     def _remote(self, spec: Spec) -> Collector:
         self.engine  # noqa: B018  # the weights are there before anything is played
-        self._current = RemoteCollector(self.crew, spec, self.max_turns, self.on_start, self.faults.hear)
+        self._current = RemoteCollector(self.access, spec, self.max_turns, self.on_start, self.faults.hear)
         return cast("Collector", self._current)
 
     def collector(self, temperature: float | None = None) -> Collector:
@@ -143,8 +153,8 @@ class ClusterSystem(System):
 
     @property
     def _session(self) -> RemoteCollector:
-        """The collector that is in use: what a plan asks of the policy belongs to its session."""
-        if not hasattr(self, "_current"):
+        """The collector that is in use: what a plan asks of the policy belongs to its session. While batches overlap there is none."""
+        if not hasattr(self, "_current") or self.own.staleness > 0:
             self.collector()
         return self._current
 
@@ -152,7 +162,14 @@ class ClusterSystem(System):
     def source(self) -> ClusterSource:
         self.places.vocabulary = len(self.tokenizer)
         groups = self.config.collect.groups
-        return ClusterSource(self.places, groups, self.training_collector, self.engine, self._heard, self.say, self.over)
+        parts = self.places, groups, self.training_collector, self.engine, self._heard, self.say, self.over
+        return ClusterSource(*parts, self.own.staleness, self._ahead, self.access)
+
+    def _ahead(self, plan: Any, first: int, batches: int | None) -> Ahead:
+        spec = Spec(training=True, drawing=getattr(plan, "drawing", None))
+        own = AheadSettings(self.places, plan, self.config.collect.groups, self.own.staleness, spec, first, batches)
+        own.heard, own.on_fault, own.on_start, own.say = self._heard, self.faults.hear, self.on_start, self.say
+        return Ahead(self.crew, own, self.own.retries)
 
     def close(self) -> None:
         super().close()
@@ -184,7 +201,13 @@ def hire(seats: Sequence[Seat], recruit: Recruit, retries: int, number: int) -> 
 
     seat = seats[number]
     where = NodeAffinitySchedulingStrategy(seat.node.id, soft=True)
-    limits: dict[str, Any] = {"num_cpus": seat.cpus, "num_gpus": seat.gpus, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": 64}
+    limits: dict[str, Any] = {
+        "num_cpus": seat.cpus,
+        "num_gpus": seat.gpus,
+        "max_restarts": 0,
+        "max_task_retries": 0,
+        "max_concurrency": CALLS + (recruit.config.collect.groups if recruit.ahead else 0),
+    }
     return ray.remote(Rollouter).options(scheduling_strategy=where, **limits).remote(recruit, number, retries)
 
 
@@ -198,6 +221,7 @@ class Recruit:
     paths: tuple[str, ...]
     given: Mapping[str, Any]
     words: Mapping[str, bytes]
+    ahead: bool = False  # whether groups of several batches are played at once
 
     @classmethod
     def of(cls, system: System) -> Recruit:
@@ -208,7 +232,8 @@ class Recruit:
         names = objects.names_in(config.model_dump(mode="json"))
         given = {name: objects.find(name) for name in names}
         words = _files(system.tokenizer) if config.model.path is None else {}
-        return cls(config, str(Path.cwd()), tuple(sys.path), given, words)
+        ahead = system.config.cluster is not None and system.config.cluster.staleness > 0
+        return cls(config, str(Path.cwd()), tuple(sys.path), given, words, ahead)
 
     def __call__(self, hooks: Hooks) -> PlayingParts:
         if Path(self.folder).is_dir():
