@@ -26,13 +26,13 @@ SMALL: dict[str, Any] = {
     "env.max_turns": 3,
     "collect.groups": 2,
     "collect.group_size": 4,
-    "eval.n": 2,
+    "eval.n": 1,
     "eval.every": 0,
     "engine.max_tokens": 6,
     "model.tiny.layers": 1,
     "model.tiny.hidden": 16,
     "model.tiny.heads": 2,
-    "model.tiny.vocabulary_tasks": 8,
+    "model.tiny.vocabulary_tasks": 2,
     "run.checkpoint_every": 0,
 }
 every = pytest.mark.parametrize("entry", OWN, ids=lambda entry: entry.name)

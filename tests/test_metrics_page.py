@@ -58,6 +58,13 @@ KINDS: dict[str, dict[str, Any]] = {
         "agent.prompt": "action",
     },
 }
+CLUSTER = (  # on a cluster alone: see test_cluster_metrics.py
+    *(f"cluster/{name}" for name in ("age", "age_max", "ages/AGE", "ratio_q01", "ratio_q50", "ratio_q99", "effective_share", "idle/PART")),
+    *(
+        f"cluster/{name}"
+        for name in ("stale_groups", "failed_groups", "repeated_groups", "expired_leases", "late_answers", "dropped_share")
+    ),
+)
 LEARNED = {"token.old_logprob", "token.ref_logprob"}  # what the learner itself gives an objective; methods bring the rest
 KINDS |= {
     f"objective {entry.name}": {"objective.name": entry.name}
@@ -104,6 +111,7 @@ def test_every_logged_metric_is_in_the_page(logged: set[str]) -> None:
 
 def test_the_page_names_no_metric_that_is_never_logged(logged: set[str]) -> None:
     logged = logged | {f"learner/{name}" for name in ("memory_peak_gib", "memory_held_gib")}  # on a GPU alone: see test_learn_gpu.py
+    logged |= set(CLUSTER)
     unknown = [name for name in documented() if not any(pattern(name).fullmatch(each) for each in logged)]
     assert not unknown, f"no run logs {unknown}"
 

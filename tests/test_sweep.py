@@ -8,15 +8,17 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, Cli
 from hypothesis import given
 from hypothesis import strategies as st
+from launching import Program
 
 from turnwise import TurnwiseError
 from turnwise.config.schema import Config
@@ -147,6 +149,17 @@ def test_progress_is_read_from_the_end_of_a_long_file(tmp_path: Path) -> None:
     assert found[-1]["iteration"] == 1999 and len(found) < 700
 
 
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs of a sweep are copies of a process that has imported torch, and get the same command, streams and variables."""
+
+    def started(command: list[str], *, stdout: BinaryIO, env: dict[str, str], **others: Any) -> Any:
+        assert command[0] == sys.executable and others == {"stdin": subprocess.DEVNULL, "stderr": stdout, "start_new_session": True}
+        return Program(command[1:], (stdout.name, stdout.name), env=env)
+
+    monkeypatch.setattr("turnwise.evaluation.sweep.subprocess.Popen", started)
+
+
 def run(recipe: Path, given_: list[str], out: Path, at_once: int = 2, watcher: Watcher | None = None) -> Sweep:
     folder, jobs = plan(recipe, given_, out)
     sweep = Sweep(folder, jobs, at_once, threads=1, watcher=watcher)
@@ -161,6 +174,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 240) -> None:
     assert condition()
 
 
+@pytest.mark.usefixtures("copies")
 def test_a_run_that_fails_does_not_stop_the_others_and_finished_ones_are_skipped(recipe: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     values = [f"env.name={BANDIT},{BANDIT.replace('Bandit', 'Broken')}"]
@@ -181,6 +195,7 @@ def test_a_run_that_fails_does_not_stop_the_others_and_finished_ones_are_skipped
         plan(recipe, [*values, "iterations=3"], out)
 
 
+@pytest.mark.usefixtures("copies")
 def test_a_run_that_was_killed_goes_on_where_it_was(recipe: Path, tmp_path: Path) -> None:
     class Killer(Watcher):
         def look(self, jobs: Any) -> None:
@@ -198,35 +213,24 @@ def test_a_run_that_was_killed_goes_on_where_it_was(recipe: Path, tmp_path: Path
     assert [line["iteration"] for line in metrics] == list(range(16))
 
 
-def test_ctrl_c_is_handed_on_and_every_run_saves(recipe: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("copies")
+def test_ctrl_c_is_handed_on_and_every_run_saves(recipe: Path, tmp_path: Path, here: Cli) -> None:
     out = tmp_path / "out"
-    command = [
-        sys.executable,
-        "-m",
-        "turnwise",
-        "sweep",
-        str(recipe),
-        "seed=0..2",
-        "iterations=100000",
-        "run.checkpoint_every=1000",
-    ]
-    process = subprocess.Popen(
-        [*command, "--out", str(out), "--jobs", "2"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
     runs = [out / f"try-seed={seed}" for seed in (0, 1)]
-    wait_for(lambda: all((run / "metrics.jsonl").exists() and len(last_lines(run / "metrics.jsonl")) > 2 for run in runs))
-    process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=240)[0]
-    assert process.returncode == 130, said
+
+    def interrupt() -> None:
+        wait_for(lambda: all((run / "metrics.jsonl").exists() and len(last_lines(run / "metrics.jsonl")) > 2 for run in runs))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    asked = ["seed=0..2", "iterations=100000", "run.checkpoint_every=1000"]
+    done = here("sweep", str(recipe), *asked, "--out", str(out), "--jobs", "2")
+    assert done.returncode == 130, done.stdout + done.stderr
     for folder in runs:
         summary = json.loads((folder / "summary.json").read_text())
         assert not summary["finished"] and checkpoint.latest_good(folder / "checkpoints").step == summary["iterations"]  # type: ignore[union-attr]
     states = [entry["state"] for entry in json.loads((out / "sweep.json").read_text())["runs"]]
-    assert states == ["stopped", "stopped", "waiting"] and "stopped: saved" in said
+    assert states == ["stopped", "stopped", "waiting"] and "stopped: saved" in done.stdout
 
 
 def test_two_sweeps_never_train_in_one_folder(recipe: Path, tmp_path: Path) -> None:
@@ -239,14 +243,12 @@ def test_two_sweeps_never_train_in_one_folder(recipe: Path, tmp_path: Path) -> N
     assert sweep.exit_code == 1 and "is in use" in sweep.jobs[0].message
 
 
-def test_the_command_shows_the_plan_and_compares_at_the_end(recipe: Path, tmp_path: Path) -> None:
-    def command(*more: str) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-m", "turnwise", "sweep", str(recipe), "credit.name=gigpo,grpo", "--out", str(tmp_path / "out")]
-        return subprocess.run([*words, *more], capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "2"})
-
-    planned = command("--dry-run")
+@pytest.mark.usefixtures("copies")
+def test_the_command_shows_the_plan_and_compares_at_the_end(recipe: Path, tmp_path: Path, here: Cli) -> None:
+    words = ["sweep", str(recipe), "credit.name=gigpo,grpo", "--out", str(tmp_path / "out")]
+    planned = here(*words, "--dry-run")
     assert planned.returncode == 0 and "2 runs in" in planned.stdout and "2 to do" in planned.stdout and not (tmp_path / "out").exists()
-    done = command("--jobs", "2", "--target", "0.01")
+    done = here(*words, "--jobs", "2", "--target", "0.01")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "gigpo − grpo" in done.stdout and "sweep.json" in done.stdout and "reached by" in done.stdout
 

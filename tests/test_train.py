@@ -7,8 +7,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -18,7 +16,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, Cli
-from launching import Launched
+from launching import Launched, python
 from safetensors.torch import load_file
 
 import turnwise as tw
@@ -493,7 +491,7 @@ def test_an_export_overwrites_nothing(tmp_path: Path) -> None:
     assert (tw.export(run, tmp_path / "empty") / "config.json").is_file()
 
 
-def test_two_hundred_iterations_do_not_grow_the_process(tmp_path: Path) -> None:
+def test_a_hundred_iterations_do_not_grow_the_process(tmp_path: Path) -> None:
     """In a process of its own, so that what other tests hold does not count."""
     code = (
         "import json, sys, turnwise as tw\n"
@@ -505,24 +503,11 @@ def test_two_hundred_iterations_do_not_grow_the_process(tmp_path: Path) -> None:
         "tw.train(reporter=Scale(), **json.loads(sys.argv[1]))\n"
         "print(json.dumps([sizes[9], max(sizes[10:])]))\n"
     )
-    settings = {**TINY, "out": str(tmp_path), "iterations": 200, "run.checkpoint_every": 50, "run.keep_rollouts": 2}
-    done = subprocess.run(
-        [sys.executable, "-c", code, json.dumps(settings)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
+    settings = {**TINY, "out": str(tmp_path), "iterations": 100, "run.checkpoint_every": 25, "run.keep_rollouts": 2}
+    done = python("-c", code, json.dumps(settings))
     assert done.returncode == 0, done.stderr
     early, late = json.loads(done.stdout.splitlines()[-1])
-    assert late - early < 8, f"{early:.0f} MB after ten iterations, {late:.0f} MB later"
-
-
-def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
-    return subprocess.run(
-        [sys.executable, "-m", "turnwise", *arguments], capture_output=True, text=True, cwd=cwd, env=environment, check=False
-    )
+    assert late - early < 4, f"{early:.0f} MB after ten iterations, {late:.0f} MB later"
 
 
 def overrides(**changes: Any) -> list[str]:
@@ -533,7 +518,7 @@ def overrides(**changes: Any) -> list[str]:
 
 
 def test_an_environment_of_ones_own_trains_from_the_command_line(tmp_path: Path, here: Cli) -> None:
-    done = command("train", "--env", BANDIT, *overrides(iterations=2), "sft.tasks=8", "sft.steps=2", cwd=tmp_path)
+    done = here("train", "--env", BANDIT, *overrides(iterations=2), "sft.tasks=8", "sft.steps=2")
     assert done.returncode == 0, done.stderr
     assert "played at random" in done.stdout and "iteration 2/2" in done.stdout and "held-out tasks" in done.stdout
     attempts = done.stdout.partition("Three attempts")[2]
@@ -593,7 +578,7 @@ def test_a_run_needs_nothing_that_only_posix_has(tmp_path: Path) -> None:
         "print(tw.train(**json.loads(sys.argv[1])).summary['finished'])\n"
     )
     settings = {**TINY, "out": str(tmp_path), "engine.name": "native"}
-    done = subprocess.run([sys.executable, "-c", code, json.dumps(settings)], capture_output=True, text=True, check=False)
+    done = python("-c", code, json.dumps(settings))
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["True"]
 

@@ -12,6 +12,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from turnwise.cli.algos import algos
+from turnwise.cli.cluster import SHORT as CLUSTER
+from turnwise.cli.cluster import cluster
 from turnwise.cli.compare import compare
 from turnwise.cli.envs import envs
 from turnwise.cli.evaluate import evaluate
@@ -80,6 +82,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 for _name, _command in COMMANDS.items():  # click would truncate a longer help text
     app.command(name=_name, short_help=first_sentence(_command.__doc__ or ""))(_command)
+app.add_typer(cluster, name="cluster", short_help=CLUSTER)
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # typer vendors click since 0.26, with separate classes
 

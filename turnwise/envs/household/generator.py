@@ -77,8 +77,10 @@ def task(knobs: Knobs, split: str, index: int) -> Task:
     return Task(f"{data['task_type']}-{data['object']}-{data['target']}-{mark}", split, data)
 
 
+@lru_cache(maxsize=64)
 def task_set(knobs: Knobs, split: str, n: int | None = None, name: str = "household") -> TaskSet:
-    """The first `n` houses of a split, each made on demand."""
+    """The first `n` houses of a split, each made on demand. The same set for the same arguments: it remembers the ids of its tasks, which
+    a panel is drawn from, and making a thousand houses for them takes longer than a short run."""
     if split not in SPLITS:
         raise unknown_name("split of a household:", split, SPLITS)
     return TaskSet.lazy(DEFAULT_SIZES[split] if n is None else n, lambda index: task(knobs, split, index), f"{name}/{split}")

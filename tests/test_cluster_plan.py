@@ -1,0 +1,240 @@
+"""`turnwise cluster plan`: the simulation agrees with what was measured on one GPU and keeps bounds, and what does not fit is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from typer.testing import CliRunner
+
+from turnwise.cli.app import app
+from turnwise.cluster.planning import MOST_GPUS, Question, make_plan, splits
+from turnwise.cluster.service_times import EngineTimes, LearnerTimes, Machine, largest_share
+from turnwise.cluster.shapes import SHAPES, shape_of
+from turnwise.cluster.simulate import Layout, Result, Simulation
+from turnwise.cluster.workload import Work
+from turnwise.util.errors import TurnwiseError
+
+SMALL = Work(groups=16, turns=30)
+HOST_OF_A_SCRIPT = 0.0726e-3  # seconds per turn: the engine's own part in host-x86.json; a script has neither environment nor texts
+
+
+def measured(name: str) -> Any:
+    return json.loads((ROOT / "benchmarks" / f"{name}.json").read_text())
+
+
+def simulate(layout: Layout, staleness: int = 0, work: Work = SMALL, **options: Any) -> Result:
+    return Simulation(work, layout, SHAPES["7b"], staleness=staleness, **{"iterations": 6, "warmup": 2} | options).run()
+
+
+# against measurements
+
+
+@pytest.mark.parametrize(("size", "file"), [("0.5b", "engine_0.5b"), ("1.5b", "engine"), ("7b", "engine_7b")])
+def test_engine_times_are_within_a_tenth_of_the_measured_ones(size: str, file: str) -> None:
+    found, times = measured(file), EngineTimes(SHAPES[size], Machine())
+    for name in {"decode128", "decode512"} & set(found):
+        told = found[name]
+        assert 1e3 * times.decode(told["lanes"], told["context"]) == pytest.approx(told["ms_per_step"], rel=0.1), name
+    assert times.prefill(found["prefill"]["tokens"], 512) == pytest.approx(found["prefill"]["s"], rel=0.1)
+    for name in ("end_to_end", "groups"):
+        told = found[name]
+        read = times.prefill(told["requests"] / told["same_prompt"] * told["prompt"], told["prompt"] / 2)
+        steps = (told["response"] - 1) * times.decode(told["requests"], told["prompt"] + told["response"] / 2)
+        assert read + steps == pytest.approx(told["s"], rel=0.1), name
+
+
+@pytest.mark.parametrize("context", ["window", "full"])
+def test_learner_times_are_within_a_tenth_of_the_measured_ones(context: str) -> None:
+    told = next(one for one in measured("learner-1.5b")["compared"] if one["context"] == context)
+    number, times = told["sequences"], LearnerTimes(SHAPES["1.5b"], Machine())
+    tokens, sampled = np.full(number, told["packed_tokens"] / number), np.full(number, told["response_tokens"] / number)
+    assert times.seconds(tokens, sampled, update=False).sum() == pytest.approx(told["scoring_alone"]["seconds"], rel=0.1)
+    assert times.seconds(tokens, sampled, update=True).sum() + times.optimise() == pytest.approx(told["packed"]["seconds"], rel=0.1)
+
+
+@pytest.mark.parametrize("context", ["window", "full"])
+def test_an_iteration_of_one_gpu_is_simulated_within_a_tenth_of_the_measured_one(context: str) -> None:
+    told = measured(f"iteration-{context}")
+    shape, seconds = told["shape"], told["seconds"]
+    work = Work(
+        groups=shape["groups"],
+        group_size=shape["members"],
+        **{name: shape[name] for name in ("turns", "context", "opening", "prompt", "shared", "observation", "response")},
+        steps=told["steps"],
+        success=None,
+        host_turn=HOST_OF_A_SCRIPT,
+    )
+    layout = Layout(learners=1, engines=1, capacity=shape["groups"], colocated=True)
+    result = Simulation(work, layout, SHAPES[shape["size"]], iterations=1, warmup=0).run()
+    assert result.parts["wait"] == pytest.approx(seconds["rollout"], rel=0.1)
+    assert result.parts["learn"] == pytest.approx(seconds["total"] - seconds["rollout"], rel=0.1)
+    assert result.seconds == pytest.approx(seconds["total"], rel=0.1)
+
+
+def test_parameters_are_those_of_the_models() -> None:
+    known = {"0.5b": 0.494e9, "1.5b": 1.544e9, "3b": 3.086e9, "7b": 7.616e9, "14b": 14.77e9, "32b": 32.76e9, "72b": 72.7e9}
+    assert {name: shape.parameters for name, shape in SHAPES.items()} == pytest.approx(known, rel=0.002)
+
+
+# the simulation
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 2, 4])
+def test_no_group_is_older_than_the_bound_and_none_is_lost(staleness: int) -> None:
+    result = simulate(Layout(2, 6, capacity=4), staleness)
+    assert max(result.ages) <= staleness and sum(result.ages.values()) == pytest.approx(1) and not result.dropped
+    assert result.trajectories_per_s * 3600 == pytest.approx(result.iterations_per_h * SMALL.groups * SMALL.group_size)
+
+
+def test_running_ahead_pays_where_the_parts_are_apart() -> None:
+    in_step, ahead = (simulate(Layout(4, 4, capacity=4), staleness) for staleness in (0, 1))
+    assert ahead.trajectories_per_s > 1.2 * in_step.trajectories_per_s
+    assert ahead.learner_idle < in_step.learner_idle and ahead.engine_idle < in_step.engine_idle
+
+
+def test_in_step_the_parts_of_an_iteration_follow_each_other() -> None:
+    result = simulate(Layout(4, 4, capacity=4), 0)
+    assert result.seconds == pytest.approx(result.iterations * sum(result.parts.values()))
+    assert result.learner_idle == pytest.approx(result.parts["wait"] * result.iterations / result.seconds)
+
+
+def test_an_engine_with_little_room_takes_its_groups_one_after_another() -> None:
+    little, much = (simulate(Layout(4, 4, capacity=capacity), 0) for capacity in (1, 4))
+    assert little.lanes <= SMALL.group_size < much.lanes
+    assert little.parts["wait"] > 1.3 * much.parts["wait"]
+
+
+def test_rounds_that_are_computed_as_one_take_as_long_as_one_by_one() -> None:
+    one_by_one = Work(groups=16, turns=30, env_seconds=1e-12)
+    assert simulate(Layout(4, 4, capacity=4), 0).seconds == pytest.approx(simulate(Layout(4, 4, capacity=4), 0, one_by_one).seconds)
+    assert simulate(Layout(4, 4, capacity=4), 2).seconds == pytest.approx(
+        simulate(Layout(4, 4, capacity=4), 2, one_by_one).seconds, rel=0.02
+    )
+
+
+def test_a_slow_environment_makes_every_turn_at_least_as_long() -> None:
+    slow = simulate(Layout(4, 4, capacity=4), 0, Work(groups=16, turns=30, env_seconds=20.0))
+    assert slow.parts["wait"] >= 30 * 20.0
+
+
+def test_lost_gpus_cost_time_but_no_bound() -> None:
+    calm, stormy = (simulate(Layout(4, 4, capacity=4), 1, mtbf_hours=hours) for hours in (None, 0.05))
+    assert calm.failures == 0 and stormy.failures > 0
+    assert stormy.trajectories_per_s < calm.trajectories_per_s and max(stormy.ages) <= 1
+
+
+def test_the_same_seed_gives_the_same_result_and_all_splits_get_the_same_groups() -> None:
+    assert simulate(Layout(2, 6, capacity=4), 1) == simulate(Layout(2, 6, capacity=4), 1)
+    assert Work().lengths(3) == Work(groups=7, response=9).lengths(3) != Work(seed=1).lengths(3)
+
+
+def test_lengths_have_a_long_tail_that_ends_at_the_limit() -> None:
+    work = Work(turns=50, success=0.6, solved_turns=14.0)
+    lengths = np.array([work.lengths(group) for group in range(500)])
+    solved = lengths[lengths < 50]
+    assert 0.35 < (lengths == 50).mean() < 0.46 and 12 < solved.mean() < 15 and np.median(solved) < solved.mean()
+
+
+def test_a_rank_has_at_least_the_longest_sequence() -> None:
+    assert largest_share(np.array([5.0, 1.0, 1.0, 1.0]), 4) == 5.0
+    assert largest_share(np.array([3.0, 3.0, 2.0, 2.0, 2.0]), 2) == 7.0, "the longest first"
+    assert largest_share(np.ones(1000), 2) == 500.0
+
+
+# plans
+
+
+def test_a_plan_compares_splits_of_all_gpus_and_marks_the_best() -> None:
+    plan = make_plan(Question("7b", 8, SMALL, iterations=4, tensor_parallel=1))
+    assert plan.results[0].layout.colocated and plan.results[0].staleness == 0
+    assert [one.layout.learners for one in plan.results[1:]] == [2, 3, 4, 5, 6, 7], "one learner cannot hold it"
+    assert all(one.layout.gpus == 8 for one in plan.results)
+    assert plan.best.trajectories_per_s == max(one.trajectories_per_s for one in plan.results)
+
+
+def test_splits_use_no_more_gpus_than_there_are() -> None:
+    for gpus in (16, 200, MOST_GPUS):
+        layouts = [layout for found in splits(Question("32b", gpus), SHAPES["32b"]).values() for layout in found]
+        assert layouts and all(layout.gpus <= gpus and layout.capacity >= 1 and layout.engines >= 1 for layout in layouts)
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        (Question("7b", 1), "the learner of 7b does not fit 1 GPU of 141 GB .* Use at least 2 GPUs for the learner"),
+        (Question("72b", 2, tensor_parallel=1), "72b does not fit an engine on 1 GPU of 141 GB .* need 168 GB. Use more GPUs per engine"),
+        (Question("7b", 2, machine=Machine(memory=24e9)), "the learner of 7b does not fit 2 GPUs of 24 GB"),
+        (Question("7b", 8, tensor_parallel=3), "an engine on 3 GPUs: 7b has 4 key heads; give a divisor of that"),
+        (Question("7b", 2000), "2000 GPUs; give 1 to 1,024"),
+        (Question("7b", 0), "0 GPUs"),
+        (Question("7b", 8, staleness=-1), "staleness -1"),
+        (Question("8x", 8), "unknown model size '8x'"),
+        (Question("no/where", 8), "no/where/config.json does not exist"),
+    ],
+)
+def test_what_cannot_be_planned_is_said_before_anything_is_simulated(question: Question, message: str) -> None:
+    with pytest.raises(TurnwiseError, match=message):
+        splits(question, shape_of(question.model))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"), [({"success": 1.5}, "success is 1.5"), ({"context": "half"}, "unknown context"), ({"groups": 0}, "groups is 0")]
+)
+def test_wrong_work_is_an_error(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(TurnwiseError, match=message):
+        Work(**changes)
+
+
+def test_a_model_is_read_from_its_folder(tmp_path: Path) -> None:
+    shape = SHAPES["1.5b"]
+    values = {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2}
+    (tmp_path / "config.json").write_text(json.dumps(values | {"vocab_size": 151936, "tie_word_embeddings": True}))
+    assert shape_of(str(tmp_path)).parameters == shape.parameters
+    (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 3}))
+    with pytest.raises(TurnwiseError, match="does not describe a dense decoder"):
+        shape_of(str(tmp_path))
+
+
+# the command
+
+WORDS = [
+    "cluster",
+    "plan",
+    "--model",
+    "1.5b",
+    "--gpus",
+    "2",
+    "--groups",
+    "4",
+    "--turns",
+    "10",
+    "--iterations",
+    "3",
+    "--tensor-parallel",
+    "1",
+]
+
+
+def test_the_command_prints_a_table_and_draws_a_picture(tmp_path: Path) -> None:
+    picture = tmp_path / "plan.png"
+    result = CliRunner().invoke(app, [*WORDS, "--picture", str(picture)])
+    assert result.exit_code == 0, result.output
+    assert "1.5b on 2 GPUs" in result.output and "colocated" in result.output and "nothing was run on these GPUs" in result.output
+    assert sum(line.lstrip().startswith("*") for line in result.output.splitlines()) == 1
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_prints_json_for_machines() -> None:
+    data = json.loads(CliRunner().invoke(app, [*WORDS, "--json"]).stdout)
+    assert data["simulated"] and [row["learners"] for row in data["splits"]] == [2, 1] and sum(row["best"] for row in data["splits"]) == 1
+    assert data["question"]["work"]["turns"] == 10 and data["splits"][1]["ages"] == {"1": 1.0}
+
+
+def test_a_picture_of_an_unknown_kind_is_refused_before_the_work() -> None:
+    result = CliRunner().invoke(app, [*WORDS, "--picture", "plan.txt"])
+    assert isinstance(result.exception, TurnwiseError) and "ends in .png, .svg or .pdf" in str(result.exception)

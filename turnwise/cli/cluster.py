@@ -1,0 +1,62 @@
+"""`turnwise cluster`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+cluster = typer.Typer(name="cluster", no_args_is_help=True, rich_markup_mode=None, add_completion=False)
+SHORT = "Plan a run on many GPUs"
+
+
+@cluster.callback()
+def _cluster() -> None:
+    """Plan a run on many GPUs."""
+
+
+@cluster.command(short_help="Simulate a run on up to 1,024 GPUs and compare splits")
+def plan(
+    model: Annotated[str, typer.Option(help="Size of the model (0.5b, 1.5b, 3b, 7b, 14b, 32b, 72b), or a folder with its config.json.")],
+    gpus: Annotated[int, typer.Option(help="GPUs in all, 1 to 1,024.")],
+    groups: Annotated[int, typer.Option(help="Groups per iteration.")] = 128,
+    group_size: Annotated[int, typer.Option(help="Trajectories per group.")] = 8,
+    turns: Annotated[int, typer.Option(help="Limit of turns per trajectory.")] = 50,
+    staleness: Annotated[int, typer.Option(help="Updates that a group may be behind. Colocated splits always have 0.")] = 1,
+    tensor_parallel: Annotated[int | None, typer.Option(help="GPUs per engine. Default: the best of several.")] = None,
+    context: Annotated[str, typer.Option(help="full or window.")] = "full",
+    response: Annotated[int, typer.Option(help="Sampled tokens per turn.")] = 100,
+    observation: Annotated[int, typer.Option(help="Tokens of an observation.")] = 60,
+    steps: Annotated[int, typer.Option(help="Optimiser steps per iteration.")] = 4,
+    success: Annotated[float, typer.Option(help="Share of attempts that end before the limit.")] = 0.6,
+    env_seconds: Annotated[float, typer.Option(help="Seconds that a step of the environment takes.")] = 0.0,
+    mtbf_hours: Annotated[float | None, typer.Option(help="Mean hours until a GPU fails. Default: none fails.")] = None,
+    keep_cache: Annotated[bool, typer.Option("--keep-cache", help="Engines keep their caches when new weights arrive.")] = False,
+    memory: Annotated[float, typer.Option(help="Gigabytes of a GPU.")] = 141.0,
+    iterations: Annotated[int, typer.Option(help="Iterations to simulate.")] = 12,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same plan.")] = 0,
+    picture: Annotated[str | None, typer.Option(metavar="FILE", help="Also draw the plan, as PNG, SVG or PDF.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Simulate a run on up to 1,024 GPUs and compare splits into learners and engines. Nothing is run on a GPU: the scheduler is the real
+    one, and the service times are those measured on one H200, scaled by the model and the number of GPUs."""
+    from turnwise.cluster.planning import Question
+    from turnwise.cluster.service_times import Machine
+    from turnwise.cluster.workload import Work
+    from turnwise.report.planning import plan_command
+
+    work = Work(
+        groups=groups,
+        group_size=group_size,
+        turns=turns,
+        context=context,
+        response=response,
+        observation=observation,
+        steps=steps,
+        success=success,
+        env_seconds=env_seconds,
+        seed=seed,
+    )
+    machine = Machine(memory=memory * 1e9)
+    question = Question(model, gpus, work, staleness, tensor_parallel, machine, iterations, mtbf_hours, keep_cache)
+    plan_command(question, picture, as_json)

@@ -1,0 +1,93 @@
+"""What a source of a cluster logs: the age of groups, how far the policy has moved since, what was dropped, and who idled.
+
+Pure functions on arrays. docs/metrics.md explains every name.
+
+    ages = group_ages(version, group, learned_with=iteration - 1)
+    log("cluster", age_metrics(ages) | ratio_metrics(old_logprob - sampled_logprob) | drop_metrics(before, scheduler.counts))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from turnwise.util.errors import TurnwiseError
+
+QUANTILES = {"ratio_q01": 0.01, "ratio_q50": 0.5, "ratio_q99": 0.99}
+DROPS = {
+    "stale": "stale_groups",
+    "failed": "failed_groups",
+    "retried": "repeated_groups",
+    "expired": "expired_leases",
+    "ignored": "late_answers",
+}
+
+
+def group_ages(version: ArrayLike, group: ArrayLike, learned_with: int) -> np.ndarray:
+    """Updates between the oldest turn of each group and the weights that learn from it. `version` and `group` have an entry per turn; the
+    result has one per group, in the order of their ids."""
+    versions, groups = np.asarray(version), np.asarray(group)
+    if versions.shape != groups.shape:
+        raise TurnwiseError(f"ages: {versions.shape} versions and {groups.shape} groups; give one of each per turn")
+    found, places = np.unique(groups, return_inverse=True)
+    oldest = np.full(len(found), np.iinfo(np.int64).max)
+    np.minimum.at(oldest, places, versions.astype(np.int64))
+    return learned_with - oldest
+
+
+def age_metrics(ages: ArrayLike) -> dict[str, Any]:
+    """Mean, maximum, and the share of groups of each age. Nothing if there are no groups."""
+    values = np.asarray(ages)
+    if not values.size:
+        return {}
+    found, number = np.unique(values, return_counts=True)
+    shares = {str(age): float(one) / values.size for age, one in zip(found.tolist(), number, strict=True)}
+    return {"age": float(values.mean()), "age_max": float(values.max()), "ages": shares}
+
+
+def ratio_metrics(log_ratio: ArrayLike, mask: ArrayLike | None = None) -> dict[str, float]:
+    """Of the ratios between the policy that learns and the one that sampled, one per token: quantiles, and the effective sample share."""
+    values = np.asarray(log_ratio, np.float64)
+    values = values[np.asarray(mask, bool)] if mask is not None else values
+    values = values[np.isfinite(values)]
+    if not values.size:
+        return {}
+    found = np.exp(np.quantile(values, list(QUANTILES.values())))
+    return dict(zip(QUANTILES, found.tolist(), strict=True)) | {"effective_share": effective_share(values)}
+
+
+def effective_share(log_weights: ArrayLike) -> float:
+    """(Σw)² / (n Σw²): 1 if all weights are equal, 1/n if one outweighs all others."""
+    values = np.asarray(log_weights, np.float64)
+    if not values.size:
+        return 1.0
+    weights = np.exp(values - values.max())
+    return float(weights.sum() ** 2 / (values.size * np.square(weights).sum()))
+
+
+def drop_metrics(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, float]:
+    """What became of groups between two readings of `Scheduler.counts`."""
+    new = {name: after[name] - before.get(name, 0) for name in after}
+    ended = new["accepted"] + new["stale"] + new["failed"]
+    shares = {"dropped_share": (new["stale"] + new["failed"]) / ended} if ended else {}
+    return {name: float(new[kind]) for kind, name in DROPS.items()} | shares
+
+
+def idle_share(began: ArrayLike, ended: ArrayLike, since: float, until: float) -> float:
+    """Share of the time between `since` and `until` that no interval of work covers. Intervals may overlap, in any order."""
+    if not until > since:
+        return 0.0
+    first, last = (np.clip(np.asarray(times, np.float64), since, until) for times in (began, ended))
+    order = np.argsort(first, kind="stable")
+    first, last = first[order], last[order]
+    covered_to = np.concatenate([[since], np.maximum.accumulate(last)])[: len(first)] if len(first) else np.zeros(0)
+    busy = np.maximum(last - np.maximum(first, covered_to), 0.0).sum()
+    return float(1 - busy / (until - since))
+
+
+def idle_metrics(work: Mapping[str, tuple[ArrayLike, ArrayLike]], since: float, until: float) -> dict[str, dict[str, float]]:
+    """Share of idle time by part: its intervals of work as (began, ended)."""
+    return {"idle": {part: idle_share(began, ended, since, until) for part, (began, ended) in work.items()}}

@@ -1,0 +1,196 @@
+"""Which splits of GPUs into learners and engines are possible, and how each of them would do.
+
+    plan = make_plan(Question("7b", gpus=64))
+    plan.best.layout, plan.best.trajectories_per_s
+
+Every split is simulated with the same groups (turnwise/cluster/simulate.py). Engines whose number of GPUs is not given are tried with the
+fewest that hold the model, twice and four times as many; the best of them stands for the split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from turnwise.cluster.service_times import Machine
+from turnwise.cluster.shapes import ModelShape, shape_of
+from turnwise.cluster.simulate import Layout, Result, Simulation
+from turnwise.cluster.workload import Work
+from turnwise.util.errors import TurnwiseError
+
+MOST_GPUS = 1024
+MOST_LANES = 512  # trajectories on one engine at once, whatever its memory
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a plan is made for."""
+
+    model: str
+    gpus: int
+    work: Work = field(default_factory=Work)
+    staleness: int = 1
+    tensor_parallel: int | None = None
+    machine: Machine = field(default_factory=Machine)
+    iterations: int = 12
+    mtbf_hours: float | None = None
+    keep_cache: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The simulated splits, from few learners to many, and the one with the most trajectories per second."""
+
+    question: Question
+    shape: ModelShape
+    results: list[Result]
+
+    @property
+    def best(self) -> Result:
+        return max(self.results, key=lambda result: result.trajectories_per_s)
+
+
+def learner_bytes(shape: ModelShape, ranks: int, tokens: int) -> float:
+    """Bytes per GPU of a learner: weights and gradients in 32 bits, Adam's two moments, a frozen reference in 16 bits, all of them sharded;
+    two layers and the output layer gathered; activations of one sequence of so many tokens, kept once per layer."""
+    state = (16 + 2) * shape.parameters / ranks
+    gathered = 2 * shape.parameters if ranks == 1 else 6 * (2 * shape.matrices / shape.layers + 2 * shape.head)
+    activations = tokens * (2 * shape.layers * shape.hidden + 24 * shape.hidden + 12 * shape.mlp)
+    return state + gathered + activations
+
+
+def engine_groups(question: Question, shape: ModelShape, gpus: int, taken: float = 0.0) -> int:
+    """The groups that an engine on so many GPUs can run at once: its own weights, and a cache for trajectories of the greatest length."""
+    work, machine = question.work, question.machine
+    room = gpus * (machine.memory * machine.memory_used - taken) - 2 * shape.parameters
+    lanes = min(max(int(room / (shape.cache_bytes * work.longest)), 0), MOST_LANES)
+    return min(lanes // work.group_size, work.groups)
+
+
+def fewest_learners(question: Question, shape: ModelShape) -> int | None:
+    """The fewest ranks over which the learner fits; None if no number of them is enough."""
+    room = question.machine.memory * question.machine.memory_used
+    return next((n for n in range(1, MOST_GPUS + 1) if learner_bytes(shape, n, question.work.longest) <= room), None)
+
+
+def engine_sizes(question: Question, shape: ModelShape) -> list[int]:
+    """The numbers of GPUs per engine that are tried."""
+    if question.tensor_parallel is not None:
+        fits = engine_groups(question, shape, question.tensor_parallel) > 0
+        return [question.tensor_parallel] if fits and not shape.key_heads % question.tensor_parallel else []
+    sizes = [size for size in (1, 2, 4, 8) if engine_groups(question, shape, size) > 0 and shape.key_heads % size == 0]
+    return sizes[:3]
+
+
+def check(question: Question, shape: ModelShape) -> tuple[int, list[int]]:
+    """The fewest learners and the sizes of engines. An error says what does not fit."""
+    machine, work, size = question.machine, question.work, question.tensor_parallel
+    memory = f"{machine.memory / 1e9:.0f} GB (of which {100 * machine.memory_used:.0f} % is used)"
+    if not 1 <= question.gpus <= MOST_GPUS:
+        raise TurnwiseError(f"plan: {question.gpus} GPUs; give 1 to {MOST_GPUS:,}")
+    if question.staleness < 0 or question.iterations < 2:
+        raise TurnwiseError(f"plan: staleness {question.staleness}, iterations {question.iterations}; give at least 0 and 2")
+    if size is not None and (size < 1 or shape.key_heads % size):
+        raise TurnwiseError(f"plan: an engine on {size} GPUs: {shape.name} has {shape.key_heads} key heads; give a divisor of that")
+    learners, sizes = fewest_learners(question, shape), engine_sizes(question, shape)
+    if learners is None:
+        raise TurnwiseError(f"plan: {shape.name} with sequences of {work.longest:,} tokens does not fit learners of {memory}, however many")
+    if not sizes:
+        least = (2 * shape.parameters + shape.cache_bytes * work.longest * work.group_size) / 1e9
+        what = f"weights and the cache of one group ({work.group_size} × {work.longest:,} tokens) need {least:.0f} GB"
+        raise TurnwiseError(
+            f"plan: {shape.name} does not fit an engine on {_gpus(size or 8)} of {memory}: {what}. Use more GPUs per engine"
+        )
+    if learners > question.gpus:
+        need = learner_bytes(shape, question.gpus, work.longest) / 1e9
+        raise TurnwiseError(
+            f"plan: the learner of {shape.name} does not fit {_gpus(question.gpus)} of {memory}: "
+            f"each would need {need:.0f} GB. Use at least {learners} GPUs for the learner"
+        )
+    return learners, sizes
+
+
+def _gpus(number: int) -> str:
+    return f"{number} GPU{'s' if number > 1 else ''}"
+
+
+def colocated(question: Question, shape: ModelShape, sizes: list[int]) -> Iterator[Layout]:
+    """Everything on every GPU; the parts take turns. One process alone shares its weights with the engine."""
+    learner = learner_bytes(shape, question.gpus, question.work.longest)
+    taken = learner - (2 * shape.parameters if question.gpus == 1 else 0)
+    for size in sizes:
+        room = engine_groups(question, shape, size, taken)
+        if room and question.gpus % size == 0:
+            yield Layout(question.gpus, question.gpus // size, size, room, colocated=True)
+
+
+def splits(question: Question, shape: ModelShape) -> dict[int, list[Layout]]:
+    """Number of learners → layouts that differ in the size of their engines alone. 0 stands for colocated ones."""
+    fewest, sizes = check(question, shape)
+    gpus = question.gpus
+    found = {0: list(colocated(question, shape, sizes))}
+    for learners in range(fewest, gpus):
+        found[learners] = [
+            Layout(learners, (gpus - learners) // size, size, engine_groups(question, shape, size))
+            for size in sizes
+            if gpus - learners >= size
+        ]
+    found = {learners: layouts for learners, layouts in found.items() if layouts}
+    if not found:
+        raise TurnwiseError(
+            f"plan: {gpus} GPUs hold the learner of {shape.name} (at least {fewest}) or an engine (at least {sizes[0]}), but not both. "
+            f"Use at least {fewest + sizes[0]}"
+        )
+    return found
+
+
+def make_plan(question: Question, progress: Callable[[str], None] = lambda what: None) -> Plan:
+    """Simulate eighths of the GPUs, then what lies between the best of them and its neighbours. `progress` hears what comes next."""
+    shape = shape_of(question.model)
+    possible = splits(question, shape)
+    results: dict[int, Result] = {}
+
+    def look(wanted: Iterable[int]) -> None:
+        for learners in sorted(set(wanted) & set(possible) - set(results)):
+            results[learners] = best_of(question, shape, possible[learners], progress)
+
+    gpus = question.gpus
+    look(
+        [0, *range(1, gpus)]
+        if gpus <= 8
+        else [0, *(round(gpus * eighth / 8) for eighth in range(1, 8)), min(possible, key=lambda n: n or gpus)]
+    )
+    best = max(results, key=lambda learners: results[learners].trajectories_per_s)
+    if best:
+        look(round(best + gpus * part / 32) for part in (-3, -2, -1, 1, 2, 3))
+    return Plan(question, shape, [results[learners] for learners in sorted(results)])
+
+
+def best_of(question: Question, shape: ModelShape, layouts: list[Layout], progress: Callable[[str], None]) -> Result:
+    """The layout with the most trajectories per second."""
+    tried = []
+    for layout in layouts:
+        progress(describe(layout))
+        simulation = Simulation(
+            question.work,
+            layout,
+            shape,
+            question.machine,
+            staleness=0 if layout.colocated else question.staleness,
+            iterations=question.iterations,
+            warmup=min(4, question.iterations // 2),
+            mtbf_hours=question.mtbf_hours,
+            keep_cache=question.keep_cache,
+        )
+        tried.append(simulation.run())
+    return max(tried, key=lambda result: result.trajectories_per_s)
+
+
+def describe(layout: Layout) -> str:
+    """A layout in a few words."""
+    engines = f"{layout.engines} engine{'s' if layout.engines > 1 else ''}"
+    if layout.tensor_parallel > 1:
+        engines += f" × {layout.tensor_parallel}"
+    if layout.colocated:
+        return f"{layout.learners} colocated, {engines}"
+    return f"{layout.learners} learner{'s' if layout.learners > 1 else ''}, {engines}"

@@ -1,0 +1,150 @@
+"""How long the parts of an iteration take: measured on one H200, and scaled to other models and more GPUs.
+
+Every time is a floor (operations at the rate of matrix products, bytes at the rate of copies) plus what the measurements showed beyond it.
+The constants of `Machine` come from benchmarks/engine*.json, iteration-*.json and learner-1.5b.json; a test compares every one of those
+measurements with what this file says. What was not measured is an assumption and is marked as one: tensor parallelism, sharding over
+ranks, and the network. docs/cluster-planning.md lists them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+
+from turnwise.cluster.shapes import ModelShape
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One GPU, its host, and the network between GPUs. The defaults are an NVIDIA H200."""
+
+    copy_bytes_per_s: float = 4.23e12  # measured
+    flop_per_s: float = 7.95e14  # measured: matrix products in bfloat16
+    memory: float = 141e9
+    memory_used: float = 0.92  # the share of it that may be planned with
+    # decoding, measured: engine.json, engine_0.5b.json, engine_7b.json
+    decode_layer: float = 38.5e-6  # seconds per layer and step, whatever is computed
+    decode_lane: float = 2.4e-6  # seconds per sequence and step: the draw of a token
+    cache_read: float = 0.90  # share of the copy rate at which attention reads the cache
+    # elementwise work: seconds per token, layer and hidden unit; and how much slower attention is than matrix products
+    prefill_unit: float = 40e-12  # measured: engine*.json
+    score_unit: float = 31.3e-12  # measured: iteration-*.json, learner-1.5b.json
+    score_attention: float = 2.5
+    update_unit: float = 113e-12
+    update_attention: float = 2.8
+    # credit and packing: seconds per turn, measured: iteration-*.json; every rank does all of it
+    pack_turn_full: float = 0.217e-3
+    pack_turn_window: float = 0.111e-3
+    # assumptions
+    link_bytes_per_s: float = 3.0e11  # what collectives reach per GPU, inside a node and between nodes
+    hop: float = 10e-6  # seconds of a small all-reduce among the GPUs of one engine
+    overlap: float = 0.8  # share of communication that hides behind computation, or the other way round
+    optimiser_bytes: float = 32.0  # read and written per parameter and step
+    tokens_per_batch: int = 32768  # tokens of a micro-batch per rank
+    transfer_start: float = 0.14  # published: 0.18 s for 0.6B (1 + 1 GPU), 2.3 s for 32B (16 + 16 H200)
+    transfer_bytes_per_s: float = 3.0e10
+    restart: float = 180.0  # from the loss of an engine or a rank until it works again
+
+
+@dataclass(frozen=True)
+class EngineTimes:
+    """An engine on `gpus` GPUs (tensor parallel)."""
+
+    model: ModelShape
+    machine: Machine
+    gpus: int = 1
+
+    def decode(self, lanes: float, context: float) -> float:
+        """Seconds of one step: a token for each of `lanes` sequences with so many tokens in the cache on average."""
+        model, machine = self.model, self.machine
+        weights = model.matrices + model.head
+        read = max(2.0 * weights / machine.copy_bytes_per_s, 2.0 * weights * lanes / machine.flop_per_s)
+        cache = lanes * context * model.cache_bytes / (machine.copy_bytes_per_s * machine.cache_read)
+        fixed = machine.decode_layer * model.layers + machine.decode_lane * lanes
+        exchanged = 0.0 if self.gpus == 1 else 2 * model.layers * machine.hop
+        return (read + cache) / self.gpus + fixed + exchanged
+
+    def prefill(self, tokens: float, past: float) -> float:
+        """Seconds to read so many new tokens, each of which attends to `past` tokens on average."""
+        model, machine = self.model, self.machine
+        operations = tokens * (2.0 * model.matrices + model.attention * past)
+        exchanged = 0.0
+        if self.gpus > 1:
+            exchanged = 2 * model.layers * 2 * model.hidden * tokens * 2 * (self.gpus - 1) / self.gpus / machine.link_bytes_per_s
+        elementwise = machine.prefill_unit * model.layers * model.hidden * tokens
+        return (operations / machine.flop_per_s + elementwise) / self.gpus + exchanged
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """What a learner computes: tokens and sampled tokens of every sequence, and the turns in all of them."""
+
+    tokens: np.ndarray
+    sampled: np.ndarray
+    turns: int
+    window: bool = False
+
+
+@dataclass(frozen=True)
+class LearnerTimes:
+    """A learner over `ranks` GPUs (FSDP2)."""
+
+    model: ModelShape
+    machine: Machine
+    ranks: int = 1
+    reference: bool = True
+
+    def learn(self, batch: Sequences, steps: int) -> float:
+        """Seconds for credit, packing, old log-probs, the reference's, and an update in so many optimiser steps."""
+        if not len(batch.tokens):
+            return 0.0
+        scores = self._pass(batch.tokens, batch.sampled, update=False)
+        parts = [slice(first, None, steps) for first in range(min(steps, len(batch.tokens)))]
+        update = sum(self._pass(batch.tokens[part], batch.sampled[part], update=True) + self.optimise() for part in parts)
+        return self.pack(batch) + (2 if self.reference else 1) * scores + update
+
+    def pack(self, batch: Sequences) -> float:
+        return batch.turns * (self.machine.pack_turn_window if batch.window else self.machine.pack_turn_full)
+
+    def optimise(self) -> float:
+        return self.machine.optimiser_bytes * self.model.parameters / self.ranks / self.machine.copy_bytes_per_s
+
+    def seconds(self, tokens: np.ndarray, sampled: np.ndarray, update: bool) -> np.ndarray:
+        """Seconds of each sequence on one GPU."""
+        model, machine = self.model, self.machine
+        unit, slower, passes = machine.score_unit, machine.score_attention, 1.0
+        if update:
+            unit, slower, passes = machine.update_unit, machine.update_attention, 3.0
+        operations = 2.0 * model.matrices * tokens + 2.0 * model.head * sampled + slower * model.attention / 2 * tokens.astype(float) ** 2
+        return passes * operations / machine.flop_per_s + unit * model.layers * model.hidden * tokens
+
+    def _pass(self, tokens: np.ndarray, sampled: np.ndarray, update: bool) -> float:
+        """Seconds until the last rank is through: its share of the sequences, and the weights that it gathers for each micro-batch."""
+        compute = largest_share(self.seconds(tokens, sampled, update), self.ranks)
+        if self.ranks == 1:
+            return compute
+        machine, weights = self.machine, 2.0 * self.model.parameters * (self.ranks - 1) / self.ranks
+        micro_batches = max(1, int(np.ceil(tokens.sum() / self.ranks / machine.tokens_per_batch)))
+        moved = weights * micro_batches * (2 if update else 1) + (2 * weights if update else 0.0)  # gradients are summed in 32 bits
+        exchange = moved / machine.link_bytes_per_s
+        return max(compute, exchange) + (1 - machine.overlap) * min(compute, exchange)
+
+    def transfer(self, shared: bool) -> float:
+        """Seconds to send the weights to all engines; nothing if the engine has the learner's own."""
+        if shared:
+            return 0.0
+        return self.machine.transfer_start + 2.0 * self.model.parameters / self.machine.transfer_bytes_per_s
+
+
+def largest_share(seconds: np.ndarray, ranks: int) -> float:
+    """The work of the busiest rank if each sequence goes to the rank that has least, the longest first."""
+    if ranks == 1:
+        return float(seconds.sum())
+    if len(seconds) > 64 * ranks:  # so many that they even out
+        return float(max(seconds.sum() / ranks, seconds.max()))
+    loads = [0.0] * ranks
+    for one in np.sort(seconds)[::-1]:
+        heapq.heapreplace(loads, loads[0] + float(one))
+    return max(loads)

@@ -1,0 +1,98 @@
+"""The shapes of models as far as speed and memory depend on them: parameters, operations per token, bytes per token of cache."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from turnwise.util.errors import TurnwiseError, unknown_name
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """A dense decoder with grouped key heads and a gated MLP. `tied`: the output layer is the embedding."""
+
+    name: str
+    hidden: int
+    mlp: int
+    layers: int
+    heads: int
+    key_heads: int
+    words: int
+    head_size: int
+    tied: bool = False
+
+    @cached_property
+    def matrices(self) -> int:
+        """Parameters of all layers."""
+        width = self.head_size * self.heads
+        return self.layers * (2 * self.hidden * width + 2 * self.hidden * self.head_size * self.key_heads + 3 * self.hidden * self.mlp)
+
+    @cached_property
+    def head(self) -> int:
+        """Parameters of the output layer."""
+        return self.hidden * self.words
+
+    @cached_property
+    def parameters(self) -> int:
+        return self.matrices + self.head * (1 if self.tied else 2)
+
+    @cached_property
+    def cache_bytes(self) -> int:
+        """Bytes of keys and values per token, in 16 bits."""
+        return 4 * self.layers * self.head_size * self.key_heads
+
+    @cached_property
+    def attention(self) -> float:
+        """Operations per pair of tokens that attend to each other, forward."""
+        return 4.0 * self.layers * self.head_size * self.heads
+
+
+def _qwen(name: str, hidden: int, mlp: int, layers: int, heads: int, key_heads: int, words: int = 152064, tied: bool = False) -> ModelShape:
+    return ModelShape(name, hidden, mlp, layers, heads, key_heads, words, hidden // heads, tied)
+
+
+SHAPES = {  # Qwen2.5
+    shape.name: shape
+    for shape in (
+        _qwen("0.5b", 896, 4864, 24, 14, 2, 151936, tied=True),
+        _qwen("1.5b", 1536, 8960, 28, 12, 2, 151936, tied=True),
+        _qwen("3b", 2048, 11008, 36, 16, 2, 151936, tied=True),
+        _qwen("7b", 3584, 18944, 28, 28, 4),
+        _qwen("14b", 5120, 13824, 48, 40, 8),
+        _qwen("32b", 5120, 27648, 64, 40, 8),
+        _qwen("72b", 8192, 29568, 80, 64, 8),
+    )
+}
+
+
+def shape_of(model: str) -> ModelShape:
+    """A model by its size (`7b`), or by a folder with its config.json."""
+    if model.lower() in SHAPES:
+        return SHAPES[model.lower()]
+    path = Path(model).expanduser() / "config.json"
+    if not path.is_file():
+        if "/" in model or Path(model).exists():
+            raise TurnwiseError(f"{path} does not exist: give a folder with a model, or a size: {', '.join(SHAPES)}")
+        raise unknown_name("model size", model, SHAPES)
+    try:
+        read = json.loads(path.read_text(encoding="utf-8"))
+        values = read.get("text_config", read)
+        heads = int(values["num_attention_heads"])
+        return ModelShape(
+            Path(model).name,
+            hidden=int(values["hidden_size"]),
+            mlp=int(values["intermediate_size"]),
+            layers=int(values["num_hidden_layers"]),
+            heads=heads,
+            key_heads=int(values.get("num_key_value_heads") or heads),
+            words=int(values["vocab_size"]),
+            head_size=int(values.get("head_dim") or values["hidden_size"] // heads),
+            tied=bool(values.get("tie_word_embeddings", read.get("tie_word_embeddings", False))),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise TurnwiseError(
+            f"{path} does not describe a dense decoder as expected ({error!r}): give a size: {', '.join(SHAPES)}"
+        ) from error

@@ -1,0 +1,383 @@
+"""A cluster on a simulated clock. The scheduler is the one that a real cluster uses; only its engines, learner and network are simulated.
+
+An engine computes in rounds: in one round every trajectory that it has makes a turn (new tokens are read, then a response is decoded, one
+token per step for all). Trajectories that are done leave it, and new groups join, between rounds. The learner waits until a batch is
+complete, learns from it, and sends its weights, for which all engines pause. Their caches were computed with the old weights and are then
+computed again, unless they are kept.
+
+    result = Simulation(work, layout, shape_of("7b"), staleness=1).run()
+    result.trajectories_per_s, result.learner_idle, result.engine_idle, result.ages
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from turnwise.cluster.scheduler import Action, Cancel, Dispatch, Ended, Group, Lease, Scheduler
+from turnwise.cluster.service_times import EngineTimes, LearnerTimes, Machine
+from turnwise.cluster.shapes import ModelShape
+from turnwise.cluster.workload import Work
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.seeds import derive
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the GPUs do. `capacity` is how many groups an engine runs at once. Colocated: the learner's GPUs are the engines'."""
+
+    learners: int
+    engines: int
+    tensor_parallel: int = 1
+    capacity: int = 16
+    colocated: bool = False
+
+    @property
+    def gpus(self) -> int:
+        return self.learners if self.colocated else self.learners + self.engines * self.tensor_parallel
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was simulated, after the first iterations. Idle shares are of time; `ages` are shares of accepted groups by their age."""
+
+    layout: Layout
+    staleness: int
+    iterations: int
+    seconds: float
+    trajectories_per_s: float
+    iterations_per_h: float
+    learner_idle: float
+    engine_idle: float
+    lanes: float  # mean number of trajectories on an engine that computes
+    ages: dict[int, float]
+    dropped: float
+    failures: int
+    parts: dict[str, float]  # mean seconds of an iteration: waiting for groups, learning, sending weights
+
+
+@dataclass
+class Engine:
+    """One engine. `ends` says in which round which trajectories end."""
+
+    name: str
+    times: EngineTimes
+    work: Work
+    up: bool = True
+    computing: bool = False
+    pausing: bool = False
+    waiting: list[Lease] = field(default_factory=list)
+    ends: dict[int, list[tuple[Lease, int]]] = field(default_factory=dict)
+    left: dict[Lease, int] = field(default_factory=dict)
+    dues: list[int] = field(default_factory=list)  # the rounds of `ends`, as a heap
+    round: int = 0
+    rounds: int = 0  # that are under way
+    block: int = 0  # their number, so that an end that was moved is recognised
+    began: float = 0.0
+    each: float = 0.0  # seconds per round
+    lanes: int = 0
+    taken: int = 0  # turns that its trajectories have made so far
+    delay: float = 0.0
+    busy: float = 0.0
+    lane_seconds: float = 0.0
+
+    def begin(self, now: float) -> float:
+        """Take up what waits; when the next round ends in which a trajectory does. Rounds in between are computed as one: their times
+        grow evenly with the context."""
+        fresh = groups = 0
+        for lease in self.waiting:
+            lengths = self.work.lengths(lease.group)
+            for length in lengths:
+                due = self.round + length
+                if due not in self.ends:
+                    heapq.heappush(self.dues, due)
+                self.ends.setdefault(due, []).append((lease, length))
+            self.left[lease] = len(lengths)
+            fresh, groups = fresh + len(lengths), groups + 1
+        self.lanes += fresh
+        self.waiting = []
+        self.rounds = 1 if fresh or self.work.env_seconds else max(self.dues[0] - self.round, 1)
+        seconds = self._compute(fresh, groups)
+        if self.work.env_seconds:
+            seconds = max(seconds, self._alone() + self.work.env_seconds)
+        self.began, self.each, self.block = now, seconds, self.block + 1
+        return now + seconds * self.rounds
+
+    def hurry(self, now: float) -> float | None:
+        """Somebody waits: end with the round that is under way instead of the last one. The new end, or None if it stays."""
+        rounds = min(int((now - self.began) / self.each) + 1, self.rounds)
+        if rounds == self.rounds:
+            return None
+        self.rounds, self.block = rounds, self.block + 1
+        return max(self.began + rounds * self.each, now)
+
+    def end(self) -> list[Lease]:
+        """The rounds are over; the groups that are done with them."""
+        self.round += self.rounds
+        self.taken += self.lanes * self.rounds
+        self.busy += self.each * self.rounds
+        self.lane_seconds += self.each * self.rounds * self.lanes
+        done = []
+        while self.dues and self.dues[0] <= self.round:
+            for lease, length in self.ends.pop(heapq.heappop(self.dues)):
+                if lease not in self.left:
+                    continue  # cancelled
+                self.lanes, self.taken, self.left[lease] = self.lanes - 1, self.taken - length, self.left[lease] - 1
+                if not self.left[lease]:
+                    del self.left[lease]
+                    done.append(lease)
+        return done
+
+    def pause(self, seconds: float, keep_cache: bool, now: float) -> None:
+        """New weights: nothing is computed for so long, and the cache is computed again."""
+        if self.computing:
+            passed = min(int((now - self.began) / self.each), self.rounds) if self.each else 0
+            tokens = self._context() + passed * self.lanes * self.work.growth
+            again = 0.0 if keep_cache else self.times.prefill(tokens, tokens / max(self.lanes, 1) / 2)
+            self.delay += seconds + again
+            self.busy += again
+
+    def drop(self, lease: Lease) -> None:
+        """Stop a group."""
+        if lease in self.waiting:
+            self.waiting.remove(lease)
+        elif lease in self.left:
+            mine = [(due, length) for due, ends in self.ends.items() for one, length in ends if one == lease and due > self.round]
+            self.lanes -= len(mine)
+            self.taken -= sum(length - (due - self.round) for due, length in mine)
+            del self.left[lease]
+
+    def clear(self) -> None:
+        """Everything is lost."""
+        self.up = self.computing = self.pausing = False
+        self.lanes, self.taken, self.delay = 0, 0, 0.0
+        self.waiting, self.ends, self.left, self.dues, self.block = [], {}, {}, [], self.block + 1
+
+    def _context(self) -> float:
+        """Tokens of all prompts."""
+        return self.lanes * self.work.first + self.taken * self.work.growth
+
+    def _compute(self, fresh: int, groups: int) -> float:
+        """Seconds per round, at the mean context of the rounds."""
+        work, lanes, times = self.work, max(self.lanes, 1), self.times
+        later = work.growth * (self.rounds - 1) / 2
+        context = self._context() / lanes + later
+        if work.window:
+            once = work.shared * (1 - len(self.left) / lanes)
+            read = times.prefill(lanes * (work.prompt - once), work.prompt - (work.prompt - once) / 2)
+        else:
+            read = times.prefill(fresh * work.opening - work.shared * (fresh - groups), work.opening / 2)
+            if lanes > fresh:
+                new, past = work.observation + 1, (self._context() - fresh * work.opening) / (lanes - fresh) + later
+                read += times.prefill((lanes - fresh) * new, past - new / 2)
+        return read + (work.response - 1) * times.decode(lanes, context + work.response / 2) + lanes * work.host_turn
+
+    def _alone(self) -> float:
+        """Seconds of a turn if the engine had nothing else to do: nobody's turn is shorter."""
+        context = self._context() / max(self.lanes, 1)
+        return (self.work.response - 1) * self.times.decode(1, context)
+
+
+class Simulation:
+    """Engines, a learner and the scheduler, event by event. GPUs fail every `mtbf_hours` on average; None: never."""
+
+    def __init__(
+        self,
+        work: Work,
+        layout: Layout,
+        model: ModelShape,
+        machine: Machine | None = None,
+        staleness: int = 0,
+        iterations: int = 12,
+        warmup: int = 4,
+        mtbf_hours: float | None = None,
+        keep_cache: bool = False,
+    ):
+        if layout.colocated and staleness:
+            raise TurnwiseError(f"plan: staleness {staleness}: colocated parts take turns, so nobody runs ahead; use 0")
+        machine = machine or Machine()
+        self.work, self.layout, self.machine = work, layout, machine
+        self.iterations, self.warmup, self.mtbf, self.keep_cache = iterations, min(warmup, iterations - 1), mtbf_hours, keep_cache
+        self.scheduler = Scheduler(work.groups, staleness, layout.capacity, retries=10)
+        self.learner = LearnerTimes(model, machine, layout.learners)
+        times = EngineTimes(model, machine, layout.tensor_parallel)
+        self.engines = {f"E{place}": Engine(f"E{place}", times, work) for place in range(layout.engines)}
+        self.events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.order = count()
+        self.now = 0.0
+        self.version = 0
+        self.learning = False
+        self.held: Counter[int] = Counter()
+        self.batch_of: dict[int, int] = {}
+        self.ages: Counter[int] = Counter()
+        self.learned = self.dropped = self.failures = 0
+        self.spent = dict.fromkeys(("learn", "transfer"), 0.0)
+        self.began: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)  # clock and sums when the measurement begins
+        self.chance = np.random.default_rng(derive(work.seed, "failures"))
+
+    def run(self) -> Result:
+        """Until so many batches have been learned from."""
+        for engine in self.engines.values():
+            self._act(self.scheduler.engine_up(engine.name, 0))
+            self._doom(engine)
+        self._supply()
+        while self.version < self.iterations:
+            if not self.events:
+                raise TurnwiseError(f"plan: nothing happens any more after {self.now:.0f} s ({self.version} iterations): please report it")
+            self.now, _, event, about = heapq.heappop(self.events)
+            event(*about)
+        return self._result()
+
+    # -- the driver --------------------------------------------------------------------------------------------------------------------
+
+    def _later(self, seconds: float, event: Callable[..., None], *about: Any) -> None:
+        heapq.heappush(self.events, (self.now + seconds, next(self.order), event, about))
+
+    def _supply(self) -> None:
+        for batch in self.scheduler.admitted():
+            if batch < self.iterations + self.scheduler.staleness:
+                for _ in range(self.scheduler.missing(batch)):
+                    self.batch_of[self.scheduler.next_id] = batch
+                    self._act(self.scheduler.submit(Group(self.scheduler.next_id, batch, self.work.group_size)))
+
+    def _act(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Ended):
+                self._ended(action)
+                continue
+            engine = self.engines[action.engine]
+            if isinstance(action, Cancel):
+                engine.drop(action.lease)
+            elif isinstance(action, Dispatch):
+                engine.waiting.append(action.lease)
+                if not engine.computing:
+                    engine.computing, engine.block = True, engine.block + 1
+                    self._later(0.0, self._round, engine, engine.block)
+                elif engine.each and not engine.pausing and (end := engine.hurry(self.now)) is not None:
+                    self._later(end - self.now, self._round_over, engine, engine.block)
+
+    def _ended(self, end: Ended) -> None:
+        if self.version < self.warmup:
+            return
+        if end.how == "accepted" and end.oldest_version is not None:
+            self.ages[end.batch - end.oldest_version] += 1
+        else:
+            self.dropped += 1
+
+    # -- engines -----------------------------------------------------------------------------------------------------------------------
+
+    def _round(self, engine: Engine, block: int) -> None:
+        if block == engine.block:
+            self._later(engine.begin(self.now) - self.now, self._round_over, engine, engine.block)
+
+    def _round_over(self, engine: Engine, block: int) -> None:
+        if block != engine.block:
+            return
+        if engine.delay:
+            engine.pausing, seconds, engine.delay = True, engine.delay, 0.0
+            self._later(seconds, self._round_over, engine, block)
+            return
+        engine.pausing = False
+        for lease in engine.end():
+            self.held[self.batch_of[lease.group]] += 1
+            self._act(self.scheduler.finished(lease, lease.version, now=self.now))
+        if engine.lanes or engine.waiting:
+            self._round(engine, engine.block)
+        else:
+            engine.computing = False
+        self._form()
+
+    def _doom(self, engine: Engine) -> None:
+        """When an engine is lost. It comes back with current weights, and may be lost again."""
+        if self.mtbf is not None:
+            self._later(float(self.chance.exponential(self.mtbf * 3600 / self.layout.tensor_parallel)), self._lose, engine)
+
+    def _lose(self, engine: Engine) -> None:
+        self.failures += 1
+        engine.clear()
+        self._act(self.scheduler.engine_down(engine.name))
+        self._supply()
+        self._later(self.machine.restart, self._return, engine)
+
+    def _return(self, engine: Engine) -> None:
+        engine.up = True
+        self._act(self.scheduler.engine_up(engine.name, self.version))
+        self._doom(engine)
+
+    # -- the learner -------------------------------------------------------------------------------------------------------------------
+
+    def _form(self) -> None:
+        batch = self.scheduler.next_batch
+        if self.learning or self.held[batch] < self.work.groups:
+            return
+        self.learning = True
+        actions = self.scheduler.formed(batch)
+        self._act(actions)
+        accepted = [one.group.id for one in actions if isinstance(one, Ended) and one.how == "accepted"]
+        if self.version >= self.warmup:
+            self.learned += len(accepted) * self.work.group_size
+        seconds = self.learner.learn(self.work.sequences(accepted), self.work.steps)
+        self.spent["learn"] += seconds
+        self._later(seconds + self._rank_lost(seconds), self._send)
+
+    def _rank_lost(self, seconds: float) -> float:
+        """Seconds that the loss of a rank costs: all of them start again, with the update that was under way."""
+        if self.mtbf is None or self.chance.exponential(self.mtbf * 3600 / self.layout.learners) > seconds:
+            return 0.0
+        self.failures += 1
+        return self.machine.restart + seconds * float(self.chance.random())
+
+    def _send(self) -> None:
+        seconds = self.learner.transfer(shared=self.layout.colocated and self.layout.learners == 1)
+        self.spent["transfer"] += seconds
+        for engine in self.engines.values():
+            engine.pause(seconds, self.keep_cache, self.now)
+        self._later(seconds, self._publish)
+
+    def _publish(self) -> None:
+        self.version += 1
+        self.learning = False
+        if self.version == self.warmup:
+            self.began = self._sums()
+        if self.version == self.iterations:
+            return
+        self._act(self.scheduler.published(self.version))
+        for engine in self.engines.values():
+            self._act(self.scheduler.engine_published(engine.name, self.version))
+        self._supply()
+        self._form()
+
+    # -- the result --------------------------------------------------------------------------------------------------------------------
+
+    def _sums(self) -> tuple[float, float, float, float]:
+        busy = sum(engine.busy for engine in self.engines.values())
+        return self.now, self.spent["learn"], self.spent["transfer"], busy
+
+    def _result(self) -> Result:
+        seconds, learn, transfer, busy = (end - start for end, start in zip(self._sums(), self.began, strict=True))
+        number, accepted = self.iterations - self.warmup, sum(self.ages.values())
+        learner_idle, engine_idle = 1 - (learn + transfer) / seconds, 1 - busy / (seconds * self.layout.engines)
+        if self.layout.colocated:  # the same GPUs
+            learner_idle = engine_idle = learner_idle + engine_idle - 1
+        total = sum(engine.busy for engine in self.engines.values())
+        return Result(
+            layout=self.layout,
+            staleness=self.scheduler.staleness,
+            iterations=number,
+            seconds=seconds,
+            trajectories_per_s=self.learned / seconds,
+            iterations_per_h=3600 * number / seconds,
+            learner_idle=max(learner_idle, 0.0),
+            engine_idle=max(engine_idle, 0.0),
+            lanes=sum(engine.lane_seconds for engine in self.engines.values()) / total if total else 0.0,
+            ages={age: number / accepted for age, number in sorted(self.ages.items())} if accepted else {},
+            dropped=self.dropped / max(accepted + self.dropped, 1),
+            failures=self.failures,
+            parts={"wait": max(seconds - learn - transfer, 0.0) / number, "learn": learn / number, "transfer": transfer / number},
+        )
