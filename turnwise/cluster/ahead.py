@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from turnwise.cluster.crew import Crew, Member
+from turnwise.cluster.metrics import drop_metrics
 from turnwise.cluster.scheduler import Action, Dispatch, Ended, Group, Lease, Scheduler
 from turnwise.cluster.work import Outcome, Spec
 from turnwise.collect.branching import begun
@@ -77,6 +78,8 @@ class Ahead:
         self.scheduler.published(settings.first)
         self.formed: queue.Queue[Collected | BaseException] = queue.Queue()
         self.marks: dict[int, Mark] = {}
+        self.drops: dict[int, dict[str, float]] = {}
+        self._told = dict(self.scheduler.counts)
         self._asked: queue.Queue[tuple[Callable[[], Any], Future[Any]]] = queue.Queue()
         self._gathers: list[Gather] = []
         self._leases: dict[Any, tuple[Lease, Member]] = {}
@@ -250,8 +253,6 @@ class Ahead:
     def _ended(self, end: Ended) -> None:
         """A group has ended: at the formation of its batch, or because it failed."""
         gather, starts = self._starts.pop(end.group.id)
-        name = f"groups_{end.how}"
-        gather.counts[name] = gather.counts.get(name, 0.0) + 1
         if end.how == "failed":
             gather.waiting.discard(end.group.id)
             gather.found |= {start.number: _failed(start) for start in starts}
@@ -277,7 +278,8 @@ class Ahead:
                 counts |= {"branches": float(gather.branches), "lost_branches": gather.counts.get("lost_branches", 0.0)}
             if gather.lost:
                 self.own.say(f"warning: some of {gather.branches} branches were lost. The first: {gather.lost}")
-            self.marks[gather.batch] = gather.mark
+            self.drops[gather.batch] = drop_metrics(self._told, self.scheduler.counts)
+            self._told, self.marks[gather.batch] = dict(self.scheduler.counts), gather.mark
             self.formed.put(Collected(kept, gather.tasks, counts, gather.version))
 
 

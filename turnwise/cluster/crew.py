@@ -36,9 +36,10 @@ class Member:
     looked: float = 0.0
     refs: set[Any] = field(default_factory=set)  # the work that it does
     lives: int = 0  # how often it was hired again
+    failures: int = 0  # starts that failed since it was last up
     version: int = -1  # of its weights
-    idle: float = 0.0  # seconds without work, in total
-    free_since: float = field(default_factory=time.monotonic)
+    began: float = 0.0  # of the work that it does
+    spans: list[tuple[float, float]] = field(default_factory=list)  # when it had work
 
 
 @dataclass
@@ -134,8 +135,7 @@ class Crew:
         """The member works on this from now on."""
         now = time.monotonic()
         if not member.refs:
-            member.idle += now - member.free_since
-            member.since = member.looked = now
+            member.since = member.looked = member.began = now
         member.refs.add(ref)
         return ref
 
@@ -144,7 +144,9 @@ class Crew:
         if ref not in member.refs:
             return None
         member.refs.discard(ref)
-        member.since = member.free_since = time.monotonic()
+        member.since = time.monotonic()
+        if not member.refs:
+            member.spans.append((member.began, member.since))
         try:
             found: Outcome = import_ray().get(ref, timeout=self.deadline)
         except Exception as error:
@@ -203,7 +205,7 @@ class Crew:
             member.seen = dict(answer)
             self._update(member)
         else:
-            member.state, member.version = "up", int(answer)
+            member.state, member.version, member.failures = "up", int(answer), 0
 
     def _looked_at(self, member: Member) -> None:
         try:
@@ -238,9 +240,11 @@ class Crew:
             ray.kill(member.handle, no_restart=True)
         except Exception as error:
             self.hears.say(f"engine {member.number} could not be ended: {one_line(error)}")
+        if member.refs:
+            member.spans.append((member.began, time.monotonic()))
         member.refs, member.look, member.version = set(), None, -1
-        member.free_since = time.monotonic()
-        if not again or self.counts["lost_engines"] > 100 * self.size:
+        member.failures += member.state != "up"
+        if not again or member.failures > self.retries:
             member.state = "gone"
             self.hears.say(f"warning: engine {member.number} is gone: {why}")
             if all(other.state == "gone" for other in self.members):
@@ -252,6 +256,15 @@ class Crew:
         new = self._hired(member.number)
         member.handle, member.ref, member.state, member.since, member.seen = new.handle, new.ref, new.state, new.since, {}
         member.lives += 1
+
+    def worked(self) -> dict[str, tuple[list[float], list[float]]]:
+        """When each member had work since this was last asked: beginnings and ends."""
+        found, now = {}, time.monotonic()
+        for member in self.members:
+            spans = [*member.spans, *([(member.began, now)] if member.refs else [])]
+            found[f"engine_{member.number}"] = [began for began, _ in spans], [end for _, end in spans]
+            member.spans = []
+        return found
 
     def _hired(self, number: int) -> Member:
         handle = self._hire(number)

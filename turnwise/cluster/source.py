@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 from turnwise.cluster.ahead import Ahead
 from turnwise.cluster.crew import Crew
+from turnwise.cluster.metrics import age_metrics, group_ages, idle_metrics, ratio_metrics
 from turnwise.cluster.weights import Sender
 from turnwise.cluster.work import Outcome, Work
 from turnwise.collect.source import Collected, Gathers, LocalSource, Mark
+from turnwise.data.batch import Batch
 from turnwise.engines.reports import COLUMNS
 from turnwise.util.errors import TurnwiseError
 
@@ -90,26 +93,32 @@ class ClusterSource(LocalSource):
     staleness: int = 0
     begin_ahead: Callable[[Any, int, int | None], Ahead] | None = None
     access: Access | None = None
-    _marks: list[Mark] = field(default_factory=list, init=False, repr=False)
+    _mark: Mark | None = field(default=None, init=False, repr=False)
+    _drops: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    _waited: float = field(default=0.0, init=False, repr=False)
+    _since: float = field(default_factory=time.monotonic, init=False, repr=False)
 
     def batches(
         self, plan: Gathers, staleness: int | None = None, n: int | None = None, begins: Callable[[], None] = lambda: None
     ) -> Iterator[Collected]:
         bound = self.staleness if staleness is None else staleness
         if bound == 0 or self.begin_ahead is None or self.access is None:
-            yield from super().batches(plan, 0, n, begins)
+            for collected in super().batches(plan, 0, n, begins):
+                self._waited = collected.seconds
+                yield collected
             return
         first = self.version
         ahead = self.access.ahead = self.begin_ahead(plan, first, n)
         try:
-            for batch in range(first, first + n) if n is not None else iter(int, 1):
+            for batch in count(first) if n is None else range(first, first + n):
                 begins()
                 start = time.monotonic()
                 found = self._next(ahead)
                 if found is None:
                     return
-                self._marks = [ahead.marks.pop(batch if n is not None else min(ahead.marks))]
-                yield replace(found, seconds=time.monotonic() - start)
+                self._mark, self._drops = ahead.marks.pop(batch), ahead.drops.pop(batch)
+                self._waited = time.monotonic() - start
+                yield replace(found, seconds=self._waited)
         finally:
             ahead.stop()
             self.access.ahead = None
@@ -130,4 +139,28 @@ class ClusterSource(LocalSource):
 
     def mark(self, plan: Any) -> Mark:
         """How far the run has come with the batch that was handed out last: what was collected beyond it is attempted again."""
-        return self._marks[0] if self._marks else super().mark(plan)
+        return self._mark if self._mark is not None else super().mark(plan)
+
+    def metrics(self, batch: Batch) -> dict[str, float]:
+        """How old the batch is and how far the policy has moved since, what was dropped, and who had nothing to do."""
+        rollouts, now = batch.rollouts, time.monotonic()
+        if self.access is None:
+            return {}
+        found: dict[str, Any] = {}
+        if self._mark is not None:
+            versions = [turn.version for trajectory in batch.trajectories for turn in trajectory.turns]
+            found |= age_metrics(group_ages(versions, rollouts.group, self.version)) | self._drops
+            if batch.has("token.old_logprob"):
+                found |= ratio_metrics(batch.column("token.old_logprob") - batch.column("token.logprob"))
+        idle: dict[str, Any] = idle_metrics(self.access.do(self.access.crew.worked), self._since, now)["idle"]
+        waited = self._waited / max(now - self._since, 1e-9)
+        self._since = now
+        return _flat("cluster", found | {"idle": idle | {"learner": min(waited, 1.0)}})
+
+
+def _flat(prefix: str, values: Mapping[str, Any]) -> dict[str, float]:
+    """Nested numbers under one prefix."""
+    found: dict[str, float] = {}
+    for name, value in values.items():
+        found |= _flat(f"{prefix}/{name}", value) if isinstance(value, Mapping) else {f"{prefix}/{name}": float(value)}
+    return found

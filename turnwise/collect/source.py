@@ -21,6 +21,7 @@ from itertools import count
 from typing import Any, NamedTuple, Protocol
 
 from turnwise.data.attempts import Start
+from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import Task
 from turnwise.util.errors import TurnwiseError
@@ -121,6 +122,10 @@ class LocalSource:
         if version < self.version:
             raise TurnwiseError(f"version {version} was published after version {self.version}: versions only grow")
         self.engine.publish(version, weights)
+
+    def metrics(self, batch: Batch) -> dict[str, float]:
+        """What a source logs about a batch with its columns, in addition to its counts: nothing, where all is done in one process."""
+        return {}
 
     def mark(self, plan: Any) -> Mark:
         """How far the run has come with the batch that was handed out last."""

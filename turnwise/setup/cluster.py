@@ -34,6 +34,7 @@ from turnwise.config import objects
 from turnwise.config.cluster import Cluster
 from turnwise.config.schema import Config
 from turnwise.data.attempts import Start
+from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.engines.base import Engine
 from turnwise.learn.learner import Learner
@@ -145,6 +146,13 @@ class ClusterSystem(System):
     def training_collector(self) -> Collector:
         return self._remote(Spec(training=True, drawing=getattr(self.plan, "drawing", None)))
 
+    def annotate(self, batch: Batch) -> Batch:
+        """A batch that may be older than the weights also gets the log-probs of the weights as they are: what the learner's ratio and the
+        metrics about age start from."""
+        if self.own.staleness > 0 and self.config.learner.old_logprobs == "learner":
+            return self.learner.annotate(batch)
+        return super().annotate(batch)
+
     def said(self, texts: Sequence[str], seed: int, temperature: float | None = None) -> list[Turn]:
         return self._session.say(texts, seed, temperature)
 
@@ -231,6 +239,7 @@ class Recruit:
         config._folder = None  # its code was trusted here
         names = objects.names_in(config.model_dump(mode="json"))
         given = {name: objects.find(name) for name in names}
+        _by_value()
         words = _files(system.tokenizer) if config.model.path is None else {}
         ahead = system.config.cluster is not None and system.config.cluster.staleness > 0
         return cls(config, str(Path.cwd()), tuple(sys.path), given, words, ahead)
@@ -242,6 +251,16 @@ class Recruit:
         objects.present(self.given)
         know(self.config)
         return PlayingParts(self, hooks)
+
+
+def _by_value() -> None:
+    """Code from files that a recipe names is sent whole: no process can import it by a name."""
+    import_ray()
+    from ray import cloudpickle
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("turnwise_file_"):
+            cloudpickle.register_pickle_by_value(module)
 
 
 def _files(tokenizer: Any) -> dict[str, bytes]:
