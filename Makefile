@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help quickstart test browser lint check bench test-oracle clean
+.PHONY: help quickstart test browser sandbox lint check bench test-oracle clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -27,7 +27,7 @@ $(VENV)/.%: $(VENV)/.made pyproject.toml
 quickstart: $(VENV)/.quickstart  ## set up and train the tiny agent of recipes/quickstart.toml
 	$(BIN)/turnwise train
 
-test: $(VENV)/.dev lint browser  ## set up, lint, type-check and run every test
+test: $(VENV)/.dev lint browser sandbox  ## set up, lint, type-check and run every test
 	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 2
 
 # The tests of the pages want a browser. Where none is found and this is root on a Debian, one is installed; anywhere else, and where that
@@ -40,6 +40,14 @@ browser:  ## a Chromium for the tests of the pages, where one can be installed
 	  { timeout 60 apt-get update && timeout 120 apt-get install -y --no-install-recommends --download-only chromium && \
 	    apt-get install -y --no-install-recommends chromium; } >/dev/null 2>&1 && exit 0; \
 	fi; echo "no Chromium: the tests of the pages in a browser are skipped"
+
+# The tests of the shell environment want bubblewrap, in the same way.
+sandbox:  ## bubblewrap for the tests of the shell environment, where it can be installed
+	@command -v bwrap >/dev/null && exit 0; \
+	if [ "$(SANDBOX)" != no ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  export DEBIAN_FRONTEND=noninteractive; \
+	  { timeout 60 apt-get update && timeout 60 apt-get install -y --no-install-recommends bubblewrap; } >/dev/null 2>&1 && exit 0; \
+	fi; echo "no bubblewrap: the tests of the shell environment are skipped"
 
 lint: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check .

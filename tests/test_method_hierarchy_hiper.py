@@ -108,6 +108,7 @@ def test_a_run_trains_three_heads_and_learns_from_the_marked_tokens_alone(tmp_pa
         "method.name": "hiper",
         "method.critic_lr": 1e-2,
         "method.instructions": False,
+        "method.teach": 0,
         "method.keep": 0.0,
         "iterations": 2,
         "sft": None,
@@ -119,3 +120,40 @@ def test_a_run_trains_three_heads_and_learns_from_the_marked_tokens_alone(tmp_pa
         assert f"model/critic/loss_{name}" in run.metrics()[-1]
     part, mask, advantage = (np.asarray(second.column(f"token.{name}")) for name in ("part", "mask", "advantage"))
     assert (mask == (part == 3)).all() and 0 < mask.sum() < len(mask) and not advantage[~mask].any() and advantage[mask].any()
+
+
+def test_an_expert_names_what_it_is_after_and_switches_when_it_is_reached() -> None:
+    env, other = (tw.make("numberline", highest=9, subgoals=2) for _ in range(2))
+    task = tw.Task("t", data={"start": 1, "target": 5})
+    assert env.reset(task) == tw.make("numberline", highest=9).reset(task)
+    up = "<switch>{}</switch><subgoal>+</subgoal>"
+    assert [env.expert_words() for _ in range(2)] == [up.format("SWITCH")] * 2  # asking changes nothing
+    env.step("-")  # not what it is after
+    assert env.expert_words() == up.format("KEEP")
+    other.restore(env.snapshot())
+    for one in (env, other):
+        one.step("+")  # reached
+        assert one.expert_words() == up.format("SWITCH")
+        for _ in range(3):
+            one.step("-")
+        assert one.expert_words() == up.format("KEEP")
+        one.step("-")  # four actions, for a subgoal of two
+        assert one.expert_words() == up.format("SWITCH")
+    for wrong in (-1, True, "3"):
+        with pytest.raises(tw.TurnwiseError, match="subgoals is the number of the expert's actions"):
+            tw.make("numberline", subgoals=wrong)
+    assert type(tw.make("numberline", subgoals=0)) is type(tw.make("numberline"))
+
+
+def test_a_policy_that_saw_an_expert_name_subgoals_switches_in_its_own_attempts(tmp_path: Path) -> None:
+    size = {"engine.max_tokens": 40, "agent.max_prompt_tokens": 80, "model.tiny.max_length": 160, "env.max_turns": 4, "collect.groups": 2}
+    taught = {"agent.instructions": "Say switch SWITCH or KEEP, subgoal and action.", "sft.steps": 60, "sft.noise": 0.4, "sft.lr": 1e-2}
+    run = start(tmp_path, **{"method.name": "hiper", "method.critic_lr": 1e-3, **taught, **size})
+    batch = stored_batch(run, 1)
+    switch, first = np.asarray(batch.column("turn.switch")) > 0, np.asarray(batch.rollouts.t) == 0
+    said = ["<switch>SWITCH</switch>" in turn.response for trajectory in batch.trajectories for turn in trajectory.turns]
+    assert any(said) and switch[np.array(said)].all() and (switch & ~first).any() and not switch.all()
+    part, mask = (np.asarray(batch.column(f"token.{name}")) for name in ("part", "mask"))
+    assert set(np.unique(part[mask > 0]).tolist()) == {1, 2, 3}  # the switch, the subgoal and the action are learned from
+    targets = np.isfinite(np.asarray(batch.column("turn.target_high"), np.float64))
+    assert (targets == (first | switch)).all()  # one value per segment

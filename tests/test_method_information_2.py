@@ -212,6 +212,13 @@ def test_rebel_compares_turns_of_one_belief(tmp_path: Path) -> None:
     assert np.abs(step).max() > 1e-3 and (step[belief < 0] == 0).all()
 
 
+@pytest.mark.parametrize("sft", [{}, {"sft": None}])
+def test_a_model_that_is_never_shown_a_belief_is_refused_before_it_is_taught(tmp_path: Path, sft: dict[str, Any]) -> None:
+    with pytest.raises(tw.TurnwiseError, match=r"reads <belief> out of responses.*sft\.file"):
+        start(tmp_path, **{"method.name": "rebel", **sft})
+    assert not any(tmp_path.rglob("*.safetensors"))
+
+
 def test_a_tracker_that_does_not_exist_is_refused_before_the_run_starts(tmp_path: Path) -> None:
     with pytest.raises(tw.TurnwiseError, match="nowhere"):
         in_drawers(tmp_path, **{"method.name": "rebel", "method.tracker": f"{ROOT}/tests/belief_env.py:nowhere"})

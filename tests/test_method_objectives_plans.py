@@ -235,7 +235,12 @@ def test_overlong_responses_cost_reward() -> None:
     whole = signal(batch, None, limit=60, buffer=10, level="trajectory")["turn.overlong"]
     assert whole == pytest.approx([0, 0, 0, 0, dapo.overlong(54, 60, 10), 0])
     with pytest.raises(TurnwiseError, match="smaller buffer"):
-        signal(batch, SimpleNamespace(), limit=3)
+        signal(batch, SimpleNamespace(), limit=3, buffer=4)
+    own = signal(batch, SimpleNamespace(longest=10))["turn.overlong"]  # the engine's limit, and a fifth of it
+    assert own == pytest.approx([dapo.overlong(n, 10, 2) for n in [*lengths, 1]])
+    for options in ({}, {"level": "trajectory"}):
+        with pytest.raises(TurnwiseError, match="set limit"):
+            signal(batch, SimpleNamespace(longest=0 if not options else 10), **options)
 
 
 def test_groups_are_replaced_by_return_or_by_success() -> None:

@@ -91,6 +91,12 @@ def test_dapo_replaces_groups_and_prices_long_responses(tmp_path: Path) -> None:
     np.testing.assert_allclose(batch.rollouts.reward, np.array(environment) + price)
 
 
+def test_dapo_prices_responses_near_the_engines_limit_unless_told_another(tmp_path: Path) -> None:
+    _, batch = run(tmp_path, "dapo", **{"engine.max_tokens": 10})
+    tokens = np.asarray(batch.rollouts.tokens)
+    assert batch.column("turn.overlong") == pytest.approx(np.minimum(0, (8 - tokens) / 2)) and (tokens == 10).any()
+
+
 def test_icepop_masks_tokens_beyond_its_bounds(tmp_path: Path) -> None:
     [metrics], _ = run(tmp_path, "icepop", **{"learner.minibatches": 2})
     assert metrics["learner/importance_truncated"] == 0 and metrics["learner/importance"] == pytest.approx(1, abs=1e-3)

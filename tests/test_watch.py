@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, Cli
 from rich.console import Console
-from test_train import BANDIT, command, start
+from test_train import BANDIT, start
 from typer.testing import CliRunner
 
 from turnwise import TurnwiseError
@@ -93,8 +93,8 @@ def test_an_answer_that_could_not_be_read_is_shown_with_the_reason() -> None:
     assert "> I do not know   (no action tag)" in out.getvalue() and "reward" not in out.getvalue()
 
 
-def test_the_command_line_watches_in_plain_lines(run: Path, tmp_path: Path) -> None:
-    done = command("play", "--agent", str(run), "--n", "2", cwd=tmp_path)
+def test_the_command_line_watches_in_plain_lines(run: Path, here: Cli) -> None:
+    done = here("play", "--agent", str(run), "--n", "2")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("played by") == 2 and "\x1b" not in done.stdout
     shown = CliRunner().invoke(app, ["play", COUNTER, "--agent", "random", "--max-turns", "2"])

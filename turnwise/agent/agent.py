@@ -63,19 +63,21 @@ class Agent:
         """The same for an engine that returns text without token ids."""
         return self.parser(text, observation.actions)
 
-    def write(self, action: str, thought: str = "") -> list[int]:
+    def write(self, action: str, thought: str = "", words: str = "") -> list[int]:
         """A response with this action in the form that the prompt asks for, as token ids including the end: an example to learn from. The
-        tags have the tokens that a model would sample; action and thought come from outside and never become control tokens."""
-        if len(action) + len(thought) > LONGEST_ANSWER:
+        tags have the tokens that a model would sample; action and thought come from outside and never become control tokens. `words` are
+        written before the action, where it has tags of its own."""
+        if (length := len(action) + len(thought) + len(words)) > LONGEST_ANSWER:
             raise TurnwiseError(
-                f"a response of {len(action) + len(thought):,} characters is too long for an example: the limit is {LONGEST_ANSWER:,}. "
+                f"a response of {length:,} characters is too long for an example: the limit is {LONGEST_ANSWER:,}. "
                 f"It begins with {(action or thought)[:60]!r}. Check the environment's expert or the recorded attempts"
             )
-        return self.chat.answer_ids(self._answer(well_formed(action), well_formed(thought)))
+        return self.chat.answer_ids(self._answer(well_formed(action), well_formed(thought), well_formed(words)))
 
-    def _answer(self, action: str, thought: str) -> Marked:
+    def _answer(self, action: str, thought: str, words: str = "") -> Marked:
         style = self.settings.written_style
         mark, said = self.chat.control.mark, f"<think>{self.chat.control.mark(thought)}</think>" if thought else ""
+        said += mark(words) if style not in ("whole", "text") else ""
         if style == "whole":
             return mark(action)
         if style == "text":

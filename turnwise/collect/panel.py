@@ -6,9 +6,9 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from turnwise.collect.collector import Collector, Start
+from turnwise.data.attempts import Start
 from turnwise.data.rollouts import LARGEST_REWARD, Trajectory
 from turnwise.data.tasks import TaskSet
 from turnwise.util.errors import TurnwiseError
@@ -117,8 +117,14 @@ def panel_starts(panel: TaskSet, seed: int, repeats: int = 1) -> list[Start]:
     ]
 
 
+class Runs(Protocol):
+    """A collector, as far as an evaluation knows it."""
+
+    def run(self, starts: Sequence[Start]) -> list[Trajectory]: ...
+
+
 def run_panel(
-    collector: Collector,
+    collector: Runs,
     panel: TaskSet,
     seed: int = 0,
     repeats: int = 1,

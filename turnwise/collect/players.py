@@ -103,7 +103,8 @@ class Advised:
 
 class AdvisedEnv:
     """An environment together with its expert; everything else is passed on to the environment. If it has both, its advice is used, or
-    with `plan_first` its plan. Without an expert it raises an error, unless none is `required`: then there is never any advice."""
+    with `plan_first` its plan. `info["words"]` is what an expert with `expert_words()` says before an action. Without an expert it raises
+    an error, unless none is `required`: then there is never any advice."""
 
     def __init__(self, env: Any, plan_first: bool = False, required: bool = True):
         self._env = env
@@ -111,6 +112,7 @@ class AdvisedEnv:
         self._planned: tuple[tuple[str, str], list[str]] | None = None  # kept for the next attempt at the same task: plans can be expensive
         self._advises, plans = (callable(getattr(env, name, None)) for name in ("expert_action", "expert"))
         self._follows_plan = plans and (plan_first or not self._advises)
+        self._speaks = callable(getattr(env, "expert_words", None))
         if required and not (self._advises or plans):
             raise TurnwiseError(f"{type(env).__name__} has no expert: it needs expert(task) or expert_action()")
         if isinstance(env, Restorable):
@@ -126,11 +128,12 @@ class AdvisedEnv:
         return read_observation(self._env.reset(task, seed), self._env)
 
     def step(self, action: str) -> Transition:
+        words = self._env.expert_words() if self._speaks else ""
         if action == ASK_EXPERT:
             action = self._advice()
         transition = read_transition(self._env.step(action), self._env)
         self._played.append(action)
-        return replace(transition, info={**transition.info, "action": action})
+        return replace(transition, info={**transition.info, "action": action} | ({"words": words} if words else {}))
 
     def _snapshot(self) -> bytes | None:
         """The environment's snapshot, and how many steps of the expert's plan were followed."""

@@ -15,6 +15,7 @@ same weights. A source that collects elsewhere has the same two methods.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -61,6 +62,16 @@ class Gathers(Protocol):
     """A plan, as far as a source knows it."""
 
     def gather(self, places: Any, groups: int) -> Generator[Sequence[Start], list[Trajectory], Brought]: ...
+
+
+class Collects(Protocol):
+    """A collector, as far as a source knows it: it makes attempts. `policy` and `counts` say more about them for the log."""
+
+    policy: Any
+    counts: Counter[str]
+    lost: str
+
+    def run(self, starts: Sequence[Start]) -> list[Trajectory]: ...
 
 
 class Published(Protocol):
@@ -154,6 +165,7 @@ class LocalSource:
                 return Collected(found, tasks, {}, version, complete=False)
         counts = dict(brought.counts)
         counts |= dict(getattr(collector.policy, "counts", {}))
+        counts |= {name: float(value) for name, value in collector.counts.items() if name != "lost_branches"}
         if branches:
             counts |= {"branches": float(branches), "lost_branches": float(collector.counts["lost_branches"])}
         if collector.lost:

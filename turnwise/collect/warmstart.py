@@ -235,7 +235,7 @@ def _play(
         if (transition := result.transition) is None:
             return _ended(trajectory, result, hear)
         action = str(transition.info["action"])
-        response = agent.write(action)
+        response = agent.write(action, words=str(transition.info.get("words", "")))
         if asked == ASK_EXPERT or not teaches or learn_all:
             turn = Turn(observation.key, transition.reward, True, observation.text, "", action, action, prompt.ids, response)
             turn.images = prompt.images

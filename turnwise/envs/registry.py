@@ -29,6 +29,7 @@ from turnwise.config.references import is_reference
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import Env
 from turnwise.envs.parallel import Parallel
+from turnwise.envs.subgoals import Subgoals
 from turnwise.envs.subtasks import Subtasks
 from turnwise.util.errors import TurnwiseError, unknown_name
 
@@ -38,7 +39,11 @@ NUMBERED_DECADES = 1000  # without `n`, numbered tasks are 0 … 9,999: 8,000 tr
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 SplitSizes = Mapping[str, int | None]  # None: as many as requested
-WAYS: dict[str, Callable[[Callable[[], Any], Any], Any]] = {"parallel": Parallel, "subtasks": Subtasks}  # to play any environment
+WAYS: dict[str, Callable[[Callable[[], Any], Any], Any]] = {  # to play any environment
+    "parallel": Parallel,
+    "subtasks": Subtasks,
+    "subgoals": Subgoals,
+}
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from turnwise.data.tasks import Task
 from turnwise.envs.answers import read_observation, read_snapshot, read_transition
 from turnwise.envs.base import EpisodeOver, Observation, Restorable, Transition
 from turnwise.envs.snapshots import pack, restoring, unpack
+from turnwise.envs.subgoals import ahead
 from turnwise.util.errors import TurnwiseError
 
 Role = Literal["subtask", "action", "progress"]
@@ -154,20 +155,8 @@ class SubtasksEnv:
         at = self._at
         if at.role == "progress":
             return ", ".join(at.actions[-AHEAD:])
-        act = self._env.expert_action() if at.role == "action" else self._ahead()
+        act = self._env.expert_action() if at.role == "action" else ahead(self._env, min(AHEAD, self._longest))
         return None if act is None else f"{act}{DONE}" if at.role == "action" and act == at.subtask else str(act)
-
-    def _ahead(self) -> str | None:
-        """The last of the expert's next actions; the next one where the environment cannot return to this state."""
-        act = last = self._env.expert_action()
-        state = read_snapshot(self._env.snapshot(), self._env) if isinstance(self._env, Restorable) else None
-        for _ in range(min(AHEAD, self._longest) - 1 if state is not None and act is not None else 0):
-            if read_transition(self._env.step(act), self._env).done or (act := self._env.expert_action()) is None:
-                break
-            last = act
-        if state is not None:
-            self._env.restore(state)
-        return None if last is None else str(last)
 
     def _snapshot(self) -> bytes | None:
         if self._over:

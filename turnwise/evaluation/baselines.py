@@ -26,6 +26,7 @@ from turnwise.collect.collector import Collector, Start
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.panel import Evaluation, Share, evaluation_of, panel_starts, run_panel
 from turnwise.collect.players import ASK_EXPERT, Advised
+from turnwise.collect.programs import ProgramCollector
 from turnwise.collect.warmstart import has_expert
 from turnwise.config.schema import Config
 from turnwise.data.rollouts import Trajectory
@@ -91,6 +92,8 @@ def evaluate(
         settings |= {"temperature": warmth, "player": agent, "examples": examples, "model": str(source or config.engine.model)}
         if agent == "reflexion":
             collector = system.collector(warmth)
+            if isinstance(collector, ProgramCollector):
+                raise TurnwiseError("reflexion writes into the prompts of an agent, and a program makes its own prompts")
             tried, shares = Reflexion(system, collector, trials).run(panel_starts(panel, seed))
             result = evaluation_of(tried, panel, 1)
             settings["trials"] = [{"trial": k, "success": s.rate, "n": s.n, "interval": list(s.interval)} for k, s in enumerate(shares, 1)]

@@ -12,8 +12,8 @@ from turnwise.data.rollouts import Floats
 from turnwise.methods.registry import method, signal
 from turnwise.util.errors import TurnwiseError
 
-Limit = Annotated[int, Help("the longest response in tokens; engine.max_tokens of the recipe", low=1)]
-Buffer = Annotated[int, Help("the penalty starts this many tokens below the limit", low=1)]
+Limit = Annotated[int | None, Help("the longest response in tokens; none: engine.max_tokens of the recipe", low=1)]
+Buffer = Annotated[int | None, Help("the penalty starts this many tokens below the limit; none: a fifth of it", low=1)]
 Factor = Annotated[float, Help("the penalty of a response that reaches the limit", low=0)]
 
 
@@ -30,8 +30,8 @@ def dapo(
     dynamic: Annotated[bool, Help("replace groups in which all attempts end alike")] = True,
     token_mean: Annotated[bool, Help("every token has the same weight in the loss")] = True,
     overlong: Annotated[bool, Help("long responses cost reward")] = True,
-    limit: Limit = 20480,
-    buffer: Buffer = 4096,
+    limit: Limit = None,
+    buffer: Buffer = None,
     factor: Factor = 1.0,
 ) -> dict[str, Any]:
     """GRPO with a higher upper clip bound, dynamic sampling, a mean over tokens and a price for overlong responses; no KL."""
@@ -42,7 +42,8 @@ def dapo(
     if dynamic:
         settings |= {"plan.name": "dynamic", "plan.refills": 9}
     if overlong:
-        settings["signal"] = [{"name": "overlong", "limit": limit, "buffer": buffer, "factor": factor}]
+        given = {"limit": limit, "buffer": buffer}
+        settings["signal"] = [{"name": "overlong", "factor": factor} | {name: value for name, value in given.items() if value is not None}]
     return settings
 
 
@@ -51,12 +52,16 @@ def overlong(
     batch: Batch,
     models: Any,
     *,
-    limit: Limit = 20480,
-    buffer: Buffer = 4096,
+    limit: Limit = None,
+    buffer: Buffer = None,
     factor: Factor = 1.0,
     level: Annotated[Literal["turn", "trajectory"], Help("whose tokens are counted: each response's, or all of a trajectory's")] = "turn",
 ) -> dict[str, Any]:
     """Subtract from the reward of a turn that is close to the length limit, up to `factor` at the limit."""
+    limit = limit or (int(getattr(models, "longest", 0)) if level == "turn" else 0)
+    if not limit:
+        raise TurnwiseError("signal 'overlong': the longest response is not known here: set limit, in tokens")
+    buffer = buffer or max(limit // 5, 1)
     if buffer > limit:
         raise TurnwiseError(f"signal 'overlong': the buffer of {buffer} tokens is longer than the limit of {limit}; set a smaller buffer")
     rollouts = batch.rollouts

@@ -140,6 +140,7 @@ def hiper(
     invalid: Penalty = 0.1,
     critic_lr: Annotated[float, Help("learning rate of the critic", low=0)] = 1e-5,
     instructions: Annotated[bool, Help("tell the agent about the tags; false keeps the recipe's instructions")] = True,
+    teach: Annotated[int, Help("actions per subgoal of the expert, which names them in a warm start; 0: it names none", low=0)] = 3,
 ) -> dict[str, Any]:
     """Subgoals that the policy keeps or switches, with a value head and credit for the action, the subgoal and the switch."""
     settings: dict[str, Any] = {
@@ -159,4 +160,5 @@ def hiper(
         "credit.bootstrap": bootstrap,
         "objective.name": "clip",
     }
-    return settings | ({"agent.instructions": INSTRUCTIONS} if instructions else {})
+    told = {"agent.instructions": INSTRUCTIONS, "agent.parse": "tags"} if instructions else {}
+    return settings | told | ({"env.options.subgoals": teach} if teach else {})

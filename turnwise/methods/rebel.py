@@ -58,6 +58,8 @@ def rebel(
 class Belief:
     """The belief that each response states, as a number (-1: none), and how well it agrees with what was seen."""
 
+    says = OPENING  # what responses have to contain
+
     def __init__(self, *, tracker: Tracker = "none"):
         own = {"none": None, "household": household_facts.facts}
         self.tracker: Callable[[Trajectory], Sequence[Facts]] | None = own[tracker] if tracker in own else load_reference(tracker, TRACKER)

@@ -27,6 +27,7 @@ from typing import Any
 from turnwise.config.learning import CREDIT
 from turnwise.data.images import without_marks
 from turnwise.pages.batch import PARTS, Batch, texts_of
+from turnwise.pages.call_tree import call_tree
 from turnwise.pages.names import readable
 from turnwise.pages.png import png
 from turnwise.pages.reasons import why
@@ -122,6 +123,8 @@ class Answers:
                 turn |= _numbers(batch, row) | {"why": why(batch, row)}
         found |= _head(batch, number)
         found["type"] = _type_of(found["task"], self._known_types(self._run(words)))
+        if calls := call_tree(batch, found):
+            found["calls"] = calls
         return found | _about(batch)
 
     def group(self, words: Words) -> Any:

@@ -38,7 +38,19 @@ PATIENCE = 2.0
 SLOW = 60.0  # seconds that a client may take for a request, or for taking an answer
 LONGEST_HEAD = 1 << 16
 HOST = re.compile(r"(127\.0\.0\.1|localhost)(:[0-9]{1,5})?")
-SCRIPTS = ("base.js", "data.js", "charts.js", "bands.js", "runs.js", "overview.js", "attempts.js", "turns.js", "compare.js", "main.js")
+SCRIPTS = (
+    "base.js",
+    "data.js",
+    "charts.js",
+    "bands.js",
+    "runs.js",
+    "overview.js",
+    "attempts.js",
+    "turns.js",
+    "calls.js",
+    "compare.js",
+    "main.js",
+)
 SCRIPT, STYLE, PAGE = "pages.js", "style.css", "page.html"
 KINDS = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8", "html": "text/html; charset=utf-8"}
 POLICY = (

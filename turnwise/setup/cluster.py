@@ -30,6 +30,7 @@ from turnwise.cluster.start import connect, free_port, import_ray, leave
 from turnwise.cluster.weights import copy_into, sender
 from turnwise.cluster.work import Hooks, Spec
 from turnwise.collect.collector import Collector
+from turnwise.collect.programs import ProgramCollector
 from turnwise.config import objects
 from turnwise.config.cluster import Cluster
 from turnwise.config.schema import Config
@@ -311,6 +312,8 @@ class PlayingParts:
         if spec.training:
             system.__dict__["plan"] = SimpleNamespace(drawing=spec.drawing)
         made = system.training_collector() if spec.training else system.collector(spec.temperature)
+        if isinstance(made, ProgramCollector):
+            raise TurnwiseError("environment 'program' is played in one process: an attempt is several trajectories. Leave [cluster] out")
         made.on_turn, made.on_fault = self._hooks.on_turn, self._hooks.on_fault
         return made
 

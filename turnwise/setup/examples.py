@@ -54,6 +54,32 @@ def examples_of(system: System, own: Sft, on_task: Callable[[], None]) -> list[T
     return _play(system, expert_trajectories, starts, "warm start noise", on_task, noise=own.noise, learn_all=own.imitate == "all")
 
 
+def check_taught(system: System) -> None:
+    """A model that starts from nothing says what its warm start shows. A signal that reads a text out of responses has it as `says`: an
+    example must have it too, and this is known before anything is learned."""
+    config = system.config
+    wanted = {says: own.name for own, made in zip(config.signal, system.made_signals, strict=True) if (says := getattr(made, "says", ""))}
+    if not wanted or config.model.path is not None or (config.sft is not None and config.sft.file is not None):
+        return
+    texts = [] if config.sft is None else _first_texts(system)
+    for says, name in wanted.items():
+        if not any(says in text for text in texts):
+            why = "it has no warm start (sft)" if config.sft is None else "no example of its warm start has that"
+            raise TurnwiseError(
+                f"signal {name!r} reads {says} out of responses. A tiny model says what its warm start shows, and {why}. Use an "
+                "environment whose expert says it, recorded attempts that have it (sft.file), or a pretrained model (model.path) with a "
+                "prompt that asks for it (agent.prompt)"
+            )
+
+
+def _first_texts(system: System) -> list[str]:
+    """The responses of the first examples, as text."""
+    env, tasks = system.config.env, [system.tasks[k] for k in range(min(LOOKS, len(system.tasks)))]
+    play = expert_trajectories if has_expert(env.name, dict(env.options)) else chance_trajectories
+    found = play(env.name, dict(env.options), tasks, system.agent, max_turns=system.max_turns, limits=system.limits)
+    return [system.agent.chat.decode(turn.response_ids) for trajectory in found for turn in trajectory.turns]
+
+
 def _by_chance(system: System, own: Sft, starts: Sequence[Start], on_task: Callable[[], None]) -> list[Trajectory] | None:
     """What a model that starts from nothing learns if there is no expert: to say the listed actions, played at random."""
     env = system.config.env

@@ -37,4 +37,5 @@ def build_models(config: Config, learner: Learner, tokenizer: Any, needs: Contai
     beside = Beside(learner, tokenizer, config.seed)
     chosen = {name: section for name, section in config.models.items() if only in (None, name)}
     further = {name: build(name, section, beside) for name, section in chosen.items()}
-    return Models(learner, tokenizer, further, keep_reference=f"model.{REFERENCE}" in needs and only is None)
+    keep = f"model.{REFERENCE}" in needs and only is None
+    return Models(learner, tokenizer, further, keep, config.engine.max_tokens)

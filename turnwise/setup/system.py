@@ -18,6 +18,7 @@ from turnwise.collect.collector import Collector
 from turnwise.collect.faults import FaultWatch
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.panel import Evaluation, check_disjoint, run_panel
+from turnwise.collect.programs import ProgramCollector
 from turnwise.collect.rewards import Rewards, find_term
 from turnwise.collect.source import LocalSource
 from turnwise.collect.warmstart import has_expert
@@ -41,12 +42,13 @@ from turnwise.learn.values import targets_of
 from turnwise.methods.planning import Dynamic, Places, Plain, Plan
 from turnwise.methods.registry import plans, signals
 from turnwise.setup.build import agent_settings, build_engine, build_learner, build_server, engine_options
-from turnwise.setup.examples import examples_of
+from turnwise.setup.examples import check_taught, examples_of
 from turnwise.setup.favours import answers, demonstrations, evaluation, openings, said
 from turnwise.setup.further import build_models
 from turnwise.setup.imitation import imitate
 from turnwise.setup.names import know, needed
 from turnwise.setup.needs import check_needs, reports
+from turnwise.setup.programs import for_learning, is_program, program_collector
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.notice import told_after
 
@@ -78,16 +80,19 @@ class System:
         know(self.config)
         environment = registry.spec(self.config.env.name).load()
         check_needs(self.config, models=self.config.models, task=self.tasks[0] if len(self.tasks) else None, environment=environment)
-        for part in ("panel", "max_turns", "rewards", "_signals"):
+        for part in ("panel", "max_turns", "rewards", "made_signals"):
             getattr(self, part)
         engine_options(self.config)
         self.faults.tasks = len(self.tasks)
         self.look(self.tasks)
+        check_taught(self)
         for part in ("agent", "learner", "models"):  # before the engine, whose cache takes a share of the memory that is left
             getattr(self, part)
 
     def look(self, tasks: TaskSet) -> None:
         """Play a few turns of two tasks: an environment that cannot be played raises an error here, with the lines of its file."""
+        if is_program(self.config):
+            return  # it plays by itself, and needs the model for that
         words = f"still waiting for environment {self.config.env.name!r}; if this does not end, does its reset or step return?"
         with told_after(PATIENCE, self.say, words):
             first_look(self.pool, self.config.env.name, tasks, self.say, self.cancelled)
@@ -222,17 +227,18 @@ class System:
     def policy(self, temperature: float | None = None) -> ModelPolicy:
         return ModelPolicy(self.engine, self.agent.context, self.agent.read, self.sampling(temperature), self.agent.read_text)
 
-    def collector(self, temperature: float | None = None) -> Collector:
+    def collector(self, temperature: float | None = None) -> Collector | ProgramCollector:
         """A collector for attempts whose tokens and log-probs depend on the weights and on these attempts alone: the engine forgets what
         it kept of others (of an evaluation, for example), because a resumed run has not played those."""
         getattr(self.engine, "forget", self.engine.refresh)()
-        own = self.config.agent
+        if is_program(self.config):
+            return program_collector(self, temperature)
         return Collector(
             self.pool,
             self.policy(temperature),
             self.max_turns,
             self.rewards,
-            own.max_invalid,
+            self.config.agent.max_invalid,
             cancelled=self.cancelled,
             on_start=self.on_start,
             on_end=self.on_end,
@@ -284,10 +290,12 @@ class System:
         """Whether the run ends before its end: somebody stopped it, or its environment is broken."""
         return self.cancelled() or self.broken is not None
 
-    def training_collector(self) -> Collector:
+    def training_collector(self) -> Collector | ProgramCollector:
         """A collector for attempts that are learned from: the engine reports what the stages of the recipe need, and states are kept for
         a plan that restores them."""
         collector = self.collector()
+        if isinstance(collector, ProgramCollector):
+            return for_learning(collector, self.config)
         collector.snapshots = bool({"env.snapshot", "env.snapshot?"} & needed(self.config))
         if isinstance(policy := collector.policy, ModelPolicy):
             policy.drawing, policy.encode = getattr(self.plan, "drawing", None), self.agent.chat.encode
@@ -312,14 +320,15 @@ class System:
         return self.learner.annotate(batch)
 
     @cached_property
-    def _signals(self) -> list[Callable[..., Mapping[str, Any]]]:
+    def made_signals(self) -> list[Callable[..., Mapping[str, Any]]]:
+        """The recipe's signals, in their order."""
         return [signals[own.name].make(own.options, signals.kind) for own in self.config.signal]
 
     def signal(self, batch: Batch, progress: float = 0.0) -> Batch:
         """The batch with the columns of the recipe's signals, in their order; each sees those of the ones before. `progress` is the share
         of the run that is done, for the learning rates of models that a signal updates."""
         self.models.at(progress)
-        for own, signal in zip(self.config.signal, self._signals, strict=True):
+        for own, signal in zip(self.config.signal, self.made_signals, strict=True):
             self._rest_engine()
             columns = signal(batch, self.models)
             if not isinstance(columns, Mapping):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -43,6 +44,11 @@ class ServerSettings:
     def name(self) -> str:
         """How messages call it."""
         return self.url or " ".join(self.command)[:120]
+
+    @property
+    def words(self) -> list[str]:
+        """The command; `python` is the one that runs this."""
+        return [sys.executable if self.command[0] == "python" else self.command[0], *self.command[1:]]
 
     def environment(self) -> dict[str, str]:
         """All that the program sees of this process's environment variables."""

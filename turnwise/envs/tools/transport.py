@@ -40,7 +40,7 @@ class Pipe:
         own = self._settings
         pipe = asyncio.subprocess.PIPE
         self.process = await asyncio.create_subprocess_exec(
-            *own.command, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL, env=own.environment(), cwd=own.cwd
+            *own.words, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL, env=own.environment(), cwd=own.cwd
         )
         if own.memory_mb is not None:
             limit = own.memory_mb * 2**20

@@ -44,10 +44,18 @@ def retried_by(learner: Learner) -> Callable[[Callable[[int], Any]], Any]:
 
 
 class Models:
-    """`models.policy`, `models.reference`, `models["teacher"]`. `keep_reference`: keep a reference even if no KL needs one."""
+    """`models.policy`, `models.reference`, `models["teacher"]`. `keep_reference`: keep a reference even if no KL needs one. `longest` is
+    the largest number of tokens of a response (engine.max_tokens), 0 if it is unknown."""
 
-    def __init__(self, learner: Learner, tokenizer: Any, further: Mapping[str, FurtherModel] | None = None, keep_reference: bool = False):
-        self.learner, self.further = learner, dict(further or {})
+    def __init__(
+        self,
+        learner: Learner,
+        tokenizer: Any,
+        further: Mapping[str, FurtherModel] | None = None,
+        keep_reference: bool = False,
+        longest: int = 0,
+    ):
+        self.learner, self.further, self.longest = learner, dict(further or {}), longest
         self.policy = Policy(learner, tokenizer)
         self._own_reference = Reference(learner.policy) if keep_reference and learner.reference is None else None
         self._plan_memory()

@@ -333,6 +333,7 @@
           { class: "card head" },
           T.attemptHead(attempt),
           attempt.problem ? el("p", { class: "warning" }, attempt.problem) : null,
+          T.callTree(attempt, pick),
           box,
         ),
         el(

@@ -1,0 +1,314 @@
+"""The shell environment: every task can be solved and is not solved by itself, and nothing leaves the sandbox."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from turnwise.data.tasks import Task
+from turnwise.envs.base import EpisodeOver, Transition
+from turnwise.envs.check import check
+from turnwise.envs.shell.env import ShellEnv, scene_of
+from turnwise.envs.shell.families import known_families
+from turnwise.envs.shell.sandbox import Limits, Shell
+from turnwise.envs.shell.tree import Entry, TooLarge, as_json, digest, file, folder, from_json, link, packed, read_tree
+from turnwise.util.errors import TurnwiseError
+
+
+def works() -> bool:
+    """Whether this machine can make sandboxes: bubblewrap is installed and user namespaces are allowed."""
+    if shutil.which("bwrap") is None:
+        return False
+    tried = subprocess.run(["bwrap", "--unshare-all", "--unshare-user", "--ro-bind", "/", "/", "true"], capture_output=True, check=False)
+    return tried.returncode == 0
+
+
+sandboxed = pytest.mark.skipif(not works(), reason="needs bubblewrap, and a machine that allows user namespaces")
+
+
+@pytest.fixture
+def env() -> Iterator[ShellEnv]:
+    made = ShellEnv(seconds=5)
+    yield made
+    made.close()
+
+
+def play(env: ShellEnv, task: Task, commands: list[str]) -> Transition:
+    env.reset(task)
+    return [env.step(command) for command in commands][-1]
+
+
+@sandboxed
+@pytest.mark.parametrize("name", sorted(known_families))
+def test_the_expert_solves_every_family_at_every_level_and_printing_solves_none(env: ShellEnv, name: str) -> None:
+    for task in ShellEnv(families=name).tasks("valid", n=3):
+        assert play(env, task, env.expert(task)).success, task.id
+        wanted = scene_of(task).goal
+        assert not play(env, task, [f"echo {wanted!r}; find . -type f -not -path './.git/*' -exec cat {{}} +", "submit"]).success, task.id
+
+
+def test_there_are_at_least_twelve_families_and_the_splits_share_no_task() -> None:
+    assert len(known_families) >= 12
+    if not works():
+        return
+    sets = [{task.hash for task in ShellEnv().tasks(split, n=200)} for split in ("train", "valid", "test")]
+    assert all(len(one) == 200 for one in sets)
+    assert not (sets[0] & sets[1] or sets[0] & sets[2] or sets[1] & sets[2])
+
+
+def test_scenes_are_the_same_in_every_process() -> None:
+    task = Task("gather-2-7", "train", {"family": "gather", "level": 2, "number": 7})
+    script = (
+        "from turnwise.data.tasks import Task; from turnwise.envs.shell.env import scene_of; from turnwise.envs.shell.tree import digest; "
+        f"s = scene_of(Task({task.id!r}, 'train', {dict(task.data)!r})); print(digest(s.tree, s.goal, *s.expert).hex())"
+    )
+    own = scene_of(task)
+    other = {**os.environ, "PYTHONHASHSEED": "5"}
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=other)
+    assert found.stdout.strip() == digest(own.tree, own.goal, *own.expert).hex()
+
+
+@sandboxed
+def test_the_shell_keeps_folder_variables_and_functions_and_shows_exit_codes(env: ShellEnv) -> None:
+    env.reset(env.tasks(n=1)[0])
+    env.step("mkdir here && cd here; x=5; f() { echo f$x; }")
+    assert env.step("f; pwd").observation.text == "f5\n/work/here\n/work/here$"
+    assert env.step("false").observation.text == "[exit code 1]\n/work/here$"
+    assert env.step("cat").observation.text == "[no output]\n/work/here$", "a command that reads its input must not wait for it"
+    assert "syntax error" in env.step("if").observation.text
+    assert env.step("echo ok").observation.text == "ok\n/work/here$"
+
+
+HOSTILE = {
+    "forks": (":(){ :|:& };: ; sleep 30", "took longer|processes"),
+    "sleeps": ("sleep 100", "took longer than 2 seconds"),
+    "prints without end": ("yes", "printed more than"),
+    "ends its shell": ("exit 3", "the shell exited"),
+    "kills its shell": ("kill -9 $$", "the shell exited"),
+    "kills everything": ("kill -9 -1; kill -9 1; echo still here", ""),
+    "fills the disk": ("head -c 100M /dev/zero > a; for i in $(seq 40); do head -c 1M /dev/zero > b$i; done; du -sm . | cut -f1", ""),
+    "takes memory": ("x=$(head -c 900M /dev/zero | tr '\\0' x); echo ${#x}", ""),
+    "asks the network": ("cat < /dev/tcp/127.0.0.1/80; curl -m 1 http://192.0.2.1; getent hosts example.org; echo no", ""),
+    "reads the home folder": ("cat ~root/.bashrc /root/* /home/*/* /etc/shadow; ls / ", ""),
+    "writes outside": ("touch /x /usr/x /etc/x /proc/x /dev/x; ls /x /usr/x /etc/x /dev/x; mount -t tmpfs none /usr", ""),
+    "waits for a pipe": ("mkfifo p; cat p", "took longer"),
+    "leaves the sandbox by a namespace": ("unshare -Ur bash -c 'mount -t tmpfs none /usr && echo mounted'", ""),
+}
+
+
+@sandboxed
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_command_ends_with_a_reason_and_the_attempt_goes_on(what: str) -> None:
+    env = ShellEnv(seconds=2, memory_mb=300)
+    command, reason = HOSTILE[what]
+    before = sandboxes()
+    env.reset(env.tasks(n=1)[0])
+    step = env.step(command)
+    text = step.observation.text
+    assert not step.done
+    if reason:
+        assert re.search(reason, str(step.info["limit"])), (text, step.info)
+    assert "mounted" not in text and "root:$" not in text
+    if what == "writes outside":
+        assert "cannot access" in text
+    if what == "reads the home folder":
+        assert {"home", "root", "srv", "mnt"}.isdisjoint(text.split())
+    if what == "fills the disk":
+        assert int(text.splitlines()[-2]) <= 17
+    if what == "takes memory":
+        assert "900" not in text
+    assert env.step("echo alive").observation.text.startswith("alive")
+    env.close()
+    deadline = time.monotonic() + 20
+    while sandboxes() > before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert sandboxes() <= before, "a process of the sandbox is left"
+
+
+def sandboxes() -> int:
+    """Processes of this process that run bubblewrap."""
+    found = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = path.read_text().partition("(")[2].rpartition(")")
+        except OSError:
+            continue
+        found += name == "bwrap" and int(rest.split()[1]) == os.getpid()
+    return found
+
+
+@sandboxed
+def test_after_three_broken_limits_the_attempt_ends_with_the_reason() -> None:
+    env = ShellEnv(seconds=0.5, breaks=2)
+    env.reset(env.tasks(n=1)[0])
+    assert not env.step("sleep 9").done
+    last = env.step("sleep 9")
+    assert last.done and not last.success and "took longer than 0.5 seconds" in last.info["reason"]
+    with pytest.raises(EpisodeOver):
+        env.step("ls")
+
+
+@sandboxed
+def test_files_survive_a_restart_of_the_shell(env: ShellEnv) -> None:
+    env.reset(env.tasks(n=1)[0])
+    env.step("mkdir d; echo kept > d/f; cd d")
+    assert "the shell exited" in env.step("exit").observation.text
+    assert env.step("cat f; pwd").observation.text.startswith("kept\n/work/d")
+
+
+@sandboxed
+def test_background_processes_cannot_change_what_is_checked() -> None:
+    """A process that goes on writing after `submit` would race the check: all are killed first."""
+    shell = Shell({}, Limits(seconds=5))
+    shell.run("(while true; do echo x >> log; done) & ")
+    shell.freeze()
+    assert shell.tree() == shell.tree()
+    shell.close()
+
+
+@sandboxed
+def test_a_state_is_restored_in_another_instance_and_the_checker_finds_nothing() -> None:
+    env, other = ShellEnv(families="repair"), ShellEnv(families="repair")
+    task = env.tasks(n=1)[0]
+    env.reset(task)
+    plan = env.expert(task)
+    env.step(plan[0])
+    state = env.snapshot()
+    assert state is not None
+    seen = other.restore(state)
+    assert seen.text == env._last and other.expert_action() == plan[1]
+    assert other.step("submit").success
+    env.close()
+    report = check("shell", families=["rename", "links"], levels=1)
+    assert report.ok, report
+
+
+@sandboxed
+def test_equal_states_reached_by_different_commands_have_one_anchor() -> None:
+    env = ShellEnv(anchor="state")
+    task = env.tasks(n=1)[0]
+    anchors = set()
+    for commands in (["echo 1 > a", "echo 2 > b"], ["echo 2 > b; ls", "printf '1\n' > a"]):
+        anchors.add(play(env, task, commands).observation.anchor)
+    assert len(anchors) == 1
+    assert play(env, task, ["echo 1 > a", "cd /tmp"]).observation.anchor not in anchors
+    env.close()
+
+
+def own_folder(tmp_path: Path) -> Path:
+    for number in range(6):
+        task = tmp_path / "tasks" / f"t{number}"
+        (task / "files").mkdir(parents=True)
+        (task / "task.md").write_text(f"Write {number} to out.\n")
+        (task / "files" / "in.txt").write_text(f"{number}\n")
+        (task / "check.sh").write_text(f'[ "$(cat out)" = {number} ]\n')
+        (task / "expert.sh").write_text("cp in.txt out\n")
+    return tmp_path / "tasks"
+
+
+@sandboxed
+def test_tasks_of_the_users_own_are_checked_by_their_script_in_a_fresh_sandbox(tmp_path: Path) -> None:
+    env = ShellEnv(folder=str(own_folder(tmp_path)))
+    train, valid = env.tasks("train"), env.tasks("valid")
+    assert [task.id for task in train] == ["t0", "t1", "t2", "t3", "t5"] and [task.id for task in valid] == ["t4"]
+    assert play(env, train[1], env.expert(train[1])).success
+    assert not play(env, train[1], ["cat() { echo 1; }; export -f cat; exit() { :; }", "submit"]).success, "a function of the agent's shell"
+    assert not play(env, train[1], ["echo 7 > out", "submit"]).success
+    env.close()
+
+
+@sandboxed
+def test_what_is_wrong_with_a_folder_of_tasks_is_said(tmp_path: Path) -> None:
+    with pytest.raises(TurnwiseError, match="no folder"):
+        ShellEnv(folder=str(tmp_path / "none")).tasks()
+    with pytest.raises(TurnwiseError, match=r"has no task: a task is a folder with task\.md"):
+        ShellEnv(folder=str(tmp_path)).tasks()
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "task.md").write_text("Do it.")
+    with pytest.raises(TurnwiseError, match=r"has no check\.sh"):
+        ShellEnv(folder=str(tmp_path)).tasks()
+
+
+def test_without_bubblewrap_nothing_is_run_and_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(TurnwiseError, match=r"bwrap is missing: install bubblewrap .*apt-get install bubblewrap"):
+        ShellEnv()
+    with pytest.raises(TurnwiseError, match="bwrap is missing"):
+        Shell({})
+
+
+def test_a_sandbox_that_cannot_be_made_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A bubblewrap that fails, as on a machine that forbids user namespaces: nothing is run and nothing is written."""
+    fake = tmp_path / "bwrap"
+    fake.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
+    fake.chmod(0o755)
+    for parent in (tmp_path, *tmp_path.parents[:3]):  # whoever runs the sandbox must be able to find it
+        parent.chmod(parent.stat().st_mode | 0o055)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(TurnwiseError, match="could not make a sandbox: bwrap: No permissions"):
+        Shell({"x": file("y")})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"families": "renam"}, "Did you mean 'rename'|rename"), ({"levels": 4}, "levels are some of 1, 2, 3"), ({"ends": "never"}, "submit"),
+     ({"seconds": 0}, "seconds must be positive"), ({"families": []}, "families is empty")],
+)  # fmt: skip
+@sandboxed
+def test_wrong_options_are_named(options: dict[str, object], words: str) -> None:
+    with pytest.raises(TurnwiseError, match=words):
+        ShellEnv(**options)  # type: ignore[arg-type]
+
+
+entries = st.one_of(
+    st.builds(file, st.binary(max_size=40), st.sampled_from([0o600, 0o644, 0o755, 0o400])),
+    st.builds(folder, st.sampled_from([0o700, 0o755])),
+    st.builds(link, st.sampled_from(["/etc/passwd", "../..", "a", "nowhere"])),
+)
+names = st.sampled_from(["a", "b", "c d", "é", "-x", "n\nl"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.dictionaries(names, entries, max_size=4), st.dictionaries(names, entries, max_size=3))
+def test_a_tree_is_read_back_as_it_was_written(
+    tmp_path_factory: pytest.TempPathFactory, top: dict[str, Entry], inner: dict[str, Entry]
+) -> None:
+    tree = {**top, "sub": folder(), **{f"sub/{name}": entry for name, entry in inner.items()}}
+    made = tmp_path_factory.mktemp("tree")
+    subprocess.run(["tar", "-xpf", "-", "-C", str(made)], input=packed(tree), check=True)
+    root = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        found = read_tree(root)
+    finally:
+        os.close(root)
+    assert found == tree and from_json(as_json(found)) == found and digest(found) == digest(tree)
+
+
+def test_reading_a_folder_follows_no_link_waits_for_no_pipe_and_has_bounds(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("outside")
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "link").symlink_to(tmp_path / "secret")
+    (inside / "up").symlink_to(tmp_path)
+    os.mkfifo(inside / "pipe")
+    (inside / "large").write_bytes(b"x" * 10_000)
+    root = os.open(inside, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        found = read_tree(root)
+        assert set(found) == {"link", "up", "large"} and found["link"].data is None and found["up"].is_folder is False
+        with pytest.raises(TooLarge):
+            read_tree(root, largest=5000)
+        with pytest.raises(TooLarge):
+            read_tree(root, most=2)
+    finally:
+        os.close(root)

@@ -1,0 +1,21 @@
+"""A terminal in a sandbox."""
+
+from __future__ import annotations
+
+from turnwise.envs.registry import Need, register
+
+
+def _present() -> bool:
+    from turnwise.envs.shell.sandbox import present
+
+    return present()
+
+
+register(
+    "shell",
+    "turnwise.envs.shell.env:ShellEnv",
+    summary="a terminal in a sandbox: endless generated tasks about files, text, logs, archives, scripts and git, or your own",
+    splits={"train": None, "valid": None, "test": None},
+    max_turns=20,
+    needs=[Need("bubblewrap", _present, "apt-get install bubblewrap, or your system's package of it")],
+)

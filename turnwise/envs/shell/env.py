@@ -1,0 +1,281 @@
+"""A terminal in a sandbox as an environment: endless generated tasks, or folders of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from turnwise.data.tasks import Task, TaskSet
+from turnwise.envs.base import EpisodeOver, Observation, Transition
+from turnwise.envs.shell.families import known_families
+from turnwise.envs.shell.sandbox import Limits, Shell, require
+from turnwise.envs.shell.scene import LEVELS, Probe, Scene, scene
+from turnwise.envs.shell.tree import Entry, TooLarge, as_json, digest, from_json, read_folder
+from turnwise.envs.snapshots import pack, read_task, restoring, task_fields, unpack
+from turnwise.util.errors import TurnwiseError, unknown_name
+
+SUBMIT = "submit"
+SPLITS = {"train": 0, "valid": 1, "test": 2}
+SIZE = 100_000  # tasks of a split if no number is asked for
+GOAL, CHECK, FILES, EXPERT = "task.md", "check.sh", "files", "expert.sh"
+
+Anchor = Literal["both", "state", "observation"]
+
+
+class ShellEnv:
+    """A bash in a sandbox. An action is a command, or `submit` to end the attempt and have the result checked.
+
+    `families` and `levels` choose the generated tasks; `folder` has tasks of the user's own instead. `ends`: "submit", or "solved" to end
+    as soon as the check holds. `anchor`: the state of files and folder ("state"), the text ("observation") or both. `seconds`,
+    `memory_mb`, `processes`, `disk_mb` and `shown` are limits. A command that breaks one costs all running processes: the shell starts
+    again on the same files. After `breaks` of those the attempt ends.
+    """
+
+    max_turns = 20
+    instructions = (
+        "You work in a terminal: bash on Linux, without a network. Each action is a command, which is run in the folder that the last one "
+        "left you in. When the task is done, the action is: submit"
+    )
+
+    def __init__(
+        self,
+        families: Sequence[str] | str | None = None,
+        levels: Sequence[int] | int = (1, 2, 3),
+        folder: str | None = None,
+        ends: Literal["submit", "solved"] = "submit",
+        anchor: Anchor = "both",
+        seconds: float = 10.0,
+        memory_mb: int = 512,
+        processes: int = 64,
+        disk_mb: int = 16,
+        shown: int = 4000,
+        breaks: int = 3,
+    ):
+        require()
+        for what, value, known in (("end", ends, ("submit", "solved")), ("anchor", anchor, ("both", "state", "observation"))):
+            if value not in known:
+                raise unknown_name(f"{what} of the shell environment:", str(value), known)
+        self.families = _chosen(families)
+        self.levels = tuple([levels] if isinstance(levels, int) else levels)
+        if not self.levels or not set(self.levels) <= set(LEVELS):
+            raise TurnwiseError(f"shell: levels are some of {', '.join(map(str, LEVELS))}, not {levels!r}")
+        self.folder = None if folder is None else Path(folder).expanduser()
+        self.limits = Limits(seconds, memory_mb, processes, disk_mb, shown=shown)
+        self.ends, self.anchor, self.breaks = ends, anchor, breaks
+        self._shell: Shell | None = None
+        self._task: Task | None = None
+        self._scene: Scene | None = None
+        self._broken, self._turn, self._last = 0, 0, ""
+        self._over = "step() was called before reset(): call reset(task) first"
+
+    # -- tasks --------------------------------------------------------------------------------------------------------------------
+
+    def tasks(self, split: str = "train", n: int | None = None) -> TaskSet:
+        """The generated tasks of a split, families and levels in turn; or those of the folder, of which every fifth is "valid"."""
+        if split not in SPLITS:
+            raise unknown_name("split", split, SPLITS)
+        if self.folder is not None:
+            found = own_tasks(self.folder, split)
+            return TaskSet(found if n is None else found[:n], f"shell {self.folder.name} {split}")
+        kinds = [(name, level) for level in self.levels for name in self.families]
+
+        def make(index: int) -> Task:
+            name, level = kinds[index % len(kinds)]
+            number = index // len(kinds) * len(SPLITS) + SPLITS[split]
+            return Task(f"{name}-{level}-{number}", split, {"family": name, "level": level, "number": number})
+
+        return TaskSet.lazy(SIZE if n is None else n, make, f"shell {split}")
+
+    # -- playing ------------------------------------------------------------------------------------------------------------------
+
+    def reset(self, task: Task, seed: int = 0) -> Observation:
+        self.close()
+        self._task, self._scene = task, scene_of(task)
+        self._shell = Shell(self._scene.tree, self.limits)
+        for command in self._scene.setup:
+            done = self._shell.run(command)
+            if done.code or done.ended:
+                raise TurnwiseError(f"task {task.id!r}: its set-up failed: {done.ended or done.output}. Is git installed?")
+        self._broken, self._turn, self._over = 0, 0, ""
+        return self._see(f"Your task is: {self._scene.goal}", "/work")
+
+    def step(self, action: str) -> Transition:
+        if self._shell is None or self._task is None or self._over:
+            raise EpisodeOver(self._over)
+        if not isinstance(action, str):
+            raise TurnwiseError(f"an action is a text, not {type(action).__name__}: {action!r}")
+        self._turn += 1
+        if action.strip() == SUBMIT:
+            return self._finish(self._shell.cwd)
+        done = self._shell.run(action)
+        text = done.output
+        if done.ended:
+            self._broken += 1
+            text = f"{text}\n[{done.ended}: all processes were ended, and the shell started again]".strip()
+            if self._broken >= self.breaks:
+                return self._finish(done.cwd, f"{self._broken} times a command broke a limit; the last one: {done.ended}")
+            self._restart(done.cwd)
+        elif done.code:
+            text = f"{text}\n[exit code {done.code}]".strip()
+        if self.ends == "solved" and self._solved(frozen=False):
+            return self._finish(done.cwd)
+        return Transition(self._see(text or "[no output]", self._shell.cwd), info={"exit_code": done.code, "limit": done.ended})
+
+    def _restart(self, cwd: str) -> None:
+        """A new sandbox with the same files. If they cannot be read back, the attempt is over by `_finish`."""
+        assert self._shell is not None
+        old = self._shell
+        try:
+            tree = old.tree()
+        except TooLarge:
+            tree = dict(self._scene.tree) if self._scene is not None else {}
+        old.close()
+        self._shell = Shell(tree, self.limits, cwd)
+
+    def _finish(self, cwd: str, reason: str = "") -> Transition:
+        """The end of the attempt: all processes are killed first, then the files are checked."""
+        assert self._shell is not None
+        success = not reason and self._solved(frozen=True)
+        self._over = "the attempt is over: call reset(task) before the next step"
+        text = reason or ("The task is solved." if success else "The task is not solved.")
+        observation = Observation(text, anchor=digest({}, text, cwd))
+        self._shell.close()
+        self._shell = None
+        info = {"measures": {"commands": self._turn}} | ({"reason": reason} if reason else {})
+        return Transition(observation, float(success), True, success, info)
+
+    def _solved(self, frozen: bool) -> bool:
+        """Whether the resulting files are as the task wants them. Nothing that a command printed counts."""
+        assert self._shell is not None and self._scene is not None
+        if frozen:
+            self._shell.freeze()
+        try:
+            tree = self._shell.tree()
+        except TooLarge:
+            return False
+        if self._scene.check(tree):
+            return False
+        return self._scene.probe is None or _probed(self._scene, tree, self.limits)
+
+    def _see(self, text: str, cwd: str) -> Observation:
+        assert self._shell is not None
+        self._last = f"{text}\n{cwd}$"
+        anchor: Any = None
+        if self.anchor != "observation":
+            try:
+                anchor = digest(self._shell.tree(), cwd, *([self._last] if self.anchor == "both" else []))
+            except TooLarge:
+                anchor = digest({}, cwd, self._last)
+        return Observation(self._last, anchor=anchor)
+
+    def expert(self, task: Task) -> list[str]:
+        """Commands that solve the task."""
+        found = scene_of(task).expert
+        if not found:
+            raise TurnwiseError(f"task {task.id!r} has no {EXPERT}: there is no expert for it")
+        return [*found, SUBMIT]
+
+    def expert_action(self) -> str | None:
+        """The next command of the expert, if the attempt followed it so far."""
+        if self._task is None or self._over:
+            return None
+        plan = self.expert(self._task)
+        return plan[self._turn] if self._turn < len(plan) else SUBMIT
+
+    def scripted_action(self) -> str:
+        """Look at the files, then give up: what a rule without understanding does."""
+        return "ls -R" if self._turn == 0 else SUBMIT
+
+    # -- states -------------------------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> bytes | None:
+        """The files, the folder and the text. Variables, functions and processes of the shell are not part of it."""
+        if self._shell is None or self._task is None or self._over:
+            raise EpisodeOver(self._over)
+        try:
+            tree = self._shell.tree(1 << 20)
+        except TooLarge:
+            return None
+        state = {"task": task_fields(self._task), "tree": as_json(tree), "cwd": self._shell.cwd, "last": self._last}
+        return pack("shell", state | {"broken": self._broken, "turn": self._turn}, self._options())
+
+    def restore(self, state: bytes) -> Observation:
+        kept = unpack(state, "shell", self._options())
+        with restoring("shell"):
+            task, tree = read_task(kept["task"]), from_json(kept["tree"])
+            own, cwd, last = scene_of(task), str(kept["cwd"]), str(kept["last"])
+            broken, turn = int(kept["broken"]), int(kept["turn"])
+        self.close()
+        self._shell = Shell(tree, self.limits, cwd)
+        self._task, self._scene, self._broken, self._turn, self._over = task, own, broken, turn, ""
+        return self._see(last.rpartition("\n")[0], cwd)
+
+    def _options(self) -> Mapping[str, Any]:
+        return {"anchor": self.anchor, "ends": self.ends, "breaks": self.breaks}
+
+    def close(self) -> None:
+        if self._shell is not None:
+            self._shell.close()
+        self._shell = None
+        self._over = "the environment was closed: call reset(task) first"
+
+
+def _chosen(families: Sequence[str] | str | None) -> tuple[str, ...]:
+    names = tuple(known_families) if families is None else (families,) if isinstance(families, str) else tuple(families)
+    for name in names:
+        if name not in known_families:
+            raise unknown_name("family of shell tasks", name, known_families)
+    if not names:
+        raise TurnwiseError(f"shell: families is empty; there are {', '.join(known_families)}")
+    return names
+
+
+def _probed(own: Scene, tree: Mapping[str, Entry], limits: Limits) -> bool:
+    """Run the probe in a fresh sandbox on a copy of the files, so that nothing of the agent's shell has a say."""
+    assert own.probe is not None
+    fresh = Shell(tree, limits)
+    try:
+        done = fresh.run(own.probe.script)
+        return not done.ended and done.output.strip() == own.probe.output.strip()
+    finally:
+        fresh.close()
+
+
+def scene_of(task: Task) -> Scene:
+    """What a task starts from."""
+    data = task.data
+    if "own" in data:
+        return _own_scene(task, Path(str(data["own"])))
+    if not {"family", "level", "number"} <= set(data):
+        raise TurnwiseError(f"task {task.id!r} is not a shell task: its data has no family, level and number, and no folder")
+    return scene(str(data["family"]), int(data["level"]), str(data["number"]))
+
+
+def own_tasks(folder: Path, split: str) -> list[Task]:
+    """The tasks in a folder: its folders that hold a task.md and a check.sh, by name; every fifth is for "valid"."""
+    if not folder.is_dir():
+        raise TurnwiseError(f"shell: there is no folder {folder}")
+    named = sorted(path for path in folder.iterdir() if (path / GOAL).is_file())
+    if not named:
+        raise TurnwiseError(f"shell: {folder} has no task: a task is a folder with {GOAL}, {CHECK} and, if it needs files, {FILES}/")
+    for path in named:
+        if not (path / CHECK).is_file():
+            raise TurnwiseError(f"shell: {path} has no {CHECK}: a script that ends with exit code 0 if the task is solved")
+    return [
+        Task(path.name, split, {"own": str(path.resolve())})
+        for number, path in enumerate(named)
+        if (number % 5 == 4) == (split == "valid") and split != "test"
+    ]
+
+
+def _own_scene(task: Task, path: Path) -> Scene:
+    try:
+        goal = (path / GOAL).read_text("utf-8").strip()
+        check = (path / CHECK).read_text("utf-8")
+        tree = read_folder(path / FILES) if (path / FILES).is_dir() else {}
+        expert = (path / EXPERT).read_text("utf-8").strip() if (path / EXPERT).is_file() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise TurnwiseError(f"task {task.id!r}: {path} cannot be read: {error}") from None
+    script = f"( {check}\n) >/dev/null 2>&1 </dev/null && echo solved"
+    return Scene(goal, tree, lambda found: "", (expert,) if expert else (), probe=Probe(script, "solved"))

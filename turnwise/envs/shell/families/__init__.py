@@ -1,0 +1,8 @@
+"""The families of shell tasks: importing this registers all of them."""
+
+from __future__ import annotations
+
+from turnwise.envs.shell.families import data, files, programs, texts
+from turnwise.envs.shell.scene import families as known_families
+
+__all__ = ["data", "files", "known_families", "programs", "texts"]
