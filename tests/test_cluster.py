@@ -14,10 +14,13 @@ from conftest import ROOT
 
 from turnwise import TurnwiseError
 from turnwise.cluster.placement import Demand, Node, place
+from turnwise.cluster.probe import here, problems
 from turnwise.cluster.start import connect, free_port
 from turnwise.config.schema import Config
 from turnwise.config.writing import content_hash, to_toml
+from turnwise.report.cluster_check import check_command
 from turnwise.setup import cluster as setup
+from turnwise.setup.cluster import check_cluster
 
 QUICKSTART = ROOT / "recipes" / "quickstart.toml"
 
@@ -123,6 +126,28 @@ def test_what_does_not_fit_is_one_clear_error(demand: Demand, words: str) -> Non
 def test_an_engine_is_never_split_over_nodes() -> None:
     with pytest.raises(TurnwiseError, match="engine 0 needs 1 cores and 6 GPUs on one node"):
         place([HERE, THERE], Demand(1, 1, gpu=True, tensor_parallel=6, colocated=False))
+
+
+def test_missing_packages_and_other_versions_are_named_with_their_node() -> None:
+    own = here()
+    found = {"a": {**own, "vllm": "0.25.1"}, "b": {**own, "turnwise": "", "torch": "2.0"}, "c": {"error": "no answer"}}
+    known = [HERE, THERE, Node("c", "10.0.0.3", 8)]
+    assert problems(known, found, ["turnwise", "torch"])[:2] == [
+        "node 10.0.0.2 lacks the package turnwise: pip install 'turnwise' there",
+        f"node 10.0.0.2 has torch 2.0, and this machine {own['torch']}: install the same version",
+    ]
+    assert problems(known, found, ["vllm"])[0] == "node 10.0.0.1 has vllm 0.25.1; 0.26 or newer is needed"
+    assert problems(known, found, [])[-1] == "node 10.0.0.3 does not answer: no answer"
+
+
+def test_check_shows_nodes_and_seats_and_fails_for_what_cannot_be_placed(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, bad = (check_cluster(Config.load(QUICKSTART, [f"cluster.engines={engines}"])) for engines in (2, 9))
+    assert len(good.nodes) == 3 and not good.problems and [seat.part for seat in good.seats] == ["learner 0", "engine 0", "engine 1"]
+    assert all(has["turnwise"] and has["torch"] for has in good.versions.values())
+    assert not bad.seats and "9 engines take one core each at least, and the 3 nodes have 5" in bad.problems[0]
+    monkeypatch.setattr("turnwise.report.cluster_check.check_cluster", lambda config: good if config.cluster.engines == 2 else bad)
+    assert check_command(Config.load(QUICKSTART, ["cluster.engines=2"])) == 0
+    assert check_command(Config.load(QUICKSTART, ["cluster.engines=9"])) == 1
 
 
 # -- the same weights --------------------------------------------------------------------------------------------------------------------

@@ -28,16 +28,6 @@ from turnwise.data.tasks import Task
 from turnwise.util.errors import TurnwiseError
 
 
-class Collects(Protocol):
-    """A collector, as far as a source knows it."""
-
-    policy: Any
-    counts: Any
-    lost: str
-
-    def run(self, starts: Any) -> list[Trajectory]: ...
-
-
 class Mark(NamedTuple):
     """How far a run has come in its tasks: what a checkpoint keeps of places and plan."""
 

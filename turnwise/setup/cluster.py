@@ -23,7 +23,8 @@ from turnwise.cluster.ahead import Ahead
 from turnwise.cluster.ahead import Settings as AheadSettings
 from turnwise.cluster.collecting import RemoteCollector
 from turnwise.cluster.crew import Crew, Hears
-from turnwise.cluster.placement import Demand, Seat, nodes, place
+from turnwise.cluster.placement import Demand, Node, Seat, nodes, place
+from turnwise.cluster.probe import check_engine, probe, problems
 from turnwise.cluster.rollouter import Rollouter
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
 from turnwise.cluster.start import connect, free_port, import_ray, leave
@@ -43,6 +44,7 @@ from turnwise.learn.models import choose_device
 from turnwise.setup.build import with_adapters
 from turnwise.setup.favours import openings, said
 from turnwise.setup.names import know
+from turnwise.setup.programs import is_program
 from turnwise.setup.system import System
 from turnwise.util.errors import TurnwiseError
 
@@ -72,6 +74,9 @@ def corrected(config: Config, say: Callable[[str], None] | None = None) -> Confi
 class ClusterSystem(System):
     """A run whose engines are actors."""
 
+    _seats: Sequence[Seat] = ()
+    _started = False
+
     @property
     def own(self) -> Cluster:
         """The section of the recipe."""
@@ -87,16 +92,18 @@ class ClusterSystem(System):
 
     def connect(self) -> None:
         """Join or start Ray, and decide what goes where."""
-        if "_seats" in self.__dict__:
+        if self._seats:
             return
         if self.own.learners > 1:
             raise TurnwiseError("cluster.learners: more than one learner is not supported yet: leave it at 1")
         if self.own.port is not None:
             free_port(self.own.port)
+        if is_program(self.config):
+            raise TurnwiseError("environment 'program' is played in one process: an attempt is several trajectories. Leave [cluster] out")
         self._started = connect(self.own.address)
         try:
-            self._seats: list[Seat] = place(nodes(), demand_of(self.config))
-        except TurnwiseError:
+            self._seats = seats_for(self.config)
+        except BaseException:
             leave(self._started)
             raise
 
@@ -182,8 +189,52 @@ class ClusterSystem(System):
 
     def close(self) -> None:
         super().close()
-        if "_seats" in self.__dict__:
+        if self._seats:
             leave(self._started)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a cluster has, and what of a recipe goes where; `problems` say why it cannot be placed."""
+
+    nodes: list[Node]
+    versions: dict[str, dict[str, str]]
+    seats: list[Seat]
+    problems: list[str]
+
+
+def check_cluster(config: Config) -> Checked:
+    """Ask every node what it has, and place the recipe. Nothing is loaded."""
+    own = config.cluster or Cluster()
+    started = connect(own.address)
+    try:
+        found = nodes()
+        versions = probe(found)
+        try:
+            check_engine(config.engine.name)
+            seats, wrong = place(found, demand_of(config)), list[str]()
+        except TurnwiseError as error:
+            seats, wrong = [], [str(error)]
+        used = {seat.node.id: seat.node for seat in seats}.values()
+        return Checked(found, versions, seats, [*wrong, *problems(used or found, versions, needed_packages(config))])
+    finally:
+        leave(started)
+
+
+def seats_for(config: Config) -> list[Seat]:
+    """A seat for every part of a run; an error if there is none, or if a node lacks a package."""
+    check_engine(config.engine.name)
+    seats = place(nodes(), demand_of(config))
+    away = {seat.node.id: seat.node for seat in seats if not seat.node.here}
+    if wrong := problems(away.values(), probe(away.values()), needed_packages(config)):
+        raise TurnwiseError("; ".join(wrong))
+    return seats
+
+
+def needed_packages(config: Config) -> list[str]:
+    """What a node must have installed to play a recipe."""
+    own = {"vllm": config.engine.name == "vllm", "peft": config.model.lora is not None}
+    return ["turnwise", "torch", "transformers", *(name for name, needed in own.items() if needed)]
 
 
 def demand_of(config: Config) -> Demand:
