@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,7 +46,7 @@ def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
 
 
 class LocalCrew:
-    """Engines that take turns in this process. `loses` is asked before each work whether its engine is lost first."""
+    """Engines that take turns in this process; what they get and give is copied. `loses` is asked before each work whether its engine is lost first."""
 
     def __init__(self, size: int, parts: Any, loses: Any = lambda number: False):
         self.size, self.hears, self._parts, self._loses = size, Hears(), parts, loses
@@ -53,7 +54,7 @@ class LocalCrew:
         self.works = 0
 
     def run(self, works: Sequence[Work], homes: Sequence[int]) -> list[Outcome]:
-        return [self._do(work, home) for work, home in zip(works, homes, strict=True)]
+        return [deepcopy(self._do(deepcopy(work), home)) for work, home in zip(works, homes, strict=True)]
 
     def _do(self, work: Work, home: int) -> Outcome:
         self.works += 1
@@ -67,6 +68,16 @@ class LocalCrew:
     def publish(self, version: int, send: Any, waits: bool = False) -> None:
         self._sessions.clear()
         send(SimpleNamespace(publish=SimpleNamespace(remote=lambda version, weights: self._parts.publish(version, weights))))
+
+    @property
+    def crew(self) -> LocalCrew:
+        return self
+
+    def do(self, work: Any) -> Any:
+        return work()
+
+    def worked(self) -> dict[str, Any]:
+        return {}
 
     def settle(self) -> None: ...
 
