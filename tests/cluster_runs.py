@@ -46,7 +46,8 @@ def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
 
 
 class LocalCrew:
-    """Engines that take turns in this process; what they get and give is copied. `loses` is asked before each work whether its engine is lost first."""
+    """Engines that take turns in this process; what they get and give is copied. `loses` is asked before each work whether its engine is
+    lost first."""
 
     def __init__(self, size: int, parts: Any, loses: Any = lambda number: False):
         self.size, self.hears, self._parts, self._loses = size, Hears(), parts, loses

@@ -23,6 +23,7 @@ from turnwise.setup import cluster as setup
 from turnwise.setup.cluster import check_cluster
 
 QUICKSTART = ROOT / "recipes" / "quickstart.toml"
+STORE = 80 * 2**20  # bytes of shared memory per node
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +32,9 @@ def nodes() -> Iterator[Any]:
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, "object_store_memory": STORE})
     for _ in range(2):
-        made.add_node(num_cpus=2)
+        made.add_node(num_cpus=2, object_store_memory=STORE)
     ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
     yield made
     ray.shutdown()
@@ -56,6 +57,7 @@ def test_a_recipe_without_a_cluster_keeps_its_hash_and_its_text_reads_back() -> 
         (["cluster.staleness=9"], "cluster.staleness"),
         (["cluster.engines=0"], "cluster.engines"),
         (["cluster.tensor_parallel=2"], "tensor_parallel=2 needs engine.name=vllm"),
+        (["cluster.engines=1", "engine.sleep=true"], "engines of a cluster keep their memory"),
         (["cluster.transfer=ipc"], "cluster.transfer=ipc shares the memory of a GPU"),
         (["cluster.transfer=store", "cluster.port=7000"], "port is for a broadcast"),
         (["cluster.engine=2"], "Did you mean cluster.engines"),
@@ -105,7 +107,8 @@ def test_engines_are_spread_over_nodes_and_learners_stay_together() -> None:
 
 def test_colocated_parts_share_gpus_and_tensor_parallel_engines_take_several() -> None:
     shared = seats(Demand(8, 8, gpu=True), HERE, THERE)
-    assert sum(gpus for _, gpus in shared.values()) == 8 and all(gpus == 0.5 for _, gpus in shared.values())
+    assert sum(gpus for _, gpus in shared.values()) == pytest.approx(8)
+    assert {part.split()[0]: gpus for part, (_, gpus) in shared.items()} == {"engine": 0.6, "learner": 0.4}, "two engines never share one"
     wide = seats(Demand(1, 1, gpu=True, tensor_parallel=2, colocated=False), HERE)
     assert wide["engine 0"] == ("a", 2.0)
 

@@ -30,6 +30,7 @@ from turnwise.cluster.work import Hooks, Spec
 
 ray = pytest.importorskip("ray")
 LOST = ray.exceptions.RayActorError
+STORE = 80 * 2**20  # bytes of shared memory per node
 
 
 class Handle:
@@ -227,8 +228,8 @@ def cluster() -> Iterator[Any]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "tests"), str(ROOT), os.environ.get("PYTHONPATH", "")]))
-        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-        made.add_node(num_cpus=2)
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE})
+        made.add_node(num_cpus=2, object_store_memory=STORE)
         ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
         yield made
         ray.shutdown()
@@ -252,7 +253,7 @@ def test_a_killed_process_changes_nothing(cluster: Any, tmp_path: Path, what: st
 
 
 def test_a_lost_node_changes_nothing(cluster: Any, tmp_path: Path) -> None:
-    more = cluster.add_node(num_cpus=2, resources={"doomed": 2})
+    more = cluster.add_node(num_cpus=2, resources={"doomed": 2}, object_store_memory=STORE)
     mark = tmp_path / "struck"
     fate = Fate("node", 9, 0, str(mark))
 

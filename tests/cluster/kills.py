@@ -34,6 +34,7 @@ from safetensors.torch import load_file  # noqa: E402
 
 LIMIT = 300.0  # seconds for one run
 ENGINE = b"ray::Rollouter"
+SMALL_STORE = {"object_store_memory": 80 * 2**20}
 
 
 def processes() -> Iterator[tuple[int, bytes, int]]:
@@ -65,15 +66,15 @@ class Runs:
         from ray.cluster_utils import Cluster
 
         self.folder = folder
-        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-        self.nodes = [self.cluster.add_node(num_cpus=1) for _ in range(3)]
+        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **SMALL_STORE})
+        self.nodes = [self.cluster.add_node(num_cpus=1, **SMALL_STORE) for _ in range(3)]
 
     @property
     def raylets(self) -> set[int]:
         return {number for number, command, _ in processes() if b"raylet/raylet" in command}
 
     def start(self, name: str, resume: bool = False) -> subprocess.Popen[bytes]:
-        more = {"cluster.engines": 2, "cluster.address": self.cluster.address, "cluster.deadline": 60, "env.workers": 1, "iterations": 8}
+        more = {"cluster.engines": 2, "cluster.address": self.cluster.address, "cluster.deadline": 120, "env.workers": 1, "iterations": 8}
         settings = SMALL | more | {"out": str(self.folder), "name": name}
         words = [f"{key}={'none' if value is None else value}" for key, value in settings.items()]
         command = ["--resume", str(self.folder / name)] if resume else [str(ROOT / "recipes" / "own-env.toml"), *words]
@@ -114,7 +115,7 @@ class Runs:
             return True
         if kind == "node":
             self.cluster.remove_node(self.nodes.pop(0), allow_graceful=False)
-            self.nodes.append(self.cluster.add_node(num_cpus=1))
+            self.nodes.append(self.cluster.add_node(num_cpus=1, **SMALL_STORE))
             return True
         found = (engines if kind == "engine" else workers)(self.raylets)
         if found:

@@ -48,6 +48,7 @@ from turnwise.setup.programs import is_program
 from turnwise.setup.system import System
 from turnwise.util.errors import TurnwiseError
 
+KEEPER = 60.0  # seconds for a GPU to be reserved
 CALLS = 8  # that one actor takes at a time, in addition to one per group that it plays ahead
 OWN_WEIGHTS = ("vllm",)  # engines that load published weights themselves
 
@@ -103,6 +104,7 @@ class ClusterSystem(System):
         self._started = connect(self.own.address)
         try:
             self._seats = seats_for(self.config)
+            self._keeper = keep_gpu(self._seats[0]) if self._seats[0].gpus and self.own.learners == 1 else None
         except BaseException:
             leave(self._started)
             raise
@@ -252,6 +254,28 @@ def transfer(own: Cluster, device: torch.device) -> str:
         return "store"
     alone = own.placement == "colocated" and own.engines * own.tensor_parallel == 1 and own.learners == 1
     return "ipc" if alone else "broadcast"
+
+
+def keep_gpu(seat: Seat) -> Any:
+    """Reserve a GPU of this machine for this process, and compute on it: Ray then gives the others to the engines."""
+    ray = import_ray()
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    class Keeper:
+        def gpu(self) -> int:
+            import ray
+
+            return int(ray.get_gpu_ids()[0])
+
+    where = NodeAffinitySchedulingStrategy(seat.node.id, soft=False)
+    keeper = ray.remote(Keeper).options(num_cpus=0, num_gpus=1, scheduling_strategy=where).remote()
+    try:
+        torch.cuda.set_device(ray.get(keeper.gpu.remote(), timeout=KEEPER))
+    except ray.exceptions.GetTimeoutError:
+        raise TurnwiseError(
+            f"cluster: no GPU of this machine was free for the learner within {KEEPER:g} seconds: is another run on it?"
+        ) from None
+    return keeper
 
 
 def hire(seats: Sequence[Seat], recruit: Recruit, retries: int, number: int) -> Any:
