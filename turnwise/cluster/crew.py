@@ -164,7 +164,7 @@ class Crew:
             raise cause if isinstance(cause, TurnwiseError) else TurnwiseError(f"engine {member.number} failed: {cause}") from None
         if not isinstance(error, RayError):
             raise error
-        self.lose(member, one_line(error, 120))
+        self.lose(member, one_line(error))
 
     # -- members --------------------------------------------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class Crew:
             cause = getattr(error, "cause", None)
             if isinstance(cause, TurnwiseError):
                 raise cause from None
-            self.lose(member, one_line(error, 120))
+            self.lose(member, one_line(error))
             return
         member.since = time.monotonic()
         if member.state == "starting":
