@@ -71,7 +71,9 @@ class Runs:
 
     @property
     def raylets(self) -> set[int]:
-        return {number for number, command, _ in processes() if b"raylet/raylet" in command}
+        """Those of this cluster alone: others may run on the machine."""
+        own = f"gcs-address={self.cluster.address}".encode()
+        return {number for number, command, _ in processes() if b"raylet/raylet" in command and own in command}
 
     def start(self, name: str, resume: bool = False) -> subprocess.Popen[bytes]:
         more = {"cluster.engines": 2, "cluster.address": self.cluster.address, "cluster.deadline": 120, "env.workers": 1, "iterations": 8}
