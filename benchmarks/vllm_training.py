@@ -1,16 +1,17 @@
 """vLLM and the learner on one GPU, next to the native engine: the same recipe from the same start, and what replacing weights costs.
 
     python benchmarks/vllm_training.py START --data DATA --iterations 12 --out benchmarks/vllm_training.json
-    python benchmarks/vllm_training.py --smoke          a tiny model and small games; needs a GPU all the same
+    python benchmarks/vllm_training.py --smoke          a tiny model in generated rooms, in a minute; needs a GPU all the same
 
-START is the model's folder that `turnwise sft recipes/alfworld-0.5b-start.toml` writes; DATA holds `alfworld/`. Three parts:
+START is the model's folder that `turnwise sft recipes/alfworld-0.5b-start.toml` writes; DATA holds `alfworld/`. The part `look` measures
+the first two, the part `training` the third:
 
 weights     greedy responses to prompts of real attempts before and after a transfer of the own weights: how many of the tokens differ
-            (none should), seconds of a transfer, and the same through a checkpoint on disk
+            (none should), and seconds of a transfer
 log-probs   sampled responses of both engines to the same prompts, against one plain forward of the learner's model
 training    the recipe with each engine, one seed: success on the panel before, during and after, seconds per phase of an iteration
 
-One process for everything of one engine, so that the engines do not share a GPU's memory.
+Each part with each engine is a process of its own, so that the engines do not share a GPU's memory.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -219,11 +221,14 @@ def alone(options: argparse.Namespace, words: list[str], part: str, engine: str)
 
 
 def machine() -> dict[str, Any]:
-    import importlib.metadata
+    from importlib import metadata
 
     import torch
 
-    found = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "vllm")} if not os.environ.get("FAKE") else {}
+    found = {}
+    for name in ("torch", "transformers", "vllm"):
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
     return {"gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none", **found}
 
 

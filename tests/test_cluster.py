@@ -20,7 +20,7 @@ from turnwise.config.schema import Config
 from turnwise.config.writing import content_hash, to_toml
 from turnwise.report.cluster_check import check_command
 from turnwise.setup import cluster as setup
-from turnwise.setup.cluster import check_cluster
+from turnwise.setup.placing import check_cluster
 
 QUICKSTART = ROOT / "recipes" / "quickstart.toml"
 STORE = 80 * 2**20  # bytes of shared memory per node

@@ -3,17 +3,24 @@ be, no prefix of old weights is reused, and a round of weights that fails ends t
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fake_vllm
 import pytest
 import torch
+from cluster_runs import SMALL
+from conftest import ROOT
 from native_models import make
 from test_engines_sampling import byte_tokenizer
 
+import turnwise as tw
 from turnwise import TurnwiseError
+from turnwise.cluster.rollouter import Hooks
 from turnwise.config.schema import Config
 from turnwise.engines.base import Finish, Request, Response, Sampling
 from turnwise.engines.transformers import TransformersEngine
@@ -22,8 +29,11 @@ from turnwise.engines.vllm.compat import check, find
 from turnwise.engines.vllm.sender import Client, make_sender
 from turnwise.engines.vllm.weights import named_weights
 from turnwise.setup.build import engine_options
+from turnwise.setup.cluster import Recruit
+from turnwise.setup.system import System
 
 RELEASES = ("0.26.0", "0.27.1", "0.28.0")
+SERVED = SMALL | {"engine.name": "vllm", "collect.groups": 2, "collect.group_size": 2, "eval.n": 1, "model.tiny.vocabulary_tasks": 8}
 GREEDY = Sampling(temperature=0.0, max_tokens=6)
 PROMPT = [5, 9, 11, 3, 17, 23, 2, 8, 31]
 Make = Callable[..., tuple[VllmEngine, Any]]
@@ -174,6 +184,16 @@ def test_the_global_random_generators_are_as_they_were(engine: Make) -> None:
     assert torch.equal(torch.rand(2), wanted)
 
 
+def test_weights_from_elsewhere_stay_when_the_module_is_read_again(engine: Make) -> None:
+    made, inner = engine()
+    weights = changed(made.model)
+    made.publish(1, weights)
+    made.refresh()
+    assert torch.equal(inner.worker.model.state_dict()["model.norm.weight"], weights["model.norm.weight"]) and made.version == 1
+    made.publish(2)
+    assert torch.equal(inner.worker.model.state_dict()["model.norm.weight"], made.model.state_dict()["model.norm.weight"])
+
+
 def test_forgetting_keeps_the_version_and_shares_no_prefix_with_before(engine: Make) -> None:
     made, inner = engine()
     for _ in range(2):
@@ -192,6 +212,8 @@ def test_every_release_is_called_in_its_own_way_and_in_order(release: Any) -> No
     assert inner.calls == ["init_weight_transfer_engine", *round_, *round_]
     assert inner.weight_version == ("default" if release.number < (0, 27) else "2")
     assert inner.args.given["logprobs_mode"] == "processed_logprobs" and inner.args.given["gpu_memory_utilization"] == 0.4
+    sizes = inner.args.given["compilation_config"]["cudagraph_capture_sizes"]
+    assert sizes == sorted(set(sizes)) and 8 in sizes and sizes[-1] == 2048  # beyond the rows: prompts join them
     engine.close()
     assert inner.calls[-1] == "shutdown"
     with pytest.raises(TurnwiseError, match="closed"):
@@ -379,3 +401,31 @@ def test_a_release_without_a_part_that_is_used_is_named(monkeypatch: pytest.Monk
     monkeypatch.delattr(sys.modules["vllm.inputs"], "tokens_input")
     with pytest.raises(TurnwiseError, match=r"vllm\.inputs of vLLM \(0\.99\.0\).*0\.26 to 0\.32"):
         VllmEngine(make("qwen2"), max_length=64)
+
+
+def test_a_run_learns_with_vllm_and_the_learner_sees_its_own_log_probs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake_vllm.install(monkeypatch)
+    result = tw.train(ROOT / "recipes" / "own-env.toml", quiet=True, **SERVED, out=str(tmp_path))
+    lines = [json.loads(line) for line in (result.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    gaps = [line["learner/engine_gap_max"] for line in lines if "learner/engine_gap_max" in line]
+    assert len(gaps) == 2 and max(gaps) < 1e-4
+    (inner,) = fake_vllm.LLMEngine.made
+    assert inner.stale == 0 and inner.calls.count("finish_weight_update") == 4  # the start, its check, two updates
+
+
+def test_an_actor_on_a_cluster_loads_what_the_learner_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_vllm.install(monkeypatch, gpus=2)
+    system = System(Config.load(ROOT / "recipes" / "own-env.toml", SERVED))
+    parts = Recruit.of(system)(Hooks())
+    (inner,) = fake_vllm.LLMEngine.made
+    with torch.no_grad():
+        for weight in system.learner.model.parameters():
+            weight.add_(0.05)
+    parts.publish(4, SimpleNamespace(tensors=lambda device: dict(system.learner.full_weights())))
+    assert parts.version == 4
+    for name, weight in system.learner.full_weights():
+        assert torch.equal(inner.worker.model.state_dict()[name], weight)
+    parts.close()
+    wide = System(Config.load(ROOT / "recipes" / "own-env.toml", SERVED | {"cluster.tensor_parallel": 2}))
+    wide.__dict__["tokenizer"] = system.tokenizer
+    assert Recruit.of(wide).config.engine.options == {"tensor_parallel": 2}

@@ -10,7 +10,7 @@ from rich.text import Text
 from turnwise.cluster.placement import Node, Seat
 from turnwise.cluster.probe import PACKAGES
 from turnwise.config.schema import Config
-from turnwise.setup.cluster import Checked, check_cluster
+from turnwise.setup.placing import Checked, check_cluster
 from turnwise.util.console import Console
 
 

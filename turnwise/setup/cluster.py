@@ -23,8 +23,7 @@ from turnwise.cluster.ahead import Ahead
 from turnwise.cluster.ahead import Settings as AheadSettings
 from turnwise.cluster.collecting import RemoteCollector
 from turnwise.cluster.crew import Crew, Hears
-from turnwise.cluster.placement import Demand, Node, Seat, nodes, place
-from turnwise.cluster.probe import check_engine, probe, problems
+from turnwise.cluster.placement import Seat
 from turnwise.cluster.rollouter import Rollouter
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
 from turnwise.cluster.start import connect, free_port, import_ray, leave
@@ -44,6 +43,7 @@ from turnwise.learn.models import choose_device
 from turnwise.setup.build import with_adapters
 from turnwise.setup.favours import openings, said
 from turnwise.setup.names import know
+from turnwise.setup.placing import seats_for
 from turnwise.setup.programs import is_program
 from turnwise.setup.system import System
 from turnwise.util.errors import TurnwiseError
@@ -195,57 +195,6 @@ class ClusterSystem(System):
             leave(self._started)
 
 
-@dataclass(frozen=True)
-class Checked:
-    """What a cluster has, and what of a recipe goes where; `problems` say why it cannot be placed."""
-
-    nodes: list[Node]
-    versions: dict[str, dict[str, str]]
-    seats: list[Seat]
-    problems: list[str]
-
-
-def check_cluster(config: Config) -> Checked:
-    """Ask every node what it has, and place the recipe. Nothing is loaded."""
-    own = config.cluster or Cluster()
-    started = connect(own.address)
-    try:
-        found = nodes()
-        versions = probe(found)
-        try:
-            check_engine(config.engine.name)
-            seats, wrong = place(found, demand_of(config)), list[str]()
-        except TurnwiseError as error:
-            seats, wrong = [], [str(error)]
-        used = {seat.node.id: seat.node for seat in seats}.values()
-        return Checked(found, versions, seats, [*wrong, *problems(used or found, versions, needed_packages(config))])
-    finally:
-        leave(started)
-
-
-def seats_for(config: Config) -> list[Seat]:
-    """A seat for every part of a run; an error if there is none, or if a node lacks a package."""
-    check_engine(config.engine.name)
-    seats = place(nodes(), demand_of(config))
-    away = {seat.node.id: seat.node for seat in seats if not seat.node.here}
-    if wrong := problems(away.values(), probe(away.values()), needed_packages(config)):
-        raise TurnwiseError("; ".join(wrong))
-    return seats
-
-
-def needed_packages(config: Config) -> list[str]:
-    """What a node must have installed to play a recipe."""
-    own = {"vllm": config.engine.name == "vllm", "peft": config.model.lora is not None}
-    return ["turnwise", "torch", "transformers", *(name for name, needed in own.items() if needed)]
-
-
-def demand_of(config: Config) -> Demand:
-    """What a recipe asks of a cluster."""
-    own = config.cluster or Cluster()
-    gpu = choose_device(config.device) == "cuda"
-    return Demand(own.engines, own.learners, gpu, own.tensor_parallel, own.placement == "colocated", config.env.workers)
-
-
 def transfer(own: Cluster, device: torch.device) -> str:
     """How weights travel: as the recipe says, otherwise by where learner and engines are."""
     if own.transfer != "auto":
@@ -312,8 +261,8 @@ class Recruit:
         config = system.config.model_copy(
             update={"threads": torch.get_num_threads(), "device": choose_device(system.config.device), "cluster": None}
         )
-        if system.config.cluster is not None and system.config.cluster.tensor_parallel > 1:
-            options = {**config.engine.options, "tensor_parallel": system.config.cluster.tensor_parallel}
+        if (size := system.config.cluster.tensor_parallel if system.config.cluster is not None else 1) > 1:
+            options = {**config.engine.options, "tensor_parallel": size}
             config = config.model_copy(update={"engine": config.engine.model_copy(update={"options": options})})
         config._folder = None  # its code was trusted here
         names = objects.names_in(config.model_dump(mode="json"))

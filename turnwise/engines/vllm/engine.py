@@ -59,6 +59,8 @@ class VllmEngine:
     `eager` runs without compilation and CUDA graphs. `self_check` transfers the own weights twice at the start and compares.
     `arguments` are further ones of vLLM's EngineArgs. The tokenizer is needed for stop strings. Not thread-safe."""
 
+    cheap_rules = False  # every token would have to be handed over on its own
+
     def __init__(
         self,
         model: Any,
@@ -96,6 +98,7 @@ class VllmEngine:
         self._rows: dict[str, Row] = {}
         self._done: list[Response] = []
         self._count, self._epoch, self._closed = 0, 0, False
+        self._follows = self._route.backend != "nccl"  # the weights are those of `model`
         more: dict[str, Any] = {
             "gpu_memory_utilization": memory, "tensor_parallel_size": tensor_parallel, "enforce_eager": eager,
             "max_num_batched_tokens": max(prefill_tokens, max_batch),
@@ -115,7 +118,7 @@ class VllmEngine:
     def _start(self, compare: bool) -> None:
         try:
             self._route.begin(self._core)
-            self.refresh()
+            self.refresh()  # from here on, its weights are the model's
             if compare:
                 self._compare()
         except BaseException:
@@ -256,12 +259,16 @@ class VllmEngine:
             self._replace(named_weights(self.model), version)
         else:
             self._replace(checked(weights, self._shapes, self._tied), version)
+        self._follows = weights is None
 
     def refresh(self) -> None:
-        """The learner's module has other weights: they are transferred, under the same version."""
-        self._alive()
-        if self._route.backend != "nccl":
+        """The learner's module has other weights: they are transferred, under the same version. An engine that gets its weights from
+        elsewhere keeps those, and forgets what it computed."""
+        if self._follows:
+            self._alive()
             self._replace(named_weights(self.model))
+        else:
+            self.forget()
 
     def forget(self) -> None:
         """As if this engine were new: nothing that was computed is used again."""
