@@ -57,6 +57,7 @@ def test_a_recipe_without_a_cluster_keeps_its_hash_and_its_text_reads_back() -> 
         (["cluster.staleness=9"], "cluster.staleness"),
         (["cluster.engines=0"], "cluster.engines"),
         (["cluster.tensor_parallel=2"], "tensor_parallel=2 needs engine.name=vllm"),
+        (["cluster.tensor_parallel=2", "engine.name=vllm"], "takes whole GPUs: set cluster.placement=apart"),
         (["cluster.engines=1", "engine.sleep=true"], "engines of a cluster keep their memory"),
         (["cluster.transfer=ipc"], "cluster.transfer=ipc shares the memory of a GPU"),
         (["cluster.transfer=store", "cluster.port=7000"], "port is for a broadcast"),

@@ -27,6 +27,7 @@ from turnwise.cluster.crew import Crew, Hears
 from turnwise.cluster.rollouter import Rollouter
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
 from turnwise.cluster.work import Hooks, Spec
+from turnwise.methods.planning import Plain
 
 ray = pytest.importorskip("ray")
 LOST = ray.exceptions.RayActorError
@@ -216,6 +217,23 @@ def test_ahead_of_the_learner_a_lost_engine_costs_nothing_but_time(fake: None, t
     found, _ = trained(dies.hire, staleness=staleness, batches=8)
     assert dies.struck and max(found.ages) <= staleness
     assert sorted(found.learned) == list(range(8 * GROUPS * SIZE))
+
+
+def test_a_checkpoint_keeps_what_was_learned_from_and_not_what_was_collected_ahead(fake: None) -> None:
+    learner, own, plan = Learner(), places(), Plain()
+    crew = Crew(Dies(-1, 0).hire, 2, deadline=30.0)
+    access = Access(crew)
+    engine = RemoteEngine(access, Sender(learner))
+    engine.refresh()
+    settings = Settings(own, plan, GROUPS, 3, Spec(training=True), 0, 8)
+    source = ClusterSource(own, GROUPS, RemoteCollector, engine, staleness=3, begin_ahead=lambda *_: Ahead(crew, settings), access=access)
+    marks = []
+    for number, _ in enumerate(source.batches(plan, n=8)):
+        marks.append((source.mark(plan).used, own.used))
+        engine.publish(number + 1)
+    access.close()
+    assert [used for used, _ in marks] == [GROUPS * (number + 1) for number in range(8)]
+    assert any(taken > used for used, taken in marks), "more was under way"
 
 
 # -- real processes ----------------------------------------------------------------------------------------------------------------------

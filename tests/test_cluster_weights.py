@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import pickle
 from concurrent.futures import Future
+from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from cluster_runs import InOneProcess, same, trained
+from cluster_runs import SMALL, InOneProcess, same, trained
 from conftest import ROOT
+from safetensors.torch import load_file
+from small_runs import Killed, Kills
 
+import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.cluster.weights import Stored, copy_into, sender
 from turnwise.config.schema import Config
@@ -105,3 +109,13 @@ def test_one_engine_is_the_plain_run_whatever_is_trained_and_planned(
     monkeypatch.setattr(setup, "ClusterSystem", InOneProcess)
     monkeypatch.setattr(InOneProcess, "loses", staticmethod(lambda number: number % 3 == 0))
     assert same(plain, trained(tmp_path, "cluster", **changes, **{"cluster.engines": 1}))
+
+
+def test_a_driver_that_dies_resumes_to_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setup, "ClusterSystem", InOneProcess)
+    whole = trained(tmp_path, "whole", **{"cluster.engines": 2, "iterations": 3})
+    with pytest.raises(Killed):
+        settings = SMALL | {"out": str(tmp_path), "name": "dies", "cluster.engines": 2, "iterations": 3}
+        tw.train(ROOT / "recipes" / "own-env.toml", reporter=Kills(2), **settings)
+    tw.train(resume=tmp_path / "dies", quiet=True)
+    assert same(whole, load_file(tmp_path / "dies" / "model" / "model.safetensors"))

@@ -32,6 +32,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from cluster_runs import SMALL, same  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
+ITERATIONS = 8
 LIMIT = 300.0  # seconds for one run
 ENGINE = b"ray::Rollouter"
 SMALL_STORE = {"object_store_memory": 80 * 2**20}
@@ -56,7 +57,7 @@ def engines(below: set[int]) -> list[int]:
 def workers(below: set[int]) -> list[int]:
     """The processes of environments below the engines."""
     known = set(engines(below))
-    return sorted(number for number, command, parent in processes() if parent in known and not command.startswith(b"ray"))
+    return sorted(number for number, _, parent in processes() if parent in known)
 
 
 class Runs:
@@ -76,8 +77,8 @@ class Runs:
         return {number for number, command, _ in processes() if b"raylet/raylet" in command and own in command}
 
     def start(self, name: str, resume: bool = False) -> subprocess.Popen[bytes]:
-        more = {"cluster.engines": 2, "cluster.address": self.cluster.address, "cluster.deadline": 120, "env.workers": 1, "iterations": 8}
-        settings = SMALL | more | {"out": str(self.folder), "name": name}
+        more = {"cluster.engines": 2, "cluster.address": self.cluster.address, "cluster.deadline": 120, "env.workers": 1}
+        settings = SMALL | more | {"iterations": ITERATIONS, "out": str(self.folder), "name": name}
         words = [f"{key}={'none' if value is None else value}" for key, value in settings.items()]
         command = ["--resume", str(self.folder / name)] if resume else [str(ROOT / "recipes" / "own-env.toml"), *words]
         with (self.folder / f"{name}.log").open("ab") as log:
@@ -93,13 +94,14 @@ class Runs:
         assert process.returncode == 0, (self.folder / "undisturbed.log").read_text()
         return there, time.monotonic() - begun
 
-    def disturbed(self, kind: str, number: int, wait: float) -> dict[str, Any]:
-        """A run that is struck `wait` seconds after its engines were there."""
+    def disturbed(self, kind: str, number: int, lines: int) -> dict[str, Any]:
+        """A run that is struck in the iteration after this many lines of its log, a little later from one moment to the next."""
         name, begun = f"{kind}{number}", time.monotonic()
         process = self.start(name)
-        while len(engines(self.raylets)) < 2 and process.poll() is None:
-            time.sleep(0.05)
-        time.sleep(wait)
+        ready = engines if kind != "worker" else workers
+        while process.poll() is None and (len(ready(self.raylets)) < 2 or self.logged(name) < lines):
+            time.sleep(0.01)
+        time.sleep(0.05 * (number % 5))
         struck = process.poll() is None and self.strike(kind, process)
         try:
             code = process.wait(LIMIT)
@@ -109,6 +111,11 @@ class Runs:
             process.kill()
             code = -1
         return {"kind": kind, "moment": number, "struck": struck, "code": code, "seconds": time.monotonic() - begun} | self.compare(name)
+
+    def logged(self, name: str) -> int:
+        """Lines in the log of a run."""
+        path = self.folder / name / "metrics.jsonl"
+        return len(path.read_text().splitlines()) if path.is_file() else 0
 
     def strike(self, kind: str, process: subprocess.Popen[bytes]) -> bool:
         if kind == "driver":
@@ -149,7 +156,7 @@ def main() -> None:
         found = []
         for kind in given.kinds.split(","):
             for number in range(given.moments):
-                found.append(runs.disturbed(kind, number, (number + 0.5) / given.moments * (end - there)))
+                found.append(runs.disturbed(kind, number, number * ITERATIONS // given.moments))
                 print(json.dumps(found[-1]), flush=True)
     finally:
         runs.cluster.shutdown()

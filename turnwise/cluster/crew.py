@@ -125,7 +125,7 @@ class Crew:
             if member.state != "up" or not waiting or any(other is member for _, other in running.values()):
                 continue
             own = [k for k in waiting if homes[k] == member.number]
-            orphans = [k for k in waiting if self.members[homes[k]].state != "up"]
+            orphans = [k for k in waiting if self.members[homes[k]].state in ("starting", "gone")]
             if mine := own or orphans:
                 waiting.remove(mine[0])
                 ref = self.employ(member, member.handle.run.remote(works[mine[0]]))

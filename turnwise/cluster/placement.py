@@ -14,6 +14,7 @@ from typing import Any
 from turnwise.cluster.start import import_ray
 from turnwise.util.errors import TurnwiseError
 
+ROUNDING = 1e-6
 ENGINE_SHARE, LEARNER_SHARE = 0.6, 0.4  # of a shared GPU: two engines never fit on one
 
 
@@ -101,7 +102,7 @@ def check_totals(nodes: Sequence[Node], demand: Demand) -> None:
 
 
 def _sit(rooms: list[_Room], part: str, cpus: float, gpus: float, here: bool = False, spread: bool = False) -> Seat:
-    fits = [room for room in rooms if room.cpus >= cpus and room.gpus >= gpus and (not here or room.node.here)]
+    fits = [room for room in rooms if room.cpus >= cpus and room.gpus >= gpus - ROUNDING and (not here or room.node.here)]
     if not fits:
         wanted = f"{cpus:g} cores" + (f" and {gpus:g} GPUs" if gpus else "")
         left = ", ".join(f"{room.node.address} has {room.cpus:g} cores and {room.gpus:g} GPUs left" for room in rooms)
