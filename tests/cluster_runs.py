@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from copy import deepcopy
 from functools import cached_property
@@ -9,12 +10,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from conftest import ROOT
 from safetensors.torch import load_file
 from small_runs import TINY
 
 import turnwise as tw
+from turnwise.api import make_system
 from turnwise.cluster.crew import Hears
 from turnwise.cluster.rollouter import Session
 from turnwise.cluster.work import Hooks, Outcome, Work
@@ -123,3 +126,9 @@ class InOneProcess(setup.ClusterSystem):
         made = RemoteEngine(self.crew, Direct(self._weights))
         made.refresh()
         return made
+
+
+def in_one_process(patch: pytest.MonkeyPatch, loses: Any = lambda number: False) -> None:
+    """From now on, runs on a cluster have their engines in this process."""
+    patch.setattr(InOneProcess, "loses", staticmethod(loses))
+    patch.setattr(sys.modules[make_system.__module__], "ClusterSystem", InOneProcess)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_runs import InOneProcess, same, trained
+from cluster_runs import in_one_process, same, trained
 from conftest import ROOT
 
 from turnwise import TurnwiseError
@@ -19,7 +19,6 @@ from turnwise.cluster.start import connect, free_port
 from turnwise.config.schema import Config
 from turnwise.config.writing import content_hash, to_toml
 from turnwise.report.cluster_check import check_command
-from turnwise.setup import cluster as setup
 from turnwise.setup.placing import check_cluster
 
 QUICKSTART = ROOT / "recipes" / "quickstart.toml"
@@ -172,5 +171,5 @@ def test_two_engines_give_the_weights_of_their_shares_one_after_the_other(
     nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = trained(tmp_path, "two", **{"cluster.engines": 2})
-    monkeypatch.setattr(setup, "ClusterSystem", InOneProcess)
+    in_one_process(monkeypatch)
     assert same(found, trained(tmp_path, "shares", **{"cluster.engines": 2}))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from cluster_runs import SMALL, InOneProcess, same, trained
+from cluster_runs import SMALL, in_one_process, same, trained
 from conftest import ROOT
 from safetensors.torch import load_file
 from small_runs import Killed, Kills
@@ -20,7 +20,6 @@ import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.cluster.weights import Stored, copy_into, sender
 from turnwise.config.schema import Config
-from turnwise.setup import cluster as setup
 from turnwise.setup.cluster import corrected, transfer
 
 CPU = torch.device("cpu")
@@ -106,13 +105,12 @@ def test_one_engine_is_the_plain_run_whatever_is_trained_and_planned(
     if "model.lora.rank" in changes:
         pytest.importorskip("peft")
     plain = trained(tmp_path, "plain", **changes)
-    monkeypatch.setattr(setup, "ClusterSystem", InOneProcess)
-    monkeypatch.setattr(InOneProcess, "loses", staticmethod(lambda number: number % 3 == 0))
+    in_one_process(monkeypatch, loses=lambda number: number % 3 == 0)
     assert same(plain, trained(tmp_path, "cluster", **changes, **{"cluster.engines": 1}))
 
 
 def test_a_driver_that_dies_resumes_to_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setup, "ClusterSystem", InOneProcess)
+    in_one_process(monkeypatch)
     whole = trained(tmp_path, "whole", **{"cluster.engines": 2, "iterations": 3})
     with pytest.raises(Killed):
         settings = SMALL | {"out": str(tmp_path), "name": "dies", "cluster.engines": 2, "iterations": 3}
