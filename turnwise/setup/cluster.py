@@ -1,7 +1,7 @@
 """A run on a cluster: the same parts, with engines and environments in actors. The learner stays in this process.
 
 `ClusterSystem` is a `System` whose engine, collector and source are remote; the loop does not notice. `Playing` is what an actor is made
-of, also a `System`, of which only the playing half is used. `make_system` chooses by the recipe.
+of, also a `System`, of which only the playing half is used.
 """
 
 from __future__ import annotations
@@ -53,11 +53,6 @@ CALLS = 8  # that one actor takes at a time, in addition to one per group that i
 OWN_WEIGHTS = ("vllm",)  # engines that load published weights themselves
 
 
-def make_system(config: Config, **shown: Any) -> System:
-    """The parts of a run: in this process, or on a cluster if the recipe has such a section."""
-    return System(config, **shown) if config.cluster is None else ClusterSystem(corrected(config, shown.get("say")), **shown)
-
-
 def corrected(config: Config, say: Callable[[str], None] | None = None) -> Config:
     """The recipe with truncated importance weights, if its data may be two updates old or older and it names no other correction."""
     own = config.cluster
@@ -95,8 +90,6 @@ class ClusterSystem(System):
         """Join or start Ray, and decide what goes where."""
         if self._seats:
             return
-        if self.own.learners > 1:
-            raise TurnwiseError("cluster.learners: more than one learner is not supported yet: leave it at 1")
         if self.own.port is not None:
             free_port(self.own.port)
         if is_program(self.config):
@@ -273,12 +266,16 @@ class Recruit:
         return cls(config, str(Path.cwd()), tuple(sys.path), given, words, ahead)
 
     def __call__(self, hooks: Hooks) -> PlayingParts:
+        self.prepare()
+        return PlayingParts(self, hooks)
+
+    def prepare(self) -> None:
+        """Make this process find what the driver's finds."""
         if Path(self.folder).is_dir():
             os.chdir(self.folder)
         sys.path += [path for path in self.paths if path not in sys.path]
         objects.present(self.given)
         know(self.config)
-        return PlayingParts(self, hooks)
 
 
 def _by_value() -> None:
