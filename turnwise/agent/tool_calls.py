@@ -51,7 +51,7 @@ def read_calls(text: str, names: Collection[str]) -> CallsRead:
         calls, kept = bare, "" if bare else answer
     if not calls:
         return CallsRead(text, (), problem)
-    return CallsRead((thought + kept).strip(), tuple(calls), problem)
+    return CallsRead((thought + kept).rstrip(), tuple(calls), problem)  # what a stream has sent already must be its beginning
 
 
 def written_call(call: ToolCall) -> str:
@@ -111,7 +111,7 @@ def _named(value: dict[str, Any]) -> str:
 
 
 def _call(value: Any, names: Collection[str]) -> ToolCall | str:
-    """The call that a JSON value describes, or why it is none."""
+    """The call that a JSON value describes, or why it is not a call."""
     if not isinstance(value, dict):
         return BAD_JSON
     if isinstance(value.get("function"), dict):

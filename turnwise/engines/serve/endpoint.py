@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from turnwise.agent.chat import Chat
 from turnwise.agent.dialogue import Dialogue
@@ -24,6 +24,7 @@ from turnwise.util.errors import TurnwiseError
 
 if TYPE_CHECKING:
     from turnwise.engines.serve.app import Service
+    from turnwise.engines.serve.server import Server
 
 T = TypeVar("T")
 START_SECONDS = 30.0
@@ -63,7 +64,7 @@ class Endpoint:
         self._service = self._made(Caller(Dialogue(chat), self.driver, sampling, honour), model)
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._server: Any = None
+        self._server: Server | None = None
         self._fault: BaseException | None = None
         self._thread = threading.Thread(target=self._serve, name="turnwise-endpoint", daemon=True)
         self._thread.start()
@@ -97,11 +98,11 @@ class Endpoint:
 
         return self._call(made)
 
-    def open_alone(self, key: str, seed: int = 0) -> Opened:
+    def open_alone(self, key: str, seed: int | None = None) -> Opened:
         """Serve at /v1 with one key, without recording: for use after training."""
 
         async def made() -> Opened:
-            recorder = Recorder("alone", key, seed, self.limits)
+            recorder = Recorder("alone", key, secrets.randbits(62) if seed is None else seed, self.limits)
             self._service.alone = Attempt(recorder, "", record=False, conversations=Conversations(KEPT))
             return Opened(f"{self.url}/v1", key)
 
@@ -137,8 +138,9 @@ class Endpoint:
     def shutdown(self) -> None:
         """Stop serving. The engine is left as it is."""
         self.driver.stop()
-        if self._server is not None:
-            self._server.should_exit = self._server.force_exit = True
+        if self._loop is not None and self._server is not None and self._thread.is_alive():
+            with suppress(RuntimeError):  # it ends by itself just now
+                self._loop.call_soon_threadsafe(self._server.end)
         self._thread.join()
         self._socket.close()
 
@@ -168,20 +170,20 @@ class Endpoint:
         try:
             from turnwise.engines.serve.server import serve
 
-            asyncio.run(serve(self._service.app(), self._socket, self.limits, self._started))
+            asyncio.run(serve(self._service, self._socket, self.limits, self._started))
         except BaseException as error:
             self._fault = error
         finally:
             self._ready.set()
 
-    def _started(self, server: Any) -> None:
+    def _started(self, server: Server) -> None:
         self._loop, self._server = asyncio.get_running_loop(), server
         self._ready.set()
 
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, or asyncio lets small answers wait
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
