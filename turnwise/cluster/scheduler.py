@@ -285,7 +285,8 @@ class Scheduler:
 
     def load_state(self, state: Mapping[str, Any], kept: Collection[int] = ()) -> None:
         """Continue from a state, without engines. Groups that ran wait again, and so do those that had finished, but for those whose
-        trajectories the driver has `kept`. Being interrupted is no failure of theirs. Only answers to its own leases are told to a driver's scheduler."""
+        trajectories the driver has `kept`. Being interrupted is no failure of theirs.
+        Answers to leases of an earlier driver must not be passed on."""
         self.version, self.next_batch, self.next_id = state["version"], state["next_batch"], state["next_id"]
         self.counts = dict.fromkeys(self.counts, 0) | dict(state["counts"])
         self.now, self._engines, self._free_engines, self._records, self._queue = 0.0, {}, {}, {}, []
