@@ -138,6 +138,12 @@ def test_sub_agents_and_a_summary_are_lines_of_their_own_and_each_token_is_in_on
     assert np.isfinite(tw.credit.compute("gigpo", batch.rollouts)).all()
 
 
+def test_an_attempt_can_be_one_trajectory_with_all_its_calls() -> None:
+    (trajectory,) = played(program_cases.family, lines="attempt")
+    assert [turn.info["call"]["number"] for turn in trajectory.turns] == list(range(7))
+    assert [turn.reward for turn in trajectory.turns] == [0.0] * 6 + [1.0]
+
+
 def test_the_outcome_can_go_to_the_last_call_alone() -> None:
     found = played(program_cases.family, outcome="last")
     assert [trajectory.reward for trajectory in found] == [0.0, 0.0, 0.0, 0.0, 1.0]

@@ -181,7 +181,7 @@ class ProgramCollector:
             measures=found.measures,
             stop=stop,
             detail=detail,
-            whole=self.whole,
+            whole=self.whole or self.env.lines == "attempt",
             outcome=self.env.outcome,
             goal=goal,
         )
