@@ -8,19 +8,22 @@ import logging
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from turnwise.engines.serve.asked import Asked, Refused, load_body, read_chat, text
-from turnwise.engines.serve.calling import Attempt, Caller, Running
-from turnwise.engines.serve.calls import Call
-from turnwise.engines.serve.chat import completion
+from turnwise.engines.serve.calling import Attempt, Caller
+from turnwise.engines.serve.chat import chunks, completion
 from turnwise.engines.serve.limits import Limits
+from turnwise.engines.serve.live import Live
+from turnwise.engines.serve.responses import events, read_responses, response
+from turnwise.engines.serve.streaming import Events, written
 
 log = logging.getLogger("turnwise.endpoint")
 ANCHOR = "x-turnwise-anchor"
@@ -43,6 +46,7 @@ class Service:
     def app(self) -> Starlette:
         own: list[tuple[str, str, Handler]] = [
             ("POST", "/chat/completions", self.chat),
+            ("POST", "/responses", self.responses),
             ("GET", "/models", self.models),
             ("GET", "/models/{name:path}", self.one_model),
             ("POST", "/reward", self.reward),
@@ -58,18 +62,18 @@ class Service:
     def _guarded(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         """A handler for those who have the key; every refusal is in OpenAI's form."""
 
-        async def answer(request: Request) -> Response:
+        async def guarded(request: Request) -> Response:
             try:
                 return await handler(self._attempt(request), request)
             except Refused as refused:
-                return JSONResponse(refused.body(), refused.status)
+                return answer(refused.body(), refused.status)
             except ClientDisconnect:
-                return Response(status_code=499)
+                return Response(status_code=400)  # nobody reads it
             except Exception:
                 log.exception("a request could not be answered")
-                return JSONResponse(Refused(500, "this request could not be answered", "internal", "server_error").body(), 500)
+                return answer(Refused(500, "this request could not be answered", "internal", "server_error").body(), 500)
 
-        return answer
+        return guarded
 
     def _attempt(self, request: Request) -> Attempt:
         """The attempt of a URL, if the key is its key. Who has another key does not learn whether there is such an attempt."""
@@ -104,52 +108,53 @@ class Service:
         return load_body(body) if len(body) < 1 << 20 else await asyncio.to_thread(load_body, body)
 
     async def chat(self, attempt: Attempt, request: Request) -> Response:
-        asked = read_chat(await self._body(request), self.limits)
-        calls = await self._completed(attempt, asked, request)
-        return JSONResponse(completion(asked, calls, asked.model or self.model, self.caller.dialogue))
+        live = await self._started(attempt, read_chat(await self._body(request), self.limits), request)
+        model = live.asked.model or self.model
+        if live.asked.stream:
+            await live.begin()
+            return Events(chunks(live, model))
+        return answer(completion(live.asked, await live.whole(), model, live.dialogue))
 
-    async def _completed(self, attempt: Attempt, asked: Asked, request: Request) -> list[Call]:
-        """A call from beginning to end."""
+    async def responses(self, attempt: Attempt, request: Request) -> Response:
+        body = await self._body(request)
+        live = await self._started(attempt, read_responses(body, self.limits, self._earlier(attempt, body)), request)
+        model = live.asked.model or self.model
+        if live.asked.stream:
+            await live.begin()
+            return Events(events(live, model), named=True)
+        await live.whole()
+        return answer(response(live, model))
+
+    def _earlier(self, attempt: Attempt, body: dict[str, Any]) -> list[dict[str, Any]]:
+        """The conversation of the response that a request names."""
+        name = body.get("previous_response_id")
+        if name is None:
+            return []
+        found = attempt.answered.get(name) if isinstance(name, str) else None
+        if found is None:
+            raise Refused(404, "previous_response_id names no response of this attempt", param="previous_response_id")
+        return [*found.messages, found.message]
+
+    async def _started(self, attempt: Attempt, asked: Asked, request: Request) -> Live:
+        """A call that runs."""
         if self.running >= self.limits.waiting:
             raise Refused(503, "too many calls are waiting", "overloaded", "server_error")
         self.running += 1
-        try:
-            running = await self.caller.start(attempt, asked, _anchor_of(request))
-            gone = asyncio.ensure_future(_disconnected(request))
-            try:
-                return await self._answers(attempt, asked, running, gone)
-            finally:
-                gone.cancel()
-        finally:
-            self.running -= 1
+        live = Live(self.caller, attempt, asked, self._ended)
+        await live.start(_anchor_of(request), partial(_disconnected, request))
+        return live
 
-    async def _answers(self, attempt: Attempt, asked: Asked, running: list[Running], gone: asyncio.Future[None]) -> list[Call]:
-        """All choices of a call. If the client goes, what is being sampled ends, and is recorded as not delivered."""
-        whole = asyncio.gather(*(one.answer for one in running))
-        both: list[asyncio.Future[Any]] = [whole, gone]
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        if not whole.done():
-            for one in running:
-                one.ticket.abandoned = True
-        responses = await whole
-        calls, refused = [], None
-        for one, response in zip(running, responses, strict=True):
-            try:
-                calls.append(self.caller.finish(attempt, asked, one, response))
-            except Refused as error:
-                refused = error
-        if refused is not None:
-            raise refused
-        return calls
+    def _ended(self) -> None:
+        self.running -= 1
 
     async def models(self, attempt: Attempt, request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [self._model(self.model)]})
+        return answer({"object": "list", "data": [self._model(self.model)]})
 
     async def one_model(self, attempt: Attempt, request: Request) -> Response:
         name = request.path_params["name"]
         if name != self.model:
             raise Refused(404, "there is no such model: see /models", "model_not_found")
-        return JSONResponse(self._model(name))
+        return answer(self._model(name))
 
     def _model(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": 0, "owned_by": "turnwise"}
@@ -162,7 +167,7 @@ class Service:
             raise Refused(400, "value takes a number", param="value")
         if not attempt.recorder.add_reward(float(value), text(body.get("note"))[:10_000], call if isinstance(call, str) else None):
             raise Refused(404, "call names no call of this attempt", param="call")
-        return JSONResponse({"reward": attempt.recorder.reward})
+        return answer({"reward": attempt.recorder.reward})
 
     async def anchor(self, attempt: Attempt, request: Request) -> Response:
         """The side channel of a program: the anchor of its next call."""
@@ -170,7 +175,13 @@ class Service:
         if not isinstance(key, str) or not key:
             raise Refused(400, "key takes a text", param="key")
         attempt.recorder.next_anchor = key[:LONGEST_ANCHOR]
-        return JSONResponse({"anchor": attempt.recorder.next_anchor})
+        return answer({"anchor": attempt.recorder.next_anchor})
+
+
+def answer(body: dict[str, Any], status: int = 200) -> Response:
+    """A body as JSON. After a body that was not read to its end the connection is closed."""
+    headers = {"connection": "close"} if status in (408, 413) else None
+    return Response(written(body), status, headers, "application/json")
 
 
 def _anchor_of(request: Request) -> str | None:
@@ -187,4 +198,4 @@ async def _disconnected(request: Request) -> None:
 async def _unknown(request: Request, error: Exception) -> Response:
     """A path or a method that there is not."""
     status = error.status_code if isinstance(error, HTTPException) else 404
-    return JSONResponse(Refused(status, "there is no such path or method here", "not_found").body(), status)
+    return answer(Refused(status, "there is no such path or method here", "not_found").body(), status)

@@ -7,6 +7,7 @@ import json
 import logging
 import time
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -41,6 +42,7 @@ class Attempt:
     sequences: set[int] = field(default_factory=set)
     tickets: set[Ticket] = field(default_factory=set)
     made: int = 0
+    answered: OrderedDict[str, Call] = field(default_factory=OrderedDict)  # of the Responses form, by id
 
 
 @dataclass(eq=False)
@@ -235,13 +237,13 @@ class Caller:
         said = Said("assistant", read.content, calls)
         node = Node(call.number, call.prompt_ids, call.response_ids, running.ticket.sequence, call.depth, running.line)
         gone = attempt.conversations.add(extended(running.digest, said), node)
+        if asked.form == "responses":
+            attempt.answered[call.id] = call
+            if not attempt.record and len(attempt.answered) > KEPT:
+                attempt.answered.popitem(last=False)
         if gone:
             self.driver.release([one.sequence for one in gone if not one.children])
         return call
-
-    def abandon(self, attempt: Attempt, running: Running) -> None:
-        """The client has gone: end the response as soon as possible."""
-        running.ticket.abandoned = True
 
     def read(self, asked: Asked, text: str) -> CallsRead:
         """A response as content and calls, checked against what was asked for."""

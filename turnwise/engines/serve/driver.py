@@ -107,6 +107,9 @@ class Driver:
         if self._thread is not None:
             self._thread.join()
         self._fail("the endpoint was shut down")
+        released, self._released = self._released, []
+        for sequence in released if self.fault is None else ():
+            self.engine.release(sequence)
 
     def _start(self) -> None:
         if self._thread is None:
