@@ -31,6 +31,7 @@ from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Stop, Trajectory
 from turnwise.engines.base import Sampling
 from turnwise.engines.native import NativeEngine
+from turnwise.envs.check import check
 from turnwise.envs.pool import Pool
 from turnwise.envs.program.client import Outcome
 from turnwise.envs.program.env import ProgramEnv, split_of
@@ -330,6 +331,11 @@ def test_tasks_come_from_a_file_or_are_numbered(tmp_path: Path) -> None:
     assert {split_of({"id": "1", "question": number}) for number in range(60)} == {"train", "valid", "test"}
     with pytest.raises(TurnwiseError, match="plays by itself"):
         env.step("look")
+
+
+def test_only_the_tasks_of_a_program_are_checked() -> None:
+    report = check("program", function=program_cases.silent, file=[{"prompt": str(number)} for number in range(40)])
+    assert report.ok and "plays by itself" in report.notes[0]
 
 
 def test_words_of_a_command_are_filled_and_its_last_line_is_read() -> None:
