@@ -139,7 +139,7 @@ def play_on(opened: Opened, turns: int) -> tuple[list[dict[str, Any]], float]:
 def attack(endpoint: Endpoint, requests: int, connections: int, threads: int = 4, turns: int = 10) -> dict[str, Any]:
     """All at once, beside an attempt that plays on."""
     victim, attacker, reader = (endpoint.open(name) for name in ("victim", "attacker", "reader"))
-    held = never_read(reader, connections, json.dumps({"messages": [{"role": "user", "content": "x"}], "stream": True, "n": 8}).encode())
+    held = never_read(reader, connections, json.dumps({"messages": [{"role": "user", "content": "x"}], "stream": True}).encode())
     statuses: Counter[int] = Counter()
     leaks: list[str] = []
 
@@ -187,7 +187,7 @@ def main() -> None:
     model, tokenizer = build_tiny([SECRET, "and then?"], layers=2, hidden=32, heads=2)
     chat = Chat(tokenizer)
     engine = NativeEngine(model, tokenizer, stop_token_ids=chat.stop_ids)
-    limits = Limits(calls=1_000_000, at_once=10_000)
+    limits = Limits(calls=1_000_000)
     with Endpoint(engine, chat, Sampling(max_tokens=8), limits) as endpoint:
         publish(attack(endpoint, args.requests, args.connections, turns=20), None)
 

@@ -205,6 +205,8 @@ def test_a_program_that_goes_wild_ends_its_own_process_alone(data: Path, program
     try:
         task = env.tasks("train")[0]
         env.reset(task)
+        if words.startswith("no answer"):
+            env._process._timeout = 0.5  # of this process alone: the next one has to start within the limit
         if words == "MemoryError":
             assert words in env.step(program).observation.text
         else:

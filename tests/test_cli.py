@@ -244,8 +244,21 @@ class Told(Reporter):
         self.title = title
 
 
+FEW = f"""{(ROOT / "tests" / "bandit_env.py").read_text()}
+
+from turnwise import Task, TaskSet
+
+
+class Few(Bandit):
+    def tasks(self, split):
+        return TaskSet([Task(f"{{split}} {{number}}", split) for number in range(8)])
+"""
+
+
 def test_an_evaluation_takes_the_panel_of_training_or_says_that_it_does_not(tmp_path: Path) -> None:
-    run = start(tmp_path, iterations=1, **{"eval.n": 3, "eval.seed": 5})
+    source = tmp_path / "few.py"
+    source.write_text(FEW)
+    run = start(tmp_path, iterations=1, **{"env.name": f"{source}:Few", "eval.n": 3, "eval.seed": 5})
     own = Run.open(run.folder).evaluation(1)
 
     def told(**asked: Any) -> tuple[Any, str]:

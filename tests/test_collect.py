@@ -148,7 +148,7 @@ def test_attempts_end_where_the_context_is_full_and_where_the_engine_fails() -> 
 def test_a_broken_environment_ends_its_own_attempt_alone(trouble: str, workers: int, stop: str) -> None:
     starts = Places(numbered(6), seed=2, group_size=1).starts(0, 6)
     env = partial(Corridor, trouble)
-    with Pool(env, 3, workers=workers, timeout=1.0) as pool:
+    with Pool(env, 3, workers=workers, timeout=0.3 if trouble == "hang" else 30.0) as pool:
         found = Collector(pool, policy(WordEngine(bias=0)), max_turns=30).run(starts)
     broken = [t for t in found if int(t.task) % 2]
     assert len(found) == 6 and broken

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +10,7 @@ import numpy as np
 import pytest
 from conftest import ROOT
 from faulty_env import KINDS, SEEN, Faulty
+from launching import python
 from test_train import TINY
 from typer.testing import CliRunner
 
@@ -151,14 +149,7 @@ def test_a_run_in_which_all_attempts_fault_stops_with_the_lines_of_the_environme
 
 def test_the_command_ends_with_a_code_and_the_lines(tmp_path: Path) -> None:
     settings = [f"{key}={str(value).lower()}" for key, value in {**TINY, **LATE}.items() if key not in ("env.name", "env.options.fault")]
-    done = subprocess.run(
-        [sys.executable, "-m", "turnwise", "train", "--env", FAULTY, *settings, "sft=none", "env.options.fault=raise"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
+    done = python("-m", "turnwise", "train", "--env", FAULTY, *settings, "sft=none", "env.options.fault=raise", cwd=tmp_path)
     assert done.returncode == 2
     assert "KeyError: 'left'" in done.stderr and '    return self.counted["left"]' in done.stderr.splitlines()
     assert "Traceback" not in done.stderr

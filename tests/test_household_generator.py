@@ -108,7 +108,7 @@ def test_the_houses_are_the_same_on_every_machine(size: str) -> None:
 def test_another_process_makes_the_same_houses() -> None:
     code = f"import turnwise.envs as e; print([e.tasks('household', 'valid', n=40, size=size).hash for size in {list(SIZES)}])"
     seen = set()
-    for seed in ("0", "1", "2", "3"):
+    for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
         seen.add(done.stdout.strip())

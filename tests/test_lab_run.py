@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Cli
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -113,13 +113,12 @@ def test_the_command_writes_tables_json_and_pictures(tmp_path: Path) -> None:
     assert (out / "credit.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_documented_credit_of_ones_own_runs_in_the_lab(tmp_path: Path) -> None:
+def test_the_documented_credit_of_ones_own_runs_in_the_lab(tmp_path: Path, here: Cli) -> None:
     example = re.search(r"```python\n(# my_credit.py.*?)```", DOCS.read_text(encoding="utf-8"), re.S)
     assert example, "docs/lab.md has lost its example"
     (tmp_path / "my_credit.py").write_text(example[1], encoding="utf-8")
-    start = [sys.executable, "-c", "from turnwise.cli.app import main; main()", "lab", *TINY, "--no-train"]
     chosen = ["--load", "my_credit.py", "--algos", "others_mean,gigpo,grpo", "--problems", "bifurcation,tree"]
-    done = subprocess.run([*start, *chosen], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = here("lab", *TINY, "--no-train", *chosen)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "lab-results" / "lab.json").read_text())
     assert found["learning"] == {} and not (tmp_path / "lab-results" / "learning.png").exists()  # as --no-train says

@@ -103,6 +103,27 @@ def test_the_policys_loss_is_a_sum_over_tokens_and_a_mean_over_turns(seed: int) 
     assert loss.item() == pytest.approx(archer.actor_loss(rows(tokens, tokens.logprob.detach()), own), abs=1e-6)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_token_baseline_is_subtracted_and_learns_the_advantage(seed: int) -> None:
+    r, rng = rollouts(seed), np.random.default_rng(seed)
+    n, tokens = len(r), int(r.token_offsets[-1])
+    columns = {f"turn.{name}": rng.normal(size=n) for name in NAMES} | {"turn.critic_only": (rng.random(n) < 0.3).astype(float)}
+    baseline, logprobs = rng.normal(size=tokens), rng.normal(size=tokens)
+    with pytest.raises(tw.TurnwiseError, match=r"token\.baseline"):
+        tw.credit.assign("archer", r.with_columns(columns), baseline=True)
+    found = tw.credit.assign("archer", r.with_columns(columns | {"token.baseline": baseline}), baseline=True)
+    kept = columns["turn.critic_only"] == 0
+    own = [range(*r.token_offsets[row : row + 2]) for row in range(n)]
+    each = [archer.advantage(*((columns[f"turn.{kind}1"][row], columns[f"turn.{kind}2"][row]) for kind in "qv")) for row in range(n)]
+    learned = np.flatnonzero(kept)
+    said, below = ([[column[k] for k in own[row]] for row in learned] for column in (logprobs, baseline))
+    expected = archer.actor_loss(said, [each[row] for row in learned], below)
+    assert -np.sum(found.values * logprobs) / len(learned) == pytest.approx(expected, abs=1e-6)
+    target = found.columns["token.target_baseline"]
+    for row in range(n):
+        np.testing.assert_allclose(target[list(own[row])], each[row] if kept[row] else np.nan, atol=1e-6)
+
+
 def test_two_heads_start_apart_and_the_same_in_the_target() -> None:
     for spread, apart in ((0.0, False), (0.1, True)):
         first, second = (heads_of(Heads(heads=HEADS, spread=spread), 8, "here")[1] for _ in range(2))
@@ -131,16 +152,19 @@ def test_earlier_attempts_come_back_for_the_critics_and_the_buffer_is_kept() -> 
 
 def test_a_run_trains_its_critics_on_old_turns_and_the_policy_on_new_ones_also_after_a_resume(tmp_path: Path) -> None:
     own = {"method.name": "archer", "method.replays": 4, "method.warmup": 1, "method.critic_lr": 1e-3, "method.critic_epochs": 1}
+    own |= {"method.baseline": True}
     changes = {**own, "iterations": 3, "method.tau": 0.5, "sft": None, "env.max_turns": 3, "collect.groups": 2, "collect.group_size": 2}
     run = start(tmp_path / "whole", **changes)
     first, last = stored_batch(run, 1), stored_batch(run, 3)
-    assert not first.column("turn.mask").any() and not np.asarray(first.column("turn.advantage")).any()
+    assert not first.column("turn.mask").any() and not np.asarray(first.column("token.advantage")).any()
     old = np.asarray(last.column("turn.replayed")) > 0
-    assert old.any() and (last.column("turn.mask") == ~old).all() and np.asarray(last.column("turn.advantage"))[~old].any()
+    assert old.any() and (last.column("turn.mask") == ~old).all() and np.asarray(last.column("token.baseline")).any()
+    advantage = np.split(np.asarray(last.column("token.advantage")), last.rollouts.token_offsets[1:-1])
+    assert [bool(np.any(values)) for values in advantage] == (~old).tolist()
     assert not np.allclose(last.column("turn.q1"), last.column("turn.q2"))
     lines = run.metrics()
     assert [line["collect/replayed"] for line in lines[1:]] == [0, 4, 4]
-    assert all(np.isfinite(lines[-1][f"model/critic/loss_{name}"]) for name in NAMES)
+    assert all(np.isfinite(lines[-1][f"model/critic/loss_{name}"]) for name in (*NAMES, "baseline"))
     stopped = start(tmp_path / "stopped", **{**changes, "iterations": 2})
     resumed = tw.train(resume=stopped.folder, iterations=3, quiet=True).folder
     ends = [checkpoint.latest_good(folder / "checkpoints") for folder in (run.folder, resumed)]

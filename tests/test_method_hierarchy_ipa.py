@@ -63,6 +63,21 @@ def test_a_token_alone_is_a_turn_and_a_return_at_the_border_is_negative() -> Non
     assert algorithms["ipa"].make({}, "objective")(tokens).metrics["topr_weight"].item() == 1.0
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_turns_that_the_expert_played_are_imitated_by_their_probability(seed: int) -> None:
+    tokens = with_returns(random_tokens(seed, gaps=False), seed)
+    given = torch.from_numpy(np.random.default_rng(seed).integers(0, 2, int(tokens.turn.max()) + 1).astype(np.float64))[tokens.turn]
+    told = replace(tokens, extra={**tokens.extra, "given": given})
+    loss = algorithms["ipa"].make({"imitation": 0.7}, "objective")(told).loss
+    plain = algorithms["ipa"].make({}, "objective")(tokens).loss
+    slope = torch.autograd.grad(loss.sum(), tokens.logprob, retain_graph=True)[0]
+    for k in range(len(given)):
+        gain, logprob = float(tokens.advantage[k]), float(tokens.logprob[k].detach())
+        [expected], [steep] = ipa.imitation([logprob], gain, 0.7)
+        assert loss[k].item() == pytest.approx(expected if given[k] else plain[k].item(), abs=1e-9)
+        assert not given[k] or slope[k].item() == pytest.approx(steep, abs=1e-9)
+
+
 def expert(tasks: list[Task]) -> list[Trajectory]:
     return [Trajectory(0, "expert", task.id, [Turn(f"{t}") for t in range(4)], success=True) for task in tasks]
 
@@ -87,6 +102,14 @@ def test_parallel_starts_are_spread_over_the_experts_turns_and_a_failed_expert_i
     assert given(gathers(plan, Places(numbered(1), 0, 4, expert=expert), 1, attempt)[1][0]) == [0, 1, 2, 3]
     lost = Places(numbered(1), 0, 4, expert=lambda tasks: [Trajectory(0, 0, task.id) for task in tasks])
     assert given(gathers(plan, lost, 1, attempt)[1][0]) == [0, 0, 0, 0]
+
+
+def test_ipa_imitates_what_the_expert_played_once_per_group(tmp_path: Path) -> None:
+    own = {"method.name": "ipa", "method.starts": "sequential", "method.imitation": 0.5, "env.tasks": 2, "iterations": 1}
+    batch = stored_batch(Run.open((run := train(tmp_path, **own)).folder), 1)
+    given, mask = np.asarray(batch.column("turn.given")) > 0, np.asarray(batch.column("turn.mask")) > 0
+    assert (given & mask).any() and (given & ~mask).any() and mask[~given].all()  # shared turns are learned from in one attempt
+    assert 0 < run.metrics[-1]["learner/given"] < 1
 
 
 def test_ipa_trains_from_the_experts_last_turns_and_keeps_the_starts(tmp_path: Path) -> None:

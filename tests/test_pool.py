@@ -265,7 +265,8 @@ def test_a_class_of_the_users_script_plays_in_workers(tmp_path: Path) -> None:
     assert run(script).stdout.strip() == "place 0"
     again = source + "if True:\n    from turnwise.envs import fork\n    fork.CAN_FORK = False\n" + body  # as where there are no copies
     script.write_text(again)
-    assert "__name__ == '__main__'" in run(script).stdout + run(script).stderr
+    done = run(script)
+    assert "__name__ == '__main__'" in done.stdout + done.stderr
 
 
 def run(script: Path) -> subprocess.CompletedProcess[str]:

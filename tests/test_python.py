@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from bandit_env import Bandit
+from launching import python
 from test_train import TINY
 from typer.testing import CliRunner
 
@@ -191,7 +192,7 @@ def test_a_script_without_a_guard_trains_on_its_own_class_with_workers(tmp_path:
     settings = json.dumps(QUICK | {"env.workers": 1, "out": str(tmp_path)})
     script = tmp_path / "script.py"
     script.write_text(f"{CELL}\nimport json\nresult = tw.train(json.loads({settings!r}), env=Typed)\nprint(result.summary['iterations'])\n")
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
+    done = python(str(script))
     assert done.stdout.strip() == "1", done.stderr  # what is shown goes to stderr
     assert "iteration 1/1" in done.stderr and "class Typed:" in (tmp_path / "try" / "objects" / "Typed.py").read_text()
 

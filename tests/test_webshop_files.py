@@ -19,12 +19,13 @@ from turnwise.util.errors import TurnwiseError
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=5), inner),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
 )
 
 
 @given(
-    content=st.lists(JSON) | st.dictionaries(st.text(max_size=5), JSON),
+    content=st.lists(JSON, max_size=4) | st.dictionaries(st.text(max_size=5), JSON, max_size=4),
     block=st.integers(1, 40),
     ascii_only=st.booleans(),
     indent=st.none() | st.just(1),

@@ -233,6 +233,7 @@ def evaluate_given(
     shown: dict[str, Any] = {"say": reporter.note, "on_start": reporter.expect, "on_end": lambda trajectory: reporter.advance()}
     system = System(config, model_folder=folder, **shown)
     try:
+        system.check_engine()
         chosen = choose_panel(system, says_how(source, given, overrides), split, n, seed, repeats)
         system.look(chosen.panel)
         warmth = config.eval.temperature if temperature is None else temperature

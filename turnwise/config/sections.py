@@ -131,8 +131,8 @@ class Engine(Section):
     """The engine that turns prompts into responses."""
 
     name: str = "transformers"
-    """native (fast, Llama and Qwen families, shares the learner's weights), transformers (any causal language model), openai (a server,
-    for evaluation only), or path/to/file.py:Class."""
+    """native (fast, Llama and Qwen families, shares the learner's weights), transformers (any causal language model), vllm (vLLM on an
+    NVIDIA GPU, with a copy of the weights), openai (a server, for evaluation only), or path/to/file.py:Class."""
     url: str | None = None
     """With name=openai: the server's address, for example http://127.0.0.1:8000/v1."""
     model: str | None = None

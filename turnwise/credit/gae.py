@@ -57,9 +57,12 @@ def gae_advantages(r: Rollouts, *, level: str, gamma: float, lam: float, invalid
 
 def scan_advantages(reward: Floats, value: Floats, segment: Ints, gamma: float, lam: float) -> Floats:
     """GAE inside each run of equal `segment` values."""
-    following = np.zeros(len(value))
-    following[:-1] = np.where(segment[:-1] == segment[1:], value[1:], 0.0)
-    return reverse_scan(reward + gamma * following - value, gamma * lam, segment)
+    gain = np.zeros(len(value))  # γ V of the next step, then δ
+    np.multiply(value[1:], gamma, out=gain[:-1])
+    gain[:-1][segment[:-1] != segment[1:]] = 0.0
+    gain += reward
+    gain -= value
+    return reverse_scan(gain, gamma * lam, segment)
 
 
 def token_rows(r: Rollouts) -> Ints:

@@ -41,13 +41,20 @@ def segment_count(segment: Ints, size: int) -> Ints:
 def segment_first(values: NDArray[np.generic], segment: Ints, size: int) -> NDArray[np.generic]:
     """The first value of each segment (0 for an empty one)."""
     first = np.zeros(size, values.dtype)
+    if size == 1 and len(values):
+        return values[:1].copy()
     first[segment[::-1]] = values[::-1]  # numpy keeps the last assignment of a repeated index: the first row
     return first
 
 
+def of_rows(values: Floats, segment: Ints) -> Floats:
+    """The value of each row's segment; of a single segment its value alone, which stands for all rows."""
+    return values[segment] if len(values) > 1 else values
+
+
 def relative(values: Floats, segment: Ints, size: int) -> Floats:
     """Values minus their segment's first value; differences due to rounding become exactly 0."""
-    reference = segment_first(values, segment, size)[segment].astype(np.float64)
+    reference = of_rows(segment_first(values, segment, size).astype(np.float64), segment)
     difference = values - reference
     difference[np.abs(difference) <= NOISE * np.maximum(np.abs(values), np.abs(reference))] = 0.0
     return difference
@@ -63,13 +70,15 @@ def standardise(values: Floats, segment: Ints, size: int, norm: str, weight: Flo
     weighted = difference if weight is None else difference * weight
     count = segment_count(segment, size).astype(np.float64) if weight is None else segment_sum(weight, segment, size)
     mean = segment_sum(weighted, segment, size) / np.maximum(count, EPSILON)
-    centred = difference - mean[segment]
-    centred[(count < 1.5)[segment]] = 0.0
+    centred = difference - of_rows(mean, segment)
+    single = count < 1.5
+    if single.any():
+        centred[single[segment]] = 0.0
     if norm == "none":
         return centred
     square = centred**2 if weight is None else centred**2 * weight
     std = np.sqrt(segment_sum(square, segment, size) / np.maximum(count - ddof, 1.0))
-    return centred / (std + EPSILON)[segment]
+    return centred / of_rows(std + EPSILON, segment)
 
 
 def deviation(values: Floats, segment: Ints, size: int, ddof: int = 1) -> Floats:
@@ -111,10 +120,12 @@ def reverse_scan(values: Floats, coefficient: Floats | float, segment: Ints) -> 
     link[:-1] = np.where(ends, 0.0, coefficient if np.isscalar(coefficient) else np.asarray(coefficient)[:-1])
     borders = np.flatnonzero(np.concatenate([[True], ends, [True]]))
     longest, step = int(np.diff(borders).max()), 1
+    product = np.empty(len(total))  # one buffer for all passes: fresh memory would cost as much as the sums
     while step < longest:
-        total[:-step] += link[:-step] * total[step:]
-        link[:-step] *= link[step:]
-        link[-step:] = 0.0
+        total[:-step] += np.multiply(link[:-step], total[step:], out=product[:-step])
+        if 2 * step < longest:
+            link[:-step] = np.multiply(link[:-step], link[step:], out=product[:-step])
+            link[-step:] = 0.0
         step *= 2
     return total
 

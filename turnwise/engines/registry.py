@@ -24,7 +24,7 @@ GIVEN = ("stop_token_ids", "vision")  # given by the run, not options of a recip
 
 def _load() -> None:
     """Import the files where the built-in engines register themselves."""
-    for module in ("native", "transformers", "openai"):
+    for module in ("native", "transformers", "openai", "vllm"):
         importlib.import_module(f"{__package__}.{module}")
 
 

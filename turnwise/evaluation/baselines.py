@@ -84,6 +84,7 @@ def evaluate(
     shown: dict[str, Any] = {"say": reporter.note, "on_start": reporter.expect, "on_end": lambda trajectory: reporter.advance()}
     system = System(config, model_folder=folder, **shown)
     try:
+        system.check_engine()
         panel, split, seed, repeats, words = choose_panel(system, says_how(source, Given(env), overrides), split, n, seed, repeats)
         system.look(panel)
         settings = settings_of(config, split, seed, system.max_turns)

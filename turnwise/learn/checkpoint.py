@@ -15,22 +15,24 @@ import math
 import re
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
+from turnwise.learn.ranks import storage
+from turnwise.learn.ranks.group import Ranks
 from turnwise.learn.saving import OLD, PART, sweep, write_folder
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside
 
 VERSION = 1
 PATTERN = re.compile(r"step-(\d{8,})")
-FILE = re.compile(r"\w+\.(safetensors|json)")
+FILE = re.compile(r"[\w-]+\.(safetensors|json)")
 FURTHER = "model_"  # prefix of the groups of further models, one group per model
 
 
@@ -80,24 +82,17 @@ def save(
 
     Tensors go into one file per group, where the group is the part of the name before the first "/".
     """
-    if keep < 1 or step < 0:
-        raise TurnwiseError(f"checkpoint: keep is at least 1 and step at least 0, not keep={keep} and step={step}")
-    score = None if score is None or math.isnan(score) else float(score)
+    check(step, keep, tensors)
     groups: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
-        group, separator, own = name.partition("/")
-        if not separator or not own or not re.fullmatch(r"\w+", group):
-            raise TurnwiseError(f"checkpoint: tensor {name!r} needs a name of the form group/name")
+        group, _, own = name.partition("/")
         groups.setdefault(group, {})[own] = tensor.detach().contiguous()
-    text = json.dumps(state, indent=1)
+    json.dumps(state)  # raises before anything is written
 
     def fill(temporary: Path) -> None:
         for group, own in groups.items():
             save_file(own, temporary / f"{group}.safetensors")
-        (temporary / "state.json").write_text(text, "utf-8")
-        files = {file.name: {"bytes": file.stat().st_size, "sha256": _sha256(file)} for file in sorted(temporary.iterdir())}
-        manifest = {"version": VERSION, "step": step, "score": score, "files": files}
-        (temporary / "manifest.json").write_text(json.dumps(manifest, indent=1), "utf-8")
+        write_manifest(temporary, step, score, state, digests(sorted(temporary.iterdir())))
 
     path = Path(folder) / f"step-{step:08d}"
     try:
@@ -111,9 +106,40 @@ def save(
     return path
 
 
+def check(step: int, keep: int, tensors: Mapping[str, Tensor]) -> None:
+    """Raises an error if this cannot be saved."""
+    if keep < 1 or step < 0:
+        raise TurnwiseError(f"checkpoint: keep is at least 1 and step at least 0, not keep={keep} and step={step}")
+    for name in tensors:
+        group, separator, own = name.partition("/")
+        if not separator or not own or not re.fullmatch(r"\w+", group):
+            raise TurnwiseError(f"checkpoint: tensor {name!r} needs a name of the form group/name")
+
+
+def digests(files: Iterable[Path]) -> dict[str, Any]:
+    """Size and sha256 of files, by name."""
+    return {file.name: {"bytes": file.stat().st_size, "sha256": _sha256(file)} for file in files}
+
+
+def write_manifest(
+    folder: Path, step: int, score: float | None, state: Mapping[str, Any], files: Mapping[str, Any], ranks: int | None = None
+) -> None:
+    """The last two files of a checkpoint. `files` are the digests of those with tensors; `ranks` processes wrote them, None: one."""
+    (folder / "state.json").write_text(json.dumps(state, indent=1), "utf-8")
+    score = None if score is None or math.isnan(score) else float(score)
+    manifest = {"version": VERSION, "step": step, "score": score, "files": {**files, **digests([folder / "state.json"])}}
+    manifest |= {} if ranks is None else {"ranks": ranks}
+    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1), "utf-8")
+
+
 def load(path: str | Path) -> Checkpoint:
     """Read one checkpoint; every file must be what the manifest says."""
-    path = Path(path)
+    verify(Path(path))
+    return read(Path(path))
+
+
+def verify(path: Path) -> None:
+    """Raises an error if a file of a checkpoint is not what the manifest says."""
     manifest = _manifest(path)
     for name, wanted in manifest["files"].items():
         if not FILE.fullmatch(name):
@@ -123,11 +149,19 @@ def load(path: str | Path) -> Checkpoint:
             raise TurnwiseError(f"checkpoint {path} is damaged: {name} is missing or has the wrong size")
         if _sha256(file) != wanted["sha256"]:
             raise TurnwiseError(f"checkpoint {path} is damaged: {name} does not match its sha256")
-    groups = [name.removesuffix(".safetensors") for name in manifest["files"] if name.endswith(".safetensors")]
-    tensors = {f"{group}/{name}": tensor for group in groups for name, tensor in load_file(path / f"{group}.safetensors").items()}
-    state = json.loads((path / "state.json").read_text("utf-8"))
-    if not isinstance(state, dict):
-        raise TurnwiseError(f"checkpoint {path} is damaged: its state.json holds no state")
+    _state(path)
+
+
+def read(path: Path, like: storage.Like = lambda name: None, ranks: Ranks | None = None) -> Checkpoint:
+    """Read one checkpoint, which is intact. With `ranks`, all processes read it together, each its shares: `like` says how tensors are
+    sharded."""
+    manifest = _manifest(path)
+    if "ranks" in manifest:
+        tensors = storage.read(path, like, ranks)
+    else:
+        groups = [name.removesuffix(".safetensors") for name in manifest["files"] if name.endswith(".safetensors")]
+        tensors = {n: t for group in groups for n, t in storage.read_plain(path / f"{group}.safetensors", group, like).items()}
+    state = _state(path)
     further = {name: tensor for name, tensor in tensors.items() if name.startswith(FURTHER)}
     own = {name: tensor for name, tensor in tensors.items() if name not in further}
     return Checkpoint(path, manifest["step"], manifest["score"], own, state, further)
@@ -135,10 +169,17 @@ def load(path: str | Path) -> Checkpoint:
 
 def latest_good(folder: str | Path) -> Checkpoint | None:
     """The newest intact checkpoint; damaged ones are skipped with a warning. None if there is none at all."""
+    path = newest_intact(folder)
+    return None if path is None else read(path)
+
+
+def newest_intact(folder: str | Path) -> Path | None:
+    """Where that checkpoint is."""
     found = checkpoints(folder)
     for path in reversed(found):
         try:
-            return load(path)
+            verify(path)
+            return path
         except (TurnwiseError, OSError, ValueError) as error:
             if not path.exists():  # removed in the meantime by the process that writes here
                 continue
@@ -188,6 +229,13 @@ def prune(folder: str | Path, keep: int) -> None:
             gone = path.parent / f".{path.name}.gone{PART}"  # hidden first, so that a partly removed one never counts as damaged
             path.replace(gone)
             shutil.rmtree(gone, ignore_errors=True)
+
+
+def _state(path: Path) -> dict[str, Any]:
+    state = json.loads((path / "state.json").read_text("utf-8"))
+    if not isinstance(state, dict):
+        raise TurnwiseError(f"checkpoint {path} is damaged: its state.json holds no state")
+    return state
 
 
 def _manifest(path: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ nowhere else in the learner:
 |---|---|
 | `retry` after running out of memory | if any process ran out of memory |
 | `tokens` computed at once | the smallest number that any process has room for |
+| `recompute` activations | if any process has to |
 | `stop` of an update by its KL | by the KL of all tokens, each process weighted by its own |
 | `skip` of a step whose loss or gradient is not finite | if any process has one |
 
@@ -61,6 +62,10 @@ class Decisions:
     def tokens(self, room: int) -> int:
         """The tokens that are computed at once."""
         return int(self.together.smallest(room))
+
+    def recompute(self, must: bool) -> bool:
+        """Whether activations are computed twice instead of being kept."""
+        return self.together.any(must)
 
     def stop(self, kl: float, limit: float | None, tokens: int = 1) -> bool:
         """Whether the policy has moved so far from the old one that the update ends. `tokens` is what this process's KL is a mean of.

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from turnwise.learn.packing import Packed, starts_of
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.rotary import Stretching
 
+T = TypeVar("T")
 NAME = "turnwise_packed"
 MAX_KERNEL_HEAD = 256  # the largest head that the variable-length kernel takes
 LARGEST_NOISE = 1e-3  # of the largest hidden value: more than that is not rounding
@@ -122,7 +123,7 @@ class PackedModel:
 
     def __init__(self, model: nn.Module, fused: bool | None = None):
         """`fused` requests our layers, or forbids them; None: if they are faster, that is, on a GPU in half precision."""
-        self.outer = model
+        self.outer, self._wanted = model, fused
         self.causal: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
         self.backbone: Any = getattr(self.causal, "base_model", None)
         if self.backbone is None or self.backbone is self.causal:
@@ -130,6 +131,7 @@ class PackedModel:
                 f"{type(model).__name__} is not a causal language model of transformers: it has no inner model under its head"
             )
         self.fused: FusedStack | None = None
+        self.sharded: Any = None  # how several processes compute with it (`turnwise.learn.ranks`)
         self.stretching = Stretching(self.backbone)
         self.packs = self._try()
         self._fuse(fused)
@@ -165,7 +167,14 @@ class PackedModel:
 
     def like(self, model: nn.Module) -> PackedModel:
         """Another model, run in the same way."""
-        return PackedModel(model)
+        return PackedModel(model, fused=False if self._wanted is False else None)
+
+    def inside(self, work: Callable[[], T]) -> T:
+        """Call a function that computes with the weights: if they are sharded, they are whole inside."""
+        if self.sharded is None:
+            return work()
+        found: T = self.sharded.inside(work)
+        return found
 
     def hidden(self, packed: Packed, places: Any = None, layer: int = -1) -> Tensor:
         """The last hidden state of every token, [tokens, size], or of the tokens at `places` (increasing indices, each once). Keep

@@ -31,9 +31,13 @@ from turnwise.learn.forward import PackedModel
 from turnwise.learn.logprobs import token_logprobs
 from turnwise.learn.memory import Memory
 from turnwise.learn.optimiser import Optimiser, Weights
-from turnwise.learn.packing import Packed, microbatches, pack
+from turnwise.learn.packing import Packed, pack
 from turnwise.learn.pieces import begin, load_states, states_of, tell
 from turnwise.learn.prepare import may_skip
+from turnwise.learn.ranks.export import plain_model, plain_weights_of, trained_weights_of, write_sharded
+from turnwise.learn.ranks.group import Ranks
+from turnwise.learn.ranks.sharding import Sharded, note_slower_layers
+from turnwise.learn.ranks.shares import passes, restored
 from turnwise.learn.reference import Reference
 from turnwise.learn.saving import fingerprint, write_model
 from turnwise.learn.seeing import SeeingModel
@@ -42,6 +46,7 @@ from turnwise.learn.update import Update
 from turnwise.learn.values import Critic
 from turnwise.objectives.kl import reward_penalty
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.seeds import derive
 
 Column = NDArray[np.float32]
 T = TypeVar("T")
@@ -58,7 +63,8 @@ class Scores:
 
 class Learner:
     """Weights, optimiser, reference and critic of one policy. `model` is a causal LM of transformers, plain or wrapped by peft; with
-    `vision`, its processor, a vision-language model. `decisions` are those that it takes jointly with other processes."""
+    `vision`, its processor, a vision-language model. `decisions` are those that it takes jointly with other processes, and `ranks` are
+    those processes, if they train this model together (`turnwise.learn.ranks`)."""
 
     def __init__(
         self,
@@ -68,8 +74,10 @@ class Learner:
         reference: nn.Module | None = None,
         vision: Vision | None = None,
         decisions: Decisions | None = None,
+        ranks: Ranks | None = None,
     ):
-        self.decisions = decisions or Decisions()
+        self.ranks = ranks if ranks is not None and ranks.sharded else None
+        self.decisions = decisions or (Decisions() if self.ranks is None else Decisions(self.ranks.together))
         self.settings = settings or LearnerSettings()
         self.device = torch.device(device) if device is not None else next(model.parameters()).device
         self.model = model.to(self.device).eval()
@@ -86,18 +94,40 @@ class Learner:
         if self.critic is not None:
             own = {f"critic.{name}": parameter for name, parameter in self.critic.named_parameters()}
             trained, exact = trained | own, exact | set(own)
-        self.weights = Weights(trained.items(), dtype, exact)
-        self.policy = PackedModel(model) if vision is None else SeeingModel(model, vision)
-        self.reference = Reference(self.policy, reference) if self.settings.needs_reference else None
+        self.weights = Weights(trained.items(), dtype if self.ranks is None else torch.float32, exact)
+        self.policy = self._packed_model(model, vision)
+        half = None if adapted or self.ranks is None else dtype  # several processes keep float32, which they compute with in this dtype
+        self.reference = Reference(self.policy, reference, half) if self.settings.needs_reference else None
+        self._frozen = fingerprint(model) if self.ranks is not None else None  # of whole weights
+        if self.ranks is not None:
+            self._shard(self.ranks, dtype)
         self.optimiser = self._make_optimiser()
         self.skips = may_skip(self.settings) if self.settings.skip_zero_credit is not False else False
         self.skips = self.skips and (self.settings.skip_zero_credit is True or self.device.type == "cuda")
         self._automatic = self.settings.tokens_per_batch == 0
-        again = self.settings.gradient_checkpointing
-        self.memory = Memory(self.policy, self.weights, None if again is None else not again)
+        twice = self.settings.gradient_checkpointing
+        self.memory = Memory(self.policy, self.weights, None if twice is None else not twice)
         self._look_at_memory()
-        if self.policy.fused is None and self.memory.must_recompute(self.settings.tokens_per_batch):
+        again = self.policy.fused is None and self.memory.must_recompute(self.settings.tokens_per_batch)
+        if again if self.ranks is None else self.decisions.recompute(again):
             self.policy.causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+    def _packed_model(self, model: nn.Module, vision: Vision | None) -> PackedModel:
+        if vision is None:
+            return PackedModel(model, fused=None if self.ranks is None else False)
+        if self.ranks is not None:
+            raise TurnwiseError("a vision-language model is trained by one process: set cluster.learners = 1")
+        return SeeingModel(model, vision)
+
+    def _shard(self, ranks: Ranks, dtype: torch.dtype) -> None:
+        """Keep a share of the weights only: the optimiser's parameters are from now on those of the share."""
+        note_slower_layers(self.policy, ranks)
+        if self.reference is not None and not self.reference.shares_model:
+            Sharded(self.reference.policy, ranks, dtype)
+        Sharded(self.policy, ranks, dtype, self.critic)
+        critic = self.critic.named_parameters() if self.critic is not None else ()
+        named = {**dict(self.model.named_parameters()), **{f"critic.{name}": own for name, own in critic}}
+        self.weights = Weights((name, named[name]) for name in self.weights.masters)
 
     def _look_at_memory(self) -> None:
         """Measure the free memory: it decides what a backward pass keeps and, if the settings leave it open, how large a batch is."""
@@ -148,6 +178,17 @@ class Learner:
         own = {name: value.lr for name in self.weights.masters if name.startswith("critic.")} if value is not None else {}
         return Optimiser(self.weights, self.settings.optimiser, own, self.decisions)
 
+    def everywhere(self, metrics: dict[str, float]) -> dict[str, float]:
+        """The metrics of a whole step from those of this process's share."""
+        if self.ranks is None:
+            return metrics
+        found: dict[str, float] = {}
+        for own in self.ranks.gather(metrics):
+            for name, value in own.items():
+                known = found.get(name)
+                found[name] = value if known is None else max(known, value) if name.endswith("_max") else known + value
+        return found
+
     # -- scoring ------------------------------------------------------------------------------------------------------------------
 
     def score(self, packed: Packed) -> Scores:
@@ -166,16 +207,29 @@ class Learner:
             return self._score(self.reference.policy, packed, None).logprob
 
     def _score(self, policy: PackedModel, packed: Packed, critic: Critic | None) -> Scores:
+        def one(part: Packed) -> tuple[Tensor, Tensor, Tensor | None]:
+            return self.forward(policy, part, critic)
+
         def work() -> list[tuple[Tensor, Tensor, Tensor | None]]:
-            parts = microbatches(packed, np.arange(len(packed)), self.settings.tokens_per_batch)
-            return [self.forward(policy, packed.take(part), critic) for part in parts]
+            tokens, kind = self.settings.tokens_per_batch, "score" if critic is None else "score with critic"
+            return passes(policy, self.ranks, packed, tokens, kind, one, one)
 
         with torch.no_grad(), self._mode(policy, training=False):
-            logprobs, entropies, values = zip(*self.within_memory(work), strict=True) if len(packed) else ((), (), ())
-        return Scores(_join(logprobs), _join(entropies), _join(values) if critic is not None else None)
+            parts = self.within_memory(work) if len(packed) else []
+        logprobs, entropies, values = zip(*parts, strict=True) if parts else ((), (), ())
+        own = {"logprob": _join(logprobs), "entropy": _join(entropies)}
+        offsets = dict.fromkeys(own, packed.token_offsets)
+        if critic is not None:
+            own["value"] = _join(values)
+            offsets["value"] = packed.turn_offsets if critic.settings.level == "turn" else packed.token_offsets
+        found = restored(self.ranks, packed, own, offsets)
+        return Scores(found["logprob"], found["entropy"], found.get("value"))
 
     def forward(self, policy: PackedModel, part: Packed, critic: Critic | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Log-probs, entropies and values of a micro-batch. Only positions that predict a response token go through the output layer."""
+        return policy.inside(lambda: self._forward(policy, part, critic))
+
+    def _forward(self, policy: PackedModel, part: Packed, critic: Critic | None) -> tuple[Tensor, Tensor, Tensor | None]:
         source, target = (torch.as_tensor(x, device=policy.device) for x in (part.source, part.target))
         hidden = policy.hidden(part, source if critic is None else None)
         chosen = hidden if critic is None else hidden[source]
@@ -240,22 +294,39 @@ class Learner:
         disturbed."""
         with ExitStack() as stack:
             stack.enter_context(torch.random.fork_rng([self.device] if self.device.type == "cuda" else []))
-            torch.manual_seed(seed % 2**63)
+            rank = 0 if self.ranks is None else self.ranks.rank
+            torch.manual_seed((derive(seed, "rank", rank) if rank else seed) % 2**63)  # other sequences, so other random numbers
             stack.enter_context(self._mode(self.policy, training=True))
             yield
 
     # -- keeping ------------------------------------------------------------------------------------------------------------------
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """All that is needed to continue exactly here: tensors (copies, on the CPU) and plain numbers."""
+        """All that is needed to continue exactly here: tensors (copies, on the CPU) and plain numbers. With several processes, the tensors
+        are the learner's own shares, which change with the next update."""
         moments, numbers = self.optimiser.state()
         groups = {"weights": self.weights.tensors(), "optimiser": moments, "reference": self.reference.tensors() if self.reference else {}}
-        tensors = {f"{group}/{name}": tensor.to("cpu", copy=True) for group, own in groups.items() for name, tensor in own.items()}
-        return tensors, {"optimiser": numbers, "frozen": fingerprint(self.model), "pieces": states_of(self._pieces)}
+        tensors = {f"{group}/{name}": self._kept(tensor) for group, own in groups.items() for name, tensor in own.items()}
+        return tensors, {"optimiser": numbers, "frozen": self._fingerprint(), "pieces": states_of(self._pieces)}
+
+    def like(self, name: str) -> Tensor | None:
+        """A tensor that is sharded as the one of this name in `state()`; None if that is not sharded."""
+        group, _, own = name.partition("/")
+        if group == "reference" and self.reference is not None:
+            return self.reference.tensors().get(own)
+        master, _, kind = own.rpartition("/")
+        found: Tensor | None = self.weights.masters.get(own if group == "weights" else "" if kind == "step" else master)
+        return found
+
+    def _fingerprint(self) -> str:
+        return fingerprint(self.model) if self._frozen is None else self._frozen
+
+    def _kept(self, tensor: Tensor) -> Tensor:
+        return tensor.to("cpu", copy=True) if self.ranks is None else tensor.detach()
 
     def load_state(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
         """Continue where `state` was taken. The learner must have been made with the same model and settings."""
-        if numbers["frozen"] != fingerprint(self.model):
+        if numbers["frozen"] != self._fingerprint():
             raise TurnwiseError(
                 "the weights that are not trained differ from those of the saved state: it was made with another base model"
             )
@@ -276,6 +347,19 @@ class Learner:
         """What may have a state across updates: its kind, its name in the recipe, and the object."""
         return {"objective": (self.settings.loss.objective, self.objective), "schedule": (self.settings.schedule, self.schedule)}
 
+    def make_reference(self) -> Reference:
+        """A further frozen copy of the policy as it is now; with adapters, the model without them."""
+        if self.ranks is None or hasattr(self.model, "disable_adapter"):
+            return Reference(self.policy)
+        made = Reference(self.policy, plain_model(self.policy, self._dtype), self._dtype)
+        Sharded(made.policy, self.ranks, self._dtype)
+        return made
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        found: torch.dtype = getattr(torch, self.settings.dtype)
+        return found
+
     def reset_reference(self) -> None:
         """From now on KL is measured against the current policy."""
         if self.reference is not None:
@@ -283,7 +367,15 @@ class Learner:
 
     def save_model(self, folder: str | Path, merged: bool = True, tokenizer: Any = None) -> Path:
         """Write the model as a Hugging Face folder, atomically. Adapters are merged into it, or written alone with merged=False."""
+        if self.ranks is not None:
+            return write_sharded(self.policy, self.ranks, self._dtype, Path(folder), merged, tokenizer)
         return write_model(self.model, Path(folder), merged, tokenizer)
+
+    def full_weights(self, merged: bool = True) -> Iterator[tuple[str, Tensor]]:
+        """Name and whole weight, in the order of the layers and in the dtype that the model computes in: those of a plain Hugging Face
+        model with adapters merged; with merged=False, the trained ones alone, under their names in `model`. With several processes, all
+        of them take every weight. The tensors may be the learner's own: copy what must not change with the next update."""
+        return plain_weights_of(self.policy, self._dtype) if merged else trained_weights_of(self.model, self._dtype)
 
 
 def _join(parts: Sequence[Any]) -> Column:

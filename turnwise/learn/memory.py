@@ -17,6 +17,7 @@ from turnwise.learn.forward import PackedModel
 from turnwise.learn.fused.stack import Kept
 from turnwise.learn.logprobs import CHUNK_ELEMENTS
 from turnwise.learn.optimiser import Optimiser, Weights
+from turnwise.learn.ranks.tensors import held
 
 CPU_TOKENS = 8192
 MOST_TOKENS = 32768  # larger products are not faster
@@ -38,7 +39,8 @@ class Memory:
         """Find out how much memory is left for activations."""
         device = self.policy.device
         if device.type == "cuda":
-            self.room = USABLE * (free_bytes(device) - self._to_come(optimiser) - self._head_bytes() - self.others())
+            gathered = 0 if self.policy.sharded is None else self.policy.sharded.gathered_bytes
+            self.room = USABLE * (free_bytes(device) - self._to_come(optimiser) - self._head_bytes() - self.others() - gathered)
 
     def tokens(self) -> int:
         """Tokens of a micro-batch: as many as are useful and fit with everything kept; if those are few, more with less kept."""
@@ -89,7 +91,7 @@ class Memory:
 
     def _to_come(self, optimiser: Optimiser | None) -> int:
         """Bytes of gradients and moments that are not allocated yet."""
-        count: int = sum(master.numel() for master in self.weights.masters.values())
+        count: int = sum(held(master) for master in self.weights.masters.values())
         gradients = 0 if any(master.grad is not None for master in self.weights.masters.values()) else 4 * count
         return gradients + self.moments_to_come(optimiser)
 
@@ -97,7 +99,7 @@ class Memory:
         """Bytes of the optimiser's moments alone: unlike gradients, which are freed after each step, they stay."""
         if optimiser is not None and optimiser.has_moments:
             return 0
-        count: int = sum(master.numel() for master in self.weights.masters.values())
+        count: int = sum(held(master) for master in self.weights.masters.values())
         return 8 * count
 
     def _head_bytes(self) -> int:

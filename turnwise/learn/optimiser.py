@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from turnwise.learn.decide import Decisions
+from turnwise.learn.ranks.tensors import placed_like, put, whole
 from turnwise.learn.settings import OptimiserSettings
 from turnwise.util.errors import TurnwiseError
 
@@ -30,6 +31,9 @@ class Weights:
         self.parameters: dict[str, nn.Parameter] = dict(named)
         self.masters: dict[str, Tensor] = {}
         for name, parameter in self.parameters.items():
+            if parameter.dtype == torch.float32 and (dtype == torch.float32 or name in exact):
+                self.masters[name] = parameter
+                continue
             full = parameter.data.float()
             parameter.data = full if name in exact else full.to(dtype)
             if parameter.dtype == torch.float32:
@@ -58,7 +62,7 @@ class Weights:
         """Load these values; names and shapes must be exactly those of the model."""
         check_names("weights", tensors, self.masters)
         for name, master in self.masters.items():
-            master.data.copy_(tensors[name])
+            put(master, tensors[name])
         self.publish()
 
 
@@ -116,7 +120,7 @@ class Optimiser:
         """Move the weights by the gradients on the masters, then clear them. `loss` is only checked to be finite."""
         self.look(self.weights)
         gradients = [master.grad for master in self.weights.masters.values() if master.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
+        norm = whole(torch.nn.utils.get_total_norm(gradients)) if gradients else torch.zeros(())
         size = float(norm)
         factor = self.settings.factor(self.steps_taken, progress)
         lr = self.settings.lr * factor
@@ -163,7 +167,8 @@ class Optimiser:
         for key, value in tensors.items():
             master, kind = known[key]
             device = master.device if kind != "step" or self._adam.defaults.get("fused") else torch.device("cpu")
-            self._adam.state[master][kind] = value.detach().to(device).clone()
+            own = placed_like(value.detach(), master) if kind != "step" else value.detach()
+            self._adam.state[master][kind] = own.to(device).clone()
         self.steps_taken, self.bad_in_a_row = int(numbers["steps_taken"]), int(numbers["bad_in_a_row"])
 
 

@@ -6,18 +6,20 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
 
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.optimiser import check_names
+from turnwise.learn.ranks.tensors import put
 from turnwise.util.errors import TurnwiseError
 
 
 class Reference:
     """`policy` is the packed model to score with, inside `active()`."""
 
-    def __init__(self, policy: PackedModel, model: nn.Module | None = None):
-        """`model` is a custom reference; without it, a copy of the current policy."""
+    def __init__(self, policy: PackedModel, model: nn.Module | None = None, dtype: torch.dtype | None = None):
+        """`model` is a custom reference; without it, a copy of the current policy. `dtype` is what it computes in; None: as the policy."""
         self._adapted = model is None and hasattr(policy.outer, "disable_adapter")
         if self._adapted:
             self.policy = policy
@@ -26,8 +28,13 @@ class Reference:
         parameter = next(policy.causal.parameters())
         frozen = frozen.to(parameter.device).requires_grad_(False).eval()
         for own in frozen.parameters():
-            own.data = own.data.to(parameter.dtype)
+            own.data = own.data.to(dtype or parameter.dtype)
         self.policy = policy.like(frozen)
+
+    @property
+    def shares_model(self) -> bool:
+        """Whether it is the policy without its adapters, and has no weights of its own."""
+        return self._adapted
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -47,7 +54,7 @@ class Reference:
         own = self.tensors()
         check_names("reference", tensors, own)
         for name, tensor in own.items():
-            tensor.data.copy_(tensors[name])
+            put(tensor, tensors[name])
 
     def follow(self, policy: PackedModel) -> None:
         """From now on the reference is the current policy (after a warm start, for example)."""

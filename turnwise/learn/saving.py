@@ -28,21 +28,31 @@ def write_folder(path: str | Path, fill: Callable[[Path], Any]) -> Path:
     the same folder left unfinished is removed first. Others may write next to it at the same time.
     """
     path = Path(path)
-    _make(path.parent)
-    sweep(path.parent, path.name)
-    temporary = folder_beside(path, PART)
+    temporary = begin_folder(path)
     try:
         fill(temporary)
-        as_readable_as_their_folder(temporary)  # safetensors makes files that only their owner can read
-        for file in sorted(temporary.rglob("*")):
-            _flush(file)
-        _flush(temporary)
-        _swap(temporary, path)
+        complete_folder(temporary, path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     _flush(path.parent)
     return path
+
+
+def begin_folder(path: Path) -> Path:
+    """A new hidden folder next to `path`, to be filled."""
+    _make(path.parent)
+    sweep(path.parent, path.name)
+    return folder_beside(path, PART)
+
+
+def complete_folder(temporary: Path, path: Path) -> None:
+    """Flush the files of a filled folder to the disk, and give it its name."""
+    as_readable_as_their_folder(temporary)  # safetensors makes files that only their owner can read
+    for file in sorted(temporary.rglob("*")):
+        _flush(file)
+    _flush(temporary)
+    _swap(temporary, path)
 
 
 def sweep(parent: Path, name: str | None = None) -> None:
@@ -119,10 +129,15 @@ def write_model(
     """The model (adapters merged into a copy, or alone) and its tokenizer as one Hugging Face folder, and what `also` puts into it."""
     adapted = hasattr(model, "merge_and_unload")
     whole: Any = copy.deepcopy(model).merge_and_unload() if adapted and merged else model
+    return write_with(whole.save_pretrained, folder, tokenizer, also)
+
+
+def write_with(save: Callable[[Path], Any], folder: Path, tokenizer: Any = None, also: Callable[[Path], Any] = lambda folder: None) -> Path:
+    """The same with a function that writes the model into a folder."""
 
     def fill(temporary: Path) -> None:
         with no_progress_bar():  # one file in a moment: nothing to watch, and it would break the run's own display
-            whole.save_pretrained(temporary)
+            save(temporary)
         if tokenizer is not None:
             tokenizer.save_pretrained(temporary)
         also(temporary)

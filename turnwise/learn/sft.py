@@ -19,6 +19,7 @@ from turnwise.learn.logprobs import token_logprobs
 from turnwise.learn.metrics import StepLog
 from turnwise.learn.optimiser import Optimiser
 from turnwise.learn.packing import Packed, microbatches, pack
+from turnwise.learn.ranks.shares import passes
 from turnwise.learn.settings import OptimiserSettings
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
@@ -83,7 +84,7 @@ def warm_start(
         for epoch, progress, sequences in _schedule(packed, settings, seed):
             batch = packed.take(sequences)
             with learner.training(derive(seed, optimiser.steps_taken)):
-                loss = float(_backward(learner, batch, settings.prompt_weight))
+                loss = _backward(learner, batch, settings.prompt_weight)
                 log.step({"loss": loss}, optimiser.step(loss, progress))
             losses.setdefault(epoch, []).append((loss, len(batch.source)))
             if look is not None and optimiser.steps_taken % settings.look_every == 0:
@@ -111,22 +112,30 @@ def _schedule(packed: Packed, settings: SftSettings, seed: int) -> Iterator[tupl
         epoch += 1
 
 
-def _backward(learner: Learner, batch: Packed, prompt_weight: float) -> Tensor:
+def _backward(learner: Learner, batch: Packed, prompt_weight: float) -> float:
     """Gradients of the mean −log p of a batch's responses, plus `prompt_weight` × that of its prompts, in parts that fit the learner's
     token budget. Returns the loss of the responses."""
-    total = torch.zeros((), device=learner.device)
-    never = learner.policy.never_said
+    policy, never = learner.policy, learner.policy.never_said
     prompt_tokens = int(_prompt_places(batch, never).sum()) if prompt_weight > 0 else 0
-    for part in microbatches(batch, np.arange(len(batch)), learner.settings.tokens_per_batch):
-        piece = batch.take(part)
-        hidden = learner.policy.hidden(piece)
-        loss = _mean_loss(learner, hidden, piece, piece.source, len(batch.source))
-        total += loss.detach()
+
+    def losses(piece: Packed) -> tuple[Tensor, Tensor]:
+        hidden = policy.hidden(piece)
+        own = loss = _mean_loss(learner, hidden, piece, piece.source, len(batch.source))
         if prompt_weight > 0 and prompt_tokens > 0:
             places = np.flatnonzero(_prompt_places(piece, never))
-            loss = loss + prompt_weight * _mean_loss(learner, hidden, piece, places, prompt_tokens)
+            loss = own + prompt_weight * _mean_loss(learner, hidden, piece, places, prompt_tokens)
+        return loss, own.detach()
+
+    def work(piece: Packed) -> Tensor:
+        loss, own = policy.inside(lambda: losses(piece))
         loss.backward()
-    return total
+        return own
+
+    def idle(piece: Packed) -> None:
+        policy.inside(lambda: losses(piece))[0].backward(torch.zeros((), device=learner.device))
+
+    parts = passes(policy, learner.ranks, batch, learner.settings.tokens_per_batch, "sft", work, idle)
+    return learner.everywhere({"loss": float(sum(parts, torch.zeros((), device=learner.device)))})["loss"]
 
 
 def _prompt_places(packed: Packed, never: Sequence[int]) -> Any:

@@ -20,8 +20,9 @@ from turnwise.data.batch import Batch
 from turnwise.learn.anchoring import Anchoring, placed
 from turnwise.learn.memory import peak_memory
 from turnwise.learn.metrics import StepLog
-from turnwise.learn.packing import Packed, microbatches, pack
+from turnwise.learn.packing import Packed, pack
 from turnwise.learn.prepare import Mask, keep_one, with_credit
+from turnwise.learn.ranks.shares import passes
 from turnwise.learn.selection import Selection, select, sequences_of, with_masks, worth_reading
 from turnwise.learn.spread import EXTRA, with_advantage, with_overrides, with_read, with_targets
 from turnwise.methods.steps import ScheduleView, Step
@@ -112,7 +113,7 @@ class Update:
             if "old_logprob" in packed.columns:
                 self.packed = self.packed.with_columns(old_logprob=packed.columns["old_logprob"])
         part, values = self._weighted(packed, chosen)
-        metrics = _numbers(combine(learner.within_memory(lambda: self._gradient(part, values))))
+        metrics = learner.everywhere(_numbers(combine(learner.within_memory(lambda: self._gradient(part, values)))))
         if learner.decisions.stop(metrics["kl_old_k3"], settings.kl_stop, int(part.columns["kept"].sum())):
             learner.weights.zero_grad()
             self.log.stopped(metrics)
@@ -151,12 +152,25 @@ class Update:
         return batch
 
     def _gradient(self, batch: Packed, values: int) -> list[dict[str, Tensor]]:
-        """Gradients of a mini-batch, and the metrics of its micro-batches."""
-        parts = microbatches(batch, np.arange(len(batch)), self.learner.settings.tokens_per_batch, self.whole_trajectories)
-        if self.whole_trajectories:
-            check_split([batch.sequence_trajectory[part] for part in parts], "trajectory")
+        """Gradients of a mini-batch, and the metrics of its micro-batches. With several processes: those of this one's share."""
+        learner, seen = self.learner, list[Any]()
         tokens = int(batch.columns["kept"].sum())
-        return [self._backward(batch.take(part), tokens, values) for part in parts]
+
+        def work(part: Packed) -> dict[str, Tensor]:
+            seen.append(part.sequence_trajectory)
+            if self.whole_trajectories:
+                check_split(seen, "trajectory")
+            return self._backward(part, tokens, values)
+
+        return passes(
+            learner.policy, learner.ranks, batch, learner.settings.tokens_per_batch, "update", work, self._idle, self.whole_trajectories
+        )
+
+    def _idle(self, part: Packed) -> None:
+        """A pass whose gradients are 0."""
+        logprob, _, value = self.learner.forward(self.learner.policy, part, self.learner.critic)
+        outputs = [output for output in (logprob, value) if output is not None]
+        torch.autograd.backward(outputs, [torch.zeros_like(output) for output in outputs])
 
     def _backward(self, part: Packed, batch_tokens: int, values: int) -> dict[str, Tensor]:
         """Gradients of one micro-batch, added to what is there; its metrics."""
@@ -238,4 +252,4 @@ class Steps:
 
 def _numbers(metrics: Mapping[str, Tensor]) -> dict[str, float]:
     """Plain numbers, read from the device in one transfer."""
-    return dict(zip(metrics, torch.stack([value.double() for value in metrics.values()]).tolist(), strict=True))
+    return dict(zip(metrics, torch.stack([value.double() for value in metrics.values()]).tolist(), strict=True)) if metrics else {}

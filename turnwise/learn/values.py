@@ -34,7 +34,7 @@ class Critic(nn.Module):  # type: ignore[misc]
         """One value per turn or per response token of `packed`, depending on the level."""
         places = packed.turn_source if self.settings.level == "turn" else packed.source
         states = hidden[torch.as_tensor(places, device=hidden.device)].float()
-        values: Tensor = self.layer(states if self.settings.trains_model else states.detach())[:, 0]
+        values: Tensor = self.layer(states if self.settings.trains_model else states.detach())[:, 0].clone()
         return values
 
     def columns(self, packed: Packed) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """ArCHer: critics of whole responses that also learn from earlier attempts, and a policy gradient per token below.
 
     Q_i → r + γ · V_i'(next state), r after the last turn        V_i → Q_i'(state, response), on turns of the current policy
-    A   = min(Q1, Q2) − min(V1, V2)                              loss = −mean over turns of A · Σ log π(token)
+    A   = min(Q1, Q2) − min(V1, V2)                              loss = −mean over turns of Σ (A − b) · log π(token)
 
-The model `critic` has four heads: Q is read at a response's last token, V at the last token of its prompt. Q' and V' are those of
+The model `critic` has four heads: Q is read at a response's last token, V at the last token of its prompt. On request a fifth one, the
+baseline b, is read before each token and learns A; otherwise b is 0. Q' and V' are those of
 `critic_target`, which follows by the share τ per iteration. The plan `archer` keeps attempts and puts some of them into each batch, for the
 critics alone; its buffer is part of the checkpoints. Credit is in `turnwise/credit/archer.py`.
 """
@@ -16,7 +17,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from turnwise.config.options import Help
-from turnwise.credit.archer import CRITIC_ONLY, VALUES
+from turnwise.credit.archer import BASELINE, CRITIC_ONLY, VALUES, Baseline
 from turnwise.credit.segments import TurnDiscount
 from turnwise.data.batch import Batch
 from turnwise.methods.buffer import REPLAYED, Buffer, Size, Warmup, counted, noted
@@ -46,7 +47,7 @@ class Replay(Buffer):
         return Gathered([*new, *old], counted(attempted, found, old, len(self.kept)))
 
 
-@signal("archer_values", paper=PAPER, needs=("model.critic", "model.critic_target", REPLAYED), gives=(*VALUES, *TARGETS))
+@signal("archer_values", paper=PAPER, needs=("model.critic", "model.critic_target", REPLAYED), gives=(*VALUES, *TARGETS, BASELINE))
 def archer_values(batch: Batch, models: Any, *, gamma: TurnDiscount = 0.9, tau: Tau = 0.1) -> Mapping[str, Any]:
     """What the critics say about every turn, and what they are to say: the target critics follow first."""
     critic, target = models["critic"], models["critic_target"]
@@ -57,7 +58,7 @@ def archer_values(batch: Batch, models: Any, *, gamma: TurnDiscount = 0.9, tau: 
     for k in range(len(batch.trajectories)):
         rows = list(batch.rows(k))
         following[rows[:-1]] = rows[1:]
-    found = {f"turn.{name}": said[name] for name in ("q1", "q2", "v1", "v2")}
+    found = {f"turn.{name}": said[name] for name in ("q1", "q2", "v1", "v2")} | ({BASELINE: said["baseline"]} if "baseline" in said else {})
     for i in ("1", "2"):
         found[f"turn.target_q{i}"] = r.reward + gamma * np.where(following >= 0, later[f"v{i}"][following], 0.0)
         found[f"turn.target_v{i}"] = np.where(old, np.nan, later[f"q{i}"])
@@ -80,9 +81,10 @@ def archer(
     warmup: Warmup = 0,
     critic_lr: Annotated[float, Help("learning rate of the critics", low=0)] = 1e-5,
     critic_epochs: Annotated[int, Help("passes of the critics over a batch", low=1)] = 3,
+    baseline: Baseline = False,
 ) -> dict[str, Any]:
     """Two critics of whole responses learn from new and earlier attempts; the policy follows the more careful one."""
-    heads = {"q1": "turn_end", "q2": "turn_end", "v1": "turn", "v2": "turn"}
+    heads = {"q1": "turn_end", "q2": "turn_end", "v1": "turn", "v2": "turn"} | ({"baseline": "token"} if baseline else {})
     settings: dict[str, Any] = {}
     for name in ("critic", "critic_target"):
         own = {"copy_of": "policy", "kind": "heads", "options": {"heads": heads, "weights": dict.fromkeys(heads, 2.0), "spread": 0.01}}
@@ -96,6 +98,7 @@ def archer(
         "plan.warmup": warmup,
         "signal": [{"name": "archer_values", "gamma": gamma, "tau": tau}],
         "credit.name": "archer",
+        "credit.baseline": baseline,
         "objective.name": "reinforce",
         "objective.aggregation": "turn_sum",
     }

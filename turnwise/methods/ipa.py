@@ -5,12 +5,13 @@ Credit is in `turnwise/credit/ipa.py`, the objective in `turnwise/objectives/ipa
     sequential   the expert plays the first f of its L turns; f starts at L − 1 and falls by one when a group succeeds often enough
     parallel     attempt i of a group of N starts at f = L · i // N
 
-What the expert played is part of the prompts and is not learned from.
+What the expert played is part of the prompts. It is learned from with `imitate` alone, and then noted (`turn.given`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -26,7 +27,7 @@ PAPER = "IPA (ROME), arXiv 2512.24873"
 Success = Annotated[float, Help("sequential: the share of successes at which the start moves one turn back", low=0, high=1)]
 
 
-@plan("ipa_rollback", paper=PAPER, needs=("env.expert",))
+@plan("ipa_rollback", paper=PAPER, needs=("env.expert",), gives=("turn.given",))
 class Rollback(Plan):
     """Attempts start inside the expert's trajectory, nearer to its beginning as the policy succeeds, or everywhere at once."""
 
@@ -37,8 +38,9 @@ class Rollback(Plan):
             "sequential"
         ),
         success: Success = 0.5,
+        imitate: Annotated[bool, Help("what the expert played is learned from too")] = False,
     ):
-        self.order, self.success = order, success
+        self.order, self.success, self.imitate = order, success, imitate
         self.given: dict[str, int] = {}  # by task: how many turns the expert plays next time
 
     def gather(self, places: Places, groups: int) -> Rounds:
@@ -54,7 +56,8 @@ class Rollback(Plan):
         given = [start.branch.t if start.branch is not None else 0 for start in planned]
         if self.order == "sequential":
             self.move_back(by_group(kept))
-        return Gathered(kept, {"faults": float(len(found) - len(kept)), "given_turns": float(np.mean(given)) if given else 0.0})
+        counts = {"faults": float(len(found) - len(kept)), "given_turns": float(np.mean(given)) if given else 0.0}
+        return Gathered([imitated(one) for one in kept] if self.imitate else kept, counts)
 
     def begun(self, places: Places, starts: Sequence[Start], shown: Trajectory | None) -> list[Start]:
         """The attempts of a group, each from its own place; from the beginning where the expert failed."""
@@ -84,6 +87,13 @@ class Rollback(Plan):
         self.given = dict(state["given"])
 
 
+def imitated(trajectory: Trajectory) -> Trajectory:
+    """The attempt with all of its turns to learn from, those noted that were given."""
+    given = trajectory.branch_t if trajectory.parent is not None else 0
+    notes = [{**turn.notes, "given": float(t < given)} for t, turn in enumerate(trajectory.turns)]
+    return replace(trajectory, turns=[replace(turn, learned=True, notes=own) for turn, own in zip(trajectory.turns, notes, strict=True)])
+
+
 @method(
     "ipa",
     paper=PAPER,
@@ -100,6 +110,7 @@ def ipa(
         Literal["beginning", "sequential", "parallel"], Help("where attempts start in the expert's trajectory")
     ] = "beginning",
     success: Success = 0.5,
+    imitation: Annotated[float, Help("weight of the imitation of what the expert played before a start inside", low=0)] = 0.0,
 ) -> dict[str, Any]:
     """Return, importance ratio and mismatch mask per turn; successes are imitated, failures unlearned with bounded weight."""
     settings: dict[str, Any] = {
@@ -112,5 +123,6 @@ def ipa(
         "objective.importance_options": {"over": "turn", "ratio_high": mismatch},
         "learner.old_logprobs": "learner",
     }
-    rollback = {"plan.name": "ipa_rollback", "plan.order": starts, "plan.success": success}
+    rollback: dict[str, Any] = {"plan.name": "ipa_rollback", "plan.order": starts, "plan.success": success}
+    rollback |= {"plan.imitate": True, "objective.imitation": imitation} if imitation else {}
     return settings | ({} if starts == "beginning" else rollback)

@@ -75,7 +75,8 @@ class Loss:
     @property
     def reads(self) -> tuple[str, ...]:
         """The columns of a batch that the objective and the correction declare, as level.name (`token.teacher_logprob`)."""
-        needs = algorithms[self.objective].needs + (corrections[self.importance].needs if self.importance != "none" else ())
+        correction = corrections[self.importance].needed(self.importance_options) if self.importance != "none" else ()
+        needs = algorithms[self.objective].needed(self.options) + correction
         return tuple(dict.fromkeys(name for name in needs if name.startswith(COLUMNS)))
 
     @property

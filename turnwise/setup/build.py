@@ -19,7 +19,7 @@ from turnwise.config import objects
 from turnwise.config.learning import Optimiser
 from turnwise.config.schema import Config
 from turnwise.config.section import Section
-from turnwise.engines.base import Engine
+from turnwise.engines.base import Engine, Sampling
 from turnwise.engines.registry import GIVEN, engines
 from turnwise.engines.registry import make as make_engine
 from turnwise.learn.learner import Learner
@@ -157,6 +157,9 @@ def engine_options(config: Config) -> dict[str, Any]:
             if value not in PRECISIONS:
                 raise unknown_name(f"precision (engine.options.{name}):", str(value), PRECISIONS)
             options[name] = getattr(torch, value)
+    if (ready := getattr(entry.function, "ready", None)) is not None:  # before a model is loaded: packages, versions, devices
+        own = config.engine
+        ready(Sampling(own.temperature, own.top_p, own.top_k, own.min_p, own.max_tokens), options)
     return options
 
 

@@ -205,6 +205,9 @@ class Recruit:
         config = system.config.model_copy(
             update={"threads": torch.get_num_threads(), "device": choose_device(system.config.device), "cluster": None}
         )
+        if (size := system.config.cluster.tensor_parallel if system.config.cluster is not None else 1) > 1:
+            options = {**config.engine.options, "tensor_parallel": size}
+            config = config.model_copy(update={"engine": config.engine.model_copy(update={"options": options})})
         config._folder = None  # its code was trusted here
         names = objects.names_in(config.model_dump(mode="json"))
         given = {name: objects.find(name) for name in names}

@@ -43,7 +43,7 @@ REGISTRIES: Mapping[str, str] = {
 }
 STAGES = ("plan", "signal", "credit", "objective", "importance", "schedule", "method", "model kind")
 LIGHT = ("plan", "signal", "credit", "schedule", "method", "model kind")  # known without torch
-ENGINES = ("native", "transformers", "openai")  # known without importing them, which would load torch
+ENGINES = ("native", "transformers", "openai", "vllm")  # known without importing them, which would load torch
 
 UNSET = ("method", "extends", "name", "out", "seed")  # what a method leaves to the recipe
 

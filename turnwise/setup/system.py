@@ -82,12 +82,17 @@ class System:
         check_needs(self.config, models=self.config.models, task=self.tasks[0] if len(self.tasks) else None, environment=environment)
         for part in ("panel", "max_turns", "rewards", "made_signals"):
             getattr(self, part)
-        engine_options(self.config)
+        self.check_engine()
         self.faults.tasks = len(self.tasks)
         self.look(self.tasks)
         check_taught(self)
         for part in ("agent", "learner", "models"):  # before the engine, whose cache takes a share of the memory that is left
             getattr(self, part)
+
+    def check_engine(self) -> None:
+        """The engine's options, and whether what it needs is here; before a model is loaded."""
+        if self.config.engine.name != "openai":
+            engine_options(self.config)
 
     def look(self, tasks: TaskSet) -> None:
         """Play a few turns of two tasks: an environment that cannot be played raises an error here, with the lines of its file."""

@@ -11,11 +11,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from turnwise.engines.serve.asked import Asked, Refused, load_body, read_chat, text
 from turnwise.engines.serve.calling import Attempt, Caller
@@ -43,41 +41,47 @@ class Service:
     alone: Attempt | None = None
     running: int = 0
 
-    def app(self) -> Starlette:
-        own: list[tuple[str, str, Handler]] = [
-            ("POST", "/chat/completions", self.chat),
-            ("POST", "/responses", self.responses),
-            ("GET", "/models", self.models),
-            ("GET", "/models/{name:path}", self.one_model),
-            ("POST", "/reward", self.reward),
-            ("POST", "/anchor", self.anchor),
-        ]
-        routes = [
-            Route(start + path, self._guarded(handler), methods=[method])
-            for start in ("/a/{attempt}/v1", "/v1")
-            for method, path, handler in own
-        ]
-        return Starlette(routes=routes, exception_handlers={HTTPException: _unknown})
+    def __post_init__(self) -> None:
+        self._handlers: dict[str, tuple[str, Handler]] = {
+            "chat/completions": ("POST", self.chat),
+            "responses": ("POST", self.responses),
+            "models": ("GET", self.models),
+            "reward": ("POST", self.reward),
+            "anchor": ("POST", self.anchor),
+        }
 
-    def _guarded(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-        """A handler for those who have the key; every refusal is in OpenAI's form."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application. Who has no key is refused before a body is read; every refusal is in OpenAI's form."""
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive)
+        try:
+            token, handler = self._route(scope["method"], scope["path"])
+            found = await handler(self._attempt(token, request), request)
+        except Refused as refused:
+            found = answer(refused.body(), refused.status)
+        except ClientDisconnect:
+            return
+        except Exception:
+            log.exception("a request could not be answered")
+            found = answer(Refused(500, "this request could not be answered", "internal", "server_error").body(), 500)
+        await found(scope, receive, send)
 
-        async def guarded(request: Request) -> Response:
-            try:
-                return await handler(self._attempt(request), request)
-            except Refused as refused:
-                return answer(refused.body(), refused.status)
-            except ClientDisconnect:
-                return Response(status_code=400)  # nobody reads it
-            except Exception:
-                log.exception("a request could not be answered")
-                return answer(Refused(500, "this request could not be answered", "internal", "server_error").body(), 500)
+    def _route(self, method: str, path: str) -> tuple[str | None, Handler]:
+        """The attempt that a path names, None if it names none, and what it asks for."""
+        parts = path.split("/")
+        token, rest = (parts[2], parts[3:]) if len(parts) > 3 and parts[1] == "a" else (None, parts[1:])
+        known = self._handlers.get("/".join(rest[1:3])) if rest[0] == "v1" and len(rest) in (2, 3) else None
+        if known is None and rest[:2] == ["v1", "models"]:
+            known = ("GET", self.one_model)
+        if known is None:
+            raise Refused(404, "there is no such path here", "not_found")
+        if known[0] != method:
+            raise Refused(405, f"this path takes {known[0]}", "not_found")
+        return token, known[1]
 
-        return guarded
-
-    def _attempt(self, request: Request) -> Attempt:
+    def _attempt(self, token: str | None, request: Request) -> Attempt:
         """The attempt of a URL, if the key is its key. Who has another key does not learn whether there is such an attempt."""
-        token = request.path_params.get("attempt")
         found = self.alone if token is None else self.attempts.get(token)
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         same = hmac.compare_digest(key.strip().encode(), (NOBODY if found is None else found.recorder.key).encode())
@@ -151,7 +155,7 @@ class Service:
         return answer({"object": "list", "data": [self._model(self.model)]})
 
     async def one_model(self, attempt: Attempt, request: Request) -> Response:
-        name = request.path_params["name"]
+        name = request.url.path.partition("/v1/models/")[2]
         if name != self.model:
             raise Refused(404, "there is no such model: see /models", "model_not_found")
         return answer(self._model(name))
@@ -161,6 +165,7 @@ class Service:
 
     async def reward(self, attempt: Attempt, request: Request) -> Response:
         """The side channel of a program: a reward for the last call, or for one that is named by its id."""
+        self._recorded(attempt)
         body = await self._body(request)
         value, call = body.get("value"), body.get("call")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or abs(value) > 1e6:
@@ -169,8 +174,13 @@ class Service:
             raise Refused(404, "call names no call of this attempt", param="call")
         return answer({"reward": attempt.recorder.reward})
 
+    def _recorded(self, attempt: Attempt) -> None:
+        if not attempt.record:
+            raise Refused(404, "nothing is trained here: rewards and anchors have no meaning", "not_found")
+
     async def anchor(self, attempt: Attempt, request: Request) -> Response:
         """The side channel of a program: the anchor of its next call."""
+        self._recorded(attempt)
         key = (await self._body(request)).get("key")
         if not isinstance(key, str) or not key:
             raise Refused(400, "key takes a text", param="key")
@@ -193,9 +203,3 @@ async def _disconnected(request: Request) -> None:
     """Returns when the client closes the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-async def _unknown(request: Request, error: Exception) -> Response:
-    """A path or a method that there is not."""
-    status = error.status_code if isinstance(error, HTTPException) else 404
-    return answer(Refused(status, "there is no such path or method here", "not_found").body(), status)

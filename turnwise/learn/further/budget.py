@@ -21,19 +21,19 @@ class Budget:
 
     def __init__(self, memory: Memory, asked: int, setting: str, undo: Callable[[], None], decisions: Decisions | None = None):
         """`setting` names what a user would lower; `undo` clears what a failed pass has left behind."""
-        self.memory, self.setting, self._undo, self._decisions = memory, setting, undo, decisions or Decisions()
+        self.memory, self.setting, self._undo, self.decisions = memory, setting, undo, decisions or Decisions()
         self._automatic, self.tokens = asked == 0, asked
 
     def look(self, optimiser: Optimiser | None) -> None:
         """Find out how much memory is free. This decides the number of tokens if the recipe does not."""
         self.memory.look(optimiser)
         if self._automatic:
-            self.tokens = self._decisions.tokens(self.memory.tokens())
+            self.tokens = self.decisions.tokens(self.memory.tokens())
 
     def __call__(self, work: Callable[[int], T]) -> T:
         """Do the work. If it runs out of memory, do it again with half the tokens at a time, and keep that number."""
         found, error = self._attempt(work)
-        if not self._decisions.retry(error is not None):
+        if not self.decisions.retry(error is not None):
             return found[0]
         tokens, self._automatic, self.tokens = self.tokens, False, max(1, self.tokens // 2)
         self.memory.room *= 0.75
@@ -41,7 +41,7 @@ class Budget:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         found, error = self._attempt(work)
-        if self._decisions.retry(error is not None):
+        if self.decisions.retry(error is not None):
             raise TurnwiseError(f"out of memory with {self.tokens} tokens at once as well ({error}): set {self.setting} lower") from error
         return found[0]
 

@@ -18,6 +18,7 @@ from turnwise.learn.further.scorer import plain_weights
 from turnwise.learn.further.tokens import check_shared
 from turnwise.learn.learner import Learner
 from turnwise.learn.logprobs import Head
+from turnwise.learn.ranks.export import plain_model
 from turnwise.learn.saving import write_folder, write_model
 from turnwise.learn.seeing import SeeingModel
 from turnwise.learn.settings import OptimiserSettings
@@ -72,6 +73,8 @@ def build(name: str, section: Section, beside: Beside) -> FurtherModel:
         texts=section.texts,
         starts_from_policy=section.copy_of is not None,
         seed=seed,
+        ranks=policy.ranks,
+        decisions=policy.decisions,
     )
     if model.shares and not model.places:
         raise TurnwiseError(f'{where}: reads="policy" needs a kind with heads, and {section.kind} has none')
@@ -136,6 +139,8 @@ def _device(name: str, section: Section, learner: Learner) -> torch.device:
 
 def copied(learner: Learner) -> Any:
     """A separate plain model with the policy's weights, float32."""
+    if learner.ranks is not None:
+        return plain_model(learner.policy, torch.float32).requires_grad_(True)
     model: Any = copy.deepcopy(learner.model)
     model = model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
     exact = {} if hasattr(learner.model, "merge_and_unload") else plain_weights(learner.policy, learner.weights.masters)

@@ -20,14 +20,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from turnwise.data.batch import Batch
+from turnwise.learn.decide import Decisions
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.further.budget import Budget
 from turnwise.learn.further.kinds import HasLoss, Loss, heads_of
 from turnwise.learn.further.said import LEVELS, Rows, Said, chosen_columns
 from turnwise.learn.further.scorer import Column, ReadAt, Scorer, Texts, order_of, placed, places_of, plain_weights
+from turnwise.learn.further.shared import shared_gradient
 from turnwise.learn.memory import Memory
 from turnwise.learn.optimiser import Optimiser, Weights, check_names
 from turnwise.learn.packing import Packed, microbatches
+from turnwise.learn.ranks.group import Ranks
 from turnwise.learn.saving import fingerprint
 from turnwise.learn.settings import OptimiserSettings
 from turnwise.methods.kinds_of_models import Causal
@@ -66,6 +69,8 @@ class FurtherModel(Scorer):
         texts: bool = False,
         starts_from_policy: bool = False,
         seed: int = 0,
+        ranks: Ranks | None = None,
+        decisions: Decisions | None = None,
     ):
         self.kind: Any = kind or Causal()
         self.training, self.shares, self.texts, self.seed = training, shares, texts, seed
@@ -74,10 +79,10 @@ class FurtherModel(Scorer):
         size: int = packed.causal.config.get_text_config().hidden_size
         self.places, self.heads = self._make_heads(packed, size, f"models.{name}.kind")
         self.weights = self._make_weights(packed, dtype)
-        self.optimiser = Optimiser(self.weights, training.optimiser) if training is not None else None
+        self.optimiser = Optimiser(self.weights, training.optimiser, decisions=decisions) if training is not None else None
         memory = Memory(packed, self.weights, None)
-        self.budget = Budget(memory, tokens_per_batch, f"models.{name}.tokens_per_batch", self.weights.zero_grad)
-        super().__init__(name, packed, tokenizer, self.budget, temperature=temperature)
+        self.budget = Budget(memory, tokens_per_batch, f"models.{name}.tokens_per_batch", self.weights.zero_grad, decisions)
+        super().__init__(name, packed, tokenizer, self.budget, temperature=temperature, ranks=ranks)
         self.budget.look(self.optimiser)
         if self.trained and not shares and packed.fused is None and memory.must_recompute(self.budget.tokens):
             packed.causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -154,13 +159,17 @@ class FurtherModel(Scorer):
         if not heads:
             return super()._forward(part, temperature, logprobs=logprobs, hidden=hidden, layer=layer)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.shares):
-            states = self._hidden(part)
-            source = torch.as_tensor(part.source, device=states.device)
-            found = {"logprob": self._logprobs(states[source], part, temperature)} if logprobs else {}
+            states, found = self.packed.inside(lambda: self._states(part, temperature, logprobs))
         for name, place in self.places.items():
             chosen = states[torch.as_tensor(places_of(part, place), device=states.device)]
             found[name] = self.heads[name](chosen.to(next(self.heads[name].parameters()).dtype))[:, 0]
         return found
+
+    def _states(self, part: Packed, temperature: float, logprobs: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        """All hidden states of a part, and the log-probs of its response tokens if they are wanted."""
+        states = self._hidden(part)
+        source = torch.as_tensor(part.source, device=states.device)
+        return states, {"logprob": self._logprobs(states[source], part, temperature)} if logprobs else {}
 
     # -- training -----------------------------------------------------------------------------------------------------------------
 
@@ -252,22 +261,24 @@ class FurtherModel(Scorer):
 
     def _gradient(self, batch: Packed, tokens: int, judged: Judge, wanted: Mapping[str, bool], seed: int) -> Judged:
         """Gradients of a mini-batch on the weights; its loss and metrics."""
+        if self.ranks is not None:
+            return shared_gradient(self, self.ranks, batch, tokens, lambda found: _backward(judged(found), self.name), wanted, seed)
         parts = [batch.take(part) for part in microbatches(batch, np.arange(len(batch)), tokens)]
         if len(parts) == 1:
-            return _backward(judged(self._said(parts[0], wanted, derive(seed, 0))), self.name)
+            return _backward(judged(self.said(parts[0], wanted, derive(seed, 0))), self.name)
         with torch.no_grad():
-            first = [self._said(part, wanted, derive(seed, number)) for number, part in enumerate(parts)]
+            first = [self.said(part, wanted, derive(seed, number)) for number, part in enumerate(parts)]
         leaves = {name: torch.cat([found[name] for found in first]).requires_grad_() for name in first[0]}
         value, metrics = _backward(judged(leaves), self.name)
         used = {name: leaf.grad.split([len(found[name]) for found in first]) for name, leaf in leaves.items() if leaf.grad is not None}
         for number, part in enumerate(parts):
-            found = self._said(part, wanted, derive(seed, number))
+            found = self.said(part, wanted, derive(seed, number))
             names = [name for name in used if len(found[name])]
             if names:
                 torch.autograd.backward([found[name] for name in names], [used[name][number] for name in names])
         return value, metrics
 
-    def _said(self, part: Packed, wanted: Mapping[str, bool], seed: int) -> dict[str, Tensor]:
+    def said(self, part: Packed, wanted: Mapping[str, bool], seed: int) -> dict[str, Tensor]:
         """A part through the model; dropout draws from the seed alone, so both passes over a part are the same."""
         self.budget.memory.prepare(len(part.ids))
         with torch.random.fork_rng([self.packed.device] if self.packed.device.type == "cuda" else []):

@@ -14,7 +14,6 @@ from turnwise.learn.further.kinds import HasLoss
 from turnwise.learn.further.model import FurtherModel
 from turnwise.learn.further.scorer import Scorer, plain_weights
 from turnwise.learn.learner import Learner
-from turnwise.learn.reference import Reference
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 T = TypeVar("T")
@@ -25,7 +24,9 @@ class Policy(Scorer):
     """The policy as a scorer; the learner updates it."""
 
     def __init__(self, learner: Learner, tokenizer: Any):
-        super().__init__(POLICY, learner.policy, tokenizer, retried_by(learner), temperature=learner.settings.temperature)
+        super().__init__(
+            POLICY, learner.policy, tokenizer, retried_by(learner), temperature=learner.settings.temperature, ranks=learner.ranks
+        )
         self._learner = learner
 
     @property
@@ -57,7 +58,7 @@ class Models:
     ):
         self.learner, self.further, self.longest = learner, dict(further or {}), longest
         self.policy = Policy(learner, tokenizer)
-        self._own_reference = Reference(learner.policy) if keep_reference and learner.reference is None else None
+        self._own_reference = learner.make_reference() if keep_reference and learner.reference is None else None
         self._plan_memory()
 
     @property
@@ -68,7 +69,15 @@ class Models:
             raise TurnwiseError('this run keeps no reference: register what reads it with needs=("model.reference",), or set objective.kl')
         learner = self.learner
         temperature = learner.settings.temperature
-        return Scorer(REFERENCE, found.policy, self.policy.tokenizer, retried_by(learner), temperature=temperature, active=found.active)
+        return Scorer(
+            REFERENCE,
+            found.policy,
+            self.policy.tokenizer,
+            retried_by(learner),
+            temperature=temperature,
+            active=found.active,
+            ranks=learner.ranks,
+        )
 
     def __getitem__(self, name: str) -> Any:
         if name in (POLICY, REFERENCE):

@@ -21,7 +21,11 @@ from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.logprobs import token_logprobs
-from turnwise.learn.packing import Packed, microbatches, pack
+from turnwise.learn.packing import Packed, pack
+from turnwise.learn.ranks.export import plain_weights_of
+from turnwise.learn.ranks.group import Ranks
+from turnwise.learn.ranks.shares import passes
+from turnwise.learn.ranks.shares import restored as from_shares
 from turnwise.util.errors import TurnwiseError
 
 T = TypeVar("T")
@@ -33,9 +37,10 @@ Texts = Sequence[str] | Sequence[Sequence[int]]
 
 class Scorer:
     """A model that can score. `retried(work)` calls `work(tokens at once)`, and again with half if memory runs out; `active` is open
-    while the model computes."""
+    while the model computes. With `ranks`, every process scores a share of the sequences, and all get all results."""
 
     trained = False
+    places: Mapping[str, ReadAt] = {}  # where each head is read, if the model has heads
 
     def __init__(
         self,
@@ -46,9 +51,10 @@ class Scorer:
         *,
         temperature: float = 1.0,
         active: Callable[[], AbstractContextManager[None]] = nullcontext,
+        ranks: Ranks | None = None,
     ):
         self.name, self.packed, self.tokenizer, self.temperature = name, packed, tokenizer, temperature
-        self._retried, self._active = retried, active
+        self._retried, self._active, self.ranks = retried, active, ranks
 
     def logprobs(self, prompts: Texts, continuations: Texts, *, temperature: float | None = None) -> list[Column]:
         """The log-probs of each continuation's tokens after its prompt. Both are token ids, or both texts, which this model's tokenizer
@@ -110,18 +116,32 @@ class Scorer:
         """The wanted numbers for all tokens or turns of `packed`, in its order."""
         warmth = self.temperature if temperature is None else temperature
 
+        def one(part: Packed) -> dict[str, Tensor]:
+            return self._forward(part, warmth, **wanted)
+
         def work(tokens: int) -> list[dict[str, Tensor]]:
-            parts = microbatches(packed, np.arange(len(packed)), tokens)
-            return [self._forward(packed.take(part), warmth, **wanted) for part in parts or [np.zeros(0, np.int64)]]
+            return passes(self.packed, self.ranks, packed, tokens, "score", one, one) if len(packed) else [one(packed)]
 
         with torch.no_grad(), self._computing(training=False):
             found = self._retried(work)
-        return {name: torch.cat([part[name] for part in found]).cpu().numpy() for name in found[0]}
+        own = {name: torch.cat([part[name] for part in found]).cpu().numpy() for name in found[0]} if found else {}
+        return own if self.ranks is None or not len(packed) else self.restored(packed, own, wanted)
+
+    def restored(self, packed: Packed, own: Mapping[str, Column], wanted: Mapping[str, Any]) -> dict[str, Column]:
+        """The numbers of all sequences from those of this process's."""
+        read: dict[str, ReadAt] = {"logprob": "token"} if wanted.get("logprobs") else {}
+        read |= {"hidden": wanted["hidden"]} if wanted.get("hidden") else {}
+        read |= self.places if wanted.get("heads") else {}
+        offsets = {name: packed.token_offsets if place == "token" else packed.turn_offsets for name, place in read.items()}
+        return from_shares(self.ranks, packed, own, offsets)
 
     def _forward(
         self, part: Packed, temperature: float, *, logprobs: bool = False, hidden: ReadAt | None = None, layer: int = -1
     ) -> dict[str, Tensor]:
         """Log-probs of the response tokens of a part, or hidden states."""
+        return self.packed.inside(lambda: self._inside(part, temperature, logprobs, hidden, layer))
+
+    def _inside(self, part: Packed, temperature: float, logprobs: bool, hidden: ReadAt | None, layer: int) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
         if logprobs:
             found["logprob"] = self._logprobs(self._hidden(part, part.source), part, temperature)
@@ -184,6 +204,8 @@ def placed(values: Column, index: NDArray[np.int64], size: int) -> Column:
 
 def plain_weights(packed: PackedModel, exact: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
     """The weights of a model as those of one without adapters. `exact`: float32 masters by their names in the outer model."""
+    if packed.sharded is not None:
+        return dict(plain_weights_of(packed, torch.float32))
     if hasattr(packed.outer, "merge_and_unload"):
         model: Any = copy.deepcopy(packed.outer).merge_and_unload()
         return {name: weight.detach() for name, weight in model.named_parameters()}

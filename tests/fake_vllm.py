@@ -1,0 +1,314 @@
+"""A stand-in for the parts of vLLM that the engine uses, on a CPU: the signatures, the order of calls and the refusals of 0.26, 0.27 and
+0.28, read from their sources. Its model is the real one of transformers; it samples by Gumbel noise from a request's seed and position,
+keeps a prefix cache of blocks by salt and tokens, and remembers which weights each block was computed with."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from dataclasses import dataclass, field
+from enum import Enum
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
+
+import torch
+from fake_vllm_transfers import (
+    Factory,
+    Trainer,
+    WeightTransferEngine,
+    finalize_layerwise_reload,
+    initialize_layerwise_reload,
+    ipc_transfer,
+    nccl_transfer,
+)
+from transformers import AutoConfig, AutoModelForCausalLM
+
+BLOCK = 4
+ARGUMENTS = {
+    "model", "load_format", "dtype", "skip_tokenizer_init", "generation_config", "max_num_seqs", "max_model_len", "logprobs_mode",
+    "max_logprobs", "enable_prefix_caching", "disable_log_stats", "seed", "weight_transfer_config", "compilation_config",
+    "gpu_memory_utilization", "tensor_parallel_size", "enforce_eager", "max_num_batched_tokens",
+}  # fmt: skip
+
+
+class RequestOutputKind(Enum):
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
+
+
+class EngineArgs:
+    def __init__(self, **given: Any):
+        if unknown := set(given) - ARGUMENTS:
+            raise TypeError(f"EngineArgs got an unexpected keyword argument {min(unknown)!r}")
+        self.__dict__ |= given
+        self.given = given
+
+
+@dataclass
+class SamplingParams:
+    temperature: float = 1.0
+    seed: int | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    logprobs: int | None = None
+    flat_logprobs: bool = False
+    detokenize: bool = True
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+
+
+@dataclass
+class FlatLogprobs:
+    start_indices: list[int] = field(default_factory=list)
+    end_indices: list[int] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+    def append(self, tokens: list[int], logprobs: list[float]) -> None:
+        self.start_indices.append(len(self.logprobs))
+        self.token_ids += tokens
+        self.logprobs += logprobs
+        self.end_indices.append(len(self.logprobs))
+
+    def last(self, count: int) -> FlatLogprobs:
+        """As a slice of the real one: the indices start at 0 again."""
+        made = FlatLogprobs()
+        for place in range(len(self.start_indices) - count, len(self.start_indices)):
+            part = slice(self.start_indices[place], self.end_indices[place])
+            made.append(self.token_ids[part], self.logprobs[part])
+        return made
+
+
+@dataclass
+class State:
+    """A request: what the real output processor and scheduler know of it."""
+
+    external: str
+    prompt: list[int]
+    salt: str
+    params: SamplingParams
+    is_prefilling: bool = True
+    drawn: list[int] = field(default_factory=list)
+    flat: FlatLogprobs = field(default_factory=FlatLogprobs)
+
+
+class Worker:
+    """The one worker: its model, and the state of a round."""
+
+    def __init__(self, args: EngineArgs, registry: dict[str, Any], number: tuple[int, int], calls: list[Any]):
+        self.calls, self.number, self.active = calls, number, False
+        torch.manual_seed(1234)
+        self.model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(args.model)).to(getattr(torch, args.dtype)).eval()
+        self.model.half_loaded = False
+        self.model.load_weights = self.load_weights
+        config = args.given.get("weight_transfer_config")
+        self.transfer = None
+        self.epoch = 0  # how often weights were loaded
+        self.load_format = args.load_format
+        if config is not None:
+            if config.backend not in registry:
+                raise ValueError(f"Invalid weight transfer backend: {config.backend}")
+            made = SimpleNamespace(model_config="model config")
+            self.transfer = registry[config.backend]()(config, made, torch.device("cpu"), self.model)
+
+    def load_weights(self, pairs: Any) -> set[str]:
+        own, loaded = dict(self.model.named_parameters()), set()
+        for name, tensor in pairs:
+            own[name].data.copy_(tensor)
+            loaded.add(name)
+        self.epoch += 1
+        return loaded
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        self.transfer.init_transfer_engine(self.transfer.parse_init_info(init_info))
+
+    def start_weight_update(self) -> None:
+        if self.transfer is None:
+            raise RuntimeError("Weight transfer not configured.")
+        if self.active:
+            raise RuntimeError("start_weight_update called while a weight update is already active.")
+        self.transfer.start_weight_update()
+        self.active = True
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        if not self.active:
+            raise RuntimeError("start_weight_update must be called before update_weights.")
+        try:
+            self.transfer.update_weights(update_info)
+        except BaseException:
+            self.active = False
+            raise
+
+    def finish_weight_update(self) -> None:
+        if not self.active:
+            raise RuntimeError("finish_weight_update called without a matching start_weight_update.")
+        self.transfer.finish_weight_update()
+        self.active = False
+
+    def update_config(self, overrides: dict[str, Any]) -> None:
+        self.load_format = overrides["load_config"]["load_format"]
+
+    def reload_weights(self, weights_path: str) -> None:
+        from safetensors.torch import load_file
+
+        if self.load_format == "dummy":
+            raise NotImplementedError("Model reloading with `dummy` format")
+        self.load_weights(load_file(f"{weights_path}/model.safetensors").items())
+
+
+class LLMEngine:
+    """The engine in this process. `calls` is what was asked of it, in order; `stale` counts prefixes of other weights that were reused."""
+
+    made: ClassVar[list[LLMEngine]] = []
+    number: tuple[int, int] = (0, 26)
+    registry: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, args: EngineArgs):
+        self.args, self.calls = args, []
+        self.worker = Worker(args, self.registry, self.number, self.calls)
+        self.output_processor = SimpleNamespace(request_states={})
+        self.engine_core = SimpleNamespace(shutdown=lambda: self.calls.append("shutdown"))
+        self.cache: dict[tuple[str, tuple[int, ...]], int] = {}
+        self.running: set[str] = set()
+        self.stale, self.hits, self.weight_version = 0, 0, "default"
+        LLMEngine.made.append(self)
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs, enable_multiprocessing: bool = False) -> LLMEngine:
+        assert os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0" and not enable_multiprocessing
+        return cls(engine_args)
+
+    def add_request(self, request_id: str, prompt: dict[str, Any], params: SamplingParams) -> str:
+        assert isinstance(request_id, str) and prompt["type"] == "token" and params.flat_logprobs and not params.detokenize
+        assert isinstance(params.seed, int) and -(2**63) <= params.seed < 2**63
+        if len(prompt["prompt_token_ids"]) >= self.args.max_model_len:
+            raise ValueError("The decoder prompt is longer than the maximum model length")
+        if params.logprobs is not None and params.logprobs > self.args.max_logprobs:
+            raise ValueError("Requested sample logprobs is greater than max allowed")
+        name = f"{request_id}-{len(self.calls):08x}"
+        self.output_processor.request_states[name] = State(request_id, list(prompt["prompt_token_ids"]), prompt["cache_salt"], params)
+        self.calls.append(("add", request_id, prompt["cache_salt"]))
+        return name
+
+    def abort_request(self, request_ids: list[str], internal: bool = False) -> None:
+        for name in request_ids:
+            assert internal and name in self.output_processor.request_states
+            del self.output_processor.request_states[name]
+            self.running.discard(name)
+        self.calls.append("abort")
+
+    def step(self) -> list[Any]:
+        found = []
+        for name, state in list(self.output_processor.request_states.items())[: self.args.max_num_seqs]:
+            self.running.add(name)
+            self._reuse(state)
+            token = self._draw(state)
+            state.is_prefilling = False
+            state.drawn.append(token)
+            stopped = token in (state.params.stop_token_ids or ())
+            reason = "stop" if stopped else "length" if len(state.drawn) >= (state.params.max_tokens or 0) else None
+            if state.params.output_kind is RequestOutputKind.FINAL_ONLY and reason is None:
+                continue
+            delta = state.params.output_kind is RequestOutputKind.DELTA
+            ids, flat = ([token], state.flat.last(1)) if delta else (state.drawn, state.flat)
+            out = SimpleNamespace(token_ids=ids, logprobs=flat, finish_reason=reason, stop_reason=None)
+            found.append(SimpleNamespace(request_id=state.external, outputs=[out], finished=reason is not None))
+            if reason is not None:
+                del self.output_processor.request_states[name]
+                self.running.discard(name)
+        return found
+
+    def _reuse(self, state: State) -> None:
+        """The prefix cache, as blocks of tokens under a salt, with the weights that they were computed with."""
+        ids = state.prompt + state.drawn
+        for end in range(BLOCK, len(ids) + 1, BLOCK):
+            key = (state.salt, tuple(ids[:end]))
+            if key in self.cache and state.is_prefilling:
+                self.hits += 1
+                self.stale += self.cache[key] != self.worker.epoch
+            self.cache.setdefault(key, self.worker.epoch)
+
+    def _draw(self, state: State) -> int:
+        if self.worker.model.half_loaded or self.worker.active:
+            raise RuntimeError("a step in the middle of a weight update")
+        assert self.args.logprobs_mode == "processed_logprobs"
+        with torch.no_grad():
+            logits = self.worker.model(input_ids=torch.tensor([state.prompt + state.drawn])).logits[0, -1].float()
+        params = state.params
+        greedy = params.temperature == 0
+        logprobs = torch.log_softmax(logits / (1.0 if greedy else params.temperature), -1)
+        noise = torch.zeros_like(logprobs)
+        if not greedy:
+            chance = torch.Generator().manual_seed((params.seed * 1000003 + len(state.prompt) + len(state.drawn)) % 2**63)
+            noise = -torch.log(-torch.log(torch.rand(logprobs.shape, generator=chance).clamp(1e-20, 1 - 1e-7)))
+        token = int((logprobs + noise).argmax())
+        top = logprobs.topk(params.logprobs or 0)
+        value = float(logprobs[token])
+        state.flat.append([token, *top.indices.tolist()], [value if math.isfinite(value) else math.nan, *top.values.tolist()])
+        return token
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        self.calls.append("reset_prefix_cache")
+        if self.running and not reset_running_requests:
+            return False
+        self.running.clear()
+        self.cache.clear()
+        return True
+
+    def collective_rpc(
+        self, method: str, timeout: float | None = None, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> list[Any]:
+        self.calls.append(method)
+        return [getattr(self.worker, method)(*args, **(kwargs or {}))]
+
+
+class LabelledEngine(LLMEngine):
+    """0.27 and later."""
+
+    def set_weight_version(self, weight_version: str) -> None:
+        self.weight_version = weight_version
+
+
+def tokens_input(prompt_token_ids: list[int], *, prompt: str | None = None, cache_salt: str | None = None) -> dict[str, Any]:
+    return {"type": "token", "prompt_token_ids": prompt_token_ids} | ({"cache_salt": cache_salt} if cache_salt is not None else {})
+
+
+def install(monkeypatch: Any, version: str = "0.26.0", gpus: int = 1) -> type[LLMEngine]:
+    """Put the modules of this release where Python finds them; returns the engine's class, whose `made` lists the engines."""
+    number = (int(version.split(".")[0]), int(version.split(".")[1]))
+    wire: list[Any] = []
+    nccl = nccl_transfer(number, wire)
+    factory = type("Factory", (Factory,), {"_registry": {
+        "ipc": lambda: ipc_transfer(number), "nccl": lambda: nccl["NCCLWeightTransferEngine"]}})  # fmt: skip
+    engine = type("LLMEngine", (LLMEngine if number < (0, 27) else LabelledEngine,), {"number": number, "registry": factory._registry})
+    LLMEngine.made = []
+    trainers = type("Trainers", (), {"trainer_init": staticmethod(lambda info, *, client, source: Trainer(info, client, source, wire))})
+    meta = lambda name, dtype, shape: SimpleNamespace(name=name, dtype=dtype, shape=shape)  # noqa: E731
+    names = "vllm.distributed.weight_transfer"
+    modules: dict[str, dict[str, Any]] = {
+        "vllm": {"__version__": version, "EngineArgs": EngineArgs, "LLMEngine": engine, "SamplingParams": SamplingParams},
+        "vllm.sampling_params": {"RequestOutputKind": RequestOutputKind},
+        "vllm.inputs": {"tokens_input": tokens_input},
+        "vllm.config": {"WeightTransferConfig": lambda backend: SimpleNamespace(backend=backend)},
+        "vllm.distributed": {},
+        names: {},
+        f"{names}.base": {"WeightTransferEngine": WeightTransferEngine, "WeightSource": object, "ParamMeta": meta},
+        f"{names}.factory": {"WeightTransferEngineFactory": factory, "WeightTransferTrainerFactory": trainers},
+        f"{names}.nccl_engine": nccl,
+        "vllm.model_executor": {},
+        "vllm.model_executor.model_loader": {},
+        "vllm.model_executor.model_loader.reload": {
+            "initialize_layerwise_reload": initialize_layerwise_reload, "finalize_layerwise_reload": finalize_layerwise_reload},
+    }  # fmt: skip
+    for name, members in modules.items():
+        module = ModuleType(name)
+        module.__path__ = []
+        module.__dict__.update(members)
+        monkeypatch.setitem(sys.modules, name, module)
+    for variable in ("VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_LOGGING_LEVEL", "VLLM_NO_USAGE_STATS", "VLLM_USE_FLASHINFER_SAMPLER"):
+        monkeypatch.setenv(variable, os.environ.get(variable, ""))
+        monkeypatch.delenv(variable)
+    monkeypatch.setattr("turnwise.engines.vllm.compat.gpus", lambda: gpus)
+    return engine

@@ -1,0 +1,288 @@
+"""What several processes of one learner do in the tests: each case is run by two of them together and by one alone, and both results are
+compared by the test. Three processes start once for all cases: the first two form one learner, and the third is the one that is alone."""
+
+from __future__ import annotations
+
+import os
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from learn_cases import VOCABULARY, credited, tiny, trajectories
+
+from turnwise.data.batch import Batch
+from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.learn import checkpoint
+from turnwise.learn.forward import PackedModel
+from turnwise.learn.further.model import FurtherModel, Training
+from turnwise.learn.further.models import Models
+from turnwise.learn.learner import Learner
+from turnwise.learn.lora import add_lora
+from turnwise.learn.ranks import checkpoint as together
+from turnwise.learn.ranks.group import Ranks, join
+from turnwise.learn.ranks.tensors import whole
+from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
+from turnwise.learn.sft import SftSettings, warm_start
+from turnwise.methods.kinds_of_models import Causal
+from turnwise.objectives import Loss
+
+Found = dict[str, Any]
+CASES: dict[str, Callable[[Ranks | None, Path], Found]] = {}
+# A gradient that should be 0 (of the bias of keys, for example) is rounding noise, which AdamW would turn into whole steps: eps is large.
+ADAM = OptimiserSettings(lr=1e-2, clip=0.5, eps=1e-2)
+SETTINGS = LearnerSettings(tokens_per_batch=24, optimiser=ADAM, epochs=2, minibatches=2)
+KL = Loss(kl_coef=0.1)
+
+
+def case(function: Callable[[Ranks | None, Path], Found]) -> Callable[[Ranks | None, Path], Found]:
+    """Run by all."""
+    CASES[function.__name__] = function
+    return function
+
+
+def weights(learner: Learner) -> Found:
+    return {name: whole(tensor).clone() for name, tensor in learner.weights.tensors().items()}
+
+
+def updated(learner: Learner, batch: Batch, seed: int = 0) -> Found:
+    """The gradients of the first step, the weights after all steps, and the metrics of the update."""
+    first: Found = {}
+
+    def look(own: Any) -> None:
+        if not first:
+            first.update(
+                {f"gradient of {name}": whole(master.grad).clone() for name, master in own.masters.items() if master.grad is not None}
+            )
+
+    learner.optimiser.look = look
+    metrics = learner.update(batch, seed)
+    own = {f"metric {name}": value for name, value in metrics.items() if not name.startswith("seconds")}
+    return first | weights(learner) | own
+
+
+@case
+def full_weights_with_a_reference(ranks: Ranks | None, folder: Path) -> Found:
+    learner = Learner(tiny(), replace(SETTINGS, loss=KL), ranks=ranks)
+    found = updated(learner, credited(trajectories(groups=3)))
+    learner.reset_reference()
+    return found | updated(learner, credited(trajectories(1)))
+
+
+@case
+def tied_embeddings(ranks: Ranks | None, folder: Path) -> Found:
+    learner = Learner(tiny(kind="llama", tie_word_embeddings=True), SETTINGS, ranks=ranks)
+    found = updated(learner, credited(trajectories(groups=3, context="full")))
+    assert learner.model.lm_head.weight is learner.model.model.embed_tokens.weight
+    return found
+
+
+@case
+def adapters_with_a_reference(ranks: Ranks | None, folder: Path) -> Found:
+    model = add_lora(tiny(), rank=4, seed=1)
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.1, generator=torch.Generator().manual_seed(len(name)))
+    learner = Learner(model, replace(SETTINGS, loss=KL), ranks=ranks)
+    found = updated(learner, credited(trajectories(groups=3)))
+    found |= {f"merged {name}": tensor.clone() for name, tensor in learner.full_weights()}
+    found |= {f"trained {name}": tensor.clone() for name, tensor in learner.full_weights(merged=False)}
+    learner.save_model(folder / "adapters", merged=False)
+    return found
+
+
+@case
+def a_critic_of_turns(ranks: Ranks | None, folder: Path) -> Found:
+    return critic(ranks, "turn")
+
+
+@case
+def a_critic_of_tokens(ranks: Ranks | None, folder: Path) -> Found:
+    return critic(ranks, "token")
+
+
+def critic(ranks: Ranks | None, level: Any) -> Found:
+    learner = Learner(tiny(), replace(SETTINGS, value=ValueSettings(level=level), kl_reward_coef=0.05), ranks=ranks)
+    batch = learner.annotate(Batch.of(trajectories(groups=3)))
+    values = batch.column(f"{level}.value")
+    targets = np.linspace(-1, 1, len(values))
+    found = updated(learner, credited(batch, np.linspace(-1, 1, len(batch)), targets, level))
+    again = learner.annotate(Batch.of(trajectories(groups=3)))
+    columns = ("token.old_logprob", "token.ref_logprob", "turn.reward", f"{level}.value")
+    return found | {f"column {name}": torch.as_tensor(again.column(name)) for name in columns}
+
+
+@case
+def one_long_sequence_and_few_short_ones(ranks: Ranks | None, folder: Path) -> Found:
+    found = updated(Learner(tiny(), SETTINGS, ranks=ranks), uneven())
+    alone = [Trajectory(0, "a", turns=[Turn(anchor="s", prompt_ids=[1, 2, 3], response_ids=[4, 5], reward=1.0)])]
+    return found | updated(Learner(tiny(), SETTINGS, ranks=ranks), credited(alone, [1.0]))  # one process has nothing to do
+
+
+def uneven() -> Batch:
+    rng = np.random.default_rng(0)
+    ids = [rng.integers(0, VOCABULARY, size).tolist() for size in (90, 4, 3, 2, 4)]
+    turns = [Turn(anchor="s", prompt_ids=own, response_ids=own[:2], reward=float(len(own))) for own in ids]
+    return credited([Trajectory(0, f"t{number}", turns=[turn]) for number, turn in enumerate(turns)], [1.0, -1.0, 0.5, 2.0, -0.5])
+
+
+@case
+def whole_trajectories(ranks: Ranks | None, folder: Path) -> Found:
+    settings = replace(SETTINGS, loss=Loss("gspo", {"level": "trajectory"}), tokens_per_batch=40)
+    return updated(Learner(tiny(), settings, ranks=ranks), credited(trajectories(groups=3)))
+
+
+@case
+def activations_computed_twice(ranks: Ranks | None, folder: Path) -> Found:
+    return updated(Learner(tiny(), replace(SETTINGS, gradient_checkpointing=True), ranks=ranks), credited(trajectories(2)))
+
+
+@case
+def imitation(ranks: Ranks | None, folder: Path) -> Found:
+    learner = Learner(tiny(), SETTINGS, ranks=ranks)
+    own = SftSettings(epochs=2, batch_tokens=60, prompt_weight=0.2, optimiser=ADAM)
+    metrics = warm_start(learner, trajectories(3), own)
+    return weights(learner) | {f"metric {name}": metrics[name] for name in ("loss_first", "loss_last", "steps")}
+
+
+@case
+def in_half_precision(ranks: Ranks | None, folder: Path) -> Found:
+    learner = Learner(tiny(), replace(SETTINGS, dtype="bfloat16", loss=KL, epochs=1, minibatches=1), ranks=ranks)
+    found = updated(learner, credited(trajectories(groups=3)))
+    assert all(master.dtype == torch.float32 for master in learner.weights.masters.values())
+    assert all(tensor.dtype == torch.bfloat16 for _, tensor in learner.full_weights())
+    return {name: tensor for name, tensor in found.items() if name.startswith("gradient")}
+
+
+@case
+def exported_and_copied(ranks: Ranks | None, folder: Path) -> Found:
+    learner = Learner(tiny(tie_word_embeddings=True), SETTINGS, ranks=ranks)
+    learner.update(credited(trajectories(4)))
+    exported = {f"exported {name}": tensor.clone() for name, tensor in learner.full_weights()}
+    learner.save_model(folder / "model")
+    kept = Models(learner, None, keep_reference=True)
+    before = kept.reference.score(Batch.of(trajectories(5)))
+    learner.update(credited(trajectories(4)), 1)
+    after = kept.reference.score(Batch.of(trajectories(5)))
+    assert np.array_equal(before, after)
+    own = kept.policy.score(Batch.of(trajectories(5)))
+    hidden = kept.policy.hidden(Batch.of(trajectories(5)), "turn_end", layer=-2)
+    arrays = {"reference": before, "policy": own, "hidden": hidden}
+    return {name: torch.as_tensor(array) for name, array in arrays.items()} | exported
+
+
+@case
+def a_further_model_learns(ranks: Ranks | None, folder: Path) -> Found:
+    learner = Learner(tiny(), SETTINGS, ranks=ranks)
+    model = FurtherModel(
+        "prm", PackedModel(tiny(3)), None, kind=Causal(), training=Training(ADAM), tokens_per_batch=30,
+        ranks=learner.ranks, decisions=learner.decisions,
+    )  # fmt: skip
+
+    def loss(said: Any) -> Any:
+        return -(said.logprob.mean() ** 2), {"mean": said.logprob.detach().mean()}
+
+    metrics = model.update(Batch.of(trajectories(6)), loss, logprobs=True)
+    model.follow(Models(learner, None).policy, 0.5)
+    found = {name: tensor.clone() for name, tensor in model.weights.tensors().items()}
+    scores = torch.as_tensor(model.score(Batch.of(trajectories(7))))
+    return found | {f"metric {name}": value for name, value in metrics.items()} | {"score": scores}
+
+
+# -- what only several processes can do -------------------------------------------------------------------------------------------------
+
+
+@case
+def one_process_runs_out_of_memory(ranks: Ranks | None, folder: Path) -> Found:
+    """In the middle of a forward pass, of a backward pass, and while scoring, on different processes."""
+    found: Found = {}
+    for number, (rank, place) in enumerate([(1, "forward"), (0, "backward"), (1, "score")]):
+        learner = Learner(tiny(), replace(SETTINGS, tokens_per_batch=48, epochs=1, minibatches=1), ranks=ranks)
+        batch = credited(trajectories(groups=3))
+        layer = learner.policy.backbone.layers[1]
+        left = [2] if ranks is not None and ranks.rank == rank else []  # the first pass notes the operations
+
+        def no_memory(*args: Any, left: list[int] = left, learns: bool = place == "forward") -> None:
+            if left and learns == torch.is_grad_enabled():
+                left[0] -= 1
+                if left[0] == 0:
+                    left.clear()
+                    raise torch.OutOfMemoryError("a test")
+
+        hook = layer.register_full_backward_hook(no_memory) if place == "backward" else layer.mlp.register_forward_pre_hook(no_memory)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            if place == "score":
+                scores = learner.score(Models(learner, None).policy._packed(batch))
+                found["scores"] = torch.as_tensor(scores.logprob)
+            learner.update(batch)
+        hook.remove()
+        if ranks is not None:
+            assert any("out of memory with 48 tokens" in str(warning.message) for warning in caught)
+            assert learner.settings.tokens_per_batch == 24
+        found |= {f"{number} {name}": tensor for name, tensor in weights(learner).items()}
+    return found
+
+
+def state_of(learner: Learner, folder: Path, ranks: Ranks | None) -> None:
+    tensors, numbers = learner.state()
+    if ranks is None:
+        checkpoint.save(folder, 1, tensors, numbers)
+    else:
+        together.save(ranks, folder, 1, tensors, numbers, score=0.5)
+
+
+def resumed(folder: Path, ranks: Ranks | None) -> Learner:
+    learner = Learner(tiny(9), replace(SETTINGS, loss=KL, value=ValueSettings()), ranks=ranks)
+    found = checkpoint.latest_good(folder) if ranks is None else together.latest_good(ranks, folder, learner.like)
+    assert found is not None
+    learner.load_state(found.tensors, found.state)
+    return learner
+
+
+def critic_batch() -> Batch:
+    batch = Batch.of(trajectories(groups=3))
+    values = np.linspace(-1, 1, len(batch))
+    batch = batch.with_columns({"turn.value": np.zeros(len(batch))})
+    return credited(batch, values, values)
+
+
+def resumes(pair: Ranks | None, trio: Ranks, folder: Path) -> dict[str, Found]:
+    """A checkpoint of two continues on two, one and three; one of one process continues on one and two."""
+    learner = Learner(tiny(), replace(SETTINGS, loss=KL, value=ValueSettings()), ranks=pair)
+    learner.update(critic_batch())
+    state_of(learner, folder / ("pair" if pair is not None else "single"), pair)
+    trio.barrier()
+    found = {}
+    for start in ("pair", "single"):
+        for how, ranks in (("pair" if pair is not None else "single", pair), ("trio", trio)):
+            own = resumed(folder / start, ranks)
+            own.update(critic_batch(), 5)
+            found[f"{start} on {how}"] = weights(own) | {"steps": own.optimiser.steps_taken}
+    return found
+
+
+def work(rank: int, size: int, folder: Path, names: Sequence[str]) -> None:
+    """One of three processes."""
+    torch.set_num_threads(1)
+    found: dict[str, Found] = {}
+    try:
+        trio = join(rank, size, f"file://{folder}/meet", timeout=60)
+        pair_group = dist.new_group([0, 1])
+        pair = Ranks(rank, 2, pair_group) if rank < 2 else None
+        for name in names:
+            own = folder / f"{name} {'pair' if pair is not None else 'single'}"
+            own.mkdir(exist_ok=True)
+            found[name] = CASES[name](pair, own)
+        found |= resumes(pair, trio, folder)
+        trio.barrier()
+    except BaseException:
+        (folder / f"error {rank}").write_text(traceback.format_exc())
+        os._exit(1)
+    torch.save(found, folder / f"found {rank}")
+    os._exit(0)  # without the threads of the process group, which may outlive the interpreter

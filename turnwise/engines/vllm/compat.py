@@ -1,0 +1,281 @@
+"""What differs between the releases of vLLM, in one place. No other file imports vLLM.
+
+| | 0.26 | 0.27 | 0.28 and later |
+|---|---|---|---|
+| ipc: where `packed` is agreed | with every update | when the transfer is set up | as 0.27 |
+| nccl: the sender | two static functions | two static functions | an object that calls a client |
+| `finish_weight_update` takes a label of the version | no | yes | yes |
+
+Constant since 0.26: a round is start, update (any number of times), finish; `LLMEngine` in the caller's process; token ids with a cache
+salt in, token ids with flat log-probs out.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import os
+import random
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import metadata
+from typing import Any, NamedTuple
+
+from turnwise.util.errors import MissingExtra, TurnwiseError
+
+OLDEST = (0, 26)
+READ = "0.26 to 0.32"  # the releases whose sources this file was written for
+LOCAL = "turnwise"  # the name under which our own transfer is registered
+QUIET = {"VLLM_LOGGING_LEVEL": "WARNING", "VLLM_NO_USAGE_STATS": "1", "VLLM_USE_FLASHINFER_SAMPLER": "0"}  # unless the user says otherwise
+
+CHATTY = ("vllm.model_executor.model_loader.reload.layerwise", "vllm.utils.jit_monitor")  # once per round, about what is fine
+
+
+class Release(NamedTuple):
+    """An installed vLLM."""
+
+    text: str
+    number: tuple[int, int]
+
+    @property
+    def labels(self) -> bool:
+        """Whether the engine keeps a label of the weights' version."""
+        return self.number >= (0, 27)
+
+    @property
+    def stateful(self) -> bool:
+        """Whether the sender of an nccl transfer is an object."""
+        return self.number >= (0, 28)
+
+    @property
+    def ipc_setup(self) -> dict[str, Any]:
+        """What an ipc transfer is set up with."""
+        return {} if self.number < (0, 27) else {"packed": False}
+
+
+def find() -> Release:
+    """The installed vLLM, without importing it; an error if there is none, or one that is too old."""
+    loaded = sys.modules.get("vllm")
+    try:
+        text = str(getattr(loaded, "__version__", "") or metadata.version("vllm"))
+    except metadata.PackageNotFoundError:
+        raise MissingExtra("engine.name=vllm", "vllm") from None
+    found = re.match(r"(\d+)\.(\d+)", text)
+    number = (int(found[1]), int(found[2])) if found else (0, 0)
+    if number < OLDEST:
+        raise TurnwiseError(
+            f"engine.name=vllm: vLLM {text} is installed, and {OLDEST[0]}.{OLDEST[1]} or later is needed: pip install 'turnwise[vllm]'"
+        )
+    return Release(text, number)
+
+
+def gpus() -> int:
+    """The number of GPUs that this process sees."""
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def check(tensor_parallel: int = 1, transfer: str = "auto") -> Release:
+    """All that can be known before a model is loaded: the package, its version, the GPUs, what the transfer needs."""
+    release, seen = find(), gpus()
+    if seen == 0:
+        raise TurnwiseError("engine.name=vllm needs a GPU, and this process sees none: use engine.name=native or transformers on a CPU")
+    if tensor_parallel > seen:
+        raise TurnwiseError(f"engine.options.tensor_parallel={tensor_parallel}: this process sees {seen} GPU{'s' * (seen > 1)}")
+    ipc = transfer == "ipc" or (transfer == "auto" and tensor_parallel > 1)
+    if ipc and release.number < (0, 27) and importlib.util.find_spec("ray") is None:
+        raise TurnwiseError(
+            f"engine.name=vllm: the ipc transfer of vLLM {release.text} imports ray, which is not installed: pip install "
+            "'turnwise[cluster]', a later vLLM, or engine.options.transfer=reload"
+        )
+    return release
+
+
+def load(name: str, *attributes: str) -> tuple[Any, ...]:
+    """Things of vLLM by name. One that is missing is an error that names the release."""
+    for variable, value in QUIET.items():
+        os.environ.setdefault(variable, value)
+    try:
+        module = importlib.import_module(name)
+        return tuple(getattr(module, attribute) for attribute in attributes)
+    except (ImportError, OSError, AttributeError) as error:
+        text = str(getattr(sys.modules.get("vllm"), "__version__", "")) or "the installed release"
+        raise TurnwiseError(
+            f"engine.name=vllm: {name} of vLLM ({text}) cannot be used: {error}. This engine knows the releases {READ}; each of them needs "
+            "one exact version of torch, so install them together: pip install 'turnwise[vllm]'"
+        ) from error
+
+
+def engine_arguments(
+    folder: str, dtype: str, max_batch: int, max_length: int, backend: str | None, more: Mapping[str, Any]
+) -> dict[str, Any]:
+    """How vLLM's engine is made. Weights come later, so it starts with random ones; no tokenizer is loaded, and the model's own
+    suggestions for sampling are not used."""
+    arguments: dict[str, Any] = {
+        "model": folder,
+        "load_format": "dummy",
+        "dtype": dtype,
+        "skip_tokenizer_init": True,
+        "generation_config": "vllm",
+        "max_num_seqs": max_batch,
+        "max_model_len": max_length,
+        "logprobs_mode": "processed_logprobs",
+        "max_logprobs": 100,
+        "enable_prefix_caching": True,
+        "disable_log_stats": True,
+        "seed": 0,
+    }
+    if backend is not None:
+        (config,) = load("vllm.config", "WeightTransferConfig")
+        arguments["weight_transfer_config"] = config(backend=backend)
+    if not more.get("enforce_eager"):
+        arguments["compilation_config"] = {"cudagraph_capture_sizes": graph_sizes(max_batch)}
+    return arguments | dict(more)
+
+
+@contextmanager
+def global_chance() -> Iterator[None]:
+    """vLLM seeds the global random generators of its process, which is ours: they go back to where they were."""
+    import numpy as np
+    import torch
+
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    on_gpu = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+        torch.set_rng_state(before[2])
+        if on_gpu is not None:
+            torch.cuda.set_rng_state(on_gpu)
+
+
+def graph_sizes(max_batch: int) -> list[int]:
+    """The numbers of tokens for which a step is recorded. A step of an agent's rows is mostly a mixture of rows that draw and of short
+    new parts of prompts, so there are sizes beyond the number of rows; a step of more tokens is launched kernel by kernel."""
+    rows = {1, 2, 4, *range(8, max_batch, 8), max_batch}
+    return sorted(rows | {size for size in (*range(256, 1024, 64), *range(1024, 2049, 256)) if size > max_batch})
+
+
+class Core:
+    """vLLM's engine in this process, as far as ours uses it."""
+
+    def __init__(self, release: Release, arguments: Mapping[str, Any]):
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # its scheduler runs in this process, and only when we step
+        self.release = release
+        args, engine, self._params = load("vllm", "EngineArgs", "LLMEngine", "SamplingParams")
+        (self._kinds,) = load("vllm.sampling_params", "RequestOutputKind")
+        (self._tokens,) = load("vllm.inputs", "tokens_input")
+        if arguments.get("weight_transfer_config") is not None and arguments["weight_transfer_config"].backend == LOCAL:
+            register_local()
+        for name in CHATTY:
+            logging.getLogger(name).setLevel(logging.ERROR)
+        try:
+            with global_chance():
+                self._engine = engine.from_engine_args(args(**arguments), enable_multiprocessing=False)
+        except Exception as error:
+            raise TurnwiseError(f"engine.name=vllm: vLLM {release.text} could not start: {type(error).__name__}: {error}") from error
+
+    # Requests.
+
+    def parameters(self, *, stream: bool, **settings: Any) -> Any:
+        """How one request is sampled; `stream` returns its tokens after each step and not only all of them at the end."""
+        kind = self._kinds.DELTA if stream else self._kinds.FINAL_ONLY
+        return self._params(**settings, output_kind=kind, detokenize=False, flat_logprobs=True, ignore_eos=True)
+
+    def add(self, name: str, prompt: Sequence[int], salt: str, parameters: Any) -> str:
+        """Take a request; returns the name that `abort` and `begun` know it by."""
+        return str(self._engine.add_request(name, self._tokens(list(prompt), cache_salt=salt), parameters))
+
+    def step(self) -> list[Any]:
+        return list(self._engine.step())
+
+    def abort(self, names: Sequence[str]) -> None:
+        self._engine.abort_request(list(names), internal=True)
+
+    def begun(self, name: str) -> bool:
+        """Whether a request has drawn a token."""
+        state = self._engine.output_processor.request_states.get(name)
+        return state is not None and not state.is_prefilling
+
+    def forget(self) -> None:
+        """Drop all keys and values; running requests compute theirs again."""
+        if not self._engine.reset_prefix_cache(reset_running_requests=True):
+            raise TurnwiseError("vLLM could not reset its prefix cache")
+
+    # Weights: its own four calls.
+
+    def init_weight_transfer_engine(self, info: Mapping[str, Any]) -> None:
+        self._engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": dict(info)})
+
+    def start_weight_update(self) -> None:
+        self._engine.collective_rpc("start_weight_update")
+
+    def update_weights(self, info: Mapping[str, Any]) -> None:
+        self._engine.collective_rpc("update_weights", kwargs={"update_info": dict(info)})
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        self._engine.collective_rpc("finish_weight_update")
+        if weight_version is not None and self.release.labels:
+            self._engine.set_weight_version(weight_version)
+
+    def reload(self, folder: str) -> None:
+        """Load the weights of a folder: the route that needs no transfer."""
+        self._engine.collective_rpc("update_config", args=({"load_config": {"load_format": "auto"}},))
+        self._engine.collective_rpc("reload_weights", kwargs={"weights_path": folder})
+
+    def close(self) -> None:
+        """End vLLM's workers and give its memory back."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.engine_core.shutdown()
+
+
+def register_local() -> None:
+    """Make our own transfer known to vLLM's factory, once per process."""
+    (factory,) = load("vllm.distributed.weight_transfer.factory", "WeightTransferEngineFactory")
+    if LOCAL not in factory._registry:
+        factory.register_engine(LOCAL, local_transfer())
+
+
+def local_transfer() -> type:
+    """A transfer inside one process: vLLM's life cycle of a round, and tensors that are handed over as they are. Its own ipc transfer
+    cannot do that: a process cannot open CUDA handles that it made itself."""
+    (base,) = load("vllm.distributed.weight_transfer.base", "WeightTransferEngine")
+    start, finish = load("vllm.model_executor.model_loader.reload", "initialize_layerwise_reload", "finalize_layerwise_reload")
+
+    class LocalTransfer(base):  # type: ignore[misc,valid-type]
+        """Weights of this process, by name."""
+
+        init_info_cls = update_info_cls = dict
+
+        def init_transfer_engine(self, init_info: Any) -> None:
+            """Nothing to set up."""
+
+        def start_weight_update(self) -> None:
+            self._missing = {name for name, _ in self.model.named_parameters()}
+            start(self.model)
+
+        def receive_weights(self, update_info: Any) -> None:
+            loaded = self.model.load_weights(update_info["weights"])
+            self._missing -= set(loaded) if loaded is not None else self._missing
+
+        def finish_weight_update(self) -> None:
+            finish(self.model, self.model_config)
+            if self._missing:  # vLLM itself only warns, and keeps the old ones
+                raise ValueError(f"{len(self._missing)} weights of vLLM's model were not given, among them {min(self._missing)!r}")
+
+        def shutdown(self) -> None:
+            """Nothing to end."""
+
+        @staticmethod
+        def trainer_send_weights(iterator: Any, trainer_args: Any) -> None:
+            """Part of the interface up to 0.27; the weights are handed over by `update_weights`."""
+            raise NotImplementedError
+
+    return LocalTransfer

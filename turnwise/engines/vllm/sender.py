@@ -1,0 +1,161 @@
+"""The learner's side of an nccl transfer: weights go from the GPU of one learner rank straight to the GPUs of the engines.
+
+    client = Client([engine, …], workers=tensor_parallel)         # engines in this process; for actors, objects that call them
+    sender = make_sender(client, weights, address, port, rank)    # every learner rank; only rank 0 talks to the engines
+    sender.send(version)
+
+`weights()` gives a fresh pass over whole tensors under their checkpoint names, in the order of the layers. NCCL has no time limit, so a
+caller puts one around `send`. After any failure the engines of this client, and the sender, have to be made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from turnwise.engines.vllm.compat import Release, find, load
+from turnwise.util.errors import TurnwiseError
+
+Weights = Callable[[], Iterable[tuple[str, Tensor]]]
+
+
+class Takes(Protocol):
+    """An engine, as far as a sender knows it: vLLM's four calls."""
+
+    def init_weight_transfer_engine(self, init_info: Mapping[str, Any]) -> Any: ...
+
+    def start_weight_update(self) -> Any: ...
+
+    def update_weights(self, update_info: Mapping[str, Any]) -> Any: ...
+
+    def finish_weight_update(self, weight_version: str | None = None) -> Any: ...
+
+
+class Client:
+    """Several engines as one. vLLM counts the ranks of an engine's workers from an offset that it sends to all engines alike: each gets its
+    own here, or two engines would claim the same ranks and wait for ever. The calls of one step run at the same time in all engines."""
+
+    def __init__(self, engines: Sequence[Takes], workers: int = 1):
+        if not engines:
+            raise TurnwiseError("a sender of weights needs at least one engine")
+        self.engines, self.workers = list(engines), workers
+        self.version: str | None = None
+
+    @property
+    def world_size(self) -> int:
+        """The sender and all workers."""
+        return 1 + len(self.engines) * self.workers
+
+    def init_weight_transfer_engine(self, init_info: Mapping[str, Any]) -> None:
+        infos = [{**init_info, "rank_offset": 1 + place * self.workers} for place in range(len(self.engines))]
+        self._all(lambda engine, place: engine.init_weight_transfer_engine(infos[place]))
+
+    def start_weight_update(self) -> None:
+        self._all(lambda engine, place: engine.start_weight_update())
+
+    def update_weights(self, update_info: Mapping[str, Any]) -> None:
+        self._all(lambda engine, place: engine.update_weights(dict(update_info)))
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        """vLLM's sender gives no version, so it is added here."""
+        label = weight_version if weight_version is not None else self.version
+        self._all(lambda engine, place: engine.finish_weight_update(label))
+
+    def _all(self, call: Callable[[Takes, int], Any]) -> None:
+        with ThreadPoolExecutor(len(self.engines)) as threads:
+            for future in [threads.submit(call, engine, place) for place, engine in enumerate(self.engines)]:
+                future.result()
+
+
+class Sender(Protocol):
+    """Sends the weights once per call."""
+
+    def send(self, version: int) -> None: ...
+
+
+def make_sender(client: Client, weights: Weights, address: str, port: int, rank: int = 0, release: Release | None = None) -> Sender:
+    """The sender for the installed vLLM. It meets the engines' workers here, so all of them have to be up."""
+    found = release or find()
+    return StatefulSender(client, weights, address, port, rank) if found.stateful else StaticSender(client, weights, address, port, rank)
+
+
+class StaticSender:
+    """Up to 0.27: two static functions, and the calls of a round are ours."""
+
+    def __init__(self, client: Client, weights: Weights, address: str, port: int, rank: int):
+        self._client, self._weights, self._rank = client, weights, rank
+        self._kinds: list[tuple[str, str, list[int]]] | None = None
+        self._engine, self._args = load(
+            "vllm.distributed.weight_transfer.nccl_engine", "NCCLWeightTransferEngine", "NCCLTrainerSendWeightsArgs"
+        )
+        info = {"master_address": address, "master_port": port, "world_size": client.world_size}
+        if rank == 0:
+            with _meanwhile(client.init_weight_transfer_engine, {**info, "rank_offset": 1}):
+                self._group = self._engine.trainer_init(info)
+
+    def send(self, version: int) -> None:
+        if self._kinds is None:  # every rank makes this pass, because it gathers shards
+            self._kinds = [(name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)) for name, tensor in self._weights()]
+        if self._rank != 0:
+            for _ in self._weights():
+                pass
+            return
+        names, dtypes, shapes = (list(column) for column in zip(*self._kinds, strict=True))
+        info = {"names": names, "dtype_names": dtypes, "shapes": shapes, "packed": True}
+        self._client.start_weight_update()
+        with _meanwhile(self._client.update_weights, info):
+            self._engine.trainer_send_weights(iter(self._weights()), self._args(group=self._group, packed=True))
+        self._client.finish_weight_update(str(version))
+
+
+class StatefulSender:
+    """From 0.28 on: vLLM's object makes the calls of a round through our client."""
+
+    def __init__(self, client: Client, weights: Weights, address: str, port: int, rank: int):
+        (factory,) = load("vllm.distributed.weight_transfer.factory", "WeightTransferTrainerFactory")
+        (info,) = load("vllm.distributed.weight_transfer.nccl_engine", "NCCLTrainerInitInfo")
+        given = info(master_address=address, master_port=port, world_size=client.world_size, rank=rank, packed=True)
+        self._client = client
+        self._trainer = factory.trainer_init(given, client=client, source=_source(weights))
+
+    def send(self, version: int) -> None:
+        self._client.version = str(version)
+        self._trainer.send_weights()
+
+
+def _source(weights: Weights) -> Any:
+    """The weights as vLLM's sender reads them. What it asks for first, names and shapes, costs a pass of its own once."""
+    base, meta = load("vllm.distributed.weight_transfer.base", "WeightSource", "ParamMeta")
+
+    class Source(base):  # type: ignore[misc,valid-type]
+        """All weights, again in every round."""
+
+        _metadata: list[Any] | None = None
+
+        def metadata(self) -> list[Any]:
+            if self._metadata is None:
+                self._metadata = [meta(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in weights()]
+            return self._metadata
+
+        def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+            return iter(weights())
+
+    return Source()
+
+
+@contextmanager
+def _meanwhile(call: Callable[..., Any], *values: Any) -> Iterator[None]:
+    """Run a call of the engines while this process does its part. If ours fails, theirs is not waited for: it would never return."""
+    threads = ThreadPoolExecutor(1)
+    try:
+        future = threads.submit(call, *values)
+        if future.done():
+            future.result()
+        yield
+        future.result()
+    finally:
+        threads.shutdown(wait=False)

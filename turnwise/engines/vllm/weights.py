@@ -1,0 +1,101 @@
+"""A model's weights under the names of its checkpoint, as vLLM loads them: whole tensors, adapters merged, one layer after the other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from turnwise.util.errors import TurnwiseError
+
+WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
+Pairs = Iterable[tuple[str, Tensor]]
+
+
+def inner_model(model: Any) -> Any:
+    """The model inside its adapters."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def named_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """The weights of a module, in the order of its layers; tied ones once. Adapters that are active are added to their layers."""
+    root = inner_model(model)
+    modules = dict(root.named_modules(remove_duplicate=False))
+    for name, parameter in root.named_parameters():
+        if ".lora_" in name:
+            continue
+        weight = parameter.detach()
+        weight = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+        owner, _, own = name.rpartition(".")
+        if own == "weight" and owner.endswith(".base_layer"):
+            weight = _merged(weight, modules[owner.removesuffix(".base_layer")])
+        yield plain_name(name), weight
+
+
+def plain_name(name: str) -> str:
+    """A parameter's name in the checkpoint."""
+    for wrapper in WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name.replace(".base_layer.", ".")
+
+
+def _merged(weight: Tensor, layer: Any) -> Tensor:
+    """A layer's weight with its active adapters, computed in float32."""
+    if layer.merged or layer.disable_adapters:
+        return weight
+    names = [name for name in layer.active_adapters if name in layer.lora_A]
+    if not names:
+        return weight
+    with torch.no_grad():
+        total = weight.float()
+        for name in names:
+            total = total + layer.lora_B[name].weight.float() @ layer.lora_A[name].weight.float() * layer.scaling[name]
+        return total.to(weight.dtype)
+
+
+def shapes_of(model: Any) -> dict[str, tuple[int, ...]]:
+    """What a complete set of weights has: names and shapes."""
+    return {plain_name(name): tuple(parameter.shape) for name, parameter in inner_model(model).named_parameters() if ".lora_" not in name}
+
+
+def checked(weights: Mapping[str, Tensor] | Pairs, shapes: Mapping[str, tuple[int, ...]], tied: bool) -> list[tuple[str, Tensor]]:
+    """Weights in the order of the layers, complete and of the right shapes; otherwise an error, and nothing has been touched. Tied
+    weights may be given twice."""
+    given = {plain_name(name): tensor for name, tensor in (weights.items() if isinstance(weights, Mapping) else weights)}
+    if tied and "lm_head.weight" not in shapes:
+        given.pop("lm_head.weight", None)
+    if unknown := [name for name in given if name not in shapes]:
+        raise TurnwiseError(f"engine: the model has no weights {', '.join(unknown[:3])!r} ({len(unknown)} of {len(given)} are unknown)")
+    if missing := [name for name in shapes if name not in given]:
+        raise TurnwiseError(f"engine: {len(missing)} of the model's weights are missing in what was published, among them {missing[0]!r}")
+    for name, shape in shapes.items():
+        if tuple(given[name].shape) != shape:
+            raise TurnwiseError(f"engine: {name!r} has the shape {shape} in the model, and {tuple(given[name].shape)} was published")
+    return [(name, given[name].detach()) for name in shapes]
+
+
+@contextmanager
+def config_folder(model: Any) -> Iterator[str]:
+    """A folder with a model's config alone, from which vLLM makes its own model."""
+    inner = inner_model(model)
+    with TemporaryDirectory(prefix="turnwise-vllm-") as folder:
+        inner.config.save_pretrained(folder)
+        path = Path(folder) / "config.json"
+        config = json.loads(path.read_text(encoding="utf-8"))
+        config["architectures"] = config.get("architectures") or [type(inner).__name__]
+        path.write_text(json.dumps(config), encoding="utf-8")
+        yield folder
+
+
+def save_for_reload(model: Any, pairs: Pairs, folder: str) -> None:
+    """The weights as a checkpoint of one file, with the config beside it."""
+    from safetensors.torch import save_file
+
+    inner_model(model).config.save_pretrained(folder)
+    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in pairs}, str(Path(folder) / "model.safetensors"))
