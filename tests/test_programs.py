@@ -90,7 +90,7 @@ def test_an_async_function_returns_an_outcome() -> None:
     [
         ("crashes", {}, Stop.ENVIRONMENT_FAULT, "the program is broken", 1),
         ("crashes", {"crash_reward": -1.0}, Stop.DONE, "the program is broken", 1),
-        ("hangs", {"time_limit": 0.4}, Stop.ENVIRONMENT_TIMEOUT, "did not end within 0.4 s", 1),
+        ("hangs", {"time_limit": 0.4}, Stop.ENVIRONMENT_TIMEOUT, "did not end within 0.4 s", None),
         ("silent", {}, Stop.ENVIRONMENT_FAULT, "never called the model", 0),
         ("talkative", {"max_calls": 3}, Stop.STEP_LIMIT, "more than 3 calls", 3),
         ("talkative", {"max_tokens": 10}, Stop.CONTEXT_LIMIT, "more than 10 tokens", None),
@@ -209,6 +209,17 @@ def test_a_reward_function_that_fails_is_a_fault_that_shows_its_lines() -> None:
     assert trajectory.stop is Stop.ENVIRONMENT_FAULT and not trajectory.turns and "finite number" in heard[0]
 
 
+@pytest.mark.parametrize(("end", "success"), [(1.0, True), (0.5, False), (None, True), (Outcome(0.0, True), True)])
+def test_the_reward_at_the_end_decides_about_success_and_without_one_the_sum(end: Any, success: bool) -> None:
+    def solve(task: dict[str, Any], client: Any) -> Any:
+        program_cases.ask(client, [program_cases.user("hello")])
+        client.reward(-0.5 if end == 1.0 else 2.0)
+        return end
+
+    (trajectory,) = played(solve)
+    assert trajectory.success is success
+
+
 @pytest.mark.parametrize(
     ("said", "wanted"),
     [
@@ -258,12 +269,19 @@ def test_a_command_is_played_and_its_end_is_the_reward(end: str, options: dict[s
 
 def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
     mark = tmp_path / "pid"
-    end = f"import subprocess, time; open({str(mark)!r}, 'w').write(str(subprocess.Popen(['sleep', '60']).pid)); time.sleep(60)"
-    command = [sys.executable, "-I", "-S", "-c", COMMAND + end, "{prompt}"]
-    (trajectory,) = played(command=command, time_limit=1.0)
-    assert trajectory.stop is Stop.ENVIRONMENT_TIMEOUT and len(trajectory.turns) == 1
-    status = Path(f"/proc/{mark.read_text()}/stat")
+    child = "import subprocess, time; child = subprocess.Popen(['sleep', '60'])"
+    end = f"{child}\nopen({str(mark)!r}, 'w').write(f'{{child.pid}}.')\ntime.sleep(60)"
+    work = collector(command=[sys.executable, "-I", "-S", "-c", COMMAND + end, "{prompt}"])
+    work.cancelled = lambda: mark.exists() and mark.read_text().endswith(".")
+    (trajectory,) = work.run(starts(1))
+    assert trajectory.stop is Stop.CANCELLED and len(trajectory.turns) == 1
+    status = Path(f"/proc/{mark.read_text()[:-1]}/stat")
     assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_a_command_is_ended_at_its_time_limit() -> None:
+    (trajectory,) = played(command=["sleep", "60"], time_limit=0.2)
+    assert trajectory.stop is Stop.ENVIRONMENT_TIMEOUT and not trajectory.turns
 
 
 def test_a_server_is_sent_tasks_and_answers_with_the_outcome() -> None:

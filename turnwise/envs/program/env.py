@@ -53,7 +53,8 @@ class ProgramEnv:
     outcome       the reward at the end goes to the last turn of "each" line of conversation, or only to the "last" call
     lines         a trajectory is a line of "conversation", or the whole "attempt" with all its calls in order, for programs that write
                   every prompt from scratch
-    success_at    the sum of rewards from which an attempt counts as a success, if the program does not say so
+    success_at    the reward at the end from which an attempt counts as a success, if the program does not say so; the sum of all rewards
+                  if it returns none
     cwd           the folder in which a command is started
     """
 
