@@ -159,26 +159,26 @@ class AnythingMayHappen(RuleBasedStateMachine):
         retries=st.integers(0, 2),
         deadline=st.sampled_from([None, 3.0]),
         rooms=st.lists(st.integers(1, 3), min_size=3, max_size=3),
+        up=st.sets(st.sampled_from(ENGINES), min_size=1),
+        groups=st.integers(0, 4),
     )
-    def begin(self, staleness: int, retries: int, deadline: float | None, rooms: list[int]) -> None:
-        rooms_of = dict(zip(ENGINES, rooms, strict=True))
-        self.settings: dict[str, Any] = {
-            "groups_per_batch": 2,
-            "staleness": staleness,
-            "capacity": rooms_of,
-            "retries": retries,
-            "deadline": deadline,
-        }
+    def begin(self, staleness: int, retries: int, deadline: float | None, rooms: list[int], up: set[str], groups: int) -> None:
+        room = dict(zip(ENGINES, rooms, strict=True))
+        self.settings: dict[str, Any] = {"groups_per_batch": 2, "staleness": staleness, "capacity": room, "retries": retries}
+        self.settings["deadline"] = deadline
         self.scheduler = Scheduler(**self.settings)
-        self.table = Table(staleness, rooms_of, retries, deadline)
+        self.table = Table(staleness, room, retries, deadline)
         self.given: list[Lease] = []
-        self.saved = (self.scheduler.state(), copy.deepcopy(self.table))
+        for name in sorted(up):
+            self.engine_up(name, 0)
+        self.submit(0, None, groups)
+        self.checkpoint()
 
     def heard(self, actions: list[Action]) -> list[Action]:
         self.given += leases(actions)
         return actions
 
-    @rule(name=st.sampled_from(ENGINES), behind=st.integers(0, 2))
+    @rule(name=st.sampled_from(ENGINES), behind=st.sampled_from([0, 0, 0, 1, 2]))
     def engine_up(self, name: str, behind: int) -> None:
         version = max(self.table.version - behind, 0)
         self.table.engine_up(name, version, self.heard(self.scheduler.engine_up(name, version)))
@@ -187,27 +187,35 @@ class AnythingMayHappen(RuleBasedStateMachine):
     def engine_down(self, name: str) -> None:
         self.table.engine_down(name, self.heard(self.scheduler.engine_down(name)))
 
-    @rule(ahead=st.integers(0, 3), prefers=st.sampled_from([None, *ENGINES]))
-    def submit(self, ahead: int, prefers: str | None) -> None:
-        group = Group(self.scheduler.next_id, self.scheduler.next_batch + ahead, 8, prefers)
-        self.table.submit(group, self.heard(self.scheduler.submit(group)))
+    @rule(ahead=st.sampled_from([0, 0, 1, 2, 3]), prefers=st.sampled_from([None, *ENGINES]), number=st.integers(1, 3))
+    def submit(self, ahead: int, prefers: str | None, number: int) -> None:
+        for _ in range(number):
+            group = Group(self.scheduler.next_id, self.scheduler.next_batch + ahead, 8, prefers)
+            self.table.submit(group, self.heard(self.scheduler.submit(group)))
 
-    @precondition(lambda self: self.given)
-    @rule(data=st.data(), ok=st.booleans(), older=st.integers(0, 1))
+    @precondition(lambda self: any(row.lease for row in self.table.rows.values()))
+    @rule(data=st.data(), ok=st.sampled_from([True, True, False]), older=st.integers(0, 1))
     def answer(self, data: st.DataObject, ok: bool, older: int) -> None:
-        """To any lease that was ever given, whoever has the group now."""
-        lease = data.draw(st.sampled_from(self.given[-8:]))
+        lease = data.draw(st.sampled_from([row.lease for row in self.table.rows.values() if row.lease]))
         oldest = lease.version - older
         self.table.finished(lease, oldest, ok, self.heard(self.scheduler.finished(lease, oldest, ok)))
+
+    @precondition(lambda self: self.given)
+    @rule(data=st.data(), ok=st.booleans())
+    def late_answer(self, data: st.DataObject, ok: bool) -> None:
+        """To any lease that was ever given, whoever has the group now."""
+        lease = data.draw(st.sampled_from(self.given[-12:]))
+        self.table.finished(lease, lease.version, ok, self.heard(self.scheduler.finished(lease, lease.version, ok)))
 
     @rule(ahead=st.integers(0, 2))
     def publish(self, ahead: int) -> None:
         version = self.table.version + ahead
         self.table.published(version, self.heard(self.scheduler.published(version)))
 
-    @rule(name=st.sampled_from(ENGINES))
-    def engine_published(self, name: str) -> None:
-        version = self.table.version
+    @rule(name=st.sampled_from(ENGINES), ahead=st.integers(0, 1))
+    def engine_published(self, name: str, ahead: int) -> None:
+        """An engine may have new weights before the driver hears that they are published."""
+        version = self.table.version + ahead
         self.table.engine_published(name, version, self.heard(self.scheduler.engine_published(name, version)))
 
     @rule(seconds=st.sampled_from([1.0, 5.0]))
@@ -259,7 +267,7 @@ class AnythingMayHappen(RuleBasedStateMachine):
         assert set(self.table.ends) == set(range(self.scheduler.next_id)) and not self.table.rows
 
 
-AnythingMayHappen.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+AnythingMayHappen.TestCase.settings = settings(max_examples=40, stateful_step_count=40)
 TestAnythingMayHappen = AnythingMayHappen.TestCase
 
 

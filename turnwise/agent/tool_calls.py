@@ -51,7 +51,7 @@ def read_calls(text: str, names: Collection[str]) -> CallsRead:
         calls, kept = bare, "" if bare else answer
     if not calls:
         return CallsRead(text, (), problem)
-    return CallsRead((thought + kept).strip(), tuple(calls), problem)
+    return CallsRead((thought + kept).rstrip(), tuple(calls), problem)  # what a stream has sent already must be its beginning
 
 
 def written_call(call: ToolCall) -> str:

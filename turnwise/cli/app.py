@@ -23,6 +23,7 @@ from turnwise.cli.play import play
 from turnwise.cli.replay import replay
 from turnwise.cli.report import report
 from turnwise.cli.rescore import rescore
+from turnwise.cli.serve import serve
 from turnwise.cli.sft import sft
 from turnwise.cli.shared import INTERRUPTED
 from turnwise.cli.sweep import sweep
@@ -77,6 +78,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "trajectories": trajectories,
     "rescore": rescore,
     "export": export,
+    "serve": serve,
     "view": view,
     "report": report,
 }

@@ -34,9 +34,9 @@ class Machine:
     score_attention: float = 2.5
     update_unit: float = 113e-12
     update_attention: float = 2.8
-    # credit and packing: seconds per turn, measured: iteration-*.json; every rank does all of it
-    pack_turn_full: float = 0.217e-3
-    pack_turn_window: float = 0.111e-3
+    # credit and packing on the host, in seconds; every rank does all of it. Measured: iteration-*.json, host-x86.json
+    pack_prompt_token: float = 0.0239e-6  # per token of every turn's prompt
+    pack_sampled_token: float = 1.09e-6
     # assumptions
     link_bytes_per_s: float = 3.0e11  # what collectives reach per GPU, inside a node and between nodes
     hop: float = 10e-6  # seconds of a small all-reduce among the GPUs of one engine
@@ -79,12 +79,11 @@ class EngineTimes:
 
 @dataclass(frozen=True)
 class Sequences:
-    """What a learner computes: tokens and sampled tokens of every sequence, and the turns in all of them."""
+    """What a learner computes: tokens and sampled tokens of every sequence, and the tokens of all prompts of all turns."""
 
     tokens: np.ndarray
     sampled: np.ndarray
-    turns: int
-    window: bool = False
+    prompts: int
 
 
 @dataclass(frozen=True)
@@ -97,16 +96,17 @@ class LearnerTimes:
     reference: bool = True
 
     def learn(self, batch: Sequences, steps: int) -> float:
-        """Seconds for credit, packing, old log-probs, the reference's, and an update in so many optimiser steps."""
+        """Seconds for old log-probs, the reference's, and an update in so many optimiser steps."""
         if not len(batch.tokens):
             return 0.0
         scores = self._pass(batch.tokens, batch.sampled, update=False)
         parts = [slice(first, None, steps) for first in range(min(steps, len(batch.tokens)))]
         update = sum(self._pass(batch.tokens[part], batch.sampled[part], update=True) + self.optimise() for part in parts)
-        return self.pack(batch) + (2 if self.reference else 1) * scores + update
+        return (2 if self.reference else 1) * scores + update
 
     def pack(self, batch: Sequences) -> float:
-        return batch.turns * (self.machine.pack_turn_window if batch.window else self.machine.pack_turn_full)
+        """Seconds for credit and packing, on the host."""
+        return float(self.machine.pack_prompt_token * batch.prompts + self.machine.pack_sampled_token * batch.sampled.sum())
 
     def optimise(self) -> float:
         return self.machine.optimiser_bytes * self.model.parameters / self.ranks / self.machine.copy_bytes_per_s

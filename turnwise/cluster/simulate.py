@@ -59,7 +59,7 @@ class Result:
     ages: dict[int, float]
     dropped: float
     failures: int
-    parts: dict[str, float]  # mean seconds of an iteration: waiting for groups, learning, sending weights
+    parts: dict[str, float]  # mean seconds of an iteration: waiting for groups, packing on the host, learning, sending weights
 
 
 @dataclass
@@ -217,8 +217,8 @@ class Simulation:
         self.batch_of: dict[int, int] = {}
         self.ages: Counter[int] = Counter()
         self.learned = self.dropped = self.failures = 0
-        self.spent = dict.fromkeys(("learn", "transfer"), 0.0)
-        self.began: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)  # clock and sums when the measurement begins
+        self.spent = dict.fromkeys(("pack", "learn", "transfer"), 0.0)
+        self.began = self._sums()  # clock and sums when the measurement begins
         self.chance = np.random.default_rng(derive(work.seed, "failures"))
 
     def run(self) -> Result:
@@ -313,17 +313,20 @@ class Simulation:
     # -- the learner -------------------------------------------------------------------------------------------------------------------
 
     def _form(self) -> None:
-        batch = self.scheduler.next_batch
-        if self.learning or self.held[batch] < self.work.groups:
+        number = self.scheduler.next_batch
+        if self.learning or self.held[number] < self.work.groups:
             return
         self.learning = True
-        actions = self.scheduler.formed(batch)
+        actions = self.scheduler.formed(number)
         self._act(actions)
         accepted = [one.group.id for one in actions if isinstance(one, Ended) and one.how == "accepted"]
         if self.version >= self.warmup:
             self.learned += len(accepted) * self.work.group_size
-        seconds = self.learner.learn(self.work.sequences(accepted), self.work.steps)
-        self.spent["learn"] += seconds
+        batch = self.work.sequences(accepted)
+        pack, learn = self.learner.pack(batch), self.learner.learn(batch, self.work.steps)
+        self.spent["pack"] += pack
+        self.spent["learn"] += learn
+        seconds = pack + learn
         self._later(seconds + self._rank_lost(seconds), self._send)
 
     def _rank_lost(self, seconds: float) -> float:
@@ -355,14 +358,15 @@ class Simulation:
 
     # -- the result --------------------------------------------------------------------------------------------------------------------
 
-    def _sums(self) -> tuple[float, float, float, float]:
-        busy = sum(engine.busy for engine in self.engines.values())
-        return self.now, self.spent["learn"], self.spent["transfer"], busy
+    def _sums(self) -> dict[str, float]:
+        return self.spent | {"clock": self.now, "engines": sum(engine.busy for engine in self.engines.values())}
 
     def _result(self) -> Result:
-        seconds, learn, transfer, busy = (end - start for end, start in zip(self._sums(), self.began, strict=True))
+        passed = {name: end - self.began[name] for name, end in self._sums().items()}
+        seconds, spent = passed["clock"], {name: passed[name] for name in self.spent}
         number, accepted = self.iterations - self.warmup, sum(self.ages.values())
-        learner_idle, engine_idle = 1 - (learn + transfer) / seconds, 1 - busy / (seconds * self.layout.engines)
+        wait = max(seconds - sum(spent.values()), 0.0)
+        learner_idle, engine_idle = wait / seconds, 1 - passed["engines"] / (seconds * self.layout.engines)
         if self.layout.colocated:  # the same GPUs
             learner_idle = engine_idle = learner_idle + engine_idle - 1
         total = sum(engine.busy for engine in self.engines.values())
@@ -379,5 +383,5 @@ class Simulation:
             ages={age: number / accepted for age, number in sorted(self.ages.items())} if accepted else {},
             dropped=self.dropped / max(accepted + self.dropped, 1),
             failures=self.failures,
-            parts={"wait": max(seconds - learn - transfer, 0.0) / number, "learn": learn / number, "transfer": transfer / number},
+            parts={name: value / number for name, value in ({"wait": wait} | spent).items()},
         )

@@ -72,11 +72,11 @@ class Work:
     def sequences(self, groups: Iterable[int]) -> Sequences:
         """What the learner computes for these groups."""
         turns = np.array([length for group in groups for length in self.lengths(group)], np.int64)
+        prompts = int((turns * self.first + self.growth * turns * (turns - 1) // 2).sum())
         if self.window:
             number = int(turns.sum())
-            return Sequences(np.full(number, self.prompt + self.response), np.full(number, self.response), number, window=True)
-        tokens = self.opening + (turns - 1) * self.growth + self.response
-        return Sequences(tokens, turns * self.response, int(turns.sum()))
+            return Sequences(np.full(number, self.prompt + self.response), np.full(number, self.response), prompts)
+        return Sequences(self.opening + (turns - 1) * self.growth + self.response, turns * self.response, prompts)
 
 
 @lru_cache(maxsize=200_000)

@@ -72,11 +72,20 @@ def table(plan: Plan) -> Table:
         title_justify="left",
         box=None,
     )
-    names = ("learners", "engines", "GPUs each", "trajectories/s", "iterations/h", "learners idle", "engines idle", "wait + learn + send")
+    names = (
+        "learners",
+        "engines",
+        "GPUs each",
+        "trajectories/s",
+        "iterations/h",
+        "learners idle",
+        "engines idle",
+        "wait + pack + learn + send",
+    )
     for name in ("", *names, "age of groups"):
         shown.add_column(name, justify="right" if name in names else "left", no_wrap=True)
     for result in plan.results:
-        parts = " + ".join(f"{result.parts[part]:.1f}" for part in ("wait", "learn", "transfer")) + " s"
+        parts = " + ".join(f"{result.parts[part]:.1f}" for part in ("wait", "pack", "learn", "transfer")) + " s"
         shown.add_row(
             "*" if result is plan.best else "",
             f"{result.layout.learners}",

@@ -8,19 +8,20 @@ import logging
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from turnwise.engines.serve.asked import Asked, Refused, load_body, read_chat, text
-from turnwise.engines.serve.calling import Attempt, Caller, Running
-from turnwise.engines.serve.calls import Call
-from turnwise.engines.serve.chat import completion
+from turnwise.engines.serve.calling import Attempt, Caller
+from turnwise.engines.serve.chat import chunks, completion
 from turnwise.engines.serve.limits import Limits
+from turnwise.engines.serve.live import Live
+from turnwise.engines.serve.responses import events, read_responses, response
+from turnwise.engines.serve.streaming import Events, written
 
 log = logging.getLogger("turnwise.endpoint")
 ANCHOR = "x-turnwise-anchor"
@@ -40,40 +41,47 @@ class Service:
     alone: Attempt | None = None
     running: int = 0
 
-    def app(self) -> Starlette:
-        own: list[tuple[str, str, Handler]] = [
-            ("POST", "/chat/completions", self.chat),
-            ("GET", "/models", self.models),
-            ("GET", "/models/{name:path}", self.one_model),
-            ("POST", "/reward", self.reward),
-            ("POST", "/anchor", self.anchor),
-        ]
-        routes = [
-            Route(start + path, self._guarded(handler), methods=[method])
-            for start in ("/a/{attempt}/v1", "/v1")
-            for method, path, handler in own
-        ]
-        return Starlette(routes=routes, exception_handlers={HTTPException: _unknown})
+    def __post_init__(self) -> None:
+        self._handlers: dict[str, tuple[str, Handler]] = {
+            "chat/completions": ("POST", self.chat),
+            "responses": ("POST", self.responses),
+            "models": ("GET", self.models),
+            "reward": ("POST", self.reward),
+            "anchor": ("POST", self.anchor),
+        }
 
-    def _guarded(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-        """A handler for those who have the key; every refusal is in OpenAI's form."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application. Who has no key is refused before a body is read; every refusal is in OpenAI's form."""
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive)
+        try:
+            token, handler = self._route(scope["method"], scope["path"])
+            found = await handler(self._attempt(token, request), request)
+        except Refused as refused:
+            found = answer(refused.body(), refused.status)
+        except ClientDisconnect:
+            return
+        except Exception:
+            log.exception("a request could not be answered")
+            found = answer(Refused(500, "this request could not be answered", "internal", "server_error").body(), 500)
+        await found(scope, receive, send)
 
-        async def answer(request: Request) -> Response:
-            try:
-                return await handler(self._attempt(request), request)
-            except Refused as refused:
-                return JSONResponse(refused.body(), refused.status)
-            except ClientDisconnect:
-                return Response(status_code=499)
-            except Exception:
-                log.exception("a request could not be answered")
-                return JSONResponse(Refused(500, "this request could not be answered", "internal", "server_error").body(), 500)
+    def _route(self, method: str, path: str) -> tuple[str | None, Handler]:
+        """The attempt that a path names, None if it names none, and what it asks for."""
+        parts = path.split("/")
+        token, rest = (parts[2], parts[3:]) if len(parts) > 3 and parts[1] == "a" else (None, parts[1:])
+        known = self._handlers.get("/".join(rest[1:3])) if rest[0] == "v1" and len(rest) in (2, 3) else None
+        if known is None and rest[:2] == ["v1", "models"]:
+            known = ("GET", self.one_model)
+        if known is None:
+            raise Refused(404, "there is no such path here", "not_found")
+        if known[0] != method:
+            raise Refused(405, f"this path takes {known[0]}", "not_found")
+        return token, known[1]
 
-        return answer
-
-    def _attempt(self, request: Request) -> Attempt:
+    def _attempt(self, token: str | None, request: Request) -> Attempt:
         """The attempt of a URL, if the key is its key. Who has another key does not learn whether there is such an attempt."""
-        token = request.path_params.get("attempt")
         found = self.alone if token is None else self.attempts.get(token)
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         same = hmac.compare_digest(key.strip().encode(), (NOBODY if found is None else found.recorder.key).encode())
@@ -104,73 +112,86 @@ class Service:
         return load_body(body) if len(body) < 1 << 20 else await asyncio.to_thread(load_body, body)
 
     async def chat(self, attempt: Attempt, request: Request) -> Response:
-        asked = read_chat(await self._body(request), self.limits)
-        calls = await self._completed(attempt, asked, request)
-        return JSONResponse(completion(asked, calls, asked.model or self.model, self.caller.dialogue))
+        live = await self._started(attempt, read_chat(await self._body(request), self.limits), request)
+        model = live.asked.model or self.model
+        if live.asked.stream:
+            await live.begin()
+            return Events(chunks(live, model))
+        return answer(completion(live.asked, await live.whole(), model, live.dialogue))
 
-    async def _completed(self, attempt: Attempt, asked: Asked, request: Request) -> list[Call]:
-        """A call from beginning to end."""
+    async def responses(self, attempt: Attempt, request: Request) -> Response:
+        body = await self._body(request)
+        live = await self._started(attempt, read_responses(body, self.limits, self._earlier(attempt, body)), request)
+        model = live.asked.model or self.model
+        if live.asked.stream:
+            await live.begin()
+            return Events(events(live, model), named=True)
+        await live.whole()
+        return answer(response(live, model))
+
+    def _earlier(self, attempt: Attempt, body: dict[str, Any]) -> list[dict[str, Any]]:
+        """The conversation of the response that a request names."""
+        name = body.get("previous_response_id")
+        if name is None:
+            return []
+        found = attempt.answered.get(name) if isinstance(name, str) else None
+        if found is None:
+            raise Refused(404, "previous_response_id names no response of this attempt", param="previous_response_id")
+        return [*found.messages, found.message]
+
+    async def _started(self, attempt: Attempt, asked: Asked, request: Request) -> Live:
+        """A call that runs."""
         if self.running >= self.limits.waiting:
             raise Refused(503, "too many calls are waiting", "overloaded", "server_error")
         self.running += 1
-        try:
-            running = await self.caller.start(attempt, asked, _anchor_of(request))
-            gone = asyncio.ensure_future(_disconnected(request))
-            try:
-                return await self._answers(attempt, asked, running, gone)
-            finally:
-                gone.cancel()
-        finally:
-            self.running -= 1
+        live = Live(self.caller, attempt, asked, self._ended)
+        await live.start(_anchor_of(request), partial(_disconnected, request))
+        return live
 
-    async def _answers(self, attempt: Attempt, asked: Asked, running: list[Running], gone: asyncio.Future[None]) -> list[Call]:
-        """All choices of a call. If the client goes, what is being sampled ends, and is recorded as not delivered."""
-        whole = asyncio.gather(*(one.answer for one in running))
-        both: list[asyncio.Future[Any]] = [whole, gone]
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        if not whole.done():
-            for one in running:
-                one.ticket.abandoned = True
-        responses = await whole
-        calls, refused = [], None
-        for one, response in zip(running, responses, strict=True):
-            try:
-                calls.append(self.caller.finish(attempt, asked, one, response))
-            except Refused as error:
-                refused = error
-        if refused is not None:
-            raise refused
-        return calls
+    def _ended(self) -> None:
+        self.running -= 1
 
     async def models(self, attempt: Attempt, request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [self._model(self.model)]})
+        return answer({"object": "list", "data": [self._model(self.model)]})
 
     async def one_model(self, attempt: Attempt, request: Request) -> Response:
-        name = request.path_params["name"]
+        name = request.url.path.partition("/v1/models/")[2]
         if name != self.model:
             raise Refused(404, "there is no such model: see /models", "model_not_found")
-        return JSONResponse(self._model(name))
+        return answer(self._model(name))
 
     def _model(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": 0, "owned_by": "turnwise"}
 
     async def reward(self, attempt: Attempt, request: Request) -> Response:
         """The side channel of a program: a reward for the last call, or for one that is named by its id."""
+        self._recorded(attempt)
         body = await self._body(request)
         value, call = body.get("value"), body.get("call")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or abs(value) > 1e6:
             raise Refused(400, "value takes a number", param="value")
         if not attempt.recorder.add_reward(float(value), text(body.get("note"))[:10_000], call if isinstance(call, str) else None):
             raise Refused(404, "call names no call of this attempt", param="call")
-        return JSONResponse({"reward": attempt.recorder.reward})
+        return answer({"reward": attempt.recorder.reward})
+
+    def _recorded(self, attempt: Attempt) -> None:
+        if not attempt.record:
+            raise Refused(404, "nothing is trained here: rewards and anchors have no meaning", "not_found")
 
     async def anchor(self, attempt: Attempt, request: Request) -> Response:
         """The side channel of a program: the anchor of its next call."""
+        self._recorded(attempt)
         key = (await self._body(request)).get("key")
         if not isinstance(key, str) or not key:
             raise Refused(400, "key takes a text", param="key")
         attempt.recorder.next_anchor = key[:LONGEST_ANCHOR]
-        return JSONResponse({"anchor": attempt.recorder.next_anchor})
+        return answer({"anchor": attempt.recorder.next_anchor})
+
+
+def answer(body: dict[str, Any], status: int = 200) -> Response:
+    """A body as JSON. After a body that was not read to its end the connection is closed."""
+    headers = {"connection": "close"} if status in (408, 413) else None
+    return Response(written(body), status, headers, "application/json")
 
 
 def _anchor_of(request: Request) -> str | None:
@@ -182,9 +203,3 @@ async def _disconnected(request: Request) -> None:
     """Returns when the client closes the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-async def _unknown(request: Request, error: Exception) -> Response:
-    """A path or a method that there is not."""
-    status = error.status_code if isinstance(error, HTTPException) else 404
-    return JSONResponse(Refused(status, "there is no such path or method here", "not_found").body(), status)

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from turnwise.agent.control import each_text
 from turnwise.agent.dialogue import JSON_REQUEST, SCHEMA_REQUEST, Said
+from turnwise.agent.text import well_formed
 from turnwise.agent.tool_calls import ToolCall
 from turnwise.engines.serve.limits import Limits
 
@@ -77,12 +79,18 @@ class Asked:
 def load_body(body: bytes) -> dict[str, Any]:
     """The body as a JSON object."""
     try:
-        value = json.loads(body)
+        value = json.loads(body, parse_constant=_no_number)
+        if b"\\ud" in body.lower():  # perhaps half a character, which no file and no tokenizer takes
+            value = each_text(value, well_formed)
     except (ValueError, RecursionError):
         raise Refused(400, "the body is not JSON") from None
     if not isinstance(value, dict):
         raise Refused(400, "the body must be a JSON object")
     return value
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
 
 
 def read_chat(body: Mapping[str, Any], limits: Limits) -> Asked:

@@ -7,6 +7,7 @@ import json
 import logging
 import time
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -41,6 +42,7 @@ class Attempt:
     sequences: set[int] = field(default_factory=set)
     tickets: set[Ticket] = field(default_factory=set)
     made: int = 0
+    answered: OrderedDict[str, Call] = field(default_factory=OrderedDict)  # of the Responses form, by id
 
 
 @dataclass(eq=False)
@@ -92,6 +94,8 @@ class Caller:
             hashes = digests(asked.said, asked.tools, asked.request)
             found, covered = attempt.conversations.find(hashes, asked.said)
             forced = self._forced(asked)
+            if found is not None:
+                share(asked.messages, found.messages)
             prompt, parent = await self._prompt(asked, found, covered, forced)
             sampling = self._sampling(attempt.recorder, asked)
             running = []
@@ -185,7 +189,8 @@ class Caller:
             call.parent, call.depth = parent.number, parent.depth + 1
             parent.children += 1
         call.seed = seed_of(attempt.recorder.seed, line, call.depth)
-        attempt.sequences.add(sequence)
+        if attempt.record:
+            attempt.sequences.add(sequence)
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Response] = loop.create_future()
 
@@ -216,6 +221,8 @@ class Caller:
         call, recorder = running.call, attempt.recorder
         attempt.tickets.discard(running.ticket)
         recorder.running -= 1
+        if recorder.closed:
+            raise Refused(401, "this attempt is over", "invalid_api_key", "authentication_error")
         call.ended, call.stop_reason = time.monotonic(), response.finish.value
         if response.finish is Finish.REFUSED:
             raise Refused(400, response.message, "context_length_exceeded", param="messages")
@@ -225,23 +232,24 @@ class Caller:
         call.response_ids, call.logprobs, call.version = response.token_ids, response.logprobs, response.version
         call.reports, call.delivered = response.reports, not running.ticket.abandoned
         recorder.sampled += len(call.response_ids)
-        recorder.last = call.number
+        recorder.last = call.number if attempt.record else None
         text = response.text if response.text is not None else self.dialogue.chat.decode(call.response_ids)
         call.text = running.forced + text
         read = self.read(asked, call.text)
         call.problem = read.problem
-        calls = tuple(replace(one, id=call_id(call.seed, place)) for place, one in enumerate(read.calls))
+        calls = tuple(replace(one, id=call_id(call, place)) for place, one in enumerate(read.calls))
         call.message = assistant_message(read.content, calls)
         said = Said("assistant", read.content, calls)
         node = Node(call.number, call.prompt_ids, call.response_ids, running.ticket.sequence, call.depth, running.line)
+        node.messages = [*call.messages, call.message]
         gone = attempt.conversations.add(extended(running.digest, said), node)
+        if asked.form == "responses":
+            attempt.answered[call.id] = call
+            if not attempt.record and len(attempt.answered) > KEPT:
+                attempt.answered.popitem(last=False)
         if gone:
             self.driver.release([one.sequence for one in gone if not one.children])
         return call
-
-    def abandon(self, attempt: Attempt, running: Running) -> None:
-        """The client has gone: end the response as soon as possible."""
-        running.ticket.abandoned = True
 
     def read(self, asked: Asked, text: str) -> CallsRead:
         """A response as content and calls, checked against what was asked for."""
@@ -260,9 +268,16 @@ class Caller:
             log.warning(text)
 
 
-def call_id(seed: int, place: int) -> str:
+def share(messages: list[dict[str, Any]], earlier: list[dict[str, Any]]) -> None:
+    """Keep one copy of what a conversation repeats: otherwise its memory would grow with the square of its length."""
+    for place, (one, known) in enumerate(zip(messages, earlier, strict=False)):
+        if one == known:
+            messages[place] = known
+
+
+def call_id(call: Call, place: int) -> str:
     """The id of a tool call: nine letters, which every chat template takes, and the same whenever the call is made again."""
-    return f"{derive(seed, 'tool call', place):016x}"[-9:]
+    return f"{derive(call.seed, 'tool call', call.depth, place):016x}"[-9:]
 
 
 def assistant_message(content: str, calls: tuple[ToolCall, ...]) -> dict[str, Any]:

@@ -1,15 +1,16 @@
-"""Chat completions: the bodies of answers."""
+"""Chat completions: the bodies of answers, and the parts of a stream."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from turnwise.agent.dialogue import Dialogue
 from turnwise.engines.base import Finish
 from turnwise.engines.serve.asked import Asked
 from turnwise.engines.serve.calls import Call
+from turnwise.engines.serve.live import Live
 
 
 def completion(asked: Asked, calls: Sequence[Call], model: str, dialogue: Dialogue) -> dict[str, Any]:
@@ -24,6 +25,7 @@ def completion(asked: Asked, calls: Sequence[Call], model: str, dialogue: Dialog
         for place, call in enumerate(calls)
     ]
     found = {**head(calls[0], "chat.completion", model), "choices": choices, "usage": usage(calls)}
+    found["system_fingerprint"] = f"version-{calls[0].version}"
     if problems := [call.problem for call in calls if call.problem]:
         found["turnwise"] = {"problems": problems}
     return found
@@ -31,7 +33,7 @@ def completion(asked: Asked, calls: Sequence[Call], model: str, dialogue: Dialog
 
 def head(call: Call, kind: str, model: str) -> dict[str, Any]:
     """What every answer and every part of a stream begins with."""
-    return {"id": call.id, "object": kind, "created": int(time.time()), "model": model, "system_fingerprint": f"version-{call.version}"}
+    return {"id": call.id, "object": kind, "created": int(time.time()), "model": model}
 
 
 def finish_reason(call: Call) -> str:
@@ -52,3 +54,28 @@ def logprobs(call: Call, dialogue: Dialogue) -> dict[str, Any]:
         text = dialogue.chat.tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
         found.append({"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []})
     return {"content": found, "refusal": None}
+
+
+async def chunks(live: Live, model: str) -> AsyncIterator[dict[str, Any]]:
+    """The parts of a stream: text as it comes, then tool calls, the reason of the end, and usage if it was asked for."""
+    asked, first = live.asked, live.calls[0]
+    start = {**head(first, "chat.completion.chunk", model), **({"usage": None} if asked.stream_usage else {})}
+
+    def part(choice: int, delta: dict[str, Any], reason: str | None = None, scored: Any = None) -> dict[str, Any]:
+        return {**start, "choices": [{"index": choice, "delta": delta, "logprobs": scored, "finish_reason": reason}]}
+
+    for choice in range(asked.n):
+        yield part(choice, {"role": "assistant", "content": "", "refusal": None})
+    async for choice, text in live.texts():
+        yield part(choice, {"content": text})
+    if live.refused is not None:
+        yield live.refused.body()
+        return
+    for choice, call in enumerate(live.calls):
+        if text := live.rest(choice):
+            yield part(choice, {"content": text})
+        for place, tool in enumerate(call.message.get("tool_calls", ())):
+            yield part(choice, {"tool_calls": [{"index": place, **tool}]})
+        yield part(choice, {}, finish_reason(call), logprobs(call, live.dialogue) if asked.logprobs else None)
+    if asked.stream_usage:
+        yield {**start, "choices": [], "usage": usage(live.calls)}

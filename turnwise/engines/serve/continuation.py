@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
@@ -33,6 +33,7 @@ class Node:
     depth: int
     line: str
     children: int = 0
+    messages: list[dict[str, Any]] = field(default_factory=list)  # as sent, and the one that was returned
 
 
 class Conversations:
@@ -86,7 +87,7 @@ def seed_of(seed: int, line: str, depth: int) -> int:
 
 def digests(said: Sequence[Said], tools: Sequence[Mapping[str, Any]], request: str) -> list[bytes]:
     """The hashes of a conversation: before its first message, and after each."""
-    found = [_digest(b"", [list(tools), request])]
+    found = [_digest(b"", _written([list(tools), request]))]
     for one in said:
         found.append(extended(found[-1], one))
     return found
@@ -97,10 +98,12 @@ def extended(digest: bytes, said: Said) -> bytes:
     return _digest(digest, canonical(said))
 
 
-def canonical(said: Said) -> list[Any]:
-    """A message as it is compared. The name of an assistant does not count: clients add one."""
-    calls = [[call.id, call.name, canonical_arguments(call)] for call in said.calls]
-    return [said.role, said.content, calls, said.call_id, "" if said.role == "assistant" else said.name]
+def canonical(said: Said) -> str:
+    """A message as it is compared: different texts for different messages, because lengths stand before what they delimit. The name of an
+    assistant does not count: clients add one."""
+    name = "" if said.role == "assistant" else said.name
+    calls = _written([[call.id, call.name, canonical_arguments(call)] for call in said.calls]) if said.calls else ""
+    return f"{said.role} {len(said.content)} {len(said.call_id)} {len(name)} {said.content}{said.call_id}{name}{calls}"
 
 
 def canonical_arguments(call: ToolCall) -> str:
@@ -111,9 +114,8 @@ def canonical_arguments(call: ToolCall) -> str:
         return "~" + call.arguments
 
 
-def _digest(before: bytes, value: Any) -> bytes:
-    return blake2b(before + b"\0" + _written(value).encode(), digest_size=16).digest()
+def _digest(before: bytes, value: str) -> bytes:
+    return blake2b(before + value.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def _written(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+_written = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode

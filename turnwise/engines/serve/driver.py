@@ -64,6 +64,7 @@ class Driver:
         self._keys, self._sequences = count(), count(FIRST_SEQUENCE)
         self._steps = "wait" in signature(self.engine.poll).parameters
         self._rules = True
+        self._always = getattr(self.engine, "cheap_rules", True)  # where each token comes from another process, only streams ask for it
         self._thread: threading.Thread | None = None
 
     def new_sequence(self) -> int:
@@ -107,6 +108,9 @@ class Driver:
         if self._thread is not None:
             self._thread.join()
         self._fail("the endpoint was shut down")
+        released, self._released = self._released, []
+        for sequence in released if self.fault is None else ():
+            self.engine.release(sequence)
 
     def _start(self) -> None:
         if self._thread is None:
@@ -151,7 +155,7 @@ class Driver:
 
     def _submit(self, ticket: Ticket) -> None:
         key = next(self._keys)
-        watched = self._rules and ticket.sampling.rule is None
+        watched = self._rules and ticket.sampling.rule is None and (ticket.token is not None or self._always)
         sampling = replace(ticket.sampling, rule=ticket) if watched else ticket.sampling
         request = Request(key, ticket.prompt_ids, sampling, ticket.seed, ticket.sequence)
         try:

@@ -97,11 +97,11 @@ class Endpoint:
 
         return self._call(made)
 
-    def open_alone(self, key: str, seed: int = 0) -> Opened:
+    def open_alone(self, key: str, seed: int | None = None) -> Opened:
         """Serve at /v1 with one key, without recording: for use after training."""
 
         async def made() -> Opened:
-            recorder = Recorder("alone", key, seed, self.limits)
+            recorder = Recorder("alone", key, secrets.randbits(62) if seed is None else seed, self.limits)
             self._service.alone = Attempt(recorder, "", record=False, conversations=Conversations(KEPT))
             return Opened(f"{self.url}/v1", key)
 
@@ -168,7 +168,7 @@ class Endpoint:
         try:
             from turnwise.engines.serve.server import serve
 
-            asyncio.run(serve(self._service.app(), self._socket, self.limits, self._started))
+            asyncio.run(serve(self._service, self._socket, self.limits, self._started))
         except BaseException as error:
             self._fault = error
         finally:
@@ -181,7 +181,7 @@ class Endpoint:
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, or asyncio lets small answers wait
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))

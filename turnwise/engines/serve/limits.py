@@ -9,7 +9,8 @@ from turnwise.util.errors import TurnwiseError
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one attempt: `calls` and sampled `tokens` (0: no limit), `at_once` calls that run at the same time, `choices` per call (`n`).
+    """Of one attempt: `calls` and sampled `tokens` (0: no limit; calls at the same time may pass it together), `at_once` calls that run
+    at the same time, `choices` per call (`n`).
     Of one request: `body_bytes`, `messages`, `tools`; `header_seconds` until its headers and `read_seconds` until its body must have
     arrived; `write_seconds` that a client may take to read one part of an answer. Of the endpoint: `connections` that are open, and
     `waiting` calls of all attempts."""

@@ -1,32 +1,98 @@
-"""The web server under the endpoint: uvicorn, with limits of its own on connections that say or read nothing."""
+"""The web server under the endpoint: uvicorn, with a look at all connections every second.
+
+A connection that has not sent the headers of a request in time is closed, and so is one whose client has stopped reading. If there are too
+many, those without a request go first. A connection that waits costs nothing else: nobody else waits for it.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import uvicorn
 
 from turnwise.engines.serve.limits import Limits
 
+LOOK_SECONDS = 1.0
+KEEP_ALIVE_SECONDS = 120
+
 
 async def serve(app: Any, listening: socket.socket, limits: Limits, started: Callable[[uvicorn.Server], None]) -> None:
     """Serve until `should_exit` of the server is set."""
     config = uvicorn.Config(
-        app, log_config=None, log_level="critical", access_log=False, lifespan="off", ws="none", http="h11", loop="asyncio",
-        timeout_keep_alive=60, server_header=False, date_header=False,
-    )  # fmt: skip
+        app,
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        http="h11",
+        loop="asyncio",
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        backlog=2048,
+    )
     server = _Server(config)
     server.on_start = started
-    await server.serve(sockets=[listening])
+    watch = asyncio.ensure_future(_watch(server, limits))
+    try:
+        await server.serve(sockets=[listening])
+    finally:
+        watch.cancel()
 
 
 class _Server(uvicorn.Server):
-    """Tells when it listens."""
+    """Tells when it listens, and ends at once."""
 
     on_start: Callable[[uvicorn.Server], None] = staticmethod(lambda server: None)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.on_start(self)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for connection in list(self.server_state.connections):
+            _abort(connection)
+        await super().shutdown(sockets)
+
+
+async def _watch(server: uvicorn.Server, limits: Limits) -> None:
+    """Look at all connections, again and again."""
+    stuck: dict[int, tuple[tuple[Any, ...], float]] = {}
+    while True:
+        await asyncio.sleep(min(LOOK_SECONDS, limits.header_seconds / 2, limits.write_seconds / 2))
+        connections = list(server.server_state.connections)
+        stuck = _look(connections, stuck, time.monotonic(), limits)
+
+
+def _look(
+    connections: list[Any], stuck: dict[int, tuple[tuple[Any, ...], float]], now: float, limits: Limits
+) -> dict[int, tuple[tuple[Any, ...], float]]:
+    """Close what has not moved for too long. `stuck` is the state of each connection, and since when it has been that."""
+    found: dict[int, tuple[tuple[Any, ...], float]] = {}
+    crowded = len(connections) > limits.connections
+    for one in connections:
+        unsent = one.transport.get_write_buffer_size() if one.transport is not None else 0
+        idle = one.cycle is None or one.cycle.response_complete
+        resting = idle and one.timeout_keep_alive_task is not None  # between two requests: uvicorn closes these itself
+        state = (unsent, id(one.cycle), idle, resting)
+        before = stuck.get(id(one))
+        since = before[1] if before is not None and before[0] == state else now
+        waits_for_reader = unsent and now - since > limits.write_seconds
+        waits_for_headers = idle and not resting and now - since > limits.header_seconds
+        if waits_for_reader or waits_for_headers or (crowded and idle and not unsent):
+            _abort(one)
+        else:
+            found[id(one)] = (state, since)
+    return found
+
+
+def _abort(connection: Any) -> None:
+    with suppress(Exception):
+        connection.transport.abort()

@@ -59,6 +59,8 @@ class VllmEngine:
     `eager` runs without compilation and CUDA graphs. `self_check` transfers the own weights twice at the start and compares.
     `arguments` are further ones of vLLM's EngineArgs. The tokenizer is needed for stop strings. Not thread-safe."""
 
+    cheap_rules = False  # every token would have to be handed over on its own
+
     def __init__(
         self,
         model: Any,

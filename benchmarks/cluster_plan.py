@@ -1,0 +1,141 @@
+"""What clusters would do, simulated: the check against one GPU, the best splits of 8, 64 and 256 GPUs, and how much the assumptions matter.
+
+    python benchmarks/cluster_plan.py             prints, and writes cluster_plan.json next to this file
+    python benchmarks/cluster_plan.py --quick     one small plan, nothing is written
+    python benchmarks/cluster_plan.py --only changed
+
+Nothing here runs on a GPU. The scheduler is the one of a real cluster; service times are those of the other benchmarks, scaled.
+docs/cluster-planning.md shows the figures and lists the assumptions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from results import publish
+
+from turnwise.cluster.planning import Plan, Question, make_plan, splits
+from turnwise.cluster.service_times import Machine
+from turnwise.cluster.shapes import SHAPES
+from turnwise.cluster.simulate import Layout, Result, Simulation
+from turnwise.cluster.workload import Work
+from turnwise.report.planning import row
+
+HERE = Path(__file__).parent
+HOST_OF_A_SCRIPT = 0.0726e-3  # seconds per turn: the engine's own part in host-x86.json; a script has neither environment nor texts
+ASKED = [(model, gpus, groups) for model in ("7b", "32b") for gpus, groups in ((8, 128), (64, 128), (64, 512), (256, 128), (256, 512))]
+
+
+def checked() -> Iterator[dict[str, Any]]:
+    """One colocated GPU, simulated, beside the whole iterations that were measured."""
+    for context in ("full", "window"):
+        told = json.loads((HERE / f"iteration-{context}.json").read_text())
+        shape, seconds = told["shape"], told["seconds"]
+        same = {name: shape[name] for name in ("turns", "context", "opening", "prompt", "shared", "observation", "response")}
+        work = Work(
+            groups=shape["groups"], group_size=shape["members"], **same, steps=told["steps"], success=None, host_turn=HOST_OF_A_SCRIPT
+        )
+        layout = Layout(learners=1, engines=1, capacity=shape["groups"], colocated=True)
+        parts = Simulation(work, layout, SHAPES[shape["size"]], iterations=1, warmup=0).run().parts
+        learned = sum(seconds[part] for part in ("old_logprobs", "reference", "update"))
+        for what, measured, simulated in (
+            ("rollout", seconds["rollout"], parts["wait"]),
+            ("log-probs and update", learned, parts["learn"]),
+            ("iteration", seconds["total"], sum(parts.values())),
+        ):
+            yield {"context": context, "what": what, "measured": round(measured, 2), "simulated": round(simulated, 2)}
+
+
+def checked_elsewhere() -> dict[str, Any]:
+    """Training runs with short responses, for which nothing was fitted: the 0.5B recipe on ALFWorld, medians of its iterations."""
+    path = HERE.parent / "docs" / "results" / "alfworld-0.5b" / "grpo-0" / "metrics.jsonl"
+    lines = [line for line in map(json.loads, path.read_text().splitlines()) if "time/collect" in line]
+    told = {name: median(line[name] for line in lines) for name in lines[0] if all(name in line for line in lines)}
+    solved, limit = told["collect/success"], 30
+    shape = {"turns": limit, "success": solved, "solved_turns": (told["collect/length"] - (1 - solved) * limit) / solved}
+    work = Work(groups=16, **shape, opening=350, observation=19, response=8, steps=4)  # tokens: about those of the run
+    parts = Simulation(work, Layout(1, 1, capacity=16, colocated=True), SHAPES["0.5b"], iterations=30, warmup=0).run().parts
+    learned = sum(told[f"learner/seconds_{part}"] for part in ("old_logprobs", "reference", "update"))
+    return {
+        "collect": {"measured": round(told["time/collect"], 2), "simulated": round(parts["wait"], 2)},
+        "log-probs and update": {"measured": round(learned, 2), "simulated": round(parts["learn"], 2)},
+    }
+
+
+def plans(asked: list[tuple[str, int, int]], iterations: int = 8) -> Iterator[dict[str, Any]]:
+    """The best colocated layout, and the best one with separate parts in step and one update behind."""
+    for model, gpus, groups in asked:
+        question = Question(model, gpus, Work(groups=groups), iterations=iterations)
+        for staleness in (0, 1):
+            plan = make_plan(replace(question, staleness=staleness))
+            for result in best(plan, colocated=staleness == 0):
+                yield {"model": model, "gpus": gpus, "groups": groups} | row(result)
+
+
+def best(plan: Plan, colocated: bool) -> list[Result]:
+    """The fastest split, after the colocated one if that is asked for."""
+    together = [result for result in plan.results if result.layout.colocated and colocated]
+    apart = [result for result in plan.results if not result.layout.colocated]
+    return [*together, max(apart, key=lambda result: result.trajectories_per_s)]
+
+
+def changed(asked: tuple[str, int, int], learners: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """The best of a few splits with staleness 1, each time with one thing different."""
+    model, gpus, groups = asked
+    work, usual, shape = Work(groups=groups), Machine(), SHAPES[model]
+    possible = splits(Question(model, gpus, work), shape)
+    layouts = [layout for number in learners for layout in (possible[number][0], possible[number][-1])]
+    cases: dict[str, dict[str, Any]] = {
+        "as planned": {},
+        "collectives reach half the rate": {"machine": replace(usual, link_bytes_per_s=usual.link_bytes_per_s / 2)},
+        "half of the communication is hidden": {"machine": replace(usual, overlap=0.5)},
+        "weights are sent at a third of the rate": {"machine": replace(usual, transfer_bytes_per_s=usual.transfer_bytes_per_s / 3)},
+        "engines keep their caches": {"keep_cache": True},
+        "ranks share credit and packing": {"shared": True},
+        "a step of the environment takes 1 s": {"work": replace(work, env_seconds=1.0)},
+        "staleness 0": {"staleness": 0},
+        "staleness 2": {"staleness": 2},
+        "a GPU fails every 4 hours": {"mtbf_hours": 4.0, "iterations": 20},
+    }
+    for what, options in cases.items():
+        given: dict[str, Any] = {"work": work, "staleness": 1, "iterations": 10, "machine": usual} | options
+        shared = given.pop("shared", False)
+        results = []
+        for layout in layouts:
+            machine = shared_packing(usual, layout.learners) if shared else given["machine"]
+            results.append(Simulation(layout=layout, model=shape, **(given | {"machine": machine})).run())
+        found = max(results, key=lambda result: result.trajectories_per_s)
+        split = {"learners": found.layout.learners, "engines": found.layout.engines, "tensor_parallel": found.layout.tensor_parallel}
+        yield {"changed": what} | split | {"trajectories_per_s": round(found.trajectories_per_s, 2), "failures": found.failures}
+
+
+def shared_packing(machine: Machine, ranks: int) -> Machine:
+    return replace(machine, pack_prompt_token=machine.pack_prompt_token / ranks, pack_sampled_token=machine.pack_sampled_token / ranks)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", choices=("checked", "plans", "changed"), help="measure this part again and keep the others")
+    options = parser.parse_args()
+    asked, basis, learners = (ASKED, ("7b", 64, 512), (28, 36, 44, 52)) if not options.quick else ([("7b", 8, 16)], ("7b", 8, 16), (4,))
+    path = HERE / "cluster_plan.json"
+    result = json.loads(path.read_text()) if options.only else {}
+    result["about"] = "simulated with service times measured on one NVIDIA H200; nothing was run on more than one GPU"
+    if options.only in (None, "checked"):
+        result |= {"checked": list(checked()), "checked_elsewhere": checked_elsewhere()}
+    if options.only in (None, "plans"):
+        result["plans"] = list(plans(asked, iterations=4 if options.quick else 8))
+    if options.only in (None, "changed"):
+        result["changed"] = list(changed(basis, learners))
+    publish(result, None if options.quick else path)
+
+
+if __name__ == "__main__":
+    main()

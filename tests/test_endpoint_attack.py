@@ -1,0 +1,183 @@
+"""Nobody reads or writes what is not theirs, and nobody stops the others: keys, malformed requests, slow connections, faults."""
+
+from __future__ import annotations
+
+import http.client
+import importlib.util
+import json
+import socket
+import time
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from conftest import ROOT
+from endpoint_cases import Scripted, ask, endpoint, post, qwen_chat, scripted, user
+
+from turnwise.engines.base import Response, Sampling
+from turnwise.engines.serve import Endpoint, Limits, Opened
+from turnwise.util.errors import TurnwiseError
+
+
+@pytest.fixture(scope="module")
+def attacks() -> ModuleType:
+    """The script that makes the whole attack."""
+    spec = importlib.util.spec_from_file_location("endpoint_attack", ROOT / "benchmarks" / "endpoint_attack.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Endpoint]:
+    with endpoint(limits=Limits(at_once=1000, header_seconds=0.2, read_seconds=0.3, body_bytes=200_000)) as made:
+        yield made
+
+
+def raw(opened: Opened, sent: bytes) -> socket.socket:
+    address = urlsplit(opened.base_url)
+    made = socket.create_connection((address.hostname or "", address.port or 0), timeout=20)
+    made.sendall(sent)
+    return made
+
+
+def head(opened: Opened, length: int) -> bytes:
+    path = urlsplit(opened.base_url).path
+    lines = [f"POST {path}/chat/completions HTTP/1.1", "Host: x", f"Authorization: Bearer {opened.key}", f"Content-Length: {length}"]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def test_malformed_requests_and_silent_connections_disturb_nobody(attacks: ModuleType, served: Endpoint) -> None:
+    found = attacks.attack(served, requests=160, connections=40, threads=2, turns=3)
+    assert not found["leaks"]
+    assert found["server_errors"] == 0
+    assert (found["victim_calls"], found["victim_lines"], found["victim_same_as_alone"]) == (3, 1, True)
+    assert {"200", "400", "401", "404"} <= set(found["statuses"])
+    for name in ("attacker", "reader", "alone"):
+        served.close(name)
+
+
+def test_a_key_opens_its_own_attempt_only(served: Endpoint) -> None:
+    mine, other = served.open("mine"), served.open("other")
+    crossed = [Opened(mine.base_url, other.key), Opened(mine.base_url, ""), Opened(f"{served.url}/a/guess/v1", mine.key)]
+    crossed += [Opened(f"{served.url}/v1", mine.key), Opened(mine.base_url, mine.key[:-1])]
+    answers = {json.dumps(post(one, path, {"messages": [user("a")], "value": 1, "key": "k"}))
+               for one in crossed for path in ("/chat/completions", "/responses", "/reward", "/anchor")}  # fmt: skip
+    assert len(answers) == 1, "who has no key learns nothing, not even whether there is such an attempt"
+    assert json.loads(answers.pop())[0] == 401
+    recorders = served.close("mine"), served.close("other")
+    assert all(not one.calls and not one.reward and one.next_anchor is None for one in recorders)
+    assert post(mine, "/chat/completions", {"messages": [user("a")]})[0] == 401, "a closed attempt is over"
+
+
+def test_the_endpoint_listens_on_the_loopback_address_alone(served: Endpoint) -> None:
+    assert served._socket.getsockname()[0] == "127.0.0.1"
+
+
+def test_what_arrives_too_slowly_or_too_large_is_given_up(served: Endpoint) -> None:
+    opened = served.open("slow")
+    silent, half = raw(opened, b""), raw(opened, b"POST / HTTP/1.1\r\nHost:")
+    waiting = raw(opened, head(opened, 100) + b'{"mess')
+    assert waiting.recv(4096).startswith(b"HTTP/1.1 408")
+    assert silent.recv(100) == b""
+    assert half.recv(100) == b""
+    large = raw(opened, head(opened, 1 << 40))
+    assert large.recv(4096).startswith(b"HTTP/1.1 413")
+    for one in (silent, half, waiting, large):
+        one.close()
+    assert not served.close("slow").calls
+
+
+def test_a_reader_that_stops_reading_is_given_up() -> None:
+    text = "word " * 400
+    made, _ = scripted(text, "Fine.", limits=Limits(write_seconds=0.2))
+    made._service.caller.sampling = Sampling(max_tokens=1 << 20)
+    with made:
+        made._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)  # what the kernel keeps for a connection
+        opened = made.open("a")
+        address = urlsplit(opened.base_url)
+        stuck = socket.socket()
+        stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        stuck.connect((address.hostname or "", address.port or 0))
+        body = json.dumps({"messages": [user("a")], "stream": True}).encode()
+        stuck.sendall(head(opened, len(body)) + body)
+        until = time.monotonic() + 20
+        while not made.recorder("a").finished() and not any(call.done for call in made.recorder("a").calls):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        while made._server.server_state.connections:
+            assert time.monotonic() < until, "the connection is closed from our side"
+            time.sleep(0.01)
+        assert ask(opened, [user("b")])["choices"][0]["message"]["content"] == "Fine."
+        stuck.close()
+
+
+def test_too_many_calls_at_once_are_told_so() -> None:
+    with endpoint(limits=Limits(at_once=2)) as made:
+        opened = made.open("a")
+        assert post(opened, "/chat/completions", {"messages": [user("a")], "n": 3})[0] == 429
+        assert post(opened, "/chat/completions", {"messages": [user("a")], "n": 17})[0] == 400
+        assert made.recorder("a").running == 0
+
+
+def test_a_client_that_goes_ends_its_call_undelivered() -> None:
+    with endpoint(Sampling(max_tokens=1500)) as made:
+        opened = made.open("a")
+        body = json.dumps({"messages": [user("hello")]}).encode()
+        gone = raw(opened, head(opened, len(body)) + body)
+        until = time.monotonic() + 20
+        while not made.recorder("a").calls:
+            assert time.monotonic() < until
+            time.sleep(0.005)
+        gone.close()
+        while made.recorder("a").running:
+            assert time.monotonic() < until
+            time.sleep(0.005)
+        (call,) = made.close("a").calls
+        if not call.delivered:  # unless it was ready before
+            assert len(call.response_ids) < 1500
+            assert call.stop_reason in ("rule", "stop")
+
+
+class Failing(Scripted):
+    """An engine that fails as a whole."""
+
+    def poll(self, wait: bool = True) -> list[Response]:
+        raise ValueError("the cat sat on the GPU")
+
+
+def test_an_engine_that_fails_is_told_to_both_sides() -> None:
+    chat = qwen_chat()
+    with Endpoint(Failing(chat, "a", "b"), chat, Sampling()) as made:
+        opened = made.open("a")
+        for _ in range(2):
+            status, body = post(opened, "/chat/completions", {"messages": [user("a")]})
+            assert status == 503
+            assert "error" in body
+        with pytest.raises(TurnwiseError, match="the cat sat"):
+            made.check()
+        assert made.recorder("a").running == 0
+
+
+def test_prompts_that_do_not_fit_and_messages_that_no_template_takes_are_the_clients_fault(served: Endpoint) -> None:
+    opened = served.open("long")
+    status, body = post(opened, "/chat/completions", {"messages": [user("hello " * 3000)]})
+    assert (status, body["error"]["code"]) == (400, "context_length_exceeded")
+    assert post(opened, "/chat/completions", {"messages": [{"role": "alien", "content": ""}]})[0] == 400
+    image: Any = [{"type": "image_url", "image_url": {"url": "data:"}}]
+    assert post(opened, "/chat/completions", {"messages": [user(image)]})[1]["error"]["code"] == "unsupported_content"
+    assert not served.close("long").finished()
+
+
+def test_a_path_that_there_is_not_is_answered_in_the_same_form(served: Endpoint) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=10)
+    for method, path in (("GET", "/"), ("GET", "/a/b/v1/chat/completions"), ("DELETE", "/v1/models"), ("POST", "/a/../v1/x")):
+        connection.request(method, path)
+        answer = connection.getresponse()
+        assert answer.status in (401, 404, 405)
+        assert json.loads(answer.read())["error"]["message"]
+    connection.close()
