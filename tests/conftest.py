@@ -62,6 +62,16 @@ def known_algorithms() -> Iterator[None]:
 
 
 @pytest.fixture
+def refusing() -> Iterator[None]:
+    """Code from elsewhere is refused, as in a script, before the test and after it."""
+    from turnwise.config import trust
+
+    trust.ask_with(trust.refuse)
+    yield
+    trust.ask_with(trust.refuse)
+
+
+@pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
     """The command line in this process and in the test's own folder: no other process has to import torch."""
     from turnwise.cli.app import main

@@ -264,7 +264,7 @@ def test_an_example_that_dies_or_hangs_costs_itself(agent: Agent, fault: str, st
         agent,
         max_turns=2,
         limits=Limits(1, timeout=0.5),
-        hear=lambda trajectory, result: heard.append(trajectory.task),
+        on_fault=lambda trajectory, result: heard.append(trajectory.task),
     )
     assert [trajectory.stop for trajectory in found] == [Stop.DONE, stop, Stop.DONE, Stop.DONE] and heard == ["1"]
     assert [len(trajectory.turns) for trajectory in found] == [2, 0, 2, 2]

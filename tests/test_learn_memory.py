@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,15 @@ from turnwise.util.errors import TurnwiseError
 STILL = OptimiserSettings(lr=0.0)
 
 
-def memory(keep: bool | None = None, room: float = float("inf")) -> Memory:
+@cache
+def estimated() -> tuple[PackedModel, Weights]:
+    """A model whose memory is estimated, and nothing else is done with it."""
     model = tiny(hidden_size=64, intermediate_size=512, num_hidden_layers=4)
-    found = Memory(PackedModel(model, fused=True), Weights(model.named_parameters()), keep)
+    return PackedModel(model, fused=True), Weights(model.named_parameters())
+
+
+def memory(keep: bool | None = None, room: float = float("inf")) -> Memory:
+    found = Memory(*estimated(), keep)
     found.room = room
     return found
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +14,7 @@ from typer.testing import CliRunner
 
 import turnwise as tw
 from turnwise.cli.app import app
-from turnwise.config import plugins, trust
+from turnwise.config import plugins
 from turnwise.config.kinds import KINDS
 from turnwise.config.options import Help, Registry
 from turnwise.config.schema import Config
@@ -28,6 +27,8 @@ from turnwise.setup.catalogue import FAMILIES
 from turnwise.setup.names import REGISTRIES, know, pieces, registry
 from turnwise.setup.unread import look_at
 from turnwise.util.errors import TurnwiseError
+
+pytestmark = pytest.mark.usefixtures("refusing")
 
 OWN = '''
 from pathlib import Path
@@ -109,13 +110,6 @@ OPTIONS = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def nobody_answers() -> Iterator[None]:
-    trust.ask_with(trust.nobody)
-    yield
-    trust.ask_with(trust.nobody)
-
-
 def recipe_of(place: Path) -> dict[str, Any]:
     own = place / "own.py"
     return {
@@ -156,7 +150,7 @@ def run(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def strange(run: Path, home: Path, tmp_path: Path) -> Path:
-    """The same run as somebody else would get it, with a file that was never run here."""
+    """The same run as another user gets it, with a file that was never run here."""
     folder = tmp_path / "strange"
     shutil.copytree(run, folder)
     (tmp_path / "evil.py").write_text(OWN.format(mark=str(tmp_path / "mark")))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,8 @@ from turnwise.setup.source import source_config
 from turnwise.setup.system import System
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside
+
+pytestmark = pytest.mark.usefixtures("refusing")
 
 ENV = """
 from pathlib import Path
@@ -61,13 +62,6 @@ SMALL: dict[str, Any] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def nobody_answers() -> Iterator[None]:
-    trust.ask_with(trust.nobody)
-    yield
-    trust.ask_with(trust.nobody)
-
-
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an environment, a run that was trained on it, and the marks of this machine's user."""
@@ -87,7 +81,7 @@ def own(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def strange(home: Path, own: Path, tmp_path: Path) -> Path:
-    """The run and its file as somebody else would get them; its file was never read here."""
+    """The run and its file as another user gets them; its file was never read here."""
     folder = tmp_path / "strange"
     shutil.copytree(own, folder)
     (tmp_path / "evil.py").write_text(ENV.format(mark=str(tmp_path / "mark")))

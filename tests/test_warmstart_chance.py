@@ -15,7 +15,7 @@ import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.agent import Agent, AgentSettings
 from turnwise.cli.app import app
-from turnwise.collect.warmstart import chance_trajectories, expert_trajectories
+from turnwise.collect.warmstart import expert_trajectories, random_trajectories
 from turnwise.envs import Observation, Transition
 from turnwise.envs.check import check
 from turnwise.envs.registry import numbered
@@ -64,7 +64,7 @@ def agent() -> Agent:
 
 def test_examples_by_chance_are_listed_actions_and_the_best_of_several_attempts(agent: Agent) -> None:
     def played(tries: int) -> list[Any]:
-        return chance_trajectories(HERE + "Stairs", {}, numbered("x", "train")[:40], agent, max_turns=3, tries=tries, seed=5)
+        return random_trajectories(HERE + "Stairs", {}, numbered("x", "train")[:40], agent, max_turns=3, tries=tries, seed=5)
 
     once, best = played(1), played(12)
     assert all(turn.action in ("go up", "go down", "wait") for trajectory in [*once, *best] for turn in trajectory.turns)
@@ -77,7 +77,7 @@ def test_examples_by_chance_are_the_same_for_any_number_of_workers(agent: Agent)
     tasks = numbered("x", "train")[:10]
     options: dict[str, Any] = {"max_turns": 3, "tries": 3, "seed": 1}
     one, two = (
-        chance_trajectories(f"{ROOT / 'tests' / 'bandit_env.py'}:Bandit", {}, tasks, agent, limits=Limits(workers), **options)
+        random_trajectories(f"{ROOT / 'tests' / 'bandit_env.py'}:Bandit", {}, tasks, agent, limits=Limits(workers), **options)
         for workers in (0, 2)
     )
     assert one == two and one

@@ -35,7 +35,7 @@ class Backwards:
         for turn in range(int(rollouts.t.max()), -1, -1):
             weight = self.weights(view, view.score() - before, turn)
             self.largest = max(self.largest, *np.maximum(weight, 1 / weight).tolist())
-            # `columns` holds for this step alone. `refresh` computes old log-probs anew: the ratio of this step starts at 1,
+            # `columns` holds for this step alone. `refresh` computes old log-probs again: the ratio of this step starts at 1,
             # although the steps for later turns have moved the weights.
             yield Step(rows=np.flatnonzero(rollouts.t == turn), columns={"turn.advantage": advantage * weight}, refresh=("old_logprob",))
 

@@ -24,7 +24,7 @@ from turnwise.config.options import Help
 
 
 # `needs` names what must be there before credit is given. The engine can report token.entropy while it samples, so this one line is enough:
-# the run asks the engine for it. Need something that nobody gives, and the run is refused before it starts.
+# the run asks the engine for it. If no component gives what is needed, the run is rejected before it starts.
 @tw.credit.register("entropy_credit", needs=("token.entropy", "group.peers"))
 def entropy_credit(
     rollouts: tw.Rollouts,
@@ -43,6 +43,6 @@ def entropy_credit(
     relative = entropy / mean if mean > 0 else np.ones_like(entropy)  # a policy that is sure of everything: no scaling
     scale = np.minimum(1 - strength + strength * relative, most)
 
-    # A level is part of a column's name, so nobody has to guess from a length whether this is per turn or per token. Further columns are
+    # A level is part of a column's name, so it is never guessed from a length whether this is per turn or per token. Further columns are
     # kept with the batch: this one is there to look at, in the run's pages and in `stored_batch`.
     return {"token.advantage": of_tokens * scale, "token.entropy_scale": scale}

@@ -11,7 +11,7 @@ Use it in a recipe with
     name = "examples/methods/gold_gain.py:gold_gain"
     weight = 0.1
 
-`Drawers` below is a small game in which it matters: the answer lies in one of three drawers.
+`Drawers` below is a small game in which it matters: the answer is in one of three drawers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def gold_gain(
     models: Any,
     *,
     weight: Annotated[float, Help("factor of the gain in the reward", low=0)] = 0.1,
-    form: Annotated[str, Help("how an answer is said, such as answer[{}] for the search environment")] = "{}",
+    form: Annotated[str, Help("how an answer is written, such as answer[{}] for the search environment")] = "{}",
     most: Annotated[float, Help("largest gain, in nats, upwards and downwards", low=0)] = 3.0,
 ) -> dict[str, np.ndarray]:
     """The gain in log-prob of the gold answer by each turn, added to the turn's reward."""

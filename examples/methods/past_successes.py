@@ -48,7 +48,7 @@ class PastSuccesses(Plan):
         return Gathered(chosen, {"replaced": float(replaced), "buffer": float(sum(map(len, self.kept.values())))})
 
     def past(self, attempts: list[Trajectory], places: Places) -> Trajectory | None:
-        """The stored success for a group that failed as a whole; none if it did not, or there is none."""
+        """The stored success for a group that failed as a whole; none if it did not fail, or nothing is stored."""
         stored = self.kept.get(attempts[0].task, [])
         if not stored or any(attempt.success for attempt in attempts):
             return None

@@ -90,7 +90,7 @@ class Dialogue:
             return False
 
     def opening_ids(self, messages: Sequence[Said], tools: Sequence[Mapping[str, Any]] = (), request: str = "") -> list[int]:
-        """The prompt of a whole conversation. `request` is said in the system message too, after everything else."""
+        """The prompt of a whole conversation. `request` is also appended to the system message, after everything else."""
         own = [] if self.shows_tools or not tools else [_described(tools)]
         talk = self._with_system(messages, [*own, *([request] if request else [])])
         shown = [self.chat.control.mark_deep(tool) for tool in tools] if self.shows_tools else []

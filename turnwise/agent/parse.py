@@ -94,7 +94,7 @@ def _outside(text: str, read: Callable[[str], tuple[str, str]]) -> Parsed:
 
 @register_parser("tags")
 def tags(response: str, actions: Sequence[str] | None) -> Parsed:
-    """The action stands between <action> tags."""
+    """The action is between <action> tags."""
     return _outside(response, _tagged)
 
 
@@ -117,7 +117,7 @@ def all_text(response: str, actions: Sequence[str] | None) -> Parsed:
 
 @register_parser("verbs")
 def verbs(response: str, actions: Sequence[str] | None) -> Parsed:
-    """The action stands between tags named after its verb, as in <search>words</search>."""
+    """The action is between tags named after its verb, as in <search>words</search>."""
     return _outside(response, lambda answer: _verb(answer, actions or ()))
 
 

@@ -1,10 +1,10 @@
-"""Contexts and parsers by name. A new one is a class or function with a decorator, or a file of your own that a recipe names:
+"""Contexts and parsers by name. A new one is a class or function with a decorator, or your own file that a recipe names:
 
 @register_context("summary")
 class Summary(Window): …             # made with a PromptMaker; further parameters of __init__ are options (agent.options)
 
 @register_parser("json")
-def read_json(response: str, actions: Sequence[str] | None) -> Parsed: …       # or the action as text, empty where there is none
+def read_json(response: str, actions: Sequence[str] | None) -> Parsed: …       # or the action as text, empty if there is none
 """
 
 from __future__ import annotations

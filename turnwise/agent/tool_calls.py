@@ -111,7 +111,7 @@ def _named(value: dict[str, Any]) -> str:
 
 
 def _call(value: Any, names: Collection[str]) -> ToolCall | str:
-    """The call that a JSON value describes, or why it is none."""
+    """The call that a JSON value describes, or why it is not a call."""
     if not isinstance(value, dict):
         return BAD_JSON
     if isinstance(value.get("function"), dict):

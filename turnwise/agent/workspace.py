@@ -1,7 +1,7 @@
-"""The context of EAPO: a workspace of constant size, built anew for every turn.
+"""The context of EAPO: a workspace of constant size, rebuilt for every turn.
 
-A prompt has the goal, the agent's own report, the last action with what came of it, and the current observation. The agent writes the
-report itself: whatever stands between <report> and </report> in a response replaces it. A response without one leaves it as it is.
+A prompt has the goal, the agent's own report, the last action and its outcome, and the current observation. The agent writes the
+report itself: the text between <report> and </report> in a response replaces it. A response without one leaves it as it is.
 """
 
 from __future__ import annotations

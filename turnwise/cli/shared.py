@@ -32,7 +32,7 @@ def ask_about(folder: Any, code: Any) -> bool:
     """Ask the user whether code of a run folder from elsewhere may run. Without a terminal the answer is no."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    say(f"{folder} is not one of your own runs (or was moved or changed since). Its recipe names code that would be run:", err=True)
+    say(f"{folder} is not one of your runs (or was moved or changed since). Its recipe names code that would be run:", err=True)
     for text in code:
         say(f"  {text}", err=True)
     return typer.confirm("Do you trust its author?", default=False, err=True)
@@ -41,7 +41,7 @@ def ask_about(folder: Any, code: Any) -> bool:
 def _trust(said: bool) -> bool:
     from turnwise.config import trust
 
-    trust.ask_with(trust.somebody if said else ask_about)
+    trust.ask_with(trust.accept if said else ask_about)
     return said
 
 

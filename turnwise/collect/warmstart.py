@@ -24,13 +24,13 @@ from turnwise.envs.scripts import Limits, Play, Reset, play_all
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
-Chance = tuple[int, list[int], list[int]]  # a random turn: its number, prompt and response
+RandomTurn = tuple[int, list[int], list[int]]  # a random turn: its number, prompt and response
 ENOUGH_BETTER = 0.1  # of the tasks: fewer examples would be memorised
-Hear = Callable[[Trajectory, EnvResult], None]
+OnFault = Callable[[Trajectory, EnvResult], None]
 
 
-def unheard(trajectory: Trajectory, result: EnvResult) -> None:
-    """Nobody listens to faults."""
+def ignored(trajectory: Trajectory, result: EnvResult) -> None:
+    """Faults are not reported."""
 
 
 def expert_trajectories(
@@ -45,7 +45,7 @@ def expert_trajectories(
     seed: int = 0,
     on_task: Callable[[], None] = lambda: None,
     limits: Limits | None = None,
-    hear: Hear = unheard,
+    on_fault: OnFault = ignored,
 ) -> list[Trajectory]:
     """The expert's attempts at the tasks as trajectories of prompts and responses. In a share `noise` of the turns a random action is
     taken instead: that turn is part of what the model sees but not of what it learns, so it learns how to continue from there. If a later
@@ -54,11 +54,11 @@ def expert_trajectories(
     the agent is never shown (`hide_actions`) are never taken at random either. An attempt that a fault ended is included, with its stop
     reason."""
     player = ExpertPlayer(noise, agent.settings.hide_actions)
-    plays = [_play(task, number, agent, max_turns, player, derive(seed, task.id), hear, learn_all) for number, task in enumerate(tasks)]
+    plays = [_play(task, number, agent, max_turns, player, derive(seed, task.id), on_fault, learn_all) for number, task in enumerate(tasks)]
     return _all(Advised(portable(name, options)), plays, limits or Limits(), on_task)
 
 
-def chance_trajectories(
+def random_trajectories(
     name: str,
     options: dict[str, Any],
     tasks: Iterable[Task],
@@ -69,7 +69,7 @@ def chance_trajectories(
     seed: int = 0,
     on_task: Callable[[], None] = lambda: None,
     limits: Limits | None = None,
-    hear: Hear = unheard,
+    on_fault: OnFault = ignored,
 ) -> list[Trajectory]:
     """Attempts that take any of the listed actions, all equally likely. They show the form of an action and, since the best of `tries`
     attempts at each task is kept, also a little of what to do. If enough tasks have an attempt that is better than the average of all,
@@ -87,7 +87,7 @@ def chance_trajectories(
     chosen = better if len(better) >= ENOUGH_BETTER * len(best) else best
     player = RandomPlayer()
     plays = [
-        _play(task, number, agent, max_turns, player, derive(seed, task.id, -score.minus_number), hear)
+        _play(task, number, agent, max_turns, player, derive(seed, task.id, -score.minus_number), on_fault)
         for number, (task, score) in enumerate(chosen)
     ]
     return _all(factory, plays, limits)
@@ -136,7 +136,7 @@ def demonstrated(
     agent: Agent,
     *,
     limits: Limits | None = None,
-    hear: Hear = unheard,
+    on_fault: OnFault = ignored,
 ) -> list[Trajectory]:
     """Recorded trajectories as examples for this agent: their actions are played again, so that every prompt is as the agent will see it.
     Whether each succeeds again is in its `success`; the tasks are looked up among `tasks` by their ids."""
@@ -147,7 +147,7 @@ def demonstrated(
             f"sft.file: {len(missing)} of {len(wanted)} tasks are not training tasks here (the first: {missing[0]!r}). "
             "Examples must come from the recipe's environment, split and number of tasks (env.split, env.tasks)"
         )
-    plays = [_play_recorded(known[example.task], number, example, agent, hear) for number, example in enumerate(examples)]
+    plays = [_play_recorded(known[example.task], number, example, agent, on_fault) for number, example in enumerate(examples)]
     return _all(portable(name, options), plays, limits or Limits())
 
 
@@ -163,11 +163,11 @@ def _all(
     return found
 
 
-def _play_recorded(task: Task, number: int, example: Trajectory, agent: Agent, hear: Hear) -> Play[Trajectory]:
+def _play_recorded(task: Task, number: int, example: Trajectory, agent: Agent, on_fault: OnFault) -> Play[Trajectory]:
     trajectory = Trajectory(number, number, task=task.id)
     result = yield Reset(task, example.seed)
     if result.transition is None:
-        return _ended(trajectory, result, hear)
+        return _ended(trajectory, result, on_fault)
     observation, context = result.observation, agent.context()
     context.start(task, observation)
     for recorded in example.turns:
@@ -176,7 +176,7 @@ def _play_recorded(task: Task, number: int, example: Trajectory, agent: Agent, h
             break
         result = yield recorded.action
         if (transition := result.transition) is None:
-            return _ended(trajectory, result, hear)
+            return _ended(trajectory, result, on_fault)
         response = agent.write(recorded.action, recorded.thought)
         turn = Turn(observation.key, transition.reward, True, observation.text, recorded.thought, recorded.action, recorded.action)
         turn.prompt_ids, turn.response_ids, turn.images = prompt.ids, response, prompt.images
@@ -188,11 +188,11 @@ def _play_recorded(task: Task, number: int, example: Trajectory, agent: Agent, h
     return trajectory
 
 
-def _ended(trajectory: Trajectory, result: EnvResult, hear: Hear) -> Trajectory:
+def _ended(trajectory: Trajectory, result: EnvResult, on_fault: OnFault) -> Trajectory:
     """An attempt that a fault has ended."""
     trajectory.stop = Stop.ENVIRONMENT_TIMEOUT if result.fault is Fault.TIMEOUT else Stop.ENVIRONMENT_FAULT
     trajectory.stop_detail = result.message
-    hear(trajectory, result)
+    on_fault(trajectory, result)
     return trajectory
 
 
@@ -212,16 +212,16 @@ def _play(
     max_turns: int,
     player: ExpertPlayer | RandomPlayer,
     seed: int,
-    hear: Hear,
+    on_fault: OnFault,
     learn_all: bool = False,
 ) -> Play[Trajectory]:
     trajectory, teaches = Trajectory(number, number, task=task.id), isinstance(player, ExpertPlayer)
     result = yield Reset(task)
     if result.transition is None:
-        return _ended(trajectory, result, hear)
+        return _ended(trajectory, result, on_fault)
     observation, context = result.observation, agent.context()
     context.start(task, observation)
-    chance: list[Chance] = []
+    random_turns: list[RandomTurn] = []
     for t in range(max_turns):
         prompt = context.prompt()
         if not prompt.fits:
@@ -233,17 +233,17 @@ def _play(
         if result.message.startswith(NO_ADVICE):  # a random action has spoilt the task: there is nothing to learn from here on
             break
         if (transition := result.transition) is None:
-            return _ended(trajectory, result, hear)
+            return _ended(trajectory, result, on_fault)
         action = str(transition.info["action"])
         response = agent.write(action, words=str(transition.info.get("words", "")))
         if asked == ASK_EXPERT or not teaches or learn_all:
             turn = Turn(observation.key, transition.reward, True, observation.text, "", action, action, prompt.ids, response)
             turn.images = prompt.images
-            if shown := _shown(chance, t, prompt.ids, agent):
+            if shown := _shown(random_turns, t, prompt.ids, agent):
                 turn.info = {"chance": shown}
             trajectory.turns.append(turn)
         else:
-            chance.append((t, list(prompt.ids), list(response)))
+            random_turns.append((t, list(prompt.ids), list(response)))
         observation, trajectory.success = transition.observation, transition.success
         if transition.done:
             break
@@ -251,11 +251,11 @@ def _play(
     return trajectory
 
 
-def _shown(chance: Sequence[Chance], t: int, prompt: Sequence[int], agent: Agent) -> list[tuple[int, int]]:
+def _shown(random_turns: Sequence[RandomTurn], t: int, prompt: Sequence[int], agent: Agent) -> list[tuple[int, int]]:
     """The spans of a prompt's tokens that show random actions. A dialogue that only grows holds them word for word. A prompt that is
     rebuilt every turn shows them somewhere, so the whole prompt counts, as long as its window reaches back that far."""
     spans, ids = [], list(prompt)
-    for number, before, said in chance:
+    for number, before, said in random_turns:
         if ids[: len(before)] == before and ids[len(before) : len(before) + len(said)] == said:
             spans.append((len(before), len(before) + len(said)))
         elif agent.settings.context != "window" or t - number <= agent.settings.history:

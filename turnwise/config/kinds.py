@@ -37,7 +37,7 @@ class Kind:
     def wanted(self) -> str:
         """What is needed, as text."""
         if self.methods:
-            text = f"A class with {', '.join(self.methods)} is needed, or a function of your own that returns one"
+            text = f"A class with {', '.join(self.methods)} is needed, or a function that returns one"
         else:
             also = ", or a class whose objects are called like it" if self.callable_class else ""
             text = f"A function of ({', '.join(self.takes) or '…'}) is needed{also}; one of an installed package must be annotated with "

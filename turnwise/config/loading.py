@@ -29,7 +29,7 @@ _loaded: dict[str, tuple[tuple[int, int], ModuleType]] = {}
 
 
 def load_reference(reference: str, kind: Kind = ENVIRONMENT) -> Any:
-    """The class or function that a reference points to, checked to be of a kind; nothing of it has been called. The part after ':' may be
+    """The class or function that a reference points to, checked to be of the right kind. It has not been called. The part after ':' may be
     left out if the file has one class of that kind, such as an environment."""
     if objects.is_given(reference):
         _check(objects.find(reference), kind, reference)
@@ -75,7 +75,7 @@ def load_registered(factory: str) -> Any:
 
 
 def check_reference(reference: str, kind: Kind = ENVIRONMENT) -> None:
-    """Checks of a reference while nothing of it is imported."""
+    """Checks of a reference without importing it."""
     if objects.is_given(reference):  # an object of this process is checked when it is used
         return
     if reference.endswith(".py") and not kind.alone:

@@ -113,7 +113,7 @@ def _section(before: dict[str, Any], layer: Layer) -> dict[str, Any]:
 
 
 def _before(section: Mapping[str, Any], layer: Layer) -> Settings:
-    """What the method of a run's record had set. Its code is only run where somebody names it."""
+    """What the method of a run's record had set. Its code runs only if a user names it."""
     if is_reference(str(section.get("name"))) and not (layer.typed and "method.name" in layer.words):
         raise TurnwiseError(
             f"the method {section['name']} is code, and what its options mean is known by running it: "
@@ -136,7 +136,7 @@ def _applied(values: dict[str, Any], settings: Settings) -> dict[str, Any]:
 
 
 def _without(words: Mapping[str, Any], gone: Mapping[str, Any], inside: bool = False) -> dict[str, Any]:
-    """The words of a record without what its method had set and nobody had changed; a section inside another goes as a whole."""
+    """The words of a record without what its method had set and the user had not changed. A nested section is dropped as a whole."""
     kept: dict[str, Any] = {}
     for key, value in words.items():
         theirs = gone.get(key)

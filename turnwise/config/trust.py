@@ -32,22 +32,22 @@ class Untrusted(TurnwiseError):
     """A run folder from elsewhere names code that is not trusted."""
 
 
-def nobody(folder: Path, code: Sequence[str]) -> bool:
-    """The answer in a script, where there is nobody to ask."""
+def refuse(folder: Path, code: Sequence[str]) -> bool:
+    """The answer in a script, which cannot ask the user."""
     return False
 
 
-def somebody(folder: Path, code: Sequence[str]) -> bool:
+def accept(folder: Path, code: Sequence[str]) -> bool:
     """The answer with `--trust`."""
     return True
 
 
-_ask: Question = nobody
+_ask: Question = refuse
 _granted: set[tuple[Path, str]] = set()
 
 
 def ask_with(question: Question) -> None:
-    """Sets who is asked from now on; the command line asks the user."""
+    """Set how the question is answered from now on; the command line asks the user."""
     global _ask
     _ask = question
     _granted.clear()

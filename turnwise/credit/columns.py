@@ -38,7 +38,7 @@ def of_credit(found: Credit) -> dict[str, Any]:
 
 
 def credit_of(rollouts: Rollouts) -> Credit | None:
-    """The advantages that were given, with their level; None where there are none."""
+    """The advantages that were given, with their level; None if there are none."""
     level = rollouts.advantage_level
     if level is None:
         return None

@@ -38,13 +38,13 @@ def ui_s1(
     counts, score = np.isfinite(score), np.nan_to_num(score)
     followed = match & np.append(match[1:], False)
     later = reverse_scan(score, gamma * followed, r.trajectory)
-    rows = np.flatnonzero(counts)
-    step, steps = pair(r.group[rows], r.t[rows])
+    turns = np.flatnonzero(counts)
+    step, steps = pair(r.group[turns], r.t[turns])
     groups = len(r.group_labels)
     advantage = np.zeros(len(r))
-    advantage[rows] = episode_weight * standardise(score[rows], r.group[rows], groups, norm)
-    advantage[rows] += step_weight * standardise(later[rows], step, steps, norm)
-    kept = counts & (deviation(later[rows], r.group[rows], groups) >= least)[r.group]
+    advantage[turns] = episode_weight * standardise(score[turns], r.group[turns], groups, norm)
+    advantage[turns] += step_weight * standardise(later[turns], step, steps, norm)
+    kept = counts & (deviation(later[turns], r.group[turns], groups) >= least)[r.group]
     if r.has("turn.mask"):
         kept = kept & r.column("turn.mask").astype(bool)
     return {"turn.advantage": np.where(kept, advantage, 0.0), "turn.mask": kept, "turn.later_score": later}

@@ -89,7 +89,7 @@ class Batch:
         return self.rollouts.has(name)
 
     def need(self, name: str, why: str) -> NDArray[Any]:
-        """The column, or an error that says who needs it."""
+        """The column, or an error that names the component that needs it."""
         return self.rollouts.need(name, why)
 
     def with_columns(self, columns: Mapping[str, Any]) -> Batch:

@@ -130,9 +130,9 @@ class TransformersEngine:
                 f"the prompt has {len(prompt)} tokens, and prompt and response together may have {self.max_length}: "
                 "give a shorter prompt or a larger max_length"
             )
-        words = self.model.get_input_embeddings().weight.shape[0]
-        if min(prompt) < 0 or max(prompt) >= words:
-            return f"the prompt has token ids from {min(prompt)} to {max(prompt)}, and the model knows 0 to {words - 1}: another tokenizer?"
+        known = self.model.get_input_embeddings().weight.shape[0]
+        if min(prompt) < 0 or max(prompt) >= known:
+            return f"the prompt has token ids from {min(prompt)} to {max(prompt)}, and the model knows 0 to {known - 1}: another tokenizer?"
         return ""
 
     def poll(self, wait: bool = True) -> list[Response]:

@@ -1,8 +1,8 @@
 """The checker: plays an environment with random actions and reports where it breaks the contract.
 
 Run it first on a new environment. Each problem names the rule, what was observed, and what to do. Training depends on these rules: a group
-of trajectories can be compared only if the same task, seed and actions lead to the same results, in any process, whatever else is played at
-the same time.
+of trajectories can be compared only if the same task, seed and actions lead to the same results, in any process, and
+regardless of what else is played at the same time.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def failure(error: BaseException) -> Failure:
 
 
 class GuardedEnvs:
-    """The environments of one process by slot, made when they are first started and made anew after a fault."""
+    """The environments of one process by slot, created at their first start, and again after a fault."""
 
     def __init__(self, factory: Callable[[], Any]):
         self._factory = factory

@@ -37,7 +37,7 @@ class Limits:
     cancelled: Callable[[], bool] = field(default=lambda: False)
 
     def pool(self, factory: str | Callable[[], Any], plays: int, options: Mapping[str, Any] | None = None) -> Pool:
-        """A pool for so many plays: in this process one environment is enough."""
+        """A pool for this many plays: in this process one environment is enough."""
         size = max(1, min(SLOTS_PER_WORKER * self.workers, plays))
         return Pool(factory, size, workers=self.workers, timeout=self.timeout, options=options, memory_mb=self.memory_mb)
 

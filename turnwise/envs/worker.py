@@ -25,7 +25,7 @@ from turnwise.envs.guarded import Answer, Failure, GuardedEnvs, failure
 
 PARENT_CHECK_SECONDS = 1.0
 MEGABYTE = 2**20
-importing_main = False  # true while the user's script is imported again: a pool made meanwhile would start workers without end
+importing_main = False  # true while the user's script is imported again: a pool made in that time would start workers without end
 
 
 class Setup(NamedTuple):
@@ -60,7 +60,7 @@ def serve(connection: Connection) -> None:
 def play_requests(
     connection: Connection, parent: int, load: Callable[[], Callable[[], Any]], limit: int | None, memory_mb: int | None
 ) -> None:
-    """Answer requests in their order until None comes or the pool's process ends. `limit` is in bytes, `memory_mb` what is said of it."""
+    """Answer requests in order until None comes or the pool's process ends. `limit` is in bytes; `memory_mb` is for messages."""
     inbox: SimpleQueue[Request | None] = SimpleQueue()
     Thread(target=_read, args=(connection, inbox, parent), daemon=True).start()
     if limit is not None:

@@ -166,7 +166,7 @@ class WorkerSeats:
         place = request.slot % len(self._workers)
         worker = self._workers[place]
         if worker.process.poll() is not None and not worker.pending:
-            worker = self._replace(place)  # it died between requests: nobody's fault
+            worker = self._replace(place)  # it died between requests: no attempt is to blame
         if request.task is not None:
             self._episodes[request.slot] = Episode(request.task, request.seed, request.state)
         elif (episode := self._episodes[request.slot]).moved:

@@ -187,10 +187,10 @@ class PackedModel:
 
     def check_words(self, packed: Packed) -> None:
         """Raises an error if a token is unknown to the model."""
-        words = self.causal.get_input_embeddings().weight.shape[0]
-        if len(packed.ids) and packed.ids.max() >= words:
+        known = self.causal.get_input_embeddings().weight.shape[0]
+        if len(packed.ids) and packed.ids.max() >= known:
             raise TurnwiseError(
-                f"token id {packed.ids.max()} is unknown to the model, which knows 0 to {words - 1}: was another tokenizer used?"
+                f"token id {packed.ids.max()} is unknown to the model, which knows 0 to {known - 1}: was another tokenizer used?"
             )
 
     @contextmanager

@@ -1,6 +1,6 @@
 """Constant context: prompts have a state block instead of a history (`turnwise/agent/state_block.py`), groups of four, GRPO.
 
-The paper adds rewards for subgoals by rules that were written per family of tasks and are not public. A rule of your own is a reward term:
+The paper adds rewards for subgoals by rules that were written per family of tasks and are not public. Your own rule is a reward term:
 `[[reward]]` with `function = "path/to/file.py:NAME"`.
 """
 
@@ -21,7 +21,7 @@ from turnwise.methods.registry import method
 )
 def constant_context(
     *,
-    tracker: Annotated[str, Help("household, actions, or path/to/file.py:NAME of your own")] = "household",
+    tracker: Annotated[str, Help("household, actions, or your own path/to/file.py:NAME")] = "household",
     group_size: Annotated[int, Help("attempts per group", low=2)] = 4,
 ) -> dict[str, Any]:
     """A block of text about the state takes the place of the history in prompts."""

@@ -149,7 +149,7 @@ class Library:
 
 
 def shown(golden: Sequence[Entry], warning: Sequence[Entry], longest: int) -> str:
-    """Entries as a text of at most so many characters."""
+    """Entries as a text of at most `longest` characters."""
     lines = []
     for words, entries in (("What worked before:", golden), ("What failed before:", warning)):
         if entries:

@@ -92,9 +92,9 @@ def subgoals(
     parts: list[list[int]] = [[] for _ in range(len(batch))]
     switch, low_at = np.zeros(len(batch), np.bool_), np.zeros(len(batch), np.int64)
     for k, (trajectory, said) in enumerate(zip(batch.trajectories, found, strict=True)):
-        rows = list(batch.rows(k))
-        reward[rows] += shaping(said, keep, keep_mode, consistency) - invalid * np.array([not turn.valid for turn in trajectory.turns])
-        for row, one in zip(rows, said, strict=True):
+        turns = list(batch.rows(k))
+        reward[turns] += shaping(said, keep, keep_mode, consistency) - invalid * np.array([not turn.valid for turn in trajectory.turns])
+        for row, one in zip(turns, said, strict=True):
             parts[row], switch[row], low_at[row] = one.parts, one.switch, one.low_at
     truncated = np.array([trajectory.stop is not Stop.DONE for trajectory in batch.trajectories])
     flat = np.array([number for row in parts for number in row], np.int64)

@@ -59,7 +59,7 @@ class Inspo(Plan):
         temperature: Annotated[float, Help("how even the choice is: small prefers the best", low=1e-6)] = 0.2,
         least: Annotated[int, Help("attempts before an instruction can be dropped", low=1)] = 16,
         buffer: Annotated[int, Help("attempts kept for reflection", low=1)] = 32,
-        reflect: Annotated[str | None, Help("path/to/file.py:NAME of your own function; none: the policy is asked")] = None,
+        reflect: Annotated[str | None, Help("your own function, as path/to/file.py:NAME; none: the policy is asked")] = None,
     ):
         texts = list(dict.fromkeys(map(str, instructions))) or [""]
         self.population = [Instruction(text) for text in texts]

@@ -2,7 +2,7 @@
 
     @turnwise.methods.plan("twice")
     class Twice(Plan):
-        '''Every group, and once more those that failed as a whole.'''
+        '''Every group, and again those that failed as a whole.'''
 
         def gather(self, places: Places, groups: int) -> Rounds:
             found = yield places.groups(groups)

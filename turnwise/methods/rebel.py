@@ -134,6 +134,6 @@ def plain(value: Any) -> str:
 
 
 def _part(table: Facts, key: str) -> Facts:
-    """A table inside a table; empty where there is none."""
+    """A table inside a table; empty if there is none."""
     found = table.get(key)
     return found if isinstance(found, Mapping) else {}

@@ -67,9 +67,9 @@ def residual(
         won = success[members]
         if won.all() or not won.any():
             continue
-        rows = np.concatenate([np.asarray(batch.rows(k)) for k in members])
-        place = ragged(offsets, rows)
-        of_won = np.repeat(np.repeat(won, [len(batch.rows(k)) for k in members]), np.diff(offsets)[rows])
+        turns = np.concatenate([np.asarray(batch.rows(k)) for k in members])
+        place = ragged(offsets, turns)
+        of_won = np.repeat(np.repeat(won, [len(batch.rows(k)) for k in members]), np.diff(offsets)[turns])
         states = normed(models.policy.hidden(batch.part(members), "token", layer=layer))
         good = states[of_won]
         if len(good) >= FEWEST:
@@ -104,5 +104,5 @@ def normed(states: NDArray[Any]) -> Floats:
 
 
 def evenly(count: int, most: int) -> NDArray[np.int64]:
-    """At most so many of `count` places, evenly spaced."""
+    """At most `most` of `count` places, evenly spaced."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))

@@ -40,8 +40,8 @@ def step_roles(batch: Batch, models: Any, *, rewarded: Rewarded = "subtask") -> 
     """The role of every turn, the reward of that role, and whether the role's episode ends with the turn."""
     role, reward, ends = np.zeros(len(batch), np.int64), np.zeros(len(batch)), np.zeros(len(batch), np.bool_)
     for k, trajectory in enumerate(batch.trajectories):
-        rows = list(batch.rows(k))
-        role[rows], reward[rows], ends[rows] = in_roles(trajectory, rewarded)
+        turns = list(batch.rows(k))
+        role[turns], reward[turns], ends[turns] = in_roles(trajectory, rewarded)
     return {ROLE: role, REWARD: reward, ENDS: ends}
 
 

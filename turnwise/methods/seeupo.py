@@ -33,12 +33,12 @@ def seeupo_order(view: ScheduleView, *, low: Low = 0.8, high: High = 1.2) -> Gen
     weight = np.ones(len(r.trajectory_labels))
     before = view.score()
     for number in range(int(r.t.max()), -1, -1):
-        rows = np.flatnonzero(r.t == number)
-        yield Step(rows=rows, columns={"turn.advantage": advantage * weight[r.trajectory]}, refresh=("old_logprob",))
+        turns = np.flatnonzero(r.t == number)
+        yield Step(rows=turns, columns={"turn.advantage": advantage * weight[r.trajectory]}, refresh=("old_logprob",))
         if number > 0:
             now = view.score()
             ratio = turn_ratios(now - before, r, low, high)
-            weight[r.trajectory[rows]] = np.clip(weight[r.trajectory[rows]] * ratio[rows], low, high)
+            weight[r.trajectory[turns]] = np.clip(weight[r.trajectory[turns]] * ratio[turns], low, high)
             before = now
 
 

@@ -20,7 +20,7 @@ def shuffled(
     *,
     epochs: Annotated[int, Help("passes over the batch", low=1)] = 1,
     minibatches: Annotated[int, Help("optimiser steps per pass", low=1)] = 1,
-    minibatch_size: Annotated[int | None, Help("instead: about so many units per step", low=1)] = None,
+    minibatch_size: Annotated[int | None, Help("instead: about this many units per step", low=1)] = None,
     minibatch_unit: Annotated[Unit, Help("what a mini-batch is made of: whole trajectories, or turns")] = "trajectory",
 ) -> list[Step]:
     """Shuffled mini-batches of whole trajectories or turns, in one or more passes over the batch."""
@@ -33,7 +33,7 @@ def shuffled(
 
 def cut(sequences: Sequences, unit: Unit, seed: Any, size: int | None = None, steps: int = 1) -> list[Ints]:
     """The sequences of each optimiser step, shuffled by `seed` and as equal in size as can be: `steps` parts, or, where `size` is given,
-    parts of about so many trajectories or turns.
+    parts of about that many trajectories or turns.
 
     A trajectory's sequences stay together with unit "trajectory". With "turn", a sequence that holds several turns (full context) moves
     as one and counts as many.

@@ -5,7 +5,7 @@ every turn shows the lessons that belong to its observation. Credit is GiGPO's, 
 a gradient.
 
 Lessons are taken by rule, without a judge: the actions of a success (method), what it did at each observation (example), how a failure
-ended (mistake), an action that was repeated (pattern), why an attempt was stopped (diagnostic). `extract` names a function of your own.
+ended (mistake), an action that was repeated (pattern), why an attempt was stopped (diagnostic). `extract` names your own function.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Slea(Plan):
         golden: Annotated[int, Help("entries per golden level", low=1)] = 100,
         warnings: Annotated[int, Help("entries per warning level", low=1)] = 50,
         similarity: Annotated[float, Help("texts are alike from this share of matching characters", low=0, high=1)] = 0.85,
-        clusters: Annotated[int, Help("observations that are told apart; the least used goes first", low=1)] = 500,
+        clusters: Annotated[int, Help("observations that are distinguished; the least used goes first", low=1)] = 500,
         warmup: Warmup = 5,
         smallest: Smallest = 10,
         characters: Characters = 800,

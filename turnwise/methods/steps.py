@@ -38,7 +38,7 @@ class Step:
     trajectories   trajectories of the batch, by code (`batch.rollouts.trajectory`); with `rows`: of these rows, those in them
     mask           one true or false per token of the batch: false leaves the token out of the loss and of its averages
     columns        columns of the batch as they are for this step alone, by name: `{"turn.advantage": …}`
-    refresh        "old_logprob": computed anew with the current weights for this step's tokens, before the step; they keep it
+    refresh        "old_logprob": computed again with the current weights for this step's tokens, before the step; they keep it
     """
 
     rows: Any = None

@@ -24,7 +24,7 @@ def covariance(columns: Mapping[str, Any]) -> tuple[Floats, Mask]:
 
 
 def share(fraction: float, tokens: int) -> int:
-    """How many of so many tokens a fraction is: at least one, unless the fraction is 0."""
+    """A fraction of a number of tokens: at least one, unless the fraction is 0."""
     return min(tokens, max(1, int(fraction * tokens))) if fraction > 0 else 0
 
 

@@ -147,7 +147,7 @@ def write_report(run: Path, out: Path, others: Sequence[Path] = (), attempts: in
         if folder.resolve() in {known.resolve() for known in runs.values()}:
             raise TurnwiseError(f"{folder} is the same run: --compare takes another one")
         if not RunList(folder).single:
-            raise TurnwiseError(f"{folder} holds runs and is none itself: a report is about one run, or with --compare about several")
+            raise TurnwiseError(f"{folder} holds runs and is not a run itself: a report is about one run, or with --compare about several")
         place = folder.resolve()
         name = readable(place.name) or "run"
         runs[name if name not in runs else distinct(f"{readable(place.parent.name)}/{name}", runs)] = folder

@@ -47,7 +47,7 @@ def show(console: Console, name: str | None = None, second: str | None = None) -
     for family in [name] if name else FAMILIES:
         console.print(Text.assemble((family.capitalize(), "bold"), f": {FAMILIES[family]}\n"))
         console.print(Group(*(_paragraphs(family) if name else _lines(family))))
-    own = "a file of your own: file.py:name. Formulas and advice: docs/algorithms.md, docs/objectives.md."
+    own = "your own file: file.py:name. Formulas and advice: docs/algorithms.md, docs/objectives.md."
     words = ((f"{command('algos')} KIND", "bold"), ", ", (f"{command('algos')} NAME", "bold"))
     console.print(Text.assemble("More: ", *words, f"; a name can also be {own}"))
 

@@ -77,7 +77,7 @@ class OverTasks:
 
 @dataclass
 class Pair:
-    """The tests between two groups; None where there is none."""
+    """The tests between two groups; None if there is none."""
 
     one: str
     other: str
@@ -206,7 +206,7 @@ def compare(
 def unlike(records: Sequence[Record]) -> list[str]:
     """In what ways the records were measured differently, as text; empty if they were not."""
     unknown = [record.name for record in records if record.panel is None]
-    found = [f"{_some(unknown)}: no evaluation is kept with its tasks, so nobody knows the panel"] if unknown else []
+    found = [f"{_some(unknown)}: no evaluation is kept with its tasks, so the panel is unknown"] if unknown else []
     known = sorted((record for record in records if record.panel is not None), key=lambda record: record.config.get("player") is not None)
     names = {name for record in known if record.panel and known[0].panel for name in known[0].panel.differences(record.panel)}
     for name in sorted(names):

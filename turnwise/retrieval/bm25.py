@@ -37,7 +37,7 @@ class Bm25:
         key = key_of(corpus.key, FORM, bm25s.__version__, f"{k1:.9g}", f"{b:.9g}")
         folder = build_once(cache_folder() / "bm25" / key, self._build)
         self._index: Any = bm25s.BM25.load(str(folder), mmap=True, load_corpus=False, show_progress=False)
-        self._index.backend = "numpy"  # the same summation, whatever else is installed
+        self._index.backend = "numpy"  # the same summation, regardless of what else is installed
         for name in ("data", "indices", "indptr"):  # still mapped, without the cost of the memmap class at every slice
             self._index.scores[name] = np.asarray(self._index.scores[name])
 

@@ -261,7 +261,7 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:  # not JSON, or not UTF-8
-        raise TurnwiseError(f"{path}: not JSON; the file was damaged after it was written, or is none of Turnwise's") from None
+        raise TurnwiseError(f"{path}: not JSON; the file was damaged after it was written, or Turnwise did not write it") from None
     if not isinstance(found, dict):
         raise TurnwiseError(f"{path}: not a result of Turnwise")
     return found

@@ -90,7 +90,7 @@ def pieces_of(entry: Entry[Any]) -> list[Piece]:
 
 
 def needs_of(entry: Entry[Any]) -> dict[str, list[str]]:
-    """What a method and the pieces that it sets need: who needs what."""
+    """What a method needs, and what each of the pieces that it sets needs."""
     of_pieces = {f"{piece.family} {piece.name}": registry(piece.family)[piece.name].needed(piece.options) for piece in pieces_of(entry)}
     return {who: list(needs) for who, needs in {"method": entry.needs, **of_pieces}.items() if needs}
 

@@ -1,7 +1,7 @@
 """A run on a cluster: the same parts, with engines and environments in actors. The learner stays in this process.
 
 `ClusterSystem` is a `System` whose engine, collector and source are remote; the loop does not notice. `Playing` is what an actor is made
-of, also a `System`, of which only the playing half is used. `make_system` chooses by the recipe.
+of, also a `System`, of which only the playing half is used.
 """
 
 from __future__ import annotations
@@ -45,11 +45,6 @@ from turnwise.util.errors import TurnwiseError
 OWN_WEIGHTS = ("vllm",)  # engines that load published weights themselves
 
 
-def make_system(config: Config, **shown: Any) -> System:
-    """The parts of a run: in this process, or on a cluster if the recipe has such a section."""
-    return System(config, **shown) if config.cluster is None else ClusterSystem(corrected(config, shown.get("say")), **shown)
-
-
 def corrected(config: Config, say: Callable[[str], None] | None = None) -> Config:
     """The recipe with truncated importance weights, if its data may be two updates old or older and it names no other correction."""
     own = config.cluster
@@ -84,8 +79,6 @@ class ClusterSystem(System):
         """Join or start Ray, and decide what goes where."""
         if "_seats" in self.__dict__:
             return
-        if self.own.learners > 1:
-            raise TurnwiseError("cluster.learners: more than one learner is not supported yet: leave it at 1")
         if self.own.port is not None:
             free_port(self.own.port)
         self._started = connect(self.own.address)
@@ -215,12 +208,16 @@ class Recruit:
         return cls(config, str(Path.cwd()), tuple(sys.path), given, words)
 
     def __call__(self, hooks: Hooks) -> PlayingParts:
+        self.prepare()
+        return PlayingParts(self, hooks)
+
+    def prepare(self) -> None:
+        """Make this process find what the driver's finds."""
         if Path(self.folder).is_dir():
             os.chdir(self.folder)
         sys.path += [path for path in self.paths if path not in sys.path]
         objects.present(self.given)
         know(self.config)
-        return PlayingParts(self, hooks)
 
 
 def _files(tokenizer: Any) -> dict[str, bytes]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from turnwise.collect.faults import spoilt
-from turnwise.collect.warmstart import chance_trajectories, demonstrated, expert_trajectories, has_expert, lists_actions
+from turnwise.collect.warmstart import demonstrated, expert_trajectories, has_expert, lists_actions, random_trajectories
 from turnwise.config.learning import Sft
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory
@@ -34,7 +34,7 @@ def examples_of(system: System, own: Sft, on_task: Callable[[], None]) -> list[T
                 recorded[: own.tasks],
                 system.agent,
                 limits=system.limits,
-                hear=system.faults.hear,
+                on_fault=system.faults.hear,
             ),
         )
         examples = [example for example in examples if example.success]
@@ -75,7 +75,7 @@ def check_taught(system: System) -> None:
 def _first_texts(system: System) -> list[str]:
     """The responses of the first examples, as text."""
     env, tasks = system.config.env, [system.tasks[k] for k in range(min(LOOKS, len(system.tasks)))]
-    play = expert_trajectories if has_expert(env.name, dict(env.options)) else chance_trajectories
+    play = expert_trajectories if has_expert(env.name, dict(env.options)) else random_trajectories
     found = play(env.name, dict(env.options), tasks, system.agent, max_turns=system.max_turns, limits=system.limits)
     return [system.agent.chat.decode(turn.response_ids) for trajectory in found for turn in trajectory.turns]
 
@@ -90,10 +90,10 @@ def _by_chance(system: System, own: Sft, starts: Sequence[Start], on_task: Calla
         raise TurnwiseError(
             f"environment {env.name!r} has no expert and lists no actions: a model that starts from nothing would say random bytes "
             "and never be rewarded. What helps: expert_action() or expert(task) in its class; Observation(text, actions=…) with what "
-            "can be done; recorded attempts (sft.file=FILE); a pretrained model (model.path=FOLDER). To try it all the same: sft=none"
+            "can be done; recorded attempts (sft.file=FILE); a pretrained model (model.path=FOLDER). To try it anyway: sft=none"
         )
     system.say(f"environment {env.name!r} has no expert: the warm start teaches its listed actions, played at random")
-    return _play(system, chance_trajectories, starts, "warm start chance", on_task, tries=own.tries)
+    return _play(system, random_trajectories, starts, "warm start chance", on_task, tries=own.tries)
 
 
 def _play(
@@ -103,7 +103,7 @@ def _play(
     env, tasks = system.config.env, [start.task for start in starts]
     shared: dict[str, Any] = {"max_turns": system.max_turns, "seed": derive(system.config.seed, chance), "on_task": on_task}
     return _sound(
-        system, play(env.name, dict(env.options), tasks, system.agent, limits=system.limits, hear=system.faults.hear, **shared, **more)
+        system, play(env.name, dict(env.options), tasks, system.agent, limits=system.limits, on_fault=system.faults.hear, **shared, **more)
     )
 
 

@@ -94,4 +94,4 @@ def _missing(name: str, config: Config, task: Task | None, environment: Any) -> 
     if level == "token" and report_of(own) is not None:
         return ""  # the engine reports it
     givers = [entry.name for entry in registry("signal") if name in entry.gives]
-    return f"no signal of this recipe gives it; add one as [[signal]] ({', '.join(givers) or 'one of your own'})"
+    return f"no signal of this recipe gives it; add one as [[signal]] ({', '.join(givers) or 'your own'})"

@@ -68,7 +68,7 @@ def in_use(folder: Path) -> str:
     stop = f"`kill {pid}` there" if pid else "Ctrl-C there"
     return (
         f"{folder} is in use: {who} writes in it, and two would spoil each other's files. Nothing was changed. Wait until it has ended, or "
-        f"stop it with {stop}, which saves first; look at the run meanwhile with `turnwise view {quote(str(folder))}`"
+        f"stop it with {stop}, which saves first; look at the run in the meantime with `turnwise view {quote(str(folder))}`"
     )
 
 

@@ -12,7 +12,7 @@ A template gets these variables; one that is not listed is an error that names t
     native_tools   whether the model's chat template has told it of the tools already
     tools          the tools, as JSON texts (prompt `tool`)
 
-A template of your own is a file anywhere, named by its path, or a text in Python code, named as `path/to/file.py:NAME` or
+Your own template is a file anywhere, named by its path, or a text in Python code, named as `path/to/file.py:NAME` or
 `package.module:NAME`. It runs in a sandbox: it can read its variables and nothing else.
 """
 
@@ -85,14 +85,14 @@ class PromptTemplate:
     def render(self, view: View) -> str:
         """The message, without blank space at its ends."""
         template, variables = self._template, vars(view)
-        try:  # as Template.render does it, which makes the table of globals anew for every message: most of its time for a short one
+        try:  # as Template.render does it, which rebuilds the table of globals for every message: most of its time for a short one
             context = new_context(template.environment, template.name, template.blocks, self._globals | variables, shared=True)
             return "".join(template.root_render_func(context)).strip()
         except Exception:
             return self._explained(variables)
 
     def _explained(self, variables: dict[str, Any]) -> str:
-        """Rendering that failed, once more, in the way that knows the template's lines."""
+        """Render again after a failure, in the slower way that knows the template's lines."""
         try:
             return self._template.render(variables).strip()
         except (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:

@@ -147,9 +147,9 @@ class CudaRunner:
         for place, row in enumerate(rows):
             pages[place, : len(row.chain.pages)] = row.chain.pages
         settings = [row.request.sampling for row in rows]
-        words = self.weights.shape.vocabulary
+        known = self.weights.shape.vocabulary
         slots = self._upload([row.slot for row in rows], np.int64)
-        integers = [[s.temperature == 0, min(s.top_k or words, words), signed(r.request.seed)] for s, r in zip(settings, rows, strict=True)]
+        integers = [[s.temperature == 0, min(s.top_k or known, known), signed(r.request.seed)] for s, r in zip(settings, rows, strict=True)]
         self.tables.pages.index_copy_(0, slots, self._upload(pages))
         self.tables.last.index_copy_(0, slots, self._upload([row.ids[-1] for row in rows], np.int64))
         self.tables.integers.index_copy_(0, slots, self._upload(integers, np.int64))

@@ -7,7 +7,7 @@ youngest row returns to the queue and reads its tokens again later. A row holds 
 dropped at any time.
 
 On a GPU the next step is launched before the tokens of the last one have reached the host, so a row that ended with a stop token has been
-computed once more than needed; that token is ignored.
+computed one time more than needed; that token is ignored.
 """
 
 from __future__ import annotations
@@ -123,9 +123,9 @@ class NativeEngine:
                 f"the prompt has {len(prompt)} tokens, and prompt and response together may have {self.max_length}: "
                 "give a shorter prompt, a larger max_length or more cache_memory"
             )
-        words = self.weights.shape.vocabulary
-        if fresh and (min(fresh) < 0 or max(fresh) >= words):
-            return f"the prompt has token ids from {min(prompt)} to {max(prompt)}, and the model knows 0 to {words - 1}: another tokenizer?"
+        known = self.weights.shape.vocabulary
+        if fresh and (min(fresh) < 0 or max(fresh) >= known):
+            return f"the prompt has token ids from {min(prompt)} to {max(prompt)}, and the model knows 0 to {known - 1}: another tokenizer?"
         return ""
 
     def poll(self, wait: bool = True) -> list[Response]:

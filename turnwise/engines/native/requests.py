@@ -101,7 +101,7 @@ class Runner(Protocol):
         """The weights have changed."""
 
     def clean(self) -> None:
-        """Some of the cache is NaN or infinite: nothing of it may reach another row."""
+        """Part of the cache is NaN or infinite and must not reach another row."""
 
     def sleep(self) -> None:
         """Give the cache memory back; the next launch takes it again."""

@@ -81,7 +81,7 @@ def _prompt(row: Mapping[str, Any], where: str) -> str:
 
 
 def place_of(prompt: str) -> int:
-    """A number from 0 to 9 that depends only on the prompt: the same prompt is always in the same split, whatever else is in the file."""
+    """A number from 0 to 9 that depends only on the prompt: it is always in the same split, regardless of the rest of the file."""
     return int.from_bytes(blake2b(prompt.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big") % 10
 
 

@@ -8,7 +8,7 @@
 
 It listens on the loopback address by default and has no authentication: expose it to trusted networks only. The size of a request, its
 number of queries and its time, from the first byte to the last, are limited; an error is reported in the answer and does not affect other
-requests. If all connections are in use, the client that has been sending or reading for longest is dropped: slow clients block nobody.
+requests. If all connections are in use, the client that has been sending or reading for longest is dropped: slow clients block no others.
 """
 
 from __future__ import annotations

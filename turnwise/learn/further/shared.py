@@ -1,7 +1,7 @@
 """A further model that several processes train together.
 
 Every process has the whole model. Each computes the log-probs and outputs of its share of a mini-batch; all get all of them and evaluate
-the same loss; each propagates the gradient of its share into the weights, and the gradients are summed. The sums are bitwise the same
+the same loss; each propagates the gradient of its share into the weights, and the gradients are summed. The sums are bitwise identical
 everywhere, and so are the weights.
 """
 

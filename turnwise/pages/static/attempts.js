@@ -314,7 +314,7 @@
       } catch (error) {
         return (T.show(this.middle, el("p", { class: "warning" }, error.message)), T.show(this.side));
       }
-      if (turn !== this.opening) return; // another one was opened meanwhile
+      if (turn !== this.opening) return; // another one was opened in the meantime
       [this.attempt, this.group] = found;
       this.id = id;
       this.draw();
