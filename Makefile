@@ -49,6 +49,9 @@ sandbox:  ## bubblewrap for the tests of the shell environment, where it can be 
 	  { timeout 60 apt-get update && timeout 60 apt-get install -y --no-install-recommends bubblewrap; } >/dev/null 2>&1 && exit 0; \
 	fi; echo "no bubblewrap: the tests of the shell environment are skipped"
 
+test-cluster: $(VENV)/.dev  ## kill engines, environments, nodes and the driver of small runs at ten moments each; OUT=FILE keeps the result
+	$(BIN)/python tests/cluster/kills.py $(if $(OUT),--out $(OUT))
+
 lint: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
