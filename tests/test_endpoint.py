@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,10 @@ import openai
 import pytest
 from endpoint_cases import WEATHER, ask, endpoint, post, said, scripted, tiny, trajectories, user
 
+from turnwise.agent.chat import Chat
 from turnwise.engines.base import Sampling
 from turnwise.engines.serve import Endpoint, Limits
+from turnwise.engines.transformers import TransformersEngine
 from turnwise.learn.learner import Learner
 from turnwise.learn.packing import pack
 from turnwise.util.errors import TurnwiseError
@@ -141,6 +145,62 @@ def test_the_same_seed_gives_the_same_tokens(served: Endpoint) -> None:
         ask(opened, [user("hello"), first, user("go")])
         found.append([call.response_ids for call in served.close(name).calls])
     assert found[0] == found[1]
+
+
+def test_calls_of_one_attempt_may_overlap_and_have_the_seeds_that_they_would_have_alone(served: Endpoint) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    found = []
+    for at_once in (1, 6):
+        opened = served.open(f"overlap {at_once}", seed=2)
+        main = [user("plan")]
+        main = [*main, said(ask(opened, main)), user("go")]
+        with ThreadPoolExecutor(at_once) as pool:
+            list(pool.map(partial(ask, opened), [[user(f"sub-agent {number}")] for number in range(6)]))
+        ask(opened, main)
+        recorder = served.close(f"overlap {at_once}")
+        assert sorted(len(line) for line in recorder.chains()) == [1] * 6 + [2]
+        assert recorder.calls[-1].parent == 0
+        assert sum(len(call.response_ids) for line in recorder.chains() for call in line) == recorder.sampled
+        found.append({call.messages[0]["content"]: call.seed for call in recorder.calls[1:-1]})
+    assert found[0] == found[1]
+
+
+def test_what_a_conversation_repeats_is_kept_once(served: Endpoint, attempt: Any, request: pytest.FixtureRequest) -> None:
+    first = [user("hello world")]
+    ask(attempt, [*first, said(ask(attempt, first)), user("go")])
+    one, two = served.close(request.node.name).calls
+    assert two.messages[0] is one.messages[0]
+    assert two.messages[1] is one.message
+
+
+def test_a_call_of_a_closed_attempt_is_not_recorded(served: Endpoint) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    opened = served.open("closing")
+    with ThreadPoolExecutor(1) as pool:
+        with served.paused():
+            waiting = pool.submit(post, opened, "/chat/completions", {"messages": [user("hello")]})
+            while not served.recorder("closing").calls:
+                time.sleep(0.005)
+            recorder = served.close("closing")
+        assert waiting.result(30)[0] == 401
+    assert not recorder.finished()
+
+
+def test_the_transformers_engine_is_served_in_the_same_way() -> None:
+    model, tokenizer = tiny()
+    chat = Chat(tokenizer)
+    engine = TransformersEngine(model, tokenizer, stop_token_ids=chat.stop_ids)
+    with Endpoint(engine, chat, Sampling(max_tokens=6)) as made:
+        opened = made.open("a", seed=1)
+        talk = [user("hello")]
+        ask(opened, [*talk, said(ask(opened, talk)), user("go")], n=2)
+        recorder = made.close("a")
+    found = trajectories(recorder)
+    assert [len(one.turns) for one in found] == [2, 1], "a second choice is a line of its own, with the same beginning"
+    scored = Learner(model).logprobs(pack(found))
+    assert np.abs(np.asarray(scored) - np.concatenate([turn.logprobs for one in found for turn in one.turns])).max() < 1e-4
 
 
 def test_a_taken_port_is_named() -> None:

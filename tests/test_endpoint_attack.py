@@ -109,7 +109,7 @@ def test_a_reader_that_stops_reading_is_given_up() -> None:
         while not made.recorder("a").finished() and not any(call.done for call in made.recorder("a").calls):
             assert time.monotonic() < until
             time.sleep(0.01)
-        while made._server.server_state.connections:
+        while made._server is not None and made._server.server_state.connections:
             assert time.monotonic() < until, "the connection is closed from our side"
             time.sleep(0.01)
         assert ask(opened, [user("b")])["choices"][0]["message"]["content"] == "Fine."

@@ -24,7 +24,7 @@ from turnwise.runs.reporter import Reporter
 from turnwise.runs.result import Result
 from turnwise.runs.trackers import Trackers, make_trackers
 from turnwise.setup.arguments import CreditLike, EnvLike, Given, PromptsLike, RecipeLike, ReplyFunction, RewardLike, as_recipe
-from turnwise.setup.cluster import make_system
+from turnwise.setup.choose import make_system
 from turnwise.setup.early import check_trainable
 from turnwise.setup.measure import choose_panel, report_faults, says_how, settings_of
 from turnwise.setup.resume import apply_changes, resumed_config

@@ -212,6 +212,12 @@ def with_cluster(config: Config) -> list[str]:
         found.append(f"cluster.tensor_parallel={own.tensor_parallel} needs engine.name=vllm; {engine} computes on one GPU")
     if engine == "openai":
         found.append("engine.name=openai plays with a server's weights: an engine of a cluster is native, transformers or vllm")
+    if own.tensor_parallel > 1 and own.placement == "colocated":
+        found.append(f"cluster.tensor_parallel={own.tensor_parallel} takes whole GPUs: set cluster.placement=apart")
+    if config.engine.sleep:
+        found.append(
+            "engine.sleep: engines of a cluster keep their memory. Lower engine.options.cache_memory, or use cluster.placement=apart"
+        )
     if config.device == "cpu" and own.transfer == "ipc":
         found.append("cluster.transfer=ipc shares the memory of a GPU: with device=cpu use auto or store")
     return found

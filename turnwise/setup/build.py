@@ -24,6 +24,7 @@ from turnwise.engines.registry import GIVEN, engines
 from turnwise.engines.registry import make as make_engine
 from turnwise.learn.learner import Learner
 from turnwise.learn.models import choose_device, warn_of_slow_dtype
+from turnwise.learn.ranks.group import Ranks
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
 from turnwise.objectives import Loss
 from turnwise.util.errors import TurnwiseError, unknown_name
@@ -78,12 +79,12 @@ def with_adapters(config: Config, model: Any) -> Any:
     return add_lora(model, rank=lora.rank, alpha=lora.alpha, dropout=lora.dropout, targets=lora.targets, seed=config.seed)
 
 
-def build_learner(config: Config, model: Any, vision: Vision | None = None) -> Learner:
-    """The learner of a run, on the recipe's device, with adapters if the recipe asks for them."""
+def build_learner(config: Config, model: Any, vision: Vision | None = None, ranks: Ranks | None = None) -> Learner:
+    """The learner of a run, on the recipe's device, with adapters if the recipe asks for them. `ranks`: one process of several."""
     model = with_adapters(config, model)
     device = choose_device(config.device)
     warn_of_slow_dtype(config.model.dtype, device)
-    return Learner(model, learner_settings(config), device, vision=vision)
+    return Learner(model, learner_settings(config), device, vision=vision, ranks=ranks)
 
 
 def learner_settings(config: Config) -> LearnerSettings:

@@ -15,7 +15,7 @@ from turnwise.collect.collector import Start
 from turnwise.config.learning import Sft
 from turnwise.data.rollouts import Trajectory
 from turnwise.learn.settings import OptimiserSettings
-from turnwise.learn.sft import SftSettings, warm_start
+from turnwise.learn.sft import SftSettings
 from turnwise.methods.planning import Places
 from turnwise.setup.build import settings_from
 from turnwise.util.seeds import derive
@@ -32,7 +32,7 @@ def imitate(system: System, own: Sft, examples: Sequence[Trajectory]) -> dict[st
     settings = settings_from(own, SftSettings, optimiser=optimiser, until=own.until or 1.0)
     order = derive(system.config.seed, "warm start order")
     measure = _measure(system, own)
-    metrics = warm_start(system.learner, examples, settings, order, measure if own.until is not None else None, system.cancelled)
+    metrics = system.teach(examples, settings, order, measure if own.until is not None else None)
     if own.at_least is not None:
         metrics = _go_on(system, own, examples, settings, order, measure, metrics)
     wanted, won = max(own.until or 0.0, own.at_least or 0.0), metrics.get("success", 0.0)
@@ -65,7 +65,7 @@ def _go_on(
             f"the warm start wins {metrics['success']:.0%} of {own.look_tasks} training tasks, less than sft.at_least={own.at_least:g}: "
             f"{half} more steps"
         )
-        more = warm_start(system.learner, examples, replace(settings, steps=half), derive(order, number), None, system.cancelled)
+        more = system.teach(examples, replace(settings, steps=half), derive(order, number))
         metrics = metrics | {"steps": metrics["steps"] + more["steps"], "loss_last": more["loss_last"]}
     return metrics
 

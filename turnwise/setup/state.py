@@ -42,7 +42,7 @@ class State:
     def advance(self, system: System, trajectories: Sequence[Trajectory], metrics: dict[str, float], seconds: float) -> None:
         """One more update is done; its metrics wait for the evaluation and the log."""
         self.iteration += 1
-        self.groups_used, self.plan, self.branches = system.places.used, system.plan.state(), system.places.state()
+        self.groups_used, self.branches, self.plan = system.source.mark(system.plan)
         self.turns += sum(len(trajectory.turns) for trajectory in trajectories)
         self.seconds += seconds
         self.waiting, self.score = metrics, None
@@ -52,12 +52,9 @@ def save(run: Run, system: System, state: State) -> None:
     """Write a checkpoint, unless there is already one of this iteration or the recipe wants none."""
     if state.saved == state.iteration or not state.prepared or not system.config.run.checkpoint_every:
         return
-    tensors, numbers = system.learner.state()
-    further, kept_models = system.models.state()
     state.saved = state.iteration
-    keep = system.config.run.keep_checkpoints
-    kept = {"run": asdict(state), "learner": numbers, "models": kept_models, "logs": run.logs}
-    checkpoint.save(run.checkpoints, state.iteration, tensors | further, kept, score=state.score, keep=keep)
+    kept = {"run": asdict(state), "logs": run.logs}
+    system.keep(run.checkpoints, state.iteration, kept, state.score, system.config.run.keep_checkpoints)
 
 
 def restore(run: Run, system: System, say: Callable[[str], None]) -> State:
@@ -67,22 +64,21 @@ def restore(run: Run, system: System, say: Callable[[str], None]) -> State:
         sweep(folder, name)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = checkpoint.latest_good(run.checkpoints)
+        path = checkpoint.newest_intact(run.checkpoints)
     for warning in caught:
         say(f"warning: {warning.message}")
-    if found is None:
+    if path is None:
         return _from_scratch(run, system, say)
     try:
-        state = state_of(found.state["run"])
-        logs = {name: str(text) for name, text in found.state["logs"].items()} if "logs" in found.state else None
-        system.learner.load_state(found.tensors, found.state["learner"])
-        system.models.load_state(found.further, found.state.get("models", {}))
+        found = system.restored(path)
+        state = state_of(found["run"])
+        logs = {name: str(text) for name, text in found["logs"].items()} if "logs" in found else None
         system.places.load_state(state.groups_used, state.branches)
         system.plan.load_state(state.plan)
         system.source.publish(state.iteration)
     except (KeyError, TypeError, AttributeError):
         raise TurnwiseError(
-            f"checkpoint {found.path}: its state was written by another version of Turnwise. Continue with that version, or start "
+            f"checkpoint {path}: its state was written by another version of Turnwise. Continue with that version, or start "
             "a new run with the recipe"
         ) from None
     if state.waiting is not None:

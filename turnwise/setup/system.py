@@ -38,6 +38,7 @@ from turnwise.envs.scripts import Limits
 from turnwise.learn import models as loading
 from turnwise.learn.further.models import Models
 from turnwise.learn.learner import Learner
+from turnwise.learn.sft import SftSettings, warm_start
 from turnwise.learn.values import targets_of
 from turnwise.methods.planning import Dynamic, Places, Plain, Plan
 from turnwise.methods.registry import plans, signals
@@ -46,6 +47,7 @@ from turnwise.setup.examples import check_taught, examples_of
 from turnwise.setup.favours import answers, demonstrations, evaluation, openings, said
 from turnwise.setup.further import build_models
 from turnwise.setup.imitation import imitate
+from turnwise.setup.keeping import keep_weights, restored_weights
 from turnwise.setup.names import know, needed
 from turnwise.setup.needs import check_needs, reports
 from turnwise.setup.programs import for_learning, is_program, program_collector
@@ -318,11 +320,15 @@ class System:
 
     def annotate(self, batch: Batch) -> Batch:
         """The batch with what only the learner knows, if the recipe needs it: values, a KL penalty in the reward."""
-        needed = self.config.learner.value is not None or self.config.objective.kl == "reward"
-        if not needed:
+        if not self.annotates:
             return batch
         self._rest_engine()
         return self.learner.annotate(batch)
+
+    @property
+    def annotates(self) -> bool:
+        """Whether credit needs something that only the learner knows."""
+        return self.config.learner.value is not None or self.config.objective.kl == "reward"
 
     @cached_property
     def made_signals(self) -> list[Callable[..., Mapping[str, Any]]]:
@@ -396,13 +402,31 @@ class System:
         if examples is None or self.cancelled():
             return {}
         metrics = imitate(self, own, examples)
-        if self.config.model.lora is None:
-            self.learner.reset_reference()
-        elif self.config.objective.kl != "off":
+        if self.config.model.lora is not None and self.config.objective.kl != "off":
             self.say("KL is measured against the model without its adapters, as it was before the warm start")
-        self.models.follow_policy()
+        self.settle()
         self.engine.refresh()
         return metrics | {"turns": float(sum(len(example.turns) for example in examples))}
+
+    def teach(
+        self, examples: Sequence[Trajectory], settings: SftSettings, order: int, look: Callable[[], float] | None = None
+    ) -> dict[str, float]:
+        """Imitate the examples; `look` measures the model from time to time."""
+        return warm_start(self.learner, examples, settings, order, look, self.cancelled)
+
+    def settle(self) -> None:
+        """After a warm start: the reference and models that started as copies of the policy are copied again."""
+        if self.config.model.lora is None:
+            self.learner.reset_reference()
+        self.models.follow_policy()
+
+    def keep(self, folder: Path, step: int, state: Mapping[str, Any], score: float | None, keep: int) -> None:
+        """Write a checkpoint of all weights and of this state."""
+        keep_weights(self.learner, self.models, folder, step, state, score, keep)
+
+    def restored(self, path: Path) -> dict[str, Any]:
+        """Load the weights of an intact checkpoint. Returns its state."""
+        return restored_weights(self.learner, self.models, path)
 
     def evaluate(self) -> Evaluation:
         """The recipe's evaluation with the weights as they are."""

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from turnwise.agent.chat import Chat
 from turnwise.agent.dialogue import Dialogue
@@ -24,6 +24,7 @@ from turnwise.util.errors import TurnwiseError
 
 if TYPE_CHECKING:
     from turnwise.engines.serve.app import Service
+    from turnwise.engines.serve.server import Server
 
 T = TypeVar("T")
 START_SECONDS = 30.0
@@ -63,7 +64,7 @@ class Endpoint:
         self._service = self._made(Caller(Dialogue(chat), self.driver, sampling, honour), model)
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._server: Any = None
+        self._server: Server | None = None
         self._fault: BaseException | None = None
         self._thread = threading.Thread(target=self._serve, name="turnwise-endpoint", daemon=True)
         self._thread.start()
@@ -137,8 +138,9 @@ class Endpoint:
     def shutdown(self) -> None:
         """Stop serving. The engine is left as it is."""
         self.driver.stop()
-        if self._server is not None:
-            self._server.should_exit = self._server.force_exit = True
+        if self._loop is not None and self._server is not None and self._thread.is_alive():
+            with suppress(RuntimeError):  # it ends by itself just now
+                self._loop.call_soon_threadsafe(self._server.end)
         self._thread.join()
         self._socket.close()
 
@@ -174,7 +176,7 @@ class Endpoint:
         finally:
             self._ready.set()
 
-    def _started(self, server: Any) -> None:
+    def _started(self, server: Server) -> None:
         self._loop, self._server = asyncio.get_running_loop(), server
         self._ready.set()
 

@@ -21,8 +21,8 @@ LOOK_SECONDS = 1.0
 KEEP_ALIVE_SECONDS = 120
 
 
-async def serve(app: Any, listening: socket.socket, limits: Limits, started: Callable[[uvicorn.Server], None]) -> None:
-    """Serve until `should_exit` of the server is set."""
+async def serve(app: Any, listening: socket.socket, limits: Limits, started: Callable[[Server], None]) -> None:
+    """Serve until the server is told to end."""
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -38,7 +38,7 @@ async def serve(app: Any, listening: socket.socket, limits: Limits, started: Cal
         proxy_headers=False,
         backlog=2048,
     )
-    server = _Server(config)
+    server = Server(config)
     server.on_start = started
     watch = asyncio.ensure_future(_watch(server, limits))
     try:
@@ -47,19 +47,33 @@ async def serve(app: Any, listening: socket.socket, limits: Limits, started: Cal
         watch.cancel()
 
 
-class _Server(uvicorn.Server):
-    """Tells when it listens, and ends at once."""
+class Server(uvicorn.Server):
+    """Tells when it listens, and ends at once when it is told to: a run that trains a program starts one in every iteration."""
 
-    on_start: Callable[[uvicorn.Server], None] = staticmethod(lambda server: None)
+    on_start: Callable[[Server], None] = staticmethod(lambda server: None)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._ended = asyncio.Event()
         await super().startup(sockets)
         self.on_start(self)
 
+    async def main_loop(self) -> None:
+        await self._ended.wait()
+
+    def end(self) -> None:
+        """Stop serving; to be called in the server's loop."""
+        self.should_exit = self.force_exit = True
+        self._ended.set()
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for one in self.servers:
+            one.close()
         for connection in list(self.server_state.connections):
             _abort(connection)
-        await super().shutdown(sockets)
+        tasks = list(self.server_state.tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _watch(server: uvicorn.Server, limits: Limits) -> None:

@@ -14,6 +14,7 @@ from turnwise.learn.further.kinds import HasLoss
 from turnwise.learn.further.model import FurtherModel
 from turnwise.learn.further.scorer import Scorer, plain_weights
 from turnwise.learn.learner import Learner
+from turnwise.learn.ranks.tensors import is_shared
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 T = TypeVar("T")
@@ -145,8 +146,16 @@ class Models:
             tensors |= {f"{FURTHER}{name}/{key}": tensor for key, tensor in own.items()}
         if self._own_reference is not None:
             weights = self._own_reference.tensors()
-            tensors |= {f"{FURTHER}{REFERENCE}/{key}": tensor.to("cpu", copy=True) for key, tensor in weights.items()}
+            copied = {key: tensor if is_shared(tensor) else tensor.to("cpu", copy=True) for key, tensor in weights.items()}
+            tensors |= {f"{FURTHER}{REFERENCE}/{key}": tensor for key, tensor in copied.items()}
         return tensors, numbers
+
+    def like(self, name: str) -> Tensor | None:
+        """A tensor that is sharded as the one of this name in a checkpoint; None if that is not sharded."""
+        if not name.startswith(FURTHER):
+            return self.learner.like(name)
+        own = name.removeprefix(f"{FURTHER}{REFERENCE}/")
+        return None if self._own_reference is None else self._own_reference.tensors().get(own)
 
     def load_state(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
         """Continue where `state` was taken."""

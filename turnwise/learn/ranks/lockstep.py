@@ -28,6 +28,7 @@ class Lockstep:
 
     def __init__(self, device: torch.device, reset: Callable[[], None]):
         self._device, self._reset = device, reset
+        self.passes = 0  # made so far, idle ones included
         self._made: list[Operation] = []
         self._known: dict[str, list[Operation]] = {}  # the operations of a pass of each kind
 
@@ -40,7 +41,7 @@ class Lockstep:
             self._known[kind] = self._made
         done: list[T] = []
         for number, part in enumerate(parts):
-            self._made = []
+            self._made, self.passes = [], self.passes + 1
             failed = ""
             try:
                 if part is None:

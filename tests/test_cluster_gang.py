@@ -1,0 +1,174 @@
+"""Learner ranks as actors: they answer together, and when one dies all start again and give the same result."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turnwise.cluster.gang import Gang, Rank
+from turnwise.util.errors import TurnwiseError
+
+ray = pytest.importorskip("ray")
+
+
+class Counter:
+    """A stand-in for a learner: a number that calls add to, a checkpoint in a file, and ways to fail."""
+
+    def __init__(self, rank: int, folder: Path):
+        self.rank, self.folder, self.total, self.beats = rank, folder, 0, 0
+        self.dies("start")
+
+    def dies(self, moment: str) -> None:
+        """The rank that a file names for this moment is killed, once; the others wait for it, as in a collective operation."""
+        for file in self.folder.glob(f"kill {moment} *"):
+            if self.rank == int(file.name[-1]):
+                file.unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(60)
+
+    def add(self, number: int) -> tuple[int, int]:
+        self.dies("add")
+        self.total += number
+        self.dies("added")
+        return self.rank, self.total
+
+    def look(self) -> int:
+        self.dies("look")
+        return self.total
+
+    def keep(self, step: int = 0) -> None:
+        self.dies("keep")
+        (self.folder / f"step {step} of {self.rank}").write_text(str(self.total))
+        self.dies("kept")
+
+    def restored(self, step: int = 0) -> None:
+        self.total = int((self.folder / f"step {step} of {self.rank}").read_text())
+        self.dies("restored")
+
+    def add_and_die(self, number: int, rank: int, times: int) -> int:
+        """Rank `rank` is killed in the middle of the first `times` calls; the others wait for it."""
+        deaths = len(list(self.folder.glob("death *")))
+        if deaths < times:
+            if self.rank == rank:
+                (self.folder / f"death {deaths}").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(60)
+        return self.add(number)[1]
+
+    def wrong(self) -> None:
+        raise TurnwiseError("the batch has no advantages")
+
+    def bug(self) -> None:
+        raise ValueError("a bug")
+
+    def torn(self) -> int:
+        """One rank fails alone, once: the others would get an error of the connection, or wait."""
+        if self.rank == 1 and not (self.folder / "torn").exists():
+            (self.folder / "torn").touch()
+            raise RuntimeError("Connection closed by peer")
+        return self.total
+
+    def hang(self) -> None:
+        time.sleep(60)
+
+    def slow(self) -> int:
+        for _ in range(5):
+            time.sleep(0.8)
+            self.beats += 1
+        return self.total
+
+    def progress(self) -> int:
+        return self.beats
+
+
+@pytest.fixture(scope="module", autouse=True)
+def running() -> Iterator[None]:
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not find the tests
+    started = not ray.is_initialized()
+    if started:
+        ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+    yield
+    if started:
+        ray.shutdown()
+
+
+@pytest.fixture
+def gang(tmp_path: Path) -> Iterator[Callable[..., Gang]]:
+    made: list[Gang] = []
+
+    def make(said: list[str] | None = None, **options: Any) -> Gang:
+        def hire(rank: int) -> Any:
+            limits: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_concurrency": 2}
+            return ray.remote(Rank).options(**limits).remote(lambda number, size, address: Counter(number, tmp_path), rank, 2)
+
+        made.append(Gang(hire, 2, **({"deadline": 30.0, "say": (said if said is not None else []).append} | options)))
+        return made[-1]
+
+    yield make
+    for own in made:
+        own.close()
+
+
+def test_a_killed_rank_ends_all_and_the_calls_since_the_checkpoint_are_made_again(gang: Callable[..., Gang]) -> None:
+    said: list[str] = []
+    own = gang(said)
+    assert own.call("add", 1) == (0, 1)
+    before = own.pids
+    own.save("keep", then=("restored",))
+    assert own.call("add", 10) == (0, 11)
+    assert own.call("add_and_die", 100, 1, 1) == 111
+    assert own.restarts == 1 and len(set(own.pids) | set(before)) == 4
+    assert len(said) == 1 and "rank 1 was lost during add_and_die" in said[0] and "repeat 2 calls" in said[0]
+    os.kill(own.pids[0], signal.SIGKILL)  # between two calls
+    assert own.call("add", 1000) == (0, 1111)
+    assert own.call("torn", pure=True) == 1111
+    assert own.restarts == 3
+
+
+MOMENTS = ["add", "added", "look", "keep", "kept"]
+
+
+def test_whenever_a_rank_is_killed_each_call_counts_once(gang: Callable[..., Gang], tmp_path: Path) -> None:
+    own = gang()
+    own.call("add", 1)
+    own.save("keep", then=("restored",))
+    total = 1
+    for number, moment in enumerate(MOMENTS):
+        rank = number % 2
+        (tmp_path / f"kill {moment} {rank}").touch()
+        if rank:  # the next start fails too: while a rank is made, or while it loads the checkpoint
+            (tmp_path / f"kill {'start' if number == 1 else 'restored'} 0").touch()
+        total += 10**number
+        assert own.call("add", 10**number) == (0, total)
+        assert own.call("look", pure=True) == total
+        own.save("keep", number, then=("restored", number))
+    assert own.restarts == len(MOMENTS) + 2 and not list(tmp_path.glob("kill *"))
+
+
+def test_a_gang_that_is_lost_again_and_again_ends_the_run(gang: Callable[..., Gang]) -> None:
+    own = gang(retries=1)
+    with pytest.raises(TurnwiseError, match=r"lost 2 times in a row .*rank 0 was lost.*then resume the run"):
+        own.call("add_and_die", 1, 0, 5)
+
+
+def test_errors_of_the_work_itself_are_not_repeated(gang: Callable[..., Gang]) -> None:
+    own = gang()
+    with pytest.raises(TurnwiseError, match="the batch has no advantages"):
+        own.call("wrong")
+    with pytest.raises(TurnwiseError, match="bug failed on all ranks: ValueError: a bug"):
+        own.call("bug")
+    assert own.restarts == 0
+
+
+def test_a_call_without_progress_is_lost_and_one_that_is_only_slow_is_not(gang: Callable[..., Gang]) -> None:
+    own = gang(deadline=3.0, retries=0)
+    assert own.call("slow") == 0
+    with pytest.raises(TurnwiseError, match="hang made no progress within 3 seconds"):
+        own.call("hang")

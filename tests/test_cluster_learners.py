@@ -1,0 +1,53 @@
+"""Several learners in a run: the recipe is the same, and so are the weights, even if one of them is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_runs import SMALL, trained
+from conftest import ROOT
+
+import turnwise as tw
+from turnwise.setup.gang import GangSystem
+from turnwise.util.errors import TurnwiseError
+
+ray = pytest.importorskip("ray")
+MORE: dict[str, Any] = {"learner.tokens_per_batch": 64, "objective.kl": "loss", "run.checkpoint_every": 2}
+TWO: dict[str, Any] = {"cluster.learners": 2, "cluster.engines": 1, "cluster.deadline": 120}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def running() -> Iterator[None]:
+    ray.init(address="local", num_cpus=6, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def test_two_learners_of_which_one_is_killed_give_the_weights_of_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = trained(tmp_path, "plain", **MORE)
+    own, said = GangSystem.learn, list[str]()
+
+    def learn(self: Any, batch: Any, seed: int, progress: float) -> dict[str, float]:
+        if progress > 0 and not said:  # the second update; the last checkpoint is that of the start
+            said.append("killed")
+            os.kill(self.gang.pids[1], signal.SIGKILL)
+        return own(self, batch, seed, progress)
+
+    monkeypatch.setattr(GangSystem, "learn", learn)
+    two = trained(tmp_path, "two", **MORE, **TWO)
+    assert said and plain.keys() == two.keys()
+    for name, weight in plain.items():
+        assert float((weight - two[name]).abs().max()) <= 1e-5, name  # AdamW amplifies the rounding of small gradients
+    folder = next(tmp_path.glob("two*")) / "checkpoints"
+    assert len(list(next(folder.glob("step-*2")).glob("shard-*"))) == 2
+
+
+def test_a_transfer_that_several_learners_do_not_have_is_an_error(tmp_path: Path) -> None:
+    changes = SMALL | TWO | {"cluster.transfer": "broadcast", "out": str(tmp_path), "name": "x"}
+    with pytest.raises(TurnwiseError, match="is for one learner"):
+        tw.train(ROOT / "recipes" / "own-env.toml", quiet=True, **changes)

@@ -1,0 +1,195 @@
+"""Learner ranks as actors that do everything together.
+
+    gang = Gang(hire, size=4, deadline=600)
+    metrics = gang.call("update", batch, seed, progress)      # on all ranks; the answer of the first
+    gang.save("keep", folder, step, then=("restored", folder))
+
+A rank that dies takes the step with it, and cannot join the others again. So all ranks are ended and started again, with a new meeting
+point: they load the last checkpoint and make the calls since then once more. Calls carry their seeds, so this gives the same weights as
+before, and nothing that was collected is lost or counted twice. No wait is endless: a gang that makes no progress for `deadline` seconds
+counts as lost.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from turnwise.cluster.start import free_port, import_ray, one_line
+from turnwise.util.errors import TurnwiseError
+
+LOOKS = 1.0  # seconds between two looks at the progress
+START = 120.0  # seconds that a start may take, if the deadline is shorter
+GRACE = 15.0  # seconds after the first error until the others must have answered
+Factory = Callable[[int, int, str], Any]  # makes a rank's object, there: its rank, their number, where they meet
+Call = tuple[str, tuple[Any, ...]]
+
+
+class Rank:
+    """The actor. Its methods run in several threads: one works, another answers questions about progress."""
+
+    def __init__(self, factory: Factory, rank: int, size: int):
+        self._factory, self._rank, self._size = factory, rank, size
+        self._made: Any = None
+
+    def meeting(self) -> str:
+        """A free address on this rank's machine."""
+        return f"{import_ray().util.get_node_ip_address()}:{free_port()}"
+
+    def begin(self, address: str) -> int:
+        """Meet the others and make what this rank works with. Returns its process."""
+        self._made = self._factory(self._rank, self._size, address)
+        return os.getpid()
+
+    def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        """Call a method. Only the first rank's answer travels."""
+        found = getattr(self._made, method)(*arguments)
+        return found if self._rank == 0 else None
+
+    def progress(self) -> float:
+        """Any number that changes while something happens."""
+        return float(getattr(self._made, "progress", lambda: 0)())
+
+
+class Lost(Exception):
+    """The gang cannot continue as it is."""
+
+
+class Gang:
+    """`hire` starts the actor of a rank (`ray.remote(Rank)`, with max_restarts=0 and max_concurrency=2). `retries`: how often in a row the
+    gang is started again before the run ends."""
+
+    def __init__(
+        self, hire: Callable[[int], Any], size: int, deadline: float, retries: int = 2, say: Callable[[str], None] = lambda text: None
+    ):
+        self.size, self.deadline, self.retries, self.restarts = size, deadline, retries, 0
+        self.pids: list[int] = []
+        self._hire, self._say = hire, say
+        self._handles: list[Any] = []
+        self._since: list[Call] = []  # what leads from nothing to the present state: loading a checkpoint, and the calls after it
+
+    def call(self, method: str, *arguments: Any, pure: bool = False) -> Any:
+        """Call a method on all ranks: the answer of the first. A `pure` one changes nothing, so it need not be repeated after a loss."""
+        problem = ""
+        for _ in range(self.retries + 1):
+            try:
+                self._up()
+                found = self._run(method, arguments)
+            except Lost as lost:
+                problem = str(lost)
+                self._end()
+                self.restarts += 1
+                self._say(f"learner: {problem}; all {self.size} ranks start again from the last checkpoint and repeat {self._repeated}")
+                continue
+            except BaseException:
+                self._end()
+                raise
+            if not pure:
+                self._since.append((method, arguments))
+            return found
+        raise TurnwiseError(
+            f"the learner's ranks were lost {self.retries + 1} times in a row ({problem}). The last checkpoint is intact: look at the "
+            "machines (`turnwise cluster check`), then resume the run"
+        )
+
+    def save(self, method: str, *arguments: Any, then: Sequence[Any]) -> Any:
+        """Call a method that writes a checkpoint. From now on, a new start begins with the call `then`: its method, then its arguments."""
+        found = self.call(method, *arguments, pure=True)
+        self._since = [(then[0], tuple(then[1:]))]
+        return found
+
+    def close(self) -> None:
+        """End all ranks."""
+        self._end()
+
+    # -- inside -------------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def _repeated(self) -> str:
+        calls = len([1 for method, _ in self._since if method])
+        return f"{calls} call{'' if calls == 1 else 's'}" if calls else "nothing"
+
+    def _up(self) -> None:
+        """Start the ranks if there are none, and bring them to the present state."""
+        if self._handles:
+            return
+        self._handles = [self._hire(rank) for rank in range(self.size)]
+        address = self._answers([self._handles[0].meeting.remote()], "start")[0]
+        self.pids = self._answers([handle.begin.remote(address) for handle in self._handles], "start")
+        for method, arguments in self._since:
+            self._run(method, arguments)
+
+    def _run(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        given = import_ray().put(arguments)
+        return self._answers([handle.call.remote(method, given) for handle in self._handles], method)[0]
+
+    def _answers(self, refs: list[Any], what: str) -> list[Any]:
+        """What all ranks answer. Raises `Lost` if one of them is gone or nothing happens any more, and an error that all have."""
+        ray = import_ray()
+        since, seen, look, failing = time.monotonic(), None, None, 0.0
+        waiting, errors = list(refs), dict[Any, Exception]()
+        limit = max(self.deadline, START) if what == "start" else self.deadline
+        while waiting:
+            done, _ = ray.wait([*waiting, *([look] if look is not None else [])], num_returns=1, timeout=LOOKS)
+            now = time.monotonic()
+            for ref in done:
+                try:
+                    answer = ray.get(ref)
+                except Exception as error:
+                    if ref is not look:
+                        errors[ref], failing = error, failing or now
+                    answer = seen
+                if ref is look:
+                    since, seen, look = (now if answer != seen else since), answer, None
+                else:
+                    since = now
+                    waiting.remove(ref)
+            if errors and (now - failing > GRACE or any(_died(error) for error in errors.values())):
+                break
+            if now - since > limit:
+                raise Lost(f"{what} made no progress within {limit:g} seconds (cluster.deadline)")
+            if look is None and waiting and what != "start":
+                look = self._handles[refs.index(waiting[0])].progress.remote()
+        if errors:
+            raise _verdict(errors, refs, what)
+        found: list[Any] = ray.get(refs)
+        return found
+
+    def _end(self) -> None:
+        ray = import_ray()
+        for handle in self._handles:
+            try:
+                ray.kill(handle, no_restart=True)
+            except Exception as error:
+                self._say(f"a learner rank could not be ended: {one_line(error)}")
+        self._handles, self.pids = [], []
+
+
+def _died(error: Exception) -> bool:
+    import_ray()
+    from ray.exceptions import RayTaskError
+
+    return not isinstance(error, RayTaskError)
+
+
+def _reason(error: Exception) -> str:
+    """Why an actor died: if its creation failed, that error, which comes last."""
+    text = str(error).strip()
+    return text.splitlines()[-1].strip()[:200] if "creation task" in text else one_line(error, 120)
+
+
+def _verdict(errors: dict[Any, Exception], refs: list[Any], what: str) -> Exception:
+    """What the errors of some ranks mean. An error that all ranks have alike is one of the work itself, and would come again."""
+    for ref, error in errors.items():
+        if _died(error):
+            return Lost(f"rank {refs.index(ref)} was lost during {what} ({_reason(error)})")
+    causes = [getattr(error, "cause", error) for error in errors.values()]
+    own = next((cause for cause in causes if isinstance(cause, TurnwiseError)), None)
+    if own is not None:
+        return own
+    if len(errors) == len(refs) and len({one_line(cause) for cause in causes}) == 1:
+        return TurnwiseError(f"learner: {what} failed on all ranks: {one_line(causes[0])}")
+    rank = refs.index(next(iter(errors)))
+    return Lost(f"rank {rank} failed during {what} ({one_line(causes[0], 120)})")

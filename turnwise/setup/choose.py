@@ -1,0 +1,18 @@
+"""Where the parts of a run are: in this process, with engines on a cluster, or with engines and learners there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from turnwise.config.schema import Config
+from turnwise.setup.cluster import ClusterSystem, corrected
+from turnwise.setup.gang import GangSystem
+from turnwise.setup.system import System
+
+
+def make_system(config: Config, **shown: Any) -> System:
+    """The parts of a run, as its recipe says."""
+    if config.cluster is None:
+        return System(config, **shown)
+    kind = ClusterSystem if config.cluster.learners == 1 else GangSystem
+    return kind(corrected(config, shown.get("say")), **shown)
