@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from conftest import ROOT
 from safetensors.torch import load_file
 from small_runs import TINY
 
 import turnwise as tw
+from turnwise.api import make_system
 from turnwise.cluster.crew import Hears
-from turnwise.cluster.rollouter import Hooks, Outcome, Session, Work
+from turnwise.cluster.rollouter import Session
+from turnwise.cluster.work import Hooks, Outcome, Work
 from turnwise.setup import cluster as setup
 
 SMALL: dict[str, Any] = TINY | {  # a model that babbles: what it says wins or loses
@@ -44,7 +49,8 @@ def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
 
 
 class LocalCrew:
-    """Engines that take turns in this process. `loses` is asked before each work whether its engine is lost first."""
+    """Engines that take turns in this process; what they get and give is copied. `loses` is asked before each work whether its engine is
+    lost first."""
 
     def __init__(self, size: int, parts: Any, loses: Any = lambda number: False):
         self.size, self.hears, self._parts, self._loses = size, Hears(), parts, loses
@@ -52,7 +58,7 @@ class LocalCrew:
         self.works = 0
 
     def run(self, works: Sequence[Work], homes: Sequence[int]) -> list[Outcome]:
-        return [self._do(work, home) for work, home in zip(works, homes, strict=True)]
+        return [deepcopy(self._do(deepcopy(work), home)) for work, home in zip(works, homes, strict=True)]
 
     def _do(self, work: Work, home: int) -> Outcome:
         self.works += 1
@@ -63,9 +69,19 @@ class LocalCrew:
             session = self._sessions[home] = Session(work, self._parts)
         return session.go_on(work)
 
-    def publish(self, version: int, send: Any) -> None:
+    def publish(self, version: int, send: Any, waits: bool = False) -> None:
         self._sessions.clear()
         send(SimpleNamespace(publish=SimpleNamespace(remote=lambda version, weights: self._parts.publish(version, weights))))
+
+    @property
+    def crew(self) -> LocalCrew:
+        return self
+
+    def do(self, work: Any) -> Any:
+        return work()
+
+    def worked(self) -> dict[str, Any]:
+        return {}
 
     def settle(self) -> None: ...
 
@@ -100,9 +116,19 @@ class InOneProcess(setup.ClusterSystem):
         return LocalCrew(self.own.engines, parts, self.loses)
 
     @cached_property
+    def access(self) -> Any:
+        return self.crew
+
+    @cached_property
     def engine(self) -> Any:
         from turnwise.cluster.source import RemoteEngine
 
         made = RemoteEngine(self.crew, Direct(self._weights))
         made.refresh()
         return made
+
+
+def in_one_process(patch: pytest.MonkeyPatch, loses: Any = lambda number: False) -> None:
+    """From now on, runs on a cluster have their engines in this process."""
+    patch.setattr(InOneProcess, "loses", staticmethod(loses))
+    patch.setattr(sys.modules[make_system.__module__], "ClusterSystem", InOneProcess)

@@ -9,17 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_runs import InOneProcess, same, trained
+from cluster_runs import in_one_process, same, trained
 from conftest import ROOT
 
 from turnwise import TurnwiseError
 from turnwise.cluster.placement import Demand, Node, place
+from turnwise.cluster.probe import here, problems
 from turnwise.cluster.start import connect, free_port
 from turnwise.config.schema import Config
 from turnwise.config.writing import content_hash, to_toml
-from turnwise.setup import cluster as setup
+from turnwise.report.cluster_check import check_command
+from turnwise.setup.placing import check_cluster
 
 QUICKSTART = ROOT / "recipes" / "quickstart.toml"
+STORE = 80 * 2**20  # bytes of shared memory per node
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +31,9 @@ def nodes() -> Iterator[Any]:
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, "object_store_memory": STORE})
     for _ in range(2):
-        made.add_node(num_cpus=2)
+        made.add_node(num_cpus=2, object_store_memory=STORE)
     ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
     yield made
     ray.shutdown()
@@ -53,6 +56,8 @@ def test_a_recipe_without_a_cluster_keeps_its_hash_and_its_text_reads_back() -> 
         (["cluster.staleness=9"], "cluster.staleness"),
         (["cluster.engines=0"], "cluster.engines"),
         (["cluster.tensor_parallel=2"], "tensor_parallel=2 needs engine.name=vllm"),
+        (["cluster.tensor_parallel=2", "engine.name=vllm"], "takes whole GPUs: set cluster.placement=apart"),
+        (["cluster.engines=1", "engine.sleep=true"], "engines of a cluster keep their memory"),
         (["cluster.transfer=ipc"], "cluster.transfer=ipc shares the memory of a GPU"),
         (["cluster.transfer=store", "cluster.port=7000"], "port is for a broadcast"),
         (["cluster.engine=2"], "Did you mean cluster.engines"),
@@ -102,7 +107,8 @@ def test_engines_are_spread_over_nodes_and_learners_stay_together() -> None:
 
 def test_colocated_parts_share_gpus_and_tensor_parallel_engines_take_several() -> None:
     shared = seats(Demand(8, 8, gpu=True), HERE, THERE)
-    assert sum(gpus for _, gpus in shared.values()) == 8 and all(gpus == 0.5 for _, gpus in shared.values())
+    assert sum(gpus for _, gpus in shared.values()) == pytest.approx(8)
+    assert {part.split()[0]: gpus for part, (_, gpus) in shared.items()} == {"engine": 0.6, "learner": 0.4}, "two engines never share one"
     wide = seats(Demand(1, 1, gpu=True, tensor_parallel=2, colocated=False), HERE)
     assert wide["engine 0"] == ("a", 2.0)
 
@@ -125,6 +131,28 @@ def test_an_engine_is_never_split_over_nodes() -> None:
         place([HERE, THERE], Demand(1, 1, gpu=True, tensor_parallel=6, colocated=False))
 
 
+def test_missing_packages_and_other_versions_are_named_with_their_node() -> None:
+    own = here()
+    found = {"a": {**own, "vllm": "0.25.1"}, "b": {**own, "turnwise": "", "torch": "2.0"}, "c": {"error": "no answer"}}
+    known = [HERE, THERE, Node("c", "10.0.0.3", 8)]
+    assert problems(known, found, ["turnwise", "torch"])[:2] == [
+        "node 10.0.0.2 lacks the package turnwise: pip install 'turnwise' there",
+        f"node 10.0.0.2 has torch 2.0, and this machine {own['torch']}: install the same version",
+    ]
+    assert problems(known, found, ["vllm"])[0] == "node 10.0.0.1 has vllm 0.25.1; 0.26 or newer is needed"
+    assert problems(known, found, [])[-1] == "node 10.0.0.3 does not answer: no answer"
+
+
+def test_check_shows_nodes_and_seats_and_fails_for_what_cannot_be_placed(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, bad = (check_cluster(Config.load(QUICKSTART, [f"cluster.engines={engines}"])) for engines in (2, 9))
+    assert len(good.nodes) == 3 and not good.problems and [seat.part for seat in good.seats] == ["learner 0", "engine 0", "engine 1"]
+    assert all(has["turnwise"] and has["torch"] for has in good.versions.values())
+    assert not bad.seats and "9 engines take one core each at least, and the 3 nodes have 5" in bad.problems[0]
+    monkeypatch.setattr("turnwise.report.cluster_check.check_cluster", lambda config: good if config.cluster.engines == 2 else bad)
+    assert check_command(Config.load(QUICKSTART, ["cluster.engines=2"])) == 0
+    assert check_command(Config.load(QUICKSTART, ["cluster.engines=9"])) == 1
+
+
 # -- the same weights --------------------------------------------------------------------------------------------------------------------
 
 
@@ -143,5 +171,5 @@ def test_two_engines_give_the_weights_of_their_shares_one_after_the_other(
     nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = trained(tmp_path, "two", **{"cluster.engines": 2})
-    monkeypatch.setattr(setup, "ClusterSystem", InOneProcess)
+    in_one_process(monkeypatch)
     assert same(found, trained(tmp_path, "shares", **{"cluster.engines": 2}))

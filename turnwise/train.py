@@ -47,6 +47,7 @@ def run_iterations(run: Run, system: System, state: State, reporter: Reporter, i
             with clock("update"):
                 metrics |= numbers("learner", system.update(batch, derive(config.seed, "update", iteration), progress))
                 metrics |= numbers("model", system.train_models(batch, progress))
+                metrics |= system.source.metrics(batch)
                 system.source.publish(iteration)
             run.save_batch(iteration, batch, config.run.keep_rollouts, config.run.keep_tokens)
         state.advance(system, found.trajectories, metrics | clock.metrics(metrics), clock.total)

@@ -6,13 +6,18 @@ from typing import Annotated
 
 import typer
 
+from turnwise.cli.cluster_check import check
+
 cluster = typer.Typer(name="cluster", no_args_is_help=True, rich_markup_mode=None, add_completion=False)
-SHORT = "Plan a run on many GPUs"
+SHORT = "Check a cluster, and plan a run on many GPUs"
 
 
 @cluster.callback()
 def _cluster() -> None:
-    """Plan a run on many GPUs."""
+    """Check a cluster, and plan a run on many GPUs."""
+
+
+cluster.command(short_help="Show what each node has and what would be placed where")(check)
 
 
 @cluster.command(short_help="Simulate a run on up to 1,024 GPUs and compare splits")

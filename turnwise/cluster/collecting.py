@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
-from turnwise.cluster.crew import Crew
-from turnwise.cluster.rollouter import Call, Outcome, Spec, Work
+from turnwise.cluster.crew import Hears
+from turnwise.cluster.work import Call, Outcome, Spec, Work
 from turnwise.collect.branching import begun
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Stop, Trajectory
@@ -27,11 +27,20 @@ LOST = "the engine that played it was lost too often (cluster.retries)"
 _sessions = count()
 
 
+class Engines(Protocol):
+    """What does the work of sessions: the crew, or whoever has access to it."""
+
+    size: int
+    hears: Hears
+
+    def run(self, works: Sequence[Work], homes: Sequence[int]) -> Sequence[Outcome | None]: ...
+
+
 @dataclass
 class RemoteCollector:
     """`run` returns the trajectories of all starts, in their order. `counts` and `policy.counts` add up those of all shares."""
 
-    crew: Crew
+    crew: Engines
     spec: Spec = field(default_factory=Spec)
     max_turns: int = 0
     on_start: Callable[[int], None] = lambda count: None

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnwise.cluster.rollouter import Outcome, Work
 from turnwise.cluster.start import import_ray, one_line
+from turnwise.cluster.work import Outcome, Work
 from turnwise.util.errors import TurnwiseError
 
 LOOKS = 1.0  # seconds between two looks at the progress of a member
@@ -34,9 +34,12 @@ class Member:
     seen: dict[str, Any] = field(default_factory=dict)
     look: Any = None
     looked: float = 0.0
-    busy: Any = None  # the work that it does: a reference of Ray's
-    idle: float = 0.0  # seconds without work, in total
-    free_since: float = field(default_factory=time.monotonic)
+    refs: set[Any] = field(default_factory=set)  # the work that it does
+    lives: int = 0  # how often it was hired again
+    failures: int = 0  # starts that failed since it was last up
+    version: int = -1  # of its weights
+    began: float = 0.0  # of the work that it does
+    spans: list[tuple[float, float]] = field(default_factory=list)  # when it had work
 
 
 @dataclass
@@ -106,12 +109,10 @@ class Crew:
                     member.handle.cancel.remote()
             for ref in self.step(list(running)):
                 k, member = running.pop(ref)
-                self._free(member)
-                try:
-                    found[k] = import_ray().get(ref)
-                except Exception as error:
-                    self._failed(error, member)
-            for ref in [ref for ref, (_, member) in running.items() if member.busy is not ref]:  # its member was lost
+                found[k] = self.result(member, ref)
+                if found[k] is None:
+                    running[ref] = k, member
+            for ref in [ref for ref, (_, member) in running.items() if ref not in member.refs]:  # its member was lost
                 k, _ = running.pop(ref)
                 tries[k] += 1
                 if tries[k] <= self.retries and not cancelled:
@@ -121,23 +122,37 @@ class Crew:
 
     def _hand_out(self, works: Sequence[Work], homes: Sequence[int], waiting: deque[int], running: dict[Any, tuple[int, Member]]) -> None:
         for member in self.members:
-            if member.state != "up" or member.busy is not None or not waiting:
+            if member.state != "up" or not waiting or any(other is member for _, other in running.values()):
                 continue
             own = [k for k in waiting if homes[k] == member.number]
-            orphans = [k for k in waiting if self.members[homes[k]].state != "up"]
+            orphans = [k for k in waiting if self.members[homes[k]].state in ("starting", "gone")]
             if mine := own or orphans:
                 waiting.remove(mine[0])
-                self.employ(member, member.handle.run.remote(works[mine[0]]))
-                running[member.busy] = mine[0], member
+                ref = self.employ(member, member.handle.run.remote(works[mine[0]]))
+                running[ref] = mine[0], member
 
-    def employ(self, member: Member, ref: Any) -> None:
+    def employ(self, member: Member, ref: Any) -> Any:
         """The member works on this from now on."""
         now = time.monotonic()
-        member.idle += now - member.free_since
-        member.busy, member.since, member.look, member.looked = ref, now, None, now
+        if not member.refs:
+            member.since = member.looked = member.began = now
+        member.refs.add(ref)
+        return ref
 
-    def _free(self, member: Member) -> None:
-        member.busy, member.free_since = None, time.monotonic()
+    def result(self, member: Member, ref: Any) -> Outcome | None:
+        """What work that is done has brought; None if its member is lost."""
+        if ref not in member.refs:
+            return None
+        member.refs.discard(ref)
+        member.since = time.monotonic()
+        if not member.refs:
+            member.spans.append((member.began, member.since))
+        try:
+            found: Outcome = import_ray().get(ref, timeout=self.deadline)
+        except Exception as error:
+            self._failed(error, member)
+            return None
+        return found
 
     def _failed(self, error: Exception, member: Member) -> None:
         """Work has failed: the member is lost, or the error is one of the user's and ends the run."""
@@ -149,7 +164,7 @@ class Crew:
             raise cause if isinstance(cause, TurnwiseError) else TurnwiseError(f"engine {member.number} failed: {cause}") from None
         if not isinstance(error, RayError):
             raise error
-        self.lose(member, one_line(error, 120))
+        self.lose(member, one_line(error))
 
     # -- members --------------------------------------------------------------------------------------------------------------------
 
@@ -167,7 +182,7 @@ class Crew:
         if done and len(known) > 1:
             done, _ = ray.wait(known, num_returns=len(known), timeout=0)
         for ref in done:
-            if ref in own:
+            if ref in own and own[ref].ref is ref:
                 self._moved_on(own[ref])
             elif ref in looks:
                 self._looked_at(looks[ref])
@@ -183,14 +198,14 @@ class Crew:
             cause = getattr(error, "cause", None)
             if isinstance(cause, TurnwiseError):
                 raise cause from None
-            self.lose(member, one_line(error, 120))
+            self.lose(member, one_line(error))
             return
         member.since = time.monotonic()
         if member.state == "starting":
             member.seen = dict(answer)
             self._update(member)
         else:
-            member.state = "up"
+            member.state, member.version, member.failures = "up", int(answer), 0
 
     def _looked_at(self, member: Member) -> None:
         try:
@@ -210,11 +225,11 @@ class Crew:
         for member in self.members:
             if member.state == "gone":
                 continue
-            waits = member.state != "up" or member.busy is not None
+            waits = member.state != "up" or bool(member.refs)
             if waits and now - member.since > self.deadline:
                 what = {"starting": "did not start", "updating": "did not take its weights", "up": "made no progress"}[member.state]
                 self.lose(member, f"it {what} within {self.deadline:g} seconds (cluster.deadline)", again=member.state != "starting")
-            elif member.busy is not None and member.look is None and now - member.looked > LOOKS:
+            elif member.refs and member.look is None and now - member.looked > LOOKS:
                 member.look, member.looked = member.handle.status.remote(), now
 
     def lose(self, member: Member, why: str, again: bool = True) -> None:
@@ -225,9 +240,11 @@ class Crew:
             ray.kill(member.handle, no_restart=True)
         except Exception as error:
             self.hears.say(f"engine {member.number} could not be ended: {one_line(error)}")
-        member.busy = member.look = None
-        member.free_since = time.monotonic()
-        if not again or self.counts["lost_engines"] > 100 * self.size:
+        if member.refs:
+            member.spans.append((member.began, time.monotonic()))
+        member.refs, member.look, member.version = set(), None, -1
+        member.failures += member.state != "up"
+        if not again or member.failures > self.retries:
             member.state = "gone"
             self.hears.say(f"warning: engine {member.number} is gone: {why}")
             if all(other.state == "gone" for other in self.members):
@@ -238,6 +255,16 @@ class Crew:
         self.hears.say(f"engine {member.number} was lost and is started again: {why}")
         new = self._hired(member.number)
         member.handle, member.ref, member.state, member.since, member.seen = new.handle, new.ref, new.state, new.since, {}
+        member.lives += 1
+
+    def worked(self) -> dict[str, tuple[list[float], list[float]]]:
+        """When each member had work since this was last asked: beginnings and ends."""
+        found, now = {}, time.monotonic()
+        for member in self.members:
+            spans = [*member.spans, *([(member.began, now)] if member.refs else [])]
+            found[f"engine_{member.number}"] = [began for began, _ in spans], [end for _, end in spans]
+            member.spans = []
+        return found
 
     def _hired(self, number: int) -> Member:
         handle = self._hire(number)

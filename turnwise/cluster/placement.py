@@ -14,6 +14,9 @@ from typing import Any
 from turnwise.cluster.start import import_ray
 from turnwise.util.errors import TurnwiseError
 
+ROUNDING = 1e-6
+ENGINE_SHARE, LEARNER_SHARE = 0.6, 0.4  # of a shared GPU: two engines never fit on one
+
 
 @dataclass(frozen=True)
 class Node:
@@ -63,18 +66,17 @@ def place(nodes: Sequence[Node], demand: Demand) -> list[Seat]:
     """A seat for every part; an error that says what is missing if there is not enough."""
     rooms = [_Room(node, float(node.cpus), float(node.gpus)) for node in sorted(nodes, key=lambda node: not node.here)]
     check_totals(nodes, demand)
-    seats = []
+    learners: list[Seat] = []
     if demand.gpu and not demand.colocated:
-        seats += [_sit(rooms, f"learner {k}", 1.0, 1.0, k == 0) for k in range(demand.learners)]
-    elif demand.learners > 1:
-        seats += [_sit(rooms, f"learner {k}", 1.0, 0.5 if demand.gpu else 0.0) for k in range(demand.learners)]
-    else:
-        seats.append(Seat("learner 0", rooms[0].node, 0.0, 0.0))  # this process, which Ray does not count
-    share = 0.5 if demand.colocated else 1.0
-    for k in range(demand.engines):
-        gpus = demand.tensor_parallel * share if demand.gpu else 0.0
-        seats.append(_sit(rooms, f"engine {k}", 1.0, gpus, spread=True))
-    return seats
+        learners += [_sit(rooms, f"learner {k}", 0.0 if demand.learners == 1 else 1.0, 1.0, k == 0) for k in range(demand.learners)]
+    share = ENGINE_SHARE if demand.colocated else 1.0
+    gpus = demand.tensor_parallel * share if demand.gpu else 0.0
+    engines = [_sit(rooms, f"engine {k}", 1.0, gpus, spread=True) for k in range(demand.engines)]
+    if demand.learners == 1 and not learners:
+        learners.append(Seat("learner 0", rooms[0].node, 0.0, 0.0))  # this process, which Ray does not count
+    elif not learners:
+        learners += [_sit(rooms, f"learner {k}", 1.0, LEARNER_SHARE if demand.gpu else 0.0) for k in range(demand.learners)]
+    return [*learners, *engines]
 
 
 def check_totals(nodes: Sequence[Node], demand: Demand) -> None:
@@ -100,7 +102,7 @@ def check_totals(nodes: Sequence[Node], demand: Demand) -> None:
 
 
 def _sit(rooms: list[_Room], part: str, cpus: float, gpus: float, here: bool = False, spread: bool = False) -> Seat:
-    fits = [room for room in rooms if room.cpus >= cpus and room.gpus >= gpus and (not here or room.node.here)]
+    fits = [room for room in rooms if room.cpus >= cpus and room.gpus >= gpus - ROUNDING and (not here or room.node.here)]
     if not fits:
         wanted = f"{cpus:g} cores" + (f" and {gpus:g} GPUs" if gpus else "")
         left = ", ".join(f"{room.node.address} has {room.cpus:g} cores and {room.gpus:g} GPUs left" for room in rooms)

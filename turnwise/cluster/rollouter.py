@@ -16,83 +16,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from turnwise.collect.collector import Collector
+from turnwise.cluster.streaming import GroupJob, Stream
+from turnwise.cluster.work import Call, Hooks, Outcome, Parts, Spec, Work, died, drawn, portable
 from turnwise.data.attempts import Start
-from turnwise.data.rollouts import Trajectory, Turn
-from turnwise.envs.pool import EnvResult, Fault
-from turnwise.util.errors import TurnwiseError
-
-WORKER_LOST = ("the worker process was killed by SIGKILL", "the worker process closed")  # messages of envs/workers.py
-
-
-@dataclass(frozen=True)
-class Spec:
-    """What kind of attempts a session makes: at another temperature than that of the run, or for training, where the engine reports what
-    stages need, states are kept, and the plan has a say in drawing."""
-
-    temperature: float | None = None
-    training: bool = False
-    drawing: Any = None
-
-
-@dataclass(frozen=True)
-class Call:
-    """One use of a session: `run` with starts, `say` with texts, seed and temperature, `open` with starts."""
-
-    name: str
-    arguments: tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class Work:
-    """All calls of a session so far; the result of the last one is wanted."""
-
-    session: str
-    spec: Spec
-    calls: tuple[Call, ...]
-
-
-@dataclass
-class Outcome:
-    """The result of a call, what the session has counted so far, why its first branch was lost, and the faults that were heard."""
-
-    value: Any
-    counts: dict[str, float] = field(default_factory=dict)
-    lost_branches: int = 0
-    lost: str = ""
-    faults: list[tuple[Trajectory, EnvResult]] = field(default_factory=list)
-
-
-@dataclass
-class Hooks:
-    """What the parts of an actor call while they play."""
-
-    between: Callable[[], bool] = lambda: False  # asked between turns; true cancels
-    on_turn: Callable[[Trajectory], None] = lambda trajectory: None
-    on_end: Callable[[Trajectory], None] = lambda trajectory: None
-    on_fault: Callable[[Trajectory, EnvResult], None] = lambda trajectory, result: None
-
-
-class Parts(Protocol):
-    """What an actor plays with. A function that setup/cluster.py hands over makes them inside the actor."""
-
-    @property
-    def version(self) -> int: ...
-
-    @property
-    def pids(self) -> list[int]: ...
-
-    def collector(self, spec: Spec) -> Collector: ...
-
-    def say(self, texts: Sequence[str], seed: int, temperature: float | None) -> list[Turn]: ...
-
-    def openings(self, starts: Sequence[Start]) -> list[str]: ...
-
-    def publish(self, version: int, weights: Any) -> None: ...
-
-    def close(self) -> None: ...
+from turnwise.data.rollouts import Trajectory
+from turnwise.envs.pool import EnvResult
 
 
 @dataclass
@@ -138,12 +68,8 @@ class Session:
             return
         copy = start.branch.trajectory
         own = self._known.get(copy.id)
-        if own is not None and (own.task, own.seed, _drawn(own)) == (copy.task, copy.seed, _drawn(copy)):
+        if own is not None and (own.task, own.seed, drawn(own)) == (copy.task, copy.seed, drawn(copy)):
             self.collector.trails.adopt(copy, own)
-
-
-def _drawn(trajectory: Trajectory) -> list[Any]:
-    return [turn.response_ids for turn in trajectory.turns]
 
 
 class Rollouter:
@@ -153,11 +79,12 @@ class Rollouter:
     def __init__(self, make: Callable[[Hooks], Parts], number: int = 0, retries: int = 2):
         self.number, self._retries = number, retries
         self._wake = threading.Condition()
-        self._jobs: deque[_Job] = deque()
+        self._jobs: deque[_Job | GroupJob] = deque()
         self._weights: deque[tuple[int, Any, Future[int]]] = deque()
         self._cancelled = self._over = False
         self._turns = self._ended = 0
         self._session: Session | None = None
+        self._stream: Stream | None = None
         self._made: Future[dict[str, Any]] = Future()
         threading.Thread(target=self._live, args=(make,), name="player", daemon=True).start()
 
@@ -170,6 +97,10 @@ class Rollouter:
     def run(self, work: Work) -> Outcome:
         """Do the work of a session, and wait for it."""
         return self._add(_Job(work)).result()
+
+    def group(self, batch: int, spec: Spec, starts: Sequence[Start]) -> Outcome:
+        """Play the attempts of a group among those of others, and wait for them."""
+        return self._add(GroupJob(batch, spec, starts)).result()
 
     def publish(self, version: int, weights: Any) -> int:
         """Apply these weights as soon as possible, and wait for it."""
@@ -195,7 +126,7 @@ class Rollouter:
             self._cancelled = self._over = True
             self._wake.notify()
 
-    def _add(self, job: _Job) -> Future[Outcome]:
+    def _add(self, job: _Job | GroupJob) -> Future[Outcome]:
         with self._wake:
             self._cancelled = False
             self._jobs.append(job)
@@ -213,6 +144,9 @@ class Rollouter:
             return
         try:
             while (job := self._next()) is not None:
+                if isinstance(job, GroupJob):
+                    self._play_groups(job)
+                    continue
                 try:
                     job.done.set_result(self._perform(job.work))
                 except BaseException as error:
@@ -220,7 +154,7 @@ class Rollouter:
         finally:
             self._parts.close()
 
-    def _next(self) -> _Job | None:
+    def _next(self) -> _Job | GroupJob | None:
         """The next job; meanwhile weights are applied. None: it is over."""
         while True:
             with self._wake:
@@ -244,6 +178,28 @@ class Rollouter:
             except BaseException as error:
                 done.set_exception(portable(error))
 
+    def _play_groups(self, first: GroupJob) -> None:
+        """Play groups until none is left, or until other work is next in line."""
+        with self._wake:
+            self._jobs.appendleft(first)
+        self._session = None
+        if self._stream is None:
+            self._stream = Stream(self._parts, first.spec, self._next_group)
+        try:
+            self._stream.play()
+        except BaseException as error:
+            self._stream.fail(portable(error))
+            self._stream = None
+
+    def _next_group(self) -> GroupJob | None:
+        with self._wake:
+            if not self._jobs or not isinstance(self._jobs[0], GroupJob) or self._over:
+                return None
+            job = self._jobs.popleft()
+        assert isinstance(job, GroupJob) and self._stream is not None
+        self._stream.recognise(job)
+        return job
+
     def _perform(self, work: Work) -> Outcome:
         for again in range(self._retries + 1):
             if self._session is None or self._session.name != work.session or self._session.made >= len(work.calls):
@@ -255,6 +211,9 @@ class Rollouter:
         raise AssertionError
 
     def _between(self) -> bool:
+        """Asked between two steps: groups go on with new weights at once, sessions have them when they are over."""
+        if self._session is None and self._weights:
+            self._apply()
         return self._cancelled
 
     def _turned(self, trajectory: Trajectory) -> None:
@@ -266,23 +225,8 @@ class Rollouter:
     def _fault(self, trajectory: Trajectory, result: EnvResult) -> None:
         if self._session is not None:
             self._session.faults.append((trajectory, result))
+        elif self._stream is not None:
+            self._stream.hear(trajectory, result)
 
     def _place(self) -> dict[str, Any]:
         return {"pid": os.getpid(), "number": self.number, "version": self._parts.version}
-
-
-def died(result: EnvResult) -> bool:
-    """Whether an environment's fault is that its process died."""
-    return result.fault is Fault.ERROR and result.message.startswith(WORKER_LOST)
-
-
-def portable(error: BaseException) -> BaseException:
-    """An error that another process can read: one that is invalid input stays that, others are described."""
-    import traceback
-
-    if type(error) is TurnwiseError:
-        return error
-    if isinstance(error, TurnwiseError):
-        return TurnwiseError(str(error))
-    text = "".join(traceback.format_exception(error)[-3:])
-    return RuntimeError(f"{type(error).__name__}: {error}\n{text}")

@@ -34,7 +34,7 @@ def connect(address: str | None = None, cpus: int | None = None) -> bool:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
     if address is None:
         try:
-            ray.init(num_cpus=cpus, include_dashboard=False, **quiet)
+            ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)  # without it Ray joins whatever runs here already
         except Exception as error:
             raise TurnwiseError(f"Ray could not be started on this machine: {one_line(error)}") from error
         return True

@@ -44,6 +44,10 @@ class Trails:
         if (trail := self._trails.get(id(own))) is not None:
             self._trails[id(copy)] = Trail(copy, trail.observations, trail.snapshots)
 
+    def drop(self, trajectory: Trajectory) -> None:
+        """Nothing will branch from this attempt any more."""
+        self._trails.pop(id(trajectory), None)
+
     def snapshot(self, branch: Branch) -> tuple[list[Observation], bytes] | None:
         """The observations up to a branch and the snapshot there; None if one of them is missing."""
         trail = self._trails.get(id(branch.trajectory))

@@ -80,12 +80,23 @@ class Policy(Protocol):
     def end(self, slot: int) -> None: ...
 
 
+class Waiting(Protocol):
+    """Starts that wait for a slot; more may come at any time."""
+
+    def __len__(self) -> int: ...
+
+    def popleft(self) -> Start: ...
+
+    def clear(self) -> None: ...
+
+
 @dataclass
 class Collector:
     """Plays attempts to their ends. `max_turns` is the step limit; `cancelled` is asked between turns and ends everything when true.
     `ordered`: the result does not depend on the speed of worker processes (order.py). `snapshots`: ask environments for a snapshot before
     every turn, so that later attempts can branch there without replaying actions; kept as long as the collector. `counts` has
-    `lost_branches`, and `lost` says why the first of them was lost."""
+    `lost_branches`, and `lost` says why the first of them was lost. `hand_over` is called with every attempt that is over (None: a lost
+    branch), which is then not kept: for a collector that never ends (`stream`)."""
 
     pool: Pool
     policy: Policy
@@ -101,6 +112,7 @@ class Collector:
     snapshots: bool = False
     counts: Counter[str] = field(default_factory=Counter)
     lost: str = ""
+    hand_over: Callable[[Start, Trajectory | None], None] | None = None
 
     def __post_init__(self) -> None:
         self.trails = Trails()
@@ -115,7 +127,7 @@ class Collector:
             done = self._play(waiting)
         return [done[number] for number in order if number in done]
 
-    def _play(self, waiting: deque[Start]) -> dict[int, Trajectory]:
+    def _play(self, waiting: Waiting) -> dict[int, Trajectory]:
         free = deque(range(self.pool.size))
         self._answers = Answers(self.pool, self.ordered)
         active: dict[int, Attempt] = {}
@@ -136,10 +148,17 @@ class Collector:
                 waiting.clear()
             for slot in [slot for slot, attempt in active.items() if attempt.over]:
                 attempt = active.pop(slot)
-                if not attempt.lost:
+                if self.hand_over is not None:
+                    self.hand_over(attempt.start, None if attempt.lost else attempt.trajectory)
+                elif not attempt.lost:
                     done[attempt.start.number] = attempt.trajectory
                 free.append(slot)
         return done
+
+    def stream(self, waiting: Waiting) -> None:
+        """Play what waits, and what comes to wait in the meantime, until nothing is left."""
+        with rare_searches():
+            self._play(waiting)
 
     def _hear(self, active: dict[int, Attempt]) -> None:
         for result in self._answers.next(bool(self.policy.pending), len(active)):

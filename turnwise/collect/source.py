@@ -19,12 +19,26 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from turnwise.data.attempts import Start
+from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import Task
 from turnwise.util.errors import TurnwiseError
+
+
+class Mark(NamedTuple):
+    """How far a run has come in its tasks: what a checkpoint keeps of places and plan."""
+
+    used: int
+    branches: dict[str, int]
+    plan: dict[str, Any]
+
+
+def mark_of(places: Any, plan: Any) -> Mark:
+    """Where places and plan are now."""
+    return Mark(places.used, places.state(), plan.state())
 
 
 class Brought(Protocol):
@@ -109,6 +123,14 @@ class LocalSource:
         if version < self.version:
             raise TurnwiseError(f"version {version} was published after version {self.version}: versions only grow")
         self.engine.publish(version, weights)
+
+    def metrics(self, batch: Batch) -> dict[str, float]:
+        """What a source logs about a batch with its columns, in addition to its counts: nothing, where all is done in one process."""
+        return {}
+
+    def mark(self, plan: Any) -> Mark:
+        """How far the run has come with the batch that was handed out last."""
+        return mark_of(self.places, plan)
 
     def collect(self, plan: Gathers) -> Collected:
         """The next batch of a plan."""

@@ -129,6 +129,10 @@ def _problem(item: Any) -> str:
     message = item["msg"].removeprefix("Value error, ")
     if item["type"] == "value_error":
         return f"{dotted}: {message}" if dotted else message
+    message = message.split(", unable to parse")[0].split(", got a number with")[0]
+    for theirs, ours in (("Input should be a valid integer", "must be an integer"), ("Input should be a valid", "must be a")):
+        message = message.replace(theirs, ours)
+    message = message.replace("Input should be", "must be")
     return f"{dotted}: {message[0].lower()}{message[1:]}, got {item['input']!r}"
 
 
@@ -208,6 +212,12 @@ def with_cluster(config: Config) -> list[str]:
         found.append(f"cluster.tensor_parallel={own.tensor_parallel} needs engine.name=vllm; {engine} computes on one GPU")
     if engine == "openai":
         found.append("engine.name=openai plays with a server's weights: an engine of a cluster is native, transformers or vllm")
+    if own.tensor_parallel > 1 and own.placement == "colocated":
+        found.append(f"cluster.tensor_parallel={own.tensor_parallel} takes whole GPUs: set cluster.placement=apart")
+    if config.engine.sleep:
+        found.append(
+            "engine.sleep: engines of a cluster keep their memory. Lower engine.options.cache_memory, or use cluster.placement=apart"
+        )
     if config.device == "cpu" and own.transfer == "ipc":
         found.append("cluster.transfer=ipc shares the memory of a GPU: with device=cpu use auto or store")
     return found

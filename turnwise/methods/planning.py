@@ -170,9 +170,11 @@ class Places:
 
 class Plan:
     """The base class of plans. `state` is kept in checkpoints (JSON values), and `load_state` gets it after a resume. `drawing` is an
-    object that has a say in how the turns of the plan's attempts are drawn (`turnwise/collect/drawing.py`)."""
+    object that has a say in how the turns of the plan's attempts are drawn (`turnwise/collect/drawing.py`). `overlaps`: a batch may be
+    gathered before the last one is complete, on a cluster with staleness; only for plans of one round without a state."""
 
     drawing: Any = None
+    overlaps: bool = False
 
     def gather(self, places: Places, groups: int) -> Rounds:
         raise TurnwiseError(
@@ -209,6 +211,8 @@ def gathered(plan: Plan, places: Places, groups: int, collect: Callable[[Sequenc
 @plan("plain")
 class Plain(Plan):
     """Collect every group once. Attempts that a fault of an environment or engine has ended are left out and counted."""
+
+    overlaps = True
 
     def gather(self, places: Places, groups: int) -> Rounds:
         found = yield places.groups(groups)

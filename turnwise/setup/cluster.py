@@ -19,19 +19,23 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from turnwise.cluster.ahead import Ahead
+from turnwise.cluster.ahead import Settings as AheadSettings
 from turnwise.cluster.collecting import RemoteCollector
 from turnwise.cluster.crew import Crew, Hears
-from turnwise.cluster.placement import Demand, Seat, nodes, place
-from turnwise.cluster.rollouter import Hooks, Rollouter, Spec
-from turnwise.cluster.source import ClusterSource, RemoteEngine
+from turnwise.cluster.placement import Seat
+from turnwise.cluster.rollouter import Rollouter
+from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
 from turnwise.cluster.start import connect, free_port, import_ray, leave
 from turnwise.cluster.weights import copy_into, sender
+from turnwise.cluster.work import Hooks, Spec
 from turnwise.collect.collector import Collector
 from turnwise.collect.programs import ProgramCollector
 from turnwise.config import objects
 from turnwise.config.cluster import Cluster
 from turnwise.config.schema import Config
 from turnwise.data.attempts import Start
+from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.engines.base import Engine
 from turnwise.learn.learner import Learner
@@ -39,9 +43,13 @@ from turnwise.learn.models import choose_device
 from turnwise.setup.build import with_adapters
 from turnwise.setup.favours import openings, said
 from turnwise.setup.names import know
+from turnwise.setup.placing import seats_for
+from turnwise.setup.programs import is_program
 from turnwise.setup.system import System
 from turnwise.util.errors import TurnwiseError
 
+KEEPER = 60.0  # seconds for a GPU to be reserved
+CALLS = 8  # that one actor takes at a time, in addition to one per group that it plays ahead
 OWN_WEIGHTS = ("vllm",)  # engines that load published weights themselves
 
 
@@ -62,6 +70,9 @@ def corrected(config: Config, say: Callable[[str], None] | None = None) -> Confi
 class ClusterSystem(System):
     """A run whose engines are actors."""
 
+    _seats: Sequence[Seat] = ()
+    _started = False
+
     @property
     def own(self) -> Cluster:
         """The section of the recipe."""
@@ -77,14 +88,17 @@ class ClusterSystem(System):
 
     def connect(self) -> None:
         """Join or start Ray, and decide what goes where."""
-        if "_seats" in self.__dict__:
+        if self._seats:
             return
         if self.own.port is not None:
             free_port(self.own.port)
+        if is_program(self.config):
+            raise TurnwiseError("environment 'program' is played in one process: an attempt is several trajectories. Leave [cluster] out")
         self._started = connect(self.own.address)
         try:
-            self._seats: list[Seat] = place(nodes(), demand_of(self.config))
-        except TurnwiseError:
+            self._seats = seats_for(self.config)
+            self._keeper = keep_gpu(self._seats[0]) if self._seats[0].gpus and self.own.learners == 1 else None
+        except BaseException:
             leave(self._started)
             raise
 
@@ -96,6 +110,11 @@ class ClusterSystem(System):
         made = partial(hire, seats, Recruit.of(self), self.own.retries)
         return Crew(made, self.own.engines, self.own.deadline, self.own.retries, hears)
 
+    @cached_property
+    def access(self) -> Access:
+        """The engines, from whichever thread."""
+        return Access(self.crew)
+
     def _ended(self, count: int) -> None:
         for _ in range(count):
             self.on_end(Trajectory(0, 0))
@@ -105,7 +124,8 @@ class ClusterSystem(System):
         """All engines as one."""
         self.connect()
         kind = transfer(self.own, self.learner.device)
-        made = RemoteEngine(self.crew, sender(kind, self._weights, self.learner.device, self.own.deadline, self.own.port), kind == "ipc")
+        sends = sender(kind, self._weights, self.learner.device, self.own.deadline, self.own.port)
+        made = RemoteEngine(self.access, sends, waits=kind != "store")
         made.refresh()
         return cast("Engine", made)
 
@@ -120,7 +140,7 @@ class ClusterSystem(System):
 
     def _remote(self, spec: Spec) -> Collector:
         self.engine  # noqa: B018  # the weights are there before anything is played
-        self._current = RemoteCollector(self.crew, spec, self.max_turns, self.on_start, self.faults.hear)
+        self._current = RemoteCollector(self.access, spec, self.max_turns, self.on_start, self.faults.hear)
         return cast("Collector", self._current)
 
     def collector(self, temperature: float | None = None) -> Collector:
@@ -128,6 +148,13 @@ class ClusterSystem(System):
 
     def training_collector(self) -> Collector:
         return self._remote(Spec(training=True, drawing=getattr(self.plan, "drawing", None)))
+
+    def annotate(self, batch: Batch) -> Batch:
+        """A batch that may be older than the weights also gets the log-probs of the weights as they are: what the learner's ratio and the
+        metrics about age start from."""
+        if self.own.staleness > 0 and self.config.learner.old_logprobs == "learner":
+            return self.learner.annotate(batch)
+        return super().annotate(batch)
 
     def said(self, texts: Sequence[str], seed: int, temperature: float | None = None) -> list[Turn]:
         return self._session.say(texts, seed, temperature)
@@ -137,8 +164,8 @@ class ClusterSystem(System):
 
     @property
     def _session(self) -> RemoteCollector:
-        """The collector that is in use: what a plan asks of the policy belongs to its session."""
-        if not hasattr(self, "_current"):
+        """The collector that is in use: what a plan asks of the policy belongs to its session. While batches overlap there is none."""
+        if not hasattr(self, "_current") or self.own.staleness > 0:
             self.collector()
         return self._current
 
@@ -146,19 +173,19 @@ class ClusterSystem(System):
     def source(self) -> ClusterSource:
         self.places.vocabulary = len(self.tokenizer)
         groups = self.config.collect.groups
-        return ClusterSource(self.places, groups, self.training_collector, self.engine, self._heard, self.say, self.over)
+        parts = self.places, groups, self.training_collector, self.engine, self._heard, self.say, self.over
+        return ClusterSource(*parts, self.own.staleness, self._ahead, self.access)
+
+    def _ahead(self, plan: Any, first: int, batches: int | None) -> Ahead:
+        spec = Spec(training=True, drawing=getattr(plan, "drawing", None))
+        own = AheadSettings(self.places, plan, self.config.collect.groups, self.own.staleness, spec, first, batches)
+        own.heard, own.on_fault, own.on_start, own.say = self._heard, self.faults.hear, self.on_start, self.say
+        return Ahead(self.crew, own, self.own.retries)
 
     def close(self) -> None:
         super().close()
-        if "_seats" in self.__dict__:
+        if self._seats:
             leave(self._started)
-
-
-def demand_of(config: Config) -> Demand:
-    """What a recipe asks of a cluster."""
-    own = config.cluster or Cluster()
-    gpu = choose_device(config.device) == "cuda"
-    return Demand(own.engines, own.learners, gpu, own.tensor_parallel, own.placement == "colocated", config.env.workers)
 
 
 def transfer(own: Cluster, device: torch.device) -> str:
@@ -171,6 +198,28 @@ def transfer(own: Cluster, device: torch.device) -> str:
     return "ipc" if alone else "broadcast"
 
 
+def keep_gpu(seat: Seat) -> Any:
+    """Reserve a GPU of this machine for this process, and compute on it: Ray then gives the others to the engines."""
+    ray = import_ray()
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    class Keeper:
+        def gpu(self) -> int:
+            import ray
+
+            return int(ray.get_gpu_ids()[0])
+
+    where = NodeAffinitySchedulingStrategy(seat.node.id, soft=False)
+    keeper = ray.remote(Keeper).options(num_cpus=0, num_gpus=1, scheduling_strategy=where).remote()
+    try:
+        torch.cuda.set_device(ray.get(keeper.gpu.remote(), timeout=KEEPER))
+    except ray.exceptions.GetTimeoutError:
+        raise TurnwiseError(
+            f"cluster: no GPU of this machine was free for the learner within {KEEPER:g} seconds: is another run on it?"
+        ) from None
+    return keeper
+
+
 def hire(seats: Sequence[Seat], recruit: Recruit, retries: int, number: int) -> Any:
     """Start the actor of a number. It prefers the node of its seat, and takes any other that has room."""
     ray = import_ray()
@@ -178,7 +227,13 @@ def hire(seats: Sequence[Seat], recruit: Recruit, retries: int, number: int) -> 
 
     seat = seats[number]
     where = NodeAffinitySchedulingStrategy(seat.node.id, soft=True)
-    limits: dict[str, Any] = {"num_cpus": seat.cpus, "num_gpus": seat.gpus, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": 64}
+    limits: dict[str, Any] = {
+        "num_cpus": seat.cpus,
+        "num_gpus": seat.gpus,
+        "max_restarts": 0,
+        "max_task_retries": 0,
+        "max_concurrency": CALLS + (recruit.config.collect.groups if recruit.ahead else 0),
+    }
     return ray.remote(Rollouter).options(scheduling_strategy=where, **limits).remote(recruit, number, retries)
 
 
@@ -192,6 +247,7 @@ class Recruit:
     paths: tuple[str, ...]
     given: Mapping[str, Any]
     words: Mapping[str, bytes]
+    ahead: bool = False  # whether groups of several batches are played at once
 
     @classmethod
     def of(cls, system: System) -> Recruit:
@@ -204,8 +260,10 @@ class Recruit:
         config._folder = None  # its code was trusted here
         names = objects.names_in(config.model_dump(mode="json"))
         given = {name: objects.find(name) for name in names}
+        _by_value()
         words = _files(system.tokenizer) if config.model.path is None else {}
-        return cls(config, str(Path.cwd()), tuple(sys.path), given, words)
+        ahead = system.config.cluster is not None and system.config.cluster.staleness > 0
+        return cls(config, str(Path.cwd()), tuple(sys.path), given, words, ahead)
 
     def __call__(self, hooks: Hooks) -> PlayingParts:
         self.prepare()
@@ -218,6 +276,16 @@ class Recruit:
         sys.path += [path for path in self.paths if path not in sys.path]
         objects.present(self.given)
         know(self.config)
+
+
+def _by_value() -> None:
+    """Code from files that a recipe names is sent whole: no process can import it by a name."""
+    import_ray()
+    from ray import cloudpickle
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("turnwise_file_"):
+            cloudpickle.register_pickle_by_value(module)
 
 
 def _files(tokenizer: Any) -> dict[str, bytes]:

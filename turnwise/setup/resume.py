@@ -26,6 +26,7 @@ from turnwise.util.files import write_text_atomically
 
 MAY_CHANGE = (
     *("iterations", "name", "eval.every"),
+    *("cluster.address", "cluster.port", "cluster.deadline", "cluster.retries"),
     *("run.checkpoint_every", "run.keep_checkpoints", "run.keep_rollouts", "run.keep_tokens", "run.trackers", "run.tracker_options"),
 )
 RESUMED = "resumed.jsonl"

@@ -42,7 +42,7 @@ class State:
     def advance(self, system: System, trajectories: Sequence[Trajectory], metrics: dict[str, float], seconds: float) -> None:
         """One more update is done; its metrics wait for the evaluation and the log."""
         self.iteration += 1
-        self.groups_used, self.plan, self.branches = system.places.used, system.plan.state(), system.places.state()
+        self.groups_used, self.branches, self.plan = system.source.mark(system.plan)
         self.turns += sum(len(trajectory.turns) for trajectory in trajectories)
         self.seconds += seconds
         self.waiting, self.score = metrics, None

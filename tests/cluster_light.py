@@ -1,0 +1,215 @@
+"""An engine's process without a model: words by chance, corridors to walk. It starts in a second, and dies when it is told to.
+
+What it says depends on the seeds of an attempt and on the weights, which are one number. So a run that was disturbed can be compared with
+one that was not, and it can be seen which weights a group was played with.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from toy_env import Corridor
+
+from turnwise.agent.base import Parsed, Prompt
+from turnwise.cluster.work import Hooks, Spec
+from turnwise.collect.collector import Collector
+from turnwise.collect.model_policy import ModelPolicy
+from turnwise.collect.source import LocalSource
+from turnwise.data.attempts import Start
+from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.data.tasks import Task, TaskSet
+from turnwise.engines.base import Request, Response, Sampling
+from turnwise.envs.base import Observation
+from turnwise.envs.pool import Pool
+from turnwise.methods.planning import Places, Plain
+from turnwise.util.seeds import derive
+
+WORDS = ["left", "right", "wait", "<eos>"]
+GROUPS, SIZE = 4, 2
+
+
+class WordContext:
+    """A prompt is what was seen and said, by length."""
+
+    def start(self, task: Task, observation: Observation) -> None:
+        self.ids = [len(observation.text)]
+
+    def prompt(self) -> Prompt:
+        return Prompt(tuple(self.ids))
+
+    def record(self, response_ids: Sequence[int], parsed: Parsed, observation: Observation) -> None:
+        self.ids = [*self.ids, *response_ids, len(observation.text)]
+
+
+class WordEngine:
+    """Answers with a word drawn from the request's seed and the weights."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Request] = []
+        self.version, self.weight = 0, 0
+
+    @property
+    def pending(self) -> int:
+        return len(self.waiting)
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        self.waiting += requests
+
+    def poll(self) -> list[Response]:
+        request = self.waiting.pop(0)
+        chance = derive(request.seed, self.weight) % 100
+        word = 1 if chance < 60 else chance % 3
+        return [Response(request.key, (word, 3), (-0.5, -0.1), version=self.version)]
+
+    def release(self, sequence: int) -> None: ...
+
+
+def read(ids: Sequence[int], observation: Observation) -> tuple[str, Parsed]:
+    return WORDS[ids[0]], Parsed(WORDS[ids[0]])
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What happens at which turn of which engine, once: `mark` is a file that says that it has happened. "engine" and "worker" are killed
+    at once; for "node", the mark tells the test to do it."""
+
+    what: str
+    turn: int
+    engine: int
+    mark: str
+
+    def strike(self, parts: LightParts) -> None:
+        if Path(self.mark).exists():
+            return
+        Path(self.mark).touch()
+        if self.what == "engine":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.what == "worker":
+            os.kill(parts.pids[0], signal.SIGKILL)
+        time.sleep(2.0 if self.what == "node" else 0.0)
+
+
+@dataclass
+class LightParts:
+    """`strikes` is called at every turn with how many there were."""
+
+    hooks: Hooks
+    workers: int = 0
+    strikes: Any = None
+    engine: WordEngine = field(default_factory=WordEngine)
+    turns: int = 0
+
+    def __post_init__(self) -> None:
+        self.pool = Pool(Corridor, GROUPS * SIZE, workers=self.workers, timeout=20.0)
+
+    @property
+    def version(self) -> int:
+        return self.engine.version
+
+    @property
+    def pids(self) -> list[int]:
+        return self.pool.pids
+
+    def collector(self, spec: Spec) -> Collector:
+        policy = ModelPolicy(self.engine, WordContext, read, Sampling())
+        own = {"on_turn": self.on_turn, "on_end": self.hooks.on_end, "on_fault": self.hooks.on_fault, "cancelled": self.hooks.between}
+        return Collector(self.pool, policy, max_turns=6, snapshots=spec.training, **own)
+
+    def on_turn(self, trajectory: Trajectory) -> None:
+        self.turns += 1
+        self.hooks.on_turn(trajectory)
+        if self.strikes is not None:
+            self.strikes(self)
+
+    def say(self, texts: Sequence[str], seed: int, temperature: float | None) -> list[Turn]:
+        return [Turn(text, response=f"{text} {seed} {self.engine.weight}", version=self.version) for text in texts]
+
+    def openings(self, starts: Sequence[Start]) -> list[str]:
+        return [start.task.id for start in starts]
+
+    def publish(self, version: int, weights: Any) -> None:
+        self.engine.version, self.engine.weight = version, int(weights)
+
+    def close(self) -> None:
+        self.pool.close()
+
+
+@dataclass(frozen=True)
+class Make:
+    """Makes the parts of an engine with this fate, in its process."""
+
+    number: int
+    fate: Fate | None = None
+    workers: int = 0
+
+    def __call__(self, hooks: Hooks) -> LightParts:
+        fate = self.fate if self.fate is not None and self.fate.engine == self.number else None
+        strikes = None if fate is None else lambda parts: fate.strike(parts) if parts.turns == fate.turn else None
+        return LightParts(hooks, self.workers, strikes)
+
+
+def places() -> Places:
+    tasks = TaskSet((Task(str(i), data={"number": i}) for i in range(7)), "numbers")
+    return Places(tasks, seed=3, group_size=SIZE)
+
+
+class Learner:
+    """Learns one number: from what was said, and in which order."""
+
+    def __init__(self) -> None:
+        self.weight = 7
+        self.learned: list[int | str] = []
+        self.ages: list[int] = []
+        self.batches: list[list[Any]] = []
+
+    def update(self, trajectories: Sequence[Trajectory], version: int) -> None:
+        self.batches.append([(one.id, one.stop.value, [turn.action for turn in one.turns]) for one in trajectories])
+        self.learned += [one.id for one in trajectories]
+        self.ages += [version - turn.version for one in trajectories for turn in one.turns]
+        self.weight = derive(self.weight, repr(self.batches[-1])) % 1000
+
+
+def run(source: LocalSource, engine: Any, learner: Learner, batches: int = 3) -> Learner:
+    """A whole run: collect, learn, publish."""
+    for number, found in enumerate(source.batches(Plain(), n=batches)):
+        learner.update(found.trajectories, number)
+        engine.publish(number + 1)
+    return learner
+
+
+def alone(batches: int = 3) -> Learner:
+    """The same in this process, undisturbed."""
+    learner, parts = Learner(), LightParts(Hooks())
+    parts.publish(0, learner.weight)
+
+    class Engine:
+        version = 0
+
+        def publish(self, version: int, weights: Any = None) -> None:
+            self.version = version
+            parts.publish(version, learner.weight)
+
+    engine = Engine()
+    source = LocalSource(places(), GROUPS, lambda: replace(parts.collector(Spec()), snapshots=False), engine)
+    run(source, engine, learner, batches)
+    parts.close()
+    return learner
+
+
+class Sender:
+    """Sends the learner's number."""
+
+    def __init__(self, learner: Learner):
+        self._learner, self._version, self._weight = learner, -1, 0
+
+    def publish(self, version: int) -> None:
+        self._version, self._weight = version, self._learner.weight
+
+    def send(self, handle: Any) -> Any:
+        return handle.publish.remote(self._version, self._weight)

@@ -1,0 +1,290 @@
+"""Engines, workers and nodes that die: the run ends, nothing is counted twice, and in step the result is that of an undisturbed run.
+
+Most tests have threads instead of Ray, which lets them choose the moment exactly; those at the end kill real processes.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cluster_light import GROUPS, SIZE, Fate, Learner, LightParts, Make, Sender, alone, places, run
+from conftest import ROOT
+
+from turnwise import TurnwiseError
+from turnwise.cluster.ahead import Ahead, Settings
+from turnwise.cluster.collecting import RemoteCollector
+from turnwise.cluster.crew import Crew, Hears
+from turnwise.cluster.rollouter import Rollouter
+from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
+from turnwise.cluster.work import Hooks, Spec
+from turnwise.methods.planning import Plain
+
+ray = pytest.importorskip("ray")
+LOST = ray.exceptions.RayActorError
+STORE = 80 * 2**20  # bytes of shared memory per node
+
+
+class Handle:
+    """An actor in this process: all that it gets and gives is copied. A dead one answers nothing, whatever its threads still do."""
+
+    def __init__(self, make: Callable[[Hooks], Any], number: int, retries: int = 2):
+        self._actor = Rollouter(make, number, retries)
+        self._open: set[Future[Any]] = set()
+        self._dead = False
+
+    def __getattr__(self, name: str) -> Any:
+        return SimpleNamespace(remote=lambda *arguments: self._call(getattr(self._actor, name), pickle.dumps(arguments)))
+
+    def _call(self, method: Callable[..., Any], packed: bytes) -> Future[Any]:
+        answer: Future[Any] = Future()
+        self._open.add(answer)
+
+        def work() -> None:
+            try:
+                found, wrong = pickle.loads(pickle.dumps(method(*pickle.loads(packed)))), None
+            except Exception as error:
+                found, wrong = None, ray.exceptions.RayTaskError("work", "", error)
+            if not self._dead and not answer.done():
+                answer.set_result(found) if wrong is None else answer.set_exception(wrong)
+
+        if self._dead:
+            answer.set_exception(LOST())
+        else:
+            threading.Thread(target=work, daemon=True).start()
+        return answer
+
+    def die(self) -> None:
+        self._dead = True
+        self._actor.cancel()
+        for answer in self._open:
+            if not answer.done():
+                answer.set_exception(LOST())
+
+
+class FakeRay:
+    """Waiting, getting and killing, for handles of this process."""
+
+    exceptions = ray.exceptions
+
+    def wait(self, refs: list[Future[Any]], num_returns: int, timeout: float) -> tuple[list[Future[Any]], list[Future[Any]]]:
+        done = wait_for(refs, timeout, "FIRST_COMPLETED").done
+        return [ref for ref in refs if ref in done], [ref for ref in refs if ref not in done]
+
+    def get(self, ref: Future[Any], timeout: float | None = None) -> Any:
+        return ref.result(timeout)
+
+    def kill(self, handle: Handle, no_restart: bool = True) -> None:
+        handle.die()
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnwise.cluster.crew.import_ray", FakeRay)
+
+
+class Dies:
+    """Kills the engine of a number at one of its turns, once."""
+
+    def __init__(self, engine: int, turn: int):
+        self.engine, self.turn, self.struck = engine, turn, False
+        self.handles: dict[int, Handle] = {}
+
+    def hire(self, number: int) -> Handle:
+        def make(hooks: Hooks) -> LightParts:
+            return LightParts(hooks, strikes=self.strike if number == self.engine and not self.struck else None)
+
+        self.handles[number] = Handle(make, number)
+        return self.handles[number]
+
+    def strike(self, parts: LightParts) -> None:
+        if parts.turns == self.turn and not self.struck:
+            self.struck = True
+            self.handles[self.engine].die()
+
+
+def trained(hire: Callable[[int], Any], engines: int = 2, staleness: int = 0, batches: int = 3, **crew: Any) -> tuple[Learner, Crew]:
+    """A run over engines."""
+    learner = Learner()
+    made = Crew(hire, engines, **{"deadline": 30.0, "hears": Hears(), **crew})
+    access, own = Access(made), places()
+    engine = RemoteEngine(access, Sender(learner))
+    engine.refresh()
+
+    def begin(plan: Any, first: int, n: int | None) -> Ahead:
+        return Ahead(made, Settings(own, plan, GROUPS, staleness, Spec(training=True), first, n))
+
+    source = ClusterSource(own, GROUPS, lambda: RemoteCollector(access), engine, staleness=staleness, begin_ahead=begin, access=access)
+    try:
+        return run(source, engine, learner, batches), made
+    finally:
+        access.close()
+
+
+# -- in step ---------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engines", [1, 2, 3])
+def test_any_number_of_engines_learns_what_one_process_learns(fake: None, engines: int) -> None:
+    found, _ = trained(Dies(-1, 0).hire, engines)
+    assert found.batches == alone().batches and found.weight == alone().weight
+
+
+@pytest.mark.parametrize("engine", [0, 1])
+@pytest.mark.parametrize("turn", [1, 2, 5, 9, 14, 15, 20, 27, 33, 40])
+def test_an_engine_that_dies_at_any_turn_changes_nothing(fake: None, engine: int, turn: int) -> None:
+    dies = Dies(engine, turn)
+    found, crew = trained(dies.hire)
+    assert dies.struck and crew.counts["lost_engines"] == 1
+    assert found.batches == alone().batches and len(found.learned) == len(set(found.learned)) == 3 * GROUPS * SIZE
+
+
+def test_an_engine_that_always_dies_costs_its_share_and_not_the_run(fake: None) -> None:
+    handles: dict[int, Handle] = {}
+
+    def hire(number: int) -> Handle:
+        strikes = (lambda parts: handles[number].die()) if number == 0 else None
+        handles[number] = Handle(lambda hooks: LightParts(hooks, strikes=strikes), number)
+        return handles[number]
+
+    found, _ = trained(hire, retries=40)
+    assert found.batches == alone().batches, "the other one does its work"
+    alone_there, crew = trained(hire, engines=1, retries=1, batches=1)
+    assert alone_there.learned == [] and crew.counts["lost_engines"] == 2, "faults are left out by the plan"
+
+
+def test_an_engine_that_hangs_is_lost_after_the_deadline(fake: None) -> None:
+    hung = threading.Event()
+
+    def hire(number: int) -> Handle:
+        def hang(parts: LightParts) -> None:
+            if not hung.is_set():
+                hung.set()
+                time.sleep(60)
+
+        return Handle(lambda hooks: LightParts(hooks, strikes=hang if number == 1 else None), number)
+
+    found, crew = trained(hire, deadline=0.5)
+    assert crew.counts["lost_engines"] == 1 and found.batches == alone().batches
+
+
+def test_an_engine_that_never_starts_is_left_out_and_the_last_one_ends_the_run(fake: None) -> None:
+    said: list[str] = []
+
+    def never(hooks: Hooks) -> Any:
+        time.sleep(60)
+
+    def hire(number: int) -> Handle:
+        return Handle(LightParts if number == 0 else never, number)
+
+    found, _ = trained(hire, deadline=0.5, hears=Hears(said.append))
+    assert found.batches == alone().batches and any("engine 1 is gone" in line for line in said)
+    with pytest.raises(TurnwiseError, match="no engine is left"):
+        trained(lambda number: Handle(never, number), 1, deadline=0.3)
+
+
+def test_an_error_of_the_parts_ends_the_run_with_its_words(fake: None) -> None:
+    def wrong(hooks: Hooks) -> Any:
+        raise TurnwiseError("model nowhere: there is no such folder here")
+
+    with pytest.raises(TurnwiseError, match="there is no such folder here"):
+        trained(lambda number: Handle(wrong, number))
+
+
+# -- ahead -----------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("staleness", [1, 2, 4])
+def test_ahead_of_the_learner_the_bound_holds_and_every_group_is_learned_from_once(fake: None, staleness: int) -> None:
+    found, _ = trained(Dies(-1, 0).hire, staleness=staleness, batches=8)
+    assert max(found.ages) <= staleness and min(found.ages) >= 0
+    assert sorted(found.learned) == list(range(8 * GROUPS * SIZE)), "every attempt of every place, once"
+
+
+@pytest.mark.parametrize("turn", [1, 7, 20, 33, 50])
+@pytest.mark.parametrize("staleness", [1, 3])
+def test_ahead_of_the_learner_a_lost_engine_costs_nothing_but_time(fake: None, turn: int, staleness: int) -> None:
+    dies = Dies(1, turn)
+    found, _ = trained(dies.hire, staleness=staleness, batches=8)
+    assert dies.struck and max(found.ages) <= staleness
+    assert sorted(found.learned) == list(range(8 * GROUPS * SIZE))
+
+
+def test_a_checkpoint_keeps_what_was_learned_from_and_not_what_was_collected_ahead(fake: None) -> None:
+    learner, own, plan = Learner(), places(), Plain()
+    crew = Crew(Dies(-1, 0).hire, 2, deadline=30.0)
+    access = Access(crew)
+    engine = RemoteEngine(access, Sender(learner))
+    engine.refresh()
+    settings = Settings(own, plan, GROUPS, 3, Spec(training=True), 0, 8)
+    source = ClusterSource(own, GROUPS, RemoteCollector, engine, staleness=3, begin_ahead=lambda *_: Ahead(crew, settings), access=access)
+    marks = []
+    for number, _ in enumerate(source.batches(plan, n=8)):
+        marks.append((source.mark(plan).used, own.used))
+        engine.publish(number + 1)
+    access.close()
+    assert [used for used, _ in marks] == [GROUPS * (number + 1) for number in range(8)]
+    assert any(taken > used for used, taken in marks), "more was under way"
+
+
+# -- real processes ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head without room, and two nodes on this machine."""
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "tests"), str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE})
+        made.add_node(num_cpus=2, object_store_memory=STORE)
+        ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
+        yield made
+        ray.shutdown()
+        made.shutdown()
+
+
+def hires(fate: Fate | None, workers: int = 0) -> Callable[[int], Any]:
+    def hire(number: int) -> Any:
+        actor = ray.remote(Rollouter).options(num_cpus=1, max_restarts=0, max_concurrency=16)
+        return actor.remote(Make(number, fate, workers), number)
+
+    return hire
+
+
+@pytest.mark.parametrize(("what", "turn"), [("engine", 1), ("engine", 17), ("worker", 2), ("worker", 13)])
+def test_a_killed_process_changes_nothing(cluster: Any, tmp_path: Path, what: str, turn: int) -> None:
+    fate = Fate(what, turn, 0, str(tmp_path / "struck"))
+    found, crew = trained(hires(fate, workers=int(what == "worker")))
+    assert (tmp_path / "struck").exists() and found.batches == alone().batches
+    assert crew.counts["lost_engines"] == float(what == "engine")
+
+
+def test_a_lost_node_changes_nothing(cluster: Any, tmp_path: Path) -> None:
+    more = cluster.add_node(num_cpus=2, resources={"doomed": 2}, object_store_memory=STORE)
+    mark = tmp_path / "struck"
+    fate = Fate("node", 9, 0, str(mark))
+
+    def doomed(number: int) -> Any:
+        where = {} if mark.exists() else {"resources": {"doomed": 1}}
+        actor = ray.remote(Rollouter).options(num_cpus=1, max_restarts=0, max_concurrency=16, **where)
+        return actor.remote(Make(number, fate), number)
+
+    def strike() -> None:
+        while not mark.exists():
+            time.sleep(0.02)
+        cluster.remove_node(more, allow_graceful=False)
+
+    threading.Thread(target=strike, daemon=True).start()
+    found, crew = trained(doomed)
+    assert crew.counts["lost_engines"] >= 1 and found.batches == alone().batches

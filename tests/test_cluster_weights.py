@@ -1,0 +1,119 @@
+"""How weights reach engines: through plain arrays, through a group of torch.distributed, and into a model in place."""
+
+from __future__ import annotations
+
+import pickle
+from concurrent.futures import Future
+from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from cluster_runs import SMALL, in_one_process, same, trained
+from conftest import ROOT
+from safetensors.torch import load_file
+from small_runs import Killed, Kills
+
+import turnwise as tw
+from turnwise import TurnwiseError
+from turnwise.cluster.weights import Stored, copy_into, sender
+from turnwise.config.schema import Config
+from turnwise.setup.cluster import corrected, transfer
+
+CPU = torch.device("cpu")
+
+
+def weights() -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    return {"a": torch.randn(3, 4), "b": torch.randn(5).bfloat16(), "tied": torch.randn(2, 3).t()}
+
+
+def test_stored_weights_come_back_bit_by_bit_in_their_own_precision() -> None:
+    back = pickle.loads(pickle.dumps(Stored.of(weights().items()))).tensors(CPU)
+    assert {name: tensor.dtype for name, tensor in back.items()} == {name: tensor.dtype for name, tensor in weights().items()}
+    assert same(back, weights())
+
+
+def test_broadcast_weights_arrive_bit_by_bit_over_gloo() -> None:
+    pytest.importorskip("ray")
+    answer: Future[Any] = Future()
+
+    def publish(version: int, arriving: Any) -> Future[Any]:
+        Thread(target=lambda: answer.set_result((version, arriving.tensors(CPU))), daemon=True).start()
+        return answer
+
+    sends = sender("broadcast", lambda: [(name, one.contiguous()) for name, one in weights().items()], CPU, 30.0)
+    sends.publish(4)
+    version, found = sends.send(SimpleNamespace(publish=SimpleNamespace(remote=publish))).result(30.0)
+    assert version == 4 and same(found, weights())
+
+
+def test_weights_are_copied_in_place_or_not_at_all() -> None:
+    own = {"a": torch.zeros(3, 4), "b": torch.zeros(5, dtype=torch.bfloat16)}
+    kept = own["a"]
+    with pytest.raises(TurnwiseError, match="no weight 'tied'"):
+        copy_into(own, weights())
+    with pytest.raises(TurnwiseError, match="has the shape"):
+        copy_into(own, {"a": torch.ones(3, 4), "b": torch.zeros(6)})
+    assert not kept.any()
+    copy_into(own, {"a": weights()["a"]})
+    assert own["a"] is kept and torch.equal(kept, weights()["a"])
+
+
+def test_the_transfer_follows_from_where_learner_and_engines_are() -> None:
+    def chosen(device: str, *changes: str) -> str:
+        config = Config.load(ROOT / "recipes" / "quickstart.toml", ["cluster.engines=1", "device=auto", *changes])
+        assert config.cluster is not None
+        return transfer(config.cluster, torch.device(device))
+
+    assert (chosen("cpu"), chosen("cuda")) == ("store", "ipc")
+    assert chosen("cuda", "cluster.engines=2") == chosen("cuda", "cluster.placement=apart") == "broadcast"
+    assert chosen("cuda", "cluster.transfer=store") == "store"
+
+
+def test_old_data_is_corrected_unless_the_recipe_says_otherwise() -> None:
+    said: list[str] = []
+
+    def importance(*changes: str) -> tuple[str, str]:
+        found = corrected(Config.load(ROOT / "recipes" / "quickstart.toml", list(changes)), said.append)
+        return found.objective.importance, found.learner.old_logprobs
+
+    assert importance("cluster.staleness=2") == ("truncate", "learner") and "staleness 2" in said[0]
+    assert importance("cluster.staleness=1") == importance("cluster.staleness=2", "cluster.correct=false") == ("none", "engine")
+    assert importance("cluster.staleness=4", "objective.importance=mask")[0] == "mask" and len(said) == 1
+
+
+# -- whole runs with the engines in this process ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model.lora.rank": 2},
+        {"model.dtype": "bfloat16", "learner.value.level": "turn"},
+        {"method.name": "t_star"},
+        {"method.name": "strata"},
+        {"env.workers": 2, "eval.every": 1},
+    ],
+    ids=lambda changes: " ".join(f"{key}={value}" for key, value in changes.items()),
+)
+def test_one_engine_is_the_plain_run_whatever_is_trained_and_planned(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    if "model.lora.rank" in changes:
+        pytest.importorskip("peft")
+    plain = trained(tmp_path, "plain", **changes)
+    in_one_process(monkeypatch, loses=lambda number: number % 3 == 0)
+    assert same(plain, trained(tmp_path, "cluster", **changes, **{"cluster.engines": 1}))
+
+
+def test_a_driver_that_dies_resumes_to_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_one_process(monkeypatch)
+    whole = trained(tmp_path, "whole", **{"cluster.engines": 2, "iterations": 3})
+    with pytest.raises(Killed):
+        settings = SMALL | {"out": str(tmp_path), "name": "dies", "cluster.engines": 2, "iterations": 3}
+        tw.train(ROOT / "recipes" / "own-env.toml", reporter=Kills(2), **settings)
+    tw.train(resume=tmp_path / "dies", quiet=True)
+    assert same(whole, load_file(tmp_path / "dies" / "model" / "model.safetensors"))

@@ -1,0 +1,298 @@
+"""Batches that are collected ahead of the learner, within a bound.
+
+A thread owns the engines and the scheduler. It starts the plan's next batch as soon as the scheduler admits it, hands groups to engines,
+takes them back, forms batches in order, and drops groups that became too old. The learner's thread takes formed batches from a queue and
+publishes weights. Whatever it wants from the engines meanwhile (an evaluation) is done in this thread, too.
+
+A batch is learned from with the version of its number. A group that was attempted is learned from, too old, or failed, and each exactly
+once (`scheduler.py`). A checkpoint keeps how far the run was when its last batch was formed, so what was under way is attempted again.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from turnwise.cluster.crew import Crew, Member
+from turnwise.cluster.metrics import drop_metrics
+from turnwise.cluster.scheduler import Action, Dispatch, Ended, Group, Lease, Scheduler
+from turnwise.cluster.work import Outcome, Spec
+from turnwise.collect.branching import begun
+from turnwise.collect.source import Brought, Collected, Mark, distinct, mark_of
+from turnwise.data.attempts import Start
+from turnwise.data.rollouts import Stop, Trajectory
+from turnwise.data.tasks import Task
+from turnwise.util.errors import TurnwiseError
+
+LOST = "the engines that played it were lost too often (cluster.retries)"
+
+
+@dataclass
+class Gather:
+    """A batch that is being gathered. `waiting` are the groups of the current round that have not ended, by the scheduler's ids."""
+
+    batch: int
+    rounds: Generator[Sequence[Start], list[Trajectory], Brought]
+    version: int
+    mark: Mark
+    starts: Sequence[Start] = ()
+    waiting: set[int] = field(default_factory=set)
+    found: dict[int, Trajectory] = field(default_factory=dict)  # of the current round, by number
+    homes: dict[int | str, str] = field(default_factory=dict)  # which engine has made a group
+    groups: dict[int, set[int | str]] = field(default_factory=dict)  # of the trajectories of a scheduler's group
+    tasks: dict[str, Task] = field(default_factory=dict)
+    counts: dict[str, float] = field(default_factory=dict)
+    lost: str = ""
+    branches: int = 0
+    brought: Brought | None = None
+
+
+@dataclass
+class Settings:
+    """How a run collects: attempts, the bound, how many batches from which on, and what hears of it."""
+
+    places: Any
+    plan: Any
+    groups: int
+    staleness: int
+    spec: Spec
+    first: int = 0
+    batches: int | None = None
+    heard: Callable[[list[Trajectory]], list[Trajectory]] = lambda trajectories: trajectories
+    on_fault: Callable[[Trajectory, Any], None] = lambda trajectory, result: None
+    on_start: Callable[[int], None] = lambda count: None
+    say: Callable[[str], None] = lambda text: None
+
+
+class Ahead:
+    """Collects in a thread. `formed` has the batches in their order, or the error that ended the thread."""
+
+    def __init__(self, crew: Crew, settings: Settings, retries: int = 2):
+        self.crew, self.own = crew, settings
+        self.scheduler = Scheduler(settings.groups, settings.staleness, settings.groups, retries)
+        self.scheduler.published(settings.first)
+        self.formed: queue.Queue[Collected | BaseException] = queue.Queue()
+        self.marks: dict[int, Mark] = {}
+        self.drops: dict[int, dict[str, float]] = {}
+        self._told = dict(self.scheduler.counts)
+        self._asked: queue.Queue[tuple[Callable[[], Any], Future[Any]]] = queue.Queue()
+        self._gathers: list[Gather] = []
+        self._leases: dict[Any, tuple[Lease, Member]] = {}
+        self._starts: dict[int, tuple[Gather, list[Start]]] = {}  # by the scheduler's ids
+        self._lives: dict[int, int] = {}
+        self._next = settings.first
+        self._stopped = False
+        self._thread = threading.Thread(target=self._live, name="ahead", daemon=True)
+        self._thread.start()
+
+    # -- called by the learner's thread ---------------------------------------------------------------------------------------------
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def do(self, work: Callable[[], Any]) -> Any:
+        """Do this in the thread that owns the engines, and wait for it. If that is over, or is this one, do it here."""
+        if threading.current_thread() is self._thread:
+            return work()
+        done: Future[Any] = Future()
+        self._asked.put((work, done))
+        while not done.done():
+            if not self._thread.is_alive():
+                self._answer()
+            else:
+                _wait(done, 0.5)
+        return done.result()
+
+    def published(self, version: int) -> None:
+        """The learner has this version now."""
+        self._act(self.scheduler.published(version))
+
+    def stop(self, patience: float = 60.0) -> None:
+        """End the thread; what is under way is dropped."""
+        self._stopped = True
+        if threading.current_thread() is not self._thread:
+            self._thread.join(patience)
+
+    # -- the thread -----------------------------------------------------------------------------------------------------------------
+
+    def _live(self) -> None:
+        try:
+            while not self._stopped and not self.crew.hears.cancelled() and (self._gathers or self._more):
+                self._answer()
+                self._begin()
+                done = self.crew.step(list(self._leases))
+                self._follow()
+                for ref in done:
+                    self._returned(ref)
+                for gather in list(self._gathers):
+                    self._advance(gather)
+                self._form()
+        except BaseException as error:
+            self.formed.put(error)
+        finally:
+            for gather in self._gathers:
+                gather.rounds.close()
+
+    @property
+    def _more(self) -> bool:
+        return self.own.batches is None or self._next < self.own.first + self.own.batches
+
+    def _answer(self) -> None:
+        """Do what the learner's thread has asked for."""
+        while True:
+            try:
+                work, done = self._asked.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                done.set_result(work())
+            except BaseException as error:
+                done.set_exception(error)
+
+    def _begin(self) -> None:
+        """Start gathering the batches that are admitted; one at a time, unless the plan says that they may overlap."""
+        overlaps = bool(getattr(self.own.plan, "overlaps", False))
+        while self._more and self.scheduler.may_begin(self._next):
+            if any(gather.brought is None for gather in self._gathers) and not overlaps:
+                return
+            if hasattr(self.own.places, "begin"):
+                self.own.places.begin()
+            rounds = self.own.plan.gather(self.own.places, self.own.groups)
+            gather = Gather(self._next, rounds, self.scheduler.version, mark_of(self.own.places, self.own.plan))
+            self._gathers.append(gather)
+            self._next += 1
+            self._send(gather, None)
+
+    def _send(self, gather: Gather, found: list[Trajectory] | None) -> None:
+        """The next round of a plan, or its end."""
+        try:
+            gather.starts = next(gather.rounds) if found is None else gather.rounds.send(found)
+        except StopIteration as end:
+            gather.brought = end.value
+            self._remember(gather, first=False)
+            return
+        self._remember(gather, found is None)
+        gather.tasks |= {start.task.id: start.task for start in gather.starts}
+        gather.branches += sum(start.branch is not None for start in gather.starts)
+        gather.found = {}
+        self.own.on_start(len(gather.starts))
+        groups: dict[int | str, list[Start]] = {}
+        for start in gather.starts:
+            groups.setdefault(start.group if start.branch is None else start.branch.trajectory.group, []).append(start)
+        for home, starts in groups.items():
+            group = Group(self.scheduler.next_id, gather.batch, len(starts), gather.homes.get(home))
+            gather.waiting.add(group.id)
+            gather.groups[group.id] = {start.group for start in starts}
+            self._starts[group.id] = gather, starts
+            self._act(self.scheduler.submit(group))
+
+    def _remember(self, gather: Gather, first: bool) -> None:
+        """How far the run is with this batch. Batches that overlap take their places when they begin."""
+        if first or not getattr(self.own.plan, "overlaps", False):
+            gather.mark = mark_of(self.own.places, self.own.plan)
+
+    # -- engines ----------------------------------------------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        """Tell the scheduler which engines are there, and with which weights."""
+        for member in self.crew.members:
+            name = str(member.number)
+            lost = self._lives.get(member.number) != member.lives or member.state == "gone"
+            if name in self.scheduler.engines and lost:
+                self._leases = {ref: pair for ref, pair in self._leases.items() if pair[1] is not member}
+                self._act(self.scheduler.engine_down(name))
+            if name not in self.scheduler.engines and member.state == "up":
+                self._lives[member.number] = member.lives
+                self._act(self.scheduler.engine_up(name, member.version))
+            elif member.state == "up":
+                self._act(self.scheduler.engine_published(name, member.version))
+        self._act(self.scheduler.tick(time.monotonic()))
+
+    def _act(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Dispatch):
+                member = self.crew.members[int(action.engine)]
+                gather, starts = self._starts[action.lease.group]
+                ref = self.crew.employ(member, member.handle.group.remote(gather.batch, self.own.spec, starts))
+                self._leases[ref] = action.lease, member
+            elif isinstance(action, Ended):
+                self._ended(action)
+
+    def _returned(self, ref: Any) -> None:
+        """An engine has answered."""
+        if ref not in self._leases:
+            return
+        lease, member = self._leases.pop(ref)
+        outcome = self.crew.result(member, ref)
+        if outcome is None:
+            self._follow()  # its engine is lost
+            return
+        gather, starts = self._starts[lease.group]
+        oldest = min((turn.version for one in outcome.value for turn in one.turns if turn.version >= 0), default=lease.version)
+        self._act(self.scheduler.finished(lease, oldest, not outcome.spoilt, time.monotonic()))
+        if lease.group in self.scheduler.held(gather.batch):
+            self._keep(gather, lease, starts, outcome)
+
+    def _keep(self, gather: Gather, lease: Lease, starts: Sequence[Start], outcome: Outcome) -> None:
+        gather.waiting.discard(lease.group)
+        gather.found |= {trajectory.id: trajectory for trajectory in outcome.value}
+        gather.homes |= {start.group: lease.engine for start in starts}
+        for name, value in outcome.counts.items():
+            gather.counts[name] = gather.counts.get(name, 0.0) + value
+        gather.counts["lost_branches"] = gather.counts.get("lost_branches", 0.0) + outcome.lost_branches
+        gather.lost = gather.lost or outcome.lost
+        for trajectory, result in outcome.faults:
+            self.own.on_fault(trajectory, result)
+
+    def _ended(self, end: Ended) -> None:
+        """A group has ended: at the formation of its batch, or because it failed."""
+        gather, starts = self._starts.pop(end.group.id)
+        if end.how == "failed":
+            gather.waiting.discard(end.group.id)
+            gather.found |= {start.number: _failed(start) for start in starts}
+        if end.how == "accepted":
+            gather.groups.pop(end.group.id)
+
+    # -- batches ----------------------------------------------------------------------------------------------------------------------
+
+    def _advance(self, gather: Gather) -> None:
+        if gather.brought is None and not gather.waiting:
+            found = [gather.found[start.number] for start in gather.starts if start.number in gather.found]
+            self._send(gather, self.own.heard(found))
+
+    def _form(self) -> None:
+        """Hand out the batches that are complete, in their order."""
+        while self._gathers and (brought := self._gathers[0].brought) is not None:
+            gather = self._gathers.pop(0)
+            self._act(self.scheduler.formed(gather.batch))
+            dropped = set().union(*gather.groups.values()) if gather.groups else set()
+            kept = [trajectory for trajectory in distinct(brought.trajectories) if trajectory.group not in dropped]
+            counts = dict(brought.counts) | {name: value for name, value in gather.counts.items() if name != "lost_branches"}
+            if gather.branches:
+                counts |= {"branches": float(gather.branches), "lost_branches": gather.counts.get("lost_branches", 0.0)}
+            if gather.lost:
+                self.own.say(f"warning: some of {gather.branches} branches were lost. The first: {gather.lost}")
+            self.drops[gather.batch] = drop_metrics(self._told, self.scheduler.counts)
+            self._told, self.marks[gather.batch] = dict(self.scheduler.counts), gather.mark
+            self.formed.put(Collected(kept, gather.tasks, counts, gather.version))
+
+
+def _failed(start: Start) -> Trajectory:
+    trajectory = begun(start)
+    trajectory.stop, trajectory.stop_detail = Stop.ENGINE_FAULT, LOST
+    return trajectory
+
+
+def _wait(done: Future[Any], seconds: float) -> None:
+    try:
+        done.exception(timeout=seconds)
+    except TimeoutError:
+        return
+    except BaseException as error:  # cancelled futures do not exist here
+        raise TurnwiseError(str(error)) from None

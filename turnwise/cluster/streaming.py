@@ -1,0 +1,122 @@
+"""Groups that come and go while others are being played: what an actor does if batches are collected ahead of the learner.
+
+One collector plays all groups at once. A new group joins as soon as there are slots; a finished one leaves at once, whatever the others do.
+New weights are applied between two steps: rows in the middle of a response go on with them, and every turn keeps the version that drew its
+first token.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from turnwise.cluster.work import Outcome, Parts, Spec, died, drawn
+from turnwise.data.attempts import Start
+from turnwise.data.rollouts import Trajectory
+from turnwise.envs.pool import EnvResult
+
+KEPT = 8  # batches whose snapshots are kept
+
+
+@dataclass
+class GroupJob:
+    """Attempts of one group, for a batch."""
+
+    batch: int
+    spec: Spec
+    starts: Sequence[Start]
+    done: Future[Outcome] = field(default_factory=Future)
+    found: dict[int, Trajectory] = field(default_factory=dict)
+    faults: list[tuple[Trajectory, EnvResult]] = field(default_factory=list)
+    left: int = 0
+
+
+class Feed:
+    """The starts of groups that wait. `more` gives the next group, or None if there is none now."""
+
+    def __init__(self, more: Callable[[], GroupJob | None]):
+        self._more = more
+        self._numbers = count()
+        self._waiting: deque[Start] = deque()
+        self.jobs: dict[int, tuple[GroupJob, Start]] = {}  # by the number that an attempt has here
+
+    def __len__(self) -> int:
+        if not self._waiting and (job := self._more()) is not None:
+            job.left = len(job.starts)
+            for start in job.starts:
+                number = next(self._numbers)  # numbers of different batches may be equal
+                self.jobs[number] = job, start
+                self._waiting.append(replace(start, number=number))
+            if not job.starts:
+                job.done.set_result(Outcome([]))
+        return len(self._waiting)
+
+    def popleft(self) -> Start:
+        return self._waiting.popleft()
+
+    def clear(self) -> None:
+        self._waiting.clear()
+
+
+class Stream:
+    """The collector of an actor, and what it needs to give every attempt back to its group."""
+
+    def __init__(self, parts: Parts, spec: Spec, more: Callable[[], GroupJob | None]):
+        self.collector = parts.collector(spec)
+        self.collector.hand_over = self._over
+        self.feed = Feed(more)
+        self._known: dict[tuple[int, int | str], Trajectory] = {}
+        self._told: dict[str, float] = {}
+        self._lost_told = 0
+
+    def play(self) -> None:
+        """Until nothing is left."""
+        self.collector.stream(self.feed)
+
+    def recognise(self, job: GroupJob) -> None:
+        """Parents of branches came back as copies: what was kept of the originals serves them."""
+        for start in job.starts:
+            if start.branch is not None:
+                copy = start.branch.trajectory
+                own = self._known.get((job.batch, copy.id))
+                if own is not None and drawn(own) == drawn(copy):
+                    self.collector.trails.adopt(copy, own)
+        for key in [key for key in self._known if key[0] < job.batch - KEPT]:
+            self.collector.trails.drop(self._known.pop(key))
+
+    def hear(self, trajectory: Trajectory, result: EnvResult) -> None:
+        """A fault of an attempt, which belongs to a group."""
+        if (entry := self.feed.jobs.get(int(trajectory.id))) is not None:
+            entry[0].faults.append((trajectory, result))
+
+    def fail(self, error: BaseException) -> None:
+        """Everything that is under way has failed."""
+        for job, _ in self.feed.jobs.values():
+            if not job.done.done():
+                job.done.set_exception(error)
+        self.feed.jobs.clear()
+        self.feed.clear()
+
+    def _over(self, start: Start, trajectory: Trajectory | None) -> None:
+        job, planned = self.feed.jobs.pop(start.number)
+        job.left -= 1
+        if trajectory is not None:
+            trajectory.id = planned.number
+            job.found[planned.number] = trajectory
+            if self.collector.snapshots:
+                self._known[job.batch, planned.number] = trajectory
+        if job.left == 0 and not job.done.done():
+            job.done.set_result(self._outcome(job))
+
+    def _outcome(self, job: GroupJob) -> Outcome:
+        """The group's trajectories in their order, and what was counted since the last group."""
+        counts = {name: float(value) for name, value in getattr(self.collector.policy, "counts", {}).items()}
+        new = {name: value - self._told.get(name, 0.0) for name, value in counts.items()}
+        lost = self.collector.counts["lost_branches"] - self._lost_told
+        self._told, self._lost_told = counts, self.collector.counts["lost_branches"]
+        spoilt = any(died(result) for _, result in job.faults)
+        found = [job.found[start.number] for start in job.starts if start.number in job.found]
+        return Outcome(found, new, lost, self.collector.lost, job.faults, spoilt)

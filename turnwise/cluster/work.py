@@ -1,0 +1,105 @@
+"""What driver and actors send each other: sessions and their calls, outcomes, and what an actor is made of."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from turnwise.collect.collector import Collector
+from turnwise.data.attempts import Start
+from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.envs.pool import EnvResult, Fault
+from turnwise.util.errors import TurnwiseError
+
+WORKER_LOST = ("the worker process was killed by SIGKILL", "the worker process closed")  # messages of envs/workers.py
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What kind of attempts a session makes: at another temperature than that of the run, or for training, where the engine reports what
+    stages need, states are kept, and the plan has a say in drawing."""
+
+    temperature: float | None = None
+    training: bool = False
+    drawing: Any = None
+
+
+@dataclass(frozen=True)
+class Call:
+    """One use of a session: `run` with starts, `say` with texts, seed and temperature, `open` with starts."""
+
+    name: str
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Work:
+    """All calls of a session so far; the result of the last one is wanted."""
+
+    session: str
+    spec: Spec
+    calls: tuple[Call, ...]
+
+
+@dataclass
+class Outcome:
+    """The result of a call, what the session has counted so far, why its first branch was lost, and the faults that were heard."""
+
+    value: Any
+    counts: dict[str, float] = field(default_factory=dict)
+    lost_branches: int = 0
+    lost: str = ""
+    faults: list[tuple[Trajectory, EnvResult]] = field(default_factory=list)
+    spoilt: bool = False  # an environment's process has died: nobody's fault, and worth another try
+
+
+@dataclass
+class Hooks:
+    """What the parts of an actor call while they play."""
+
+    between: Callable[[], bool] = lambda: False  # asked between turns; true cancels
+    on_turn: Callable[[Trajectory], None] = lambda trajectory: None
+    on_end: Callable[[Trajectory], None] = lambda trajectory: None
+    on_fault: Callable[[Trajectory, EnvResult], None] = lambda trajectory, result: None
+
+
+class Parts(Protocol):
+    """What an actor plays with. A function that setup/cluster.py hands over makes them inside the actor."""
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def pids(self) -> list[int]: ...
+
+    def collector(self, spec: Spec) -> Collector: ...
+
+    def say(self, texts: Sequence[str], seed: int, temperature: float | None) -> list[Turn]: ...
+
+    def openings(self, starts: Sequence[Start]) -> list[str]: ...
+
+    def publish(self, version: int, weights: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def drawn(trajectory: Trajectory) -> list[Any]:
+    """What the policy said in an attempt: enough to recognise it."""
+    return [turn.response_ids for turn in trajectory.turns]
+
+
+def died(result: EnvResult) -> bool:
+    """Whether an environment's fault is that its process died."""
+    return result.fault is Fault.ERROR and result.message.startswith(WORKER_LOST)
+
+
+def portable(error: BaseException) -> BaseException:
+    """An error that another process can read: one that is invalid input stays that, others are described."""
+    if type(error) is TurnwiseError:
+        return error
+    if isinstance(error, TurnwiseError):
+        return TurnwiseError(str(error))
+    text = "".join(traceback.format_exception(error)[-3:])
+    return RuntimeError(f"{type(error).__name__}: {error}\n{text}")

@@ -1,0 +1,62 @@
+"""What a cluster has and what of a recipe would be placed where, as a table: `turnwise cluster check`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from turnwise.cluster.placement import Node, Seat
+from turnwise.cluster.probe import PACKAGES
+from turnwise.config.schema import Config
+from turnwise.setup.placing import Checked, check_cluster
+from turnwise.util.console import Console
+
+
+def check_command(config: Config) -> int:
+    """Show it. Returns the exit code: 1 if the recipe cannot be placed."""
+    found = check_cluster(config)
+    console = Console()
+    console.print(node_table(found.nodes, found.versions))
+    if found.seats:
+        console.print(seat_table(found.seats))
+    for line in found.problems:
+        console.print(Text(line, style="red"), soft_wrap=True)
+    console.print(Text(verdict(found)), soft_wrap=True)
+    return 1 if found.problems else 0
+
+
+def verdict(found: Checked) -> str:
+    """The last line."""
+    if found.problems:
+        return "This recipe cannot run on this cluster as it is."
+    nodes = len({seat.node.id for seat in found.seats})
+    return f"This recipe fits: {len(found.seats)} parts on {nodes} node{'s' if nodes > 1 else ''}."
+
+
+def node_table(nodes: Sequence[Node], versions: Mapping[str, Mapping[str, str]]) -> Table:
+    """What each node has."""
+    table = Table("node", "cores", "GPUs", "memory", "packages", title="Nodes", title_justify="left")
+    for node in nodes:
+        has = versions.get(node.id, {})
+        there = [f"{name} {has[name]}" for name in ("python", *PACKAGES) if has.get(name)]
+        missing = [name for name in PACKAGES if not has.get(name)]
+        words = has.get("error") or "\n".join([", ".join(there), *([f"missing: {', '.join(missing)}"] if missing else [])])
+        name = f"{node.address}\n(this machine)" if node.here else node.address
+        table.add_row(name, str(node.cpus), str(node.gpus), gigabytes(node.memory), words)
+    return table
+
+
+def seat_table(seats: Sequence[Seat]) -> Table:
+    """What goes where."""
+    table = Table("part", "node", "cores", "GPUs", title="Placement", title_justify="left")
+    for seat in seats:
+        cores = f"{seat.cpus:g}" if seat.cpus else "this process"
+        table.add_row(seat.part, seat.node.address, cores, f"{seat.gpus:g}" if seat.gpus else "–")
+    return table
+
+
+def gigabytes(count: float) -> str:
+    """Bytes in words."""
+    return f"{count / 2**30:.1f} GiB"

@@ -1,0 +1,64 @@
+"""Where the parts of a recipe go on a cluster, and whether its nodes have what is needed: asked before anything is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from turnwise.cluster.placement import Demand, Node, Seat, nodes, place
+from turnwise.cluster.probe import check_engine, probe, problems
+from turnwise.cluster.start import connect, leave
+from turnwise.config.cluster import Cluster
+from turnwise.config.schema import Config
+from turnwise.learn.models import choose_device
+from turnwise.util.errors import TurnwiseError
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a cluster has, and what of a recipe goes where; `problems` say why it cannot be placed."""
+
+    nodes: list[Node]
+    versions: dict[str, dict[str, str]]
+    seats: list[Seat]
+    problems: list[str]
+
+
+def check_cluster(config: Config) -> Checked:
+    """Ask every node what it has, and place the recipe. Nothing is loaded."""
+    own = config.cluster or Cluster()
+    started = connect(own.address)
+    try:
+        found = nodes()
+        versions = probe(found)
+        try:
+            check_engine(config.engine.name)
+            seats, wrong = place(found, demand_of(config)), list[str]()
+        except TurnwiseError as error:
+            seats, wrong = [], [str(error)]
+        used = {seat.node.id: seat.node for seat in seats}.values()
+        return Checked(found, versions, seats, [*wrong, *problems(used or found, versions, needed_packages(config))])
+    finally:
+        leave(started)
+
+
+def seats_for(config: Config) -> list[Seat]:
+    """A seat for every part of a run; an error if there is none, or if a node lacks a package."""
+    check_engine(config.engine.name)
+    seats = place(nodes(), demand_of(config))
+    away = {seat.node.id: seat.node for seat in seats if not seat.node.here}
+    if wrong := problems(away.values(), probe(away.values()), needed_packages(config)):
+        raise TurnwiseError("; ".join(wrong))
+    return seats
+
+
+def needed_packages(config: Config) -> list[str]:
+    """What a node must have installed to play a recipe."""
+    own = {"vllm": config.engine.name == "vllm", "peft": config.model.lora is not None}
+    return ["turnwise", "torch", "transformers", *(name for name, needed in own.items() if needed)]
+
+
+def demand_of(config: Config) -> Demand:
+    """What a recipe asks of a cluster."""
+    own = config.cluster or Cluster()
+    gpu = choose_device(config.device) == "cuda"
+    return Demand(own.engines, own.learners, gpu, own.tensor_parallel, own.placement == "colocated", config.env.workers)
