@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help quickstart test browser sandbox lint check bench test-oracle clean
+.PHONY: help quickstart test browser sandbox lint check bench test-oracle test-agents clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -75,6 +75,17 @@ $(ORACLE)/.made:
 
 test-oracle: $(VENV)/.dev $(ORACLE)/.made  ## play N new ALFWorld games (SEED=0) against TextWorld itself; WRITE=1 keeps the result
 	OMP_NUM_THREADS=1 $(BIN)/python tests/oracle/compare.py --games $(or $(N),300) --seed $(or $(SEED),0) $(if $(VARIED),--varied $(VARIED)) $(if $(PLAIN),--plain) $(if $(WRITE),--write)
+
+# Five clients for agents, in a virtual environment of their own: their dependencies change often, and Turnwise needs none of them.
+AGENTS := $(VENV)/agents
+
+$(AGENTS)/.made:
+	$(PYTHON) -m venv $(AGENTS)
+	$(AGENTS)/bin/python -m pip --disable-pip-version-check --quiet install openai openai-agents 'pydantic-ai-slim[openai]' langchain-openai smolagents
+	@touch $@
+
+test-agents: $(VENV)/.dev $(AGENTS)/.made  ## let five real clients use a tool and train a tiny model through the endpoint
+	OMP_NUM_THREADS=1 TURNWISE_AGENTS=$(abspath $(AGENTS))/bin/python $(BIN)/python -m pytest tests/test_agents.py --durations=15
 
 bench: $(VENV)/.dev  ## run the benchmarks and write their results beside them
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/credit.py --write

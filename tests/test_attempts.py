@@ -17,6 +17,7 @@ from turnwise.config.schema import Config
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.methods.planning import Places, Plan
+from turnwise.methods.strategies import OneByOne
 from turnwise.setup.needs import check_needs
 from turnwise.setup.system import System
 
@@ -80,6 +81,16 @@ def system_observation(text: str) -> Any:
     from turnwise import Observation
 
     return Observation(text, actions=("+", "-"))
+
+
+def test_a_hint_that_hears_responses_changes_with_them_in_each_attempt_alone(system: System) -> None:
+    hint = OneByOne("{k} {n} {text}", ("- -", "+ +", "- + -"), budget=1)
+    starts = [replace(start, hint=hint) for start in system.places.starts(0, 2)[:3]]
+    found = system.collector().run(starts)
+    for one in found:
+        shown = [next(text for text in hint.parts if f"3 {text}" in prompt) for prompt in first_prompts(system, one)]
+        assert shown == [*hint.parts, hint.parts[-1]][: len(shown)]
+    assert max(len(one.turns) for one in found) > 1 and hint.at == 0
 
 
 def test_what_a_policy_is_told_and_has_to_forget_is_not_in_the_prompts_that_it_learns_with(system: System) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from turnwise import TurnwiseError
 from turnwise.config.recipes import is_override, parse_override
 from turnwise.config.schema import Config, fields
 from turnwise.config.writing import content_hash, help_config, to_toml
+from turnwise.util.errors import unknown_name
 
 RECIPES = ROOT / "recipes"
 SMALL = ["agent.max_prompt_tokens=500", "engine.max_tokens=100"]
@@ -280,3 +282,23 @@ def test_every_setting_of_a_recipe_reaches_the_part_that_it_describes_and_has_on
         for name in names:
             one, two = getattr(made, name), getattr(usual, name)
             assert one == (tuple(two) if isinstance(two, list) else two), name
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("learner.lr=fast", "learner.lr: must be a number, got 'fast'"),
+        ("learner.lr=-1", "learner.lr: must be greater than 0, got -1"),
+        ("iterations=2.5", "iterations: must be an integer, got 2.5"),
+    ],
+)
+def test_a_wrong_value_is_reported_in_few_words(given: str, words: str) -> None:
+    with pytest.raises(TurnwiseError, match=f"{re.escape(words)}$"):
+        Config.load(None, ["model.tiny.max_length=4096", given])
+
+
+def test_the_suggestion_for_an_unknown_name_is_not_hidden_by_a_long_list() -> None:
+    assert str(unknown_name("name", "gigop", ["gigpo", "grpo"])).endswith("Did you mean 'gigpo'? Known: gigpo, grpo")
+    many = [f"name-{number}" for number in range(100)]
+    assert str(unknown_name("name", "gigop", ["gigpo", *many])).endswith("Did you mean 'gigpo'?")
+    assert "name-99" in str(unknown_name("name", "zzz", many))

@@ -18,9 +18,10 @@ import turnwise as tw
 from turnwise import Trajectory, Turn, TurnwiseError
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
+from turnwise.methods.himac import SHOW_ONE
 from turnwise.methods.planning import Places
 from turnwise.methods.registry import plans
-from turnwise.methods.strategies import farthest, grams
+from turnwise.methods.strategies import OneByOne, farthest, grams, parts_of
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
 
@@ -200,6 +201,41 @@ def test_blueprints_and_then_attempts_with_the_best_of_them_are_compared(seed: i
 
     _, [again] = gathers(restored, places, 2, play)
     assert len(asked) == 16 and [s.task for s in again[::4]] == [s.task for s in places.starts(2, 2)[::4]]  # the run's next tasks
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("1. find it\n2. take it\n\n3) go home", ("find it", "take it", "go home")),
+        ("- find it;  take it", ("find it", "take it")),
+        ("1. find cup 2 2. take cup 2.", ("find cup 2", "take cup 2.")),
+        ("only this", ("only this",)),
+        (" \n; ", ()),
+    ],
+)
+def test_subgoals_are_the_lines_or_the_numbers_of_a_blueprint(text: str, parts: tuple[str, ...]) -> None:
+    assert parts_of(text) == parts
+
+
+def test_a_subgoal_is_shown_until_it_is_called_done_or_its_budget_is_spent() -> None:
+    hint = OneByOne(SHOW_ONE, ("find it", "take it", "go home"), budget=2)
+    assert hint("seen") == "Your subgoal now (1 of 3): find it. Say <sub_done> with the action that reaches it."
+    seen = []
+    for response in ("a", "b", "<sub_done><action>c</action>", "d", "e <sub_done>"):
+        hint.heard(response)
+        seen.append(hint("seen").split(": ")[1].split(".")[0])
+    assert seen == ["find it", "take it", "go home", "go home", "go home"]  # two actions, then done, then nothing is left
+
+
+def test_himac_shows_the_active_subgoal_alone_if_it_has_a_budget() -> None:
+    asked: list[str] = []
+    places, plan = Places(numbered(7), 0, 4, **talking(asked)), make("himac", budget=3)
+    _, [macro] = gathers(plan, places, 1, lambda start: attempt(start, float(start.number)))
+    assert all(isinstance(start.hint, OneByOne) and start.hint.budget == 3 for start in macro)
+    again = make("himac", budget=3)
+    again.load_state(json.loads(json.dumps(plan.state())))
+    _, [micro] = gathers(again, places, 1, attempt)
+    assert all(start.hint == macro[-1].hint for start in micro)  # the best one, from its first subgoal
 
 
 def test_himac_learns_blueprints_and_actions_in_turn_and_goes_on_after_a_stop(tmp_path: Path) -> None:

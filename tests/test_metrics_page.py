@@ -57,6 +57,16 @@ KINDS: dict[str, dict[str, Any]] = {
         "agent.show_actions": False,
         "agent.prompt": "action",
     },
+    "a program": {
+        "env.name": "program",
+        "env.options": {
+            "function": f"{ROOT / 'tests' / 'program_cases.py'}:two_turns",
+            "file": [{"prompt": str(number), "split": "train" if number < 4 else "valid"} for number in range(6)],
+        },
+        "env.tasks": 4,
+        "agent.max_prompt_tokens": 400,
+        "model.tiny.max_length": 512,
+    },
 }
 CLUSTER = (  # on a cluster alone: see test_cluster_metrics.py
     *(f"cluster/{name}" for name in ("age", "age_max", "ages/AGE", "ratio_q01", "ratio_q50", "ratio_q99", "effective_share", "idle/PART")),

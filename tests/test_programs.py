@@ -33,6 +33,7 @@ from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Stop, Trajectory
 from turnwise.engines.base import Sampling
 from turnwise.engines.native import NativeEngine
+from turnwise.envs.check import check
 from turnwise.envs.pool import Pool
 from turnwise.envs.program.client import Outcome
 from turnwise.envs.program.env import ProgramEnv, split_of
@@ -91,7 +92,7 @@ def test_an_async_function_returns_an_outcome() -> None:
     [
         ("crashes", {}, Stop.ENVIRONMENT_FAULT, "the program is broken", 1),
         ("crashes", {"crash_reward": -1.0}, Stop.DONE, "the program is broken", 1),
-        ("hangs", {"time_limit": 0.4}, Stop.ENVIRONMENT_TIMEOUT, "did not end within 0.4 s", 1),
+        ("hangs", {"time_limit": 0.4}, Stop.ENVIRONMENT_TIMEOUT, "did not end within 0.4 s", None),
         ("silent", {}, Stop.ENVIRONMENT_FAULT, "never called the model", 0),
         ("talkative", {"max_calls": 3}, Stop.STEP_LIMIT, "more than 3 calls", 3),
         ("talkative", {"max_tokens": 10}, Stop.CONTEXT_LIMIT, "more than 10 tokens", None),
@@ -138,6 +139,12 @@ def test_sub_agents_and_a_summary_are_lines_of_their_own_and_each_token_is_in_on
     assert len(packed.target) == sum(len(turn.response_ids) for line in found for turn in line.turns)
     batch = Batch.of(found, {"t": starts(1)[0].task})
     assert np.isfinite(tw.credit.compute("gigpo", batch.rollouts)).all()
+
+
+def test_an_attempt_can_be_one_trajectory_with_all_its_calls() -> None:
+    (trajectory,) = played(program_cases.family, lines="attempt")
+    assert [turn.info["call"]["number"] for turn in trajectory.turns] == list(range(7))
+    assert [turn.reward for turn in trajectory.turns] == [0.0] * 6 + [1.0]
 
 
 def test_the_outcome_can_go_to_the_last_call_alone() -> None:
@@ -204,6 +211,17 @@ def test_a_reward_function_that_fails_is_a_fault_that_shows_its_lines() -> None:
     assert trajectory.stop is Stop.ENVIRONMENT_FAULT and not trajectory.turns and "finite number" in heard[0]
 
 
+@pytest.mark.parametrize(("end", "success"), [(1.0, True), (0.5, False), (None, True), (Outcome(0.0, True), True)])
+def test_the_reward_at_the_end_decides_about_success_and_without_one_the_sum(end: Any, success: bool) -> None:
+    def solve(task: dict[str, Any], client: Any) -> Any:
+        program_cases.ask(client, [program_cases.user("hello")])
+        client.reward(-0.5 if end == 1.0 else 2.0)
+        return end
+
+    (trajectory,) = played(solve)
+    assert trajectory.success is success
+
+
 @pytest.mark.parametrize(
     ("said", "wanted"),
     [
@@ -253,16 +271,23 @@ def test_a_command_is_played_and_its_end_is_the_reward(end: str, options: dict[s
 
 def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
     mark = tmp_path / "pid"
-    end = f"import subprocess, time; open({str(mark)!r}, 'w').write(str(subprocess.Popen(['sleep', '60']).pid)); time.sleep(60)"
-    command = [sys.executable, "-I", "-S", "-c", COMMAND + end, "{prompt}"]
-    (trajectory,) = played(command=command, time_limit=1.0)
-    assert trajectory.stop is Stop.ENVIRONMENT_TIMEOUT and len(trajectory.turns) == 1
-    status = Path(f"/proc/{mark.read_text()}/stat")
+    child = "import subprocess, time; child = subprocess.Popen(['sleep', '60'])"
+    end = f"{child}\nopen({str(mark)!r}, 'w').write(f'{{child.pid}}.')\ntime.sleep(60)"
+    work = collector(command=[sys.executable, "-I", "-S", "-c", COMMAND + end, "{prompt}"])
+    work.cancelled = lambda: mark.exists() and mark.read_text().endswith(".")
+    (trajectory,) = work.run(starts(1))
+    assert trajectory.stop is Stop.CANCELLED and len(trajectory.turns) == 1
+    status = Path(f"/proc/{mark.read_text()[:-1]}/stat")
     until = time.monotonic() + 20  # a signal takes effect when the machine gets to it
     with suppress(OSError):  # the process is gone
         while status.read_text().rpartition(")")[2].split()[0] != "Z":
             assert time.monotonic() < until
             time.sleep(0.01)
+
+
+def test_a_command_is_ended_at_its_time_limit() -> None:
+    (trajectory,) = played(command=["sleep", "60"], time_limit=0.2)
+    assert trajectory.stop is Stop.ENVIRONMENT_TIMEOUT and not trajectory.turns
 
 
 def test_a_server_is_sent_tasks_and_answers_with_the_outcome() -> None:
@@ -330,6 +355,11 @@ def test_tasks_come_from_a_file_or_are_numbered(tmp_path: Path) -> None:
     assert {split_of({"id": "1", "question": number}) for number in range(60)} == {"train", "valid", "test"}
     with pytest.raises(TurnwiseError, match="plays by itself"):
         env.step("look")
+
+
+def test_only_the_tasks_of_a_program_are_checked() -> None:
+    report = check("program", function=program_cases.silent, file=[{"prompt": str(number)} for number in range(40)])
+    assert report.ok and "plays by itself" in report.notes[0]
 
 
 def test_words_of_a_command_are_filled_and_its_last_line_is_read() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -346,6 +349,30 @@ def test_a_real_server_with_three_tools_is_used_in_training(tmp_path: Path, real
     seen = {turn.observation for turn in turns}
     assert {"2", "4", "apple, bread, cheese, milk, pear, rice"} & seen, "results of the server are what the agent sees next"
     assert all(turn.valid for turn in turns)
+
+
+def test_a_server_is_used_over_http_and_its_end_is_survived() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen([*REAL["command"], str(port)], **quiet)  # type: ignore[call-overload]
+    try:
+        while process.poll() is None:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            time.sleep(0.05)
+        env = begun(functions=(), servers=f"http://127.0.0.1:{port}/mcp")
+        assert said(env, "price", item="pear") == "5"
+        process.kill()
+        process.wait()
+        assert "its server has ended. The server is connected again" in said(env, "price", item="pear")
+        with pytest.raises(TurnwiseError, match="cannot be used"):
+            said(env, "price", item="pear")
+    finally:
+        process.kill()
+        process.wait()
+        servers().close()
 
 
 def test_every_example_of_a_tool_call_wins_over_the_real_server(real: dict[str, Any]) -> None:

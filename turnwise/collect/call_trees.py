@@ -108,7 +108,8 @@ def turn_of(call: Call, rule: Anchor) -> Turn:
 
 
 def lines_of(recorder: Recorder, whole: bool) -> list[list[Call]]:
-    """The lines of conversation; as one list in the order of arrival if `whole`, for what counts attempts and learns nothing."""
+    """The lines of conversation; as one list in the order of arrival if `whole`: for what counts attempts, and for programs that write
+    every prompt anew."""
     return [recorder.finished()] if whole else recorder.chains()
 
 

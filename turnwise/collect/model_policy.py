@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from inspect import signature
 from itertools import count
@@ -61,6 +62,8 @@ class ModelPolicy:
         return self.engine.pending + len(self._ready)
 
     def begin(self, slot: int, start: Start, observation: Observation) -> None:
+        if hasattr(start.hint, "heard"):  # it changes with what is said: every attempt has one of its own
+            start = replace(start, hint=copy(start.hint))
         context = self.new_context(start.hint) if start.hint else self.new_context()
         context.start(start.task, observation)
         attempt = self._attempts[slot] = Attempt(start, next(self._sequences), context, observation)
@@ -165,6 +168,8 @@ class ModelPolicy:
 
     def observe(self, slot: int, turn: Turn, transition: Transition) -> None:
         attempt = self._attempts[slot]
+        if (heard := getattr(attempt.start.hint, "heard", None)) is not None:
+            heard(turn.response)
         if attempt.parsed is not None and not transition.done:
             for context in (attempt.context, attempt.learned):
                 if context is not None:

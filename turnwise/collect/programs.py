@@ -53,12 +53,13 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Worth:
-    """What an attempt is worth."""
+    """What an attempt is worth. `stated`: a reward was given at the end, which alone decides about success."""
 
     reward: float = 0.0
     success: bool | None = None
     measures: Mapping[str, float] = field(default_factory=dict)
     per_call: Mapping[int, float] = field(default_factory=dict)
+    stated: bool = False
 
 
 @dataclass
@@ -167,8 +168,8 @@ class ProgramCollector:
         return made
 
     def _made(self, start: Start, recorder: Recorder, found: Worth, stop: Stop, detail: str) -> list[Trajectory]:
-        total = recorder.reward + found.reward + math.fsum(found.per_call.values())
-        success = found.success if found.success is not None else stop is Stop.DONE and total >= self.env.success_at
+        decides = found.reward if found.stated else recorder.reward + math.fsum(found.per_call.values())
+        success = found.success if found.success is not None else stop is Stop.DONE and decides >= self.env.success_at
         goal = str(start.task.data.get("prompt") or start.task.data.get("goal") or "")[:2000]
         return trajectories_of(
             recorder,
@@ -181,7 +182,7 @@ class ProgramCollector:
             measures=found.measures,
             stop=stop,
             detail=detail,
-            whole=self.whole,
+            whole=self.whole or self.env.lines == "attempt",
             outcome=self.env.outcome,
             goal=goal,
         )
@@ -209,7 +210,7 @@ def read_worth(said: Any, task: str) -> Worth:
     if said is None:
         return Worth()
     if isinstance(said, Outcome):
-        return Worth(float(said.reward), said.success, dict(said.measures))
+        return Worth(float(said.reward), said.success, dict(said.measures), stated=True)
     fields = dict(said) if isinstance(said, Mapping) else {"reward": said}
     per_call = {int(number): float(value) for number, value in dict(fields.pop("calls", None) or {}).items()}
     stated = "success" in fields or isinstance(fields.get("reward"), bool)
@@ -217,7 +218,7 @@ def read_worth(said: Any, task: str) -> Worth:
         reward, success, measures = worth({"reward": 0.0, **fields}, task)
     except TypeError as error:
         raise BadReward(str(error).replace("score gave", "the program gave")) from None
-    return Worth(reward, success if stated else None, measures, per_call)
+    return Worth(reward, success if stated else None, measures, per_call, "reward" in fields)
 
 
 def stop_of(recorder: Recorder, how: Ended, crashes_count: bool) -> tuple[Stop, str]:

@@ -78,7 +78,8 @@ def read_recipe(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         near = get_close_matches(path.name, [p.name for p in path.parent.glob("*.toml")], n=1) if path.parent.is_dir() else []
-        raise TurnwiseError(f"no recipe {path}." + (f" Did you mean {path.parent / near[0]}?" if near else "")) from None
+        hint = f" Did you mean {path.parent / near[0]}?" if near else ""
+        raise TurnwiseError(f"no recipe {path}: there is no such file.{hint}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise TurnwiseError(f"recipe {path}: {error}") from None
     if alone is None:

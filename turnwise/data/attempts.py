@@ -33,7 +33,7 @@ class Start:
 
     max_turns   a turn limit of this attempt, shared turns included, if it is lower than that of the run
     hint        a text that the agent is shown before the first observation of a prompt; a function is asked on every turn with the text of
-                the observation
+                the observation. An object that is called so may have `heard(response)`: a copy of it is told what the attempt says
     temperature of the responses, if it is not that of the run; 0: greedy
     branchable  whether later attempts may start in the middle of this one; false saves the snapshots of its states
     forget      the prompts to learn with are those without the hint: the policy saw it, and learns to do without

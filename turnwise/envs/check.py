@@ -37,6 +37,9 @@ def check(env: str | Callable[[], Any], *, episodes: int = 5, turns: int = 50, s
         checks = _Checks(factory, report, random.Random(f"check {seed}"))
         if (task_list := checks.task_list(env, options, episodes)) is None:
             return report
+        if getattr(getattr(factory, "func", factory), "plays_itself", False):
+            report.notes.append("a program plays by itself: only its tasks were checked. Training and evaluation run it")
+            return report
         scripts = [s for s in (checks.play(task, turns, seed + i) for i, task in enumerate(task_list)) if s is not None]
         limit = turn_limit(env, checks.opened[0]) if isinstance(env, str) else getattr(env, "max_turns", None)
         checks.end_of_episode(scripts, limit)

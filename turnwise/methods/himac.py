@@ -5,6 +5,7 @@
     actions      the same tasks; the best blueprint of each, group_size attempts with it
                  A = (R − mean) / (std + 1e-6) over these attempts; only the tokens of actions are learned from
 
+With `budget`, prompts show the active subgoal alone: <sub_done> in a response, or so many actions, lead to the next one.
 What is not learned from is not in the batch, so credit is GRPO's. The phase and the best blueprints are the plan's state.
 """
 
@@ -15,27 +16,29 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from turnwise.config.options import Help
-from turnwise.data.attempts import Start
-from turnwise.data.rollouts import Trajectory
+from turnwise.data.attempts import Hint, Start
+from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
 from turnwise.methods.registry import method, plan
-from turnwise.methods.strategies import shown, summary, writing, written
+from turnwise.methods.strategies import DONE, LONGEST, OneByOne, parts_of, shown, summary, writing, written
 from turnwise.util.seeds import derive
 
 PAPER = "HiMAC, arXiv 2603.00977"
 ASK = "{task}\n\nDo not act yet. Write a plan for this task: the subgoals to reach, one after another, each in a few words."
 SHOW = "Your plan for this task, one subgoal after another: {text}"
+SHOW_ONE = f"Your subgoal now ({{k}} of {{n}}): {{text}}. Say {DONE} with the action that reaches it."
+Budget = Annotated[int | None, Help("show the active subgoal alone, for at most this many actions; none: the whole blueprint", low=1)]
 Temperature = Annotated[float, Help("of the actions that carry out blueprints which are compared; 0: greedy", low=0)]
 
 
 @dataclass
 class Best:
-    """The best blueprint of a task: how it is shown, and the attempt that it is for."""
+    """The best blueprint of a task, and the attempt that it is for."""
 
     task: Task
     env_seed: int
-    hint: str
+    hint: str  # the blueprint, as it is shown or, subgoal by subgoal, as it was written
 
     def state(self) -> dict[str, Any]:
         task = {"id": self.task.id, "split": self.task.split, "data": dict(self.task.data)}
@@ -56,8 +59,9 @@ class Himac(Plan):
         temperature: Temperature = 0.0,
         ask: Annotated[str, Help("how a blueprint is asked for; {task} stands for the goal and the first observation")] = ASK,
         show: Annotated[str, Help("how a blueprint is shown in prompts; {text} stands for it")] = SHOW,
+        budget: Budget = None,
     ):
-        self.temperature, self.words, self.show = temperature, ask, show
+        self.temperature, self.words, self.show, self.budget = temperature, ask, show, budget
         self.tasks = 0  # tasks for which blueprints were compared so far
         self.best: list[Best] = []  # of the last batch, for the attempts of the next one
 
@@ -73,8 +77,8 @@ class Himac(Plan):
         texts = written(places, firsts, self.words, places.group_size, seed)
         turn_of = {start.number: turn for own, turns in zip(starts, texts, strict=True) for start, turn in zip(own, turns, strict=True)}
         planned = {start.number: start for own in starts for start in own}
-        hints = {number: shown(turn, self.show) for number, turn in turn_of.items()}
-        found = yield [replace(start, hint=hints[start.number], temperature=self.temperature) for own in starts for start in own]
+        hints = {number: self.kept(turn) for number, turn in turn_of.items()}
+        found = yield [replace(start, hint=self.told(hints[start.number]), temperature=self.temperature) for own in starts for start in own]
         kept = sound(found)
         best: dict[int | str, Trajectory] = {}
         for attempt in kept:
@@ -89,7 +93,9 @@ class Himac(Plan):
 
     def actions(self, places: Places) -> Rounds:
         """Compare attempts with the best blueprint of each task of the last batch."""
-        starts = [replace(start, hint=best.hint, env_seed=best.env_seed) for best in self.best for start in places.group(best.task)]
+        starts = [
+            replace(start, hint=self.told(best.hint), env_seed=best.env_seed) for best in self.best for start in places.group(best.task)
+        ]
         found = yield starts
         kept, self.best = sound(found), []
         return Gathered(kept, {"faults": float(len(found) - len(kept)), "blueprints": 0.0})
@@ -97,7 +103,17 @@ class Himac(Plan):
     def evaluation(self, places: Places, starts: Sequence[Start]) -> list[Start]:
         """Every attempt with one blueprint of its own."""
         texts = written(places, starts, self.words, 1, derive(places.seed, "himac", "evaluation"))
-        return [replace(start, hint=shown(turn, self.show)) for start, [turn] in zip(starts, texts, strict=True)]
+        return [replace(start, hint=self.told(self.kept(turn))) for start, [turn] in zip(starts, texts, strict=True)]
+
+    def kept(self, turn: Turn) -> str:
+        """What is kept of a blueprint."""
+        return shown(turn, self.show) if self.budget is None else turn.action.strip()[:LONGEST]
+
+    def told(self, blueprint: str) -> Hint:
+        """How a blueprint is shown to an attempt: as a whole, or its active subgoal alone."""
+        if self.budget is None or not (parts := parts_of(blueprint)):
+            return blueprint if self.budget is None else ""
+        return OneByOne(SHOW_ONE, parts, self.budget)
 
     def state(self) -> dict[str, Any]:
         return {"tasks": self.tasks, "best": [one.state() for one in self.best]}
@@ -111,11 +127,12 @@ class Himac(Plan):
     paper=PAPER,
     changes="plan, prompts",
     costs="one short generation per attempt in every second iteration; half of the iterations learn blueprints only",
-    evidence="notes; group sizes and prompts are ours, and subgoals are not closed one by one",
+    evidence="notes; group sizes, budgets and prompts are ours",
 )
-def himac(*, temperature: Temperature = 0.0) -> dict[str, Any]:
+def himac(*, temperature: Temperature = 0.0, budget: Budget = None) -> dict[str, Any]:
     """The policy writes a plan of subgoals and carries it out; writing and acting are learned in alternate iterations."""
-    return {
+    one_by_one = {} if budget is None else {"plan.budget": budget, "agent.parse": "tags"}
+    return one_by_one | {
         "plan.name": "himac",
         "plan.temperature": temperature,
         "credit.name": "grpo",

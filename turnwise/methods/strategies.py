@@ -3,8 +3,10 @@ from which the writing of a text is learned."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,8 @@ from turnwise.methods.planning import Places
 
 LONGEST = 600  # characters of a text that are shown
 GRAM = 3  # characters per gram
+DONE = "<sub_done>"  # what a response says to get the next part of a text
+PART = re.compile(r"\n|;|(?:^|(?<=\s))\d+[.)](?=\s)")  # what stands between the parts of a list
 
 
 def written(places: Places, starts: Sequence[Start], words: str, n: int, seed: int) -> list[list[Turn]]:
@@ -28,6 +32,33 @@ def shown(turn: Turn, words: str) -> str:
     """The hint that shows a text. {text} in `words` stands for it; an empty text shows nothing."""
     text = " ".join(turn.action.split())[:LONGEST]
     return words.replace("{text}", text) if text else ""
+
+
+@dataclass
+class OneByOne:
+    """A hint that shows one part of a text after another: the next one after DONE in a response, or after `budget` responses. {text}, {k}
+    and {n} in `words` stand for the part, its number and how many there are."""
+
+    words: str
+    parts: tuple[str, ...]
+    budget: int
+    at: int = 0
+    said: int = 0
+
+    def __call__(self, observation: str) -> str:
+        return self.words.replace("{k}", str(self.at + 1)).replace("{n}", str(len(self.parts))).replace("{text}", self.parts[self.at])
+
+    def heard(self, response: str) -> None:
+        """The attempt has responded."""
+        self.said += 1
+        if (DONE in response or self.said >= self.budget) and self.at < len(self.parts) - 1:
+            self.at, self.said = self.at + 1, 0
+
+
+def parts_of(text: str) -> tuple[str, ...]:
+    """The parts of a list: its lines, or what stands between semicolons or numbers; the whole text if it is none."""
+    found = (" ".join(part.split()).strip("-*• ") for part in PART.split(text[:LONGEST]))
+    return tuple(part for part in found if part)
 
 
 def writing(places: Places, start: Start, turn: Turn, attempts: Sequence[Trajectory]) -> Trajectory:

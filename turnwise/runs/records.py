@@ -104,8 +104,8 @@ def find(sources: Iterable[str | Path]) -> list[Path]:
         elif path.is_dir() or (path.is_file() and path.suffix == ".json"):
             found[path] = None
         else:
-            what = "no such file or folder" if not path.exists() else "not a run and not a .json file of `turnwise eval --save`"
-            raise TurnwiseError(f"{path}: {what}")
+            what = "there is no such file or folder" if not path.exists() else "this is not a run"
+            raise TurnwiseError(f"{path}: {what}. Give runs, folders of runs, or .json files of `turnwise eval --save`")
     return list(found)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+LONG_LIST = 60  # names: more than that hide the suggestion
+
 
 class TurnwiseError(ValueError):
     """Invalid input. The message names the location and the remedy; the CLI prints it without a traceback."""
@@ -22,8 +24,10 @@ class MissingExtra(TurnwiseError, ImportError):
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> TurnwiseError:
-    """The error for an unknown name: it suggests the closest match and lists all names."""
+    """The error for an unknown name: it suggests the closest match and lists all names. A long list is left out if there is a match."""
     names = sorted(known)
     near = get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
+    if near and len(names) > LONG_LIST:
+        return TurnwiseError(f"unknown {kind} {name!r}.{hint}")
     return TurnwiseError(f"unknown {kind} {name!r}.{hint} Known: {', '.join(names) or 'none'}")

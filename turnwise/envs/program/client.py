@@ -26,8 +26,8 @@ SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attempt ended. `success` is by default whether all rewards together reach `success_at` of the environment; `measures` are
-    further numbers, whose means evaluations report."""
+    """How an attempt ended. `success` is by default whether the reward reaches `success_at` of the environment; `measures` are further
+    numbers, whose means evaluations report."""
 
     reward: float = 0.0
     success: bool | None = None

@@ -32,18 +32,31 @@ ANCHOR = Kind("anchor", takes=("call",), gives=("str", "bytes", "int"), example=
 ANCHORS = ("messages", "conversation", "own")
 RESULTS = ("auto", "printed", "exit code")
 SHARES_OF_OUTCOME = ("each", "last")
+LINES = ("conversation", "attempt")
 
 
 class ProgramEnv:
-    """A program that calls the model itself. One of `function` (my_agent.py:solve), `command` (a list of words, with {task}, {id} and the
-    fields of a row in braces), `url` (a server that is sent tasks). `file`: the tasks, JSONL, each row an object with what the program
-    needs, and optionally `id` and `split`; without it tasks are numbered. `reward`: a function of (task, calls) or (task, calls, result)
-    instead of what the program returns. `result`: of a command, "printed" (the last line), "exit code", or "auto" (the last line if it is a
-    number or a JSON object). `crash_reward`: what an attempt is worth that ends with an error; none: it is left out. `time_limit`: seconds
-    per attempt. `max_calls`: of the model, per attempt. `max_tokens`: sampled per attempt, 0: no limit. `at_once`: attempts that run at
-    the same time. `anchor`: "messages" (those since the last turn of the assistant), "conversation" (all of them), "own" (only those that
-    the program names), or file.py:function of a call. `outcome`: the reward at the end goes to the last turn of "each" branch, or only to
-    the "last" call. `success_at`: the sum of rewards from which an attempt counts as a success, if the program does not say so."""
+    """A program that calls the model itself.
+
+    One of `function` (my_agent.py:solve), `command` (a list of words, with {task}, {id} and the fields of a row in braces), `url` (a
+    server that is sent tasks).
+    file          the tasks: JSONL, each row an object with what the program needs, and optionally `id` and `split`; none: numbered tasks
+    reward        a function of (task, calls) or (task, calls, result) instead of what the program returns
+    result        of a command: "printed" (the last line), "exit code", or "auto" (the last line if it is a number or a JSON object)
+    crash_reward  what an attempt is worth that ends with an error; none: it is left out
+    time_limit    seconds per attempt
+    max_calls     calls of the model per attempt
+    max_tokens    sampled tokens per attempt, 0: no limit
+    at_once       attempts that run at the same time
+    anchor        "messages" (those since the last turn of the assistant), "conversation" (all of them), "own" (only what the program
+                  names), or file.py:function of a call
+    outcome       the reward at the end goes to the last turn of "each" line of conversation, or only to the "last" call
+    lines         a trajectory is a line of "conversation", or the whole "attempt" with all its calls in order, for programs that write
+                  every prompt from scratch
+    success_at    the reward at the end from which an attempt counts as a success, if the program does not say so; the sum of all rewards
+                  if it returns none
+    cwd           the folder in which a command is started
+    """
 
     plays_itself = True
 
@@ -62,6 +75,7 @@ class ProgramEnv:
         at_once: int = 64,
         anchor: str | Callable[..., Any] = "messages",
         outcome: str = "each",
+        lines: str = "conversation",
         success_at: float = 1.0,
         cwd: str | None = None,
     ):
@@ -69,7 +83,7 @@ class ProgramEnv:
             raise TurnwiseError("program: give one of function (my_agent.py:solve), command (a list of words) and url")
         if isinstance(command, str) or (command is not None and not list(command)):
             raise TurnwiseError(f'program: command is a list of words, as ["python", "my_agent.py", "{{task}}"], not {command!r}')
-        for name, value, known in (("result", result, RESULTS), ("outcome", outcome, SHARES_OF_OUTCOME)):
+        for name, value, known in (("result", result, RESULTS), ("outcome", outcome, SHARES_OF_OUTCOME), ("lines", lines, LINES)):
             if value not in known:
                 raise unknown_name(f"program: {name}", str(value), known)
         if time_limit <= 0 or max_calls < 1 or max_tokens < 0 or at_once < 1:
@@ -81,7 +95,7 @@ class ProgramEnv:
         self._rows = None if file is None else read_tasks(file)
         self.crash_reward, self.time_limit, self.at_once = crash_reward, time_limit, at_once
         self.max_turns, self.max_tokens = max_calls, max_tokens
-        self.outcome, self.success_at = outcome, success_at
+        self.outcome, self.lines, self.success_at = outcome, lines, success_at
 
     def tasks(self, split: str = "train", n: int | None = None) -> TaskSet:
         """The tasks of a split: those rows that say so; of the others about eight tenths are `train`, by their hash."""

@@ -168,7 +168,8 @@ class ToolsEnv:
             return connection.call(call.name, call.arguments, self._timeout)
         except Gone as why:
             servers().drop(self._connections.pop(settings))
-            return f"Error: {call.name} failed: {why}. The server is started again; what it remembered is lost."
+            again = "connected again" if settings.url else "started again"
+            return f"Error: {call.name} failed: {why}. The server is {again}; what it remembered is lost."
 
     def _connection(self, settings: ServerSettings) -> Connection:
         if settings not in self._connections:
