@@ -59,7 +59,7 @@ class Table:
     def finished(self, lease: Lease, oldest: int, ok: bool, actions: list[Action]) -> None:
         row = self.rows.get(lease.group)
         must: dict[int, str] = {}
-        if row is None or row.lease is None or row.lease.attempt != lease.attempt:
+        if row is None or row.lease != lease:
             assert actions == [], "a late answer changes nothing"
             return
         if ok:

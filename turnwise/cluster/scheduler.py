@@ -32,7 +32,7 @@ that has room, else to the least loaded one: no engine idles while admitted work
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -98,6 +98,7 @@ class _Engine:
     capacity: int
     arrival: int
     leases: set[int] = field(default_factory=set)
+    stamp: int = 0  # of its entry among the engines with room
 
     @property
     def load(self) -> float:
@@ -146,7 +147,8 @@ class Scheduler:
         self._engines: dict[str, _Engine] = {}
         self._records: dict[int, _Record] = {}
         self._queue: list[tuple[int, int]] = []  # (batch, id); an entry of a group that no longer waits is skipped
-        self._arrivals = 0
+        self._free_engines: dict[int, list[tuple[float, int, int, str]]] = {}  # by version: (load, arrival, stamp, engine), heaps
+        self._arrivals = self._stamps = 0
 
     # -- questions ---------------------------------------------------------------------------------------------------------------------
 
@@ -195,6 +197,7 @@ class Scheduler:
         actions = self._lose(engine)
         self._arrivals += 1
         self._engines[engine] = _Engine(version, room, self._arrivals)
+        self._changed(engine)
         return actions + self._dispatch()
 
     def engine_down(self, engine: str) -> list[Action]:
@@ -230,12 +233,15 @@ class Scheduler:
         if version < self.version:
             raise TurnwiseError(f"scheduler: version {version} was published after version {self.version}; load an earlier state instead")
         self.version = version
+        known = {engine.version for engine in self._engines.values()}
+        self._free_engines = {number: heap for number, heap in self._free_engines.items() if number in known}
         return self._dispatch()
 
     def engine_published(self, engine: str, version: int) -> list[Action]:
         """An engine now samples with this version. News of an engine that is not up changes nothing."""
         if engine in self._engines:
             self._engines[engine].version = version
+            self._changed(engine)
         return self._dispatch()
 
     def tick(self, now: float) -> list[Action]:
@@ -279,10 +285,11 @@ class Scheduler:
 
     def load_state(self, state: Mapping[str, Any], kept: Collection[int] = ()) -> None:
         """Continue from a state, without engines. Groups that ran wait again, and so do those that had finished, but for those whose
-        trajectories the driver has `kept`. Being interrupted is no failure of theirs. Answers to earlier leases are ignored."""
+        trajectories the driver has `kept`. Being interrupted is no failure of theirs.
+        Answers to leases of an earlier driver must not be passed on."""
         self.version, self.next_batch, self.next_id = state["version"], state["next_batch"], state["next_id"]
         self.counts = dict.fromkeys(self.counts, 0) | dict(state["counts"])
-        self.now, self._engines, self._records, self._queue = 0.0, {}, {}, []
+        self.now, self._engines, self._free_engines, self._records, self._queue = 0.0, {}, {}, {}, []
         for row in state["groups"]:
             group = Group(row["id"], row["batch"], row["size"], row["prefers"])
             oldest = row["oldest"] if group.id in kept else None
@@ -302,6 +309,7 @@ class Scheduler:
     def _free(self, record: _Record) -> None:
         if record.lease is not None and record.lease.engine in self._engines:
             self._engines[record.lease.engine].leases.discard(record.group.id)
+            self._changed(record.lease.engine)
         record.lease = None
 
     def _lose(self, engine: str) -> list[Action]:
@@ -348,18 +356,45 @@ class Scheduler:
         """The engine for a group, or None if it must wait."""
         if not self.may_begin(record.batch):
             return None
-        needed = record.batch - self.staleness
-        free = {name: one for name, one in self._engines.items() if len(one.leases) < one.capacity and one.version >= needed}
-        others = {name: one for name, one in free.items() if name != record.avoid} or free
-        if record.group.prefers in others:
-            return record.group.prefers
-        return min(others, key=lambda name: (others[name].load, -others[name].version, others[name].arrival), default=None)
+        needed, group = record.batch - self.staleness, record.group
+        preferred = self._engines.get(group.prefers) if group.prefers is not None else None
+        if preferred and group.prefers != record.avoid and preferred.version >= needed and len(preferred.leases) < preferred.capacity:
+            return group.prefers
+        found = [(load, -version, arrival, name) for version, (load, arrival, name) in self._least_loaded(needed, record.avoid)]
+        if not found and record.avoid is not None:  # there again, if there is no other
+            found = [(load, -version, arrival, name) for version, (load, arrival, name) in self._least_loaded(needed, None)]
+        return min(found)[-1] if found else None
+
+    def _least_loaded(self, needed: int, avoid: str | None) -> Iterator[tuple[int, tuple[float, int, str]]]:
+        """The first engine with room of each version that is new enough. Entries of engines that have changed are dropped on the way."""
+        for version, heap in self._free_engines.items():
+            aside = None
+            while version >= needed and heap:
+                load, arrival, stamp, name = heap[0]
+                if name not in self._engines or self._engines[name].stamp != stamp:
+                    heapq.heappop(heap)
+                elif name == avoid:
+                    aside = heapq.heappop(heap)
+                else:
+                    yield version, (load, arrival, name)
+                    break
+            if aside is not None:
+                heapq.heappush(heap, aside)
+
+    def _changed(self, engine: str) -> None:
+        """An engine has another load or version: enter it again among those with room."""
+        one = self._engines[engine]
+        self._stamps += 1
+        one.stamp = self._stamps
+        if len(one.leases) < one.capacity:
+            heapq.heappush(self._free_engines.setdefault(one.version, []), (one.load, one.arrival, one.stamp, engine))
 
     def _lend(self, record: _Record, engine: str) -> Dispatch:
         deadline = None if self.deadline is None else self.now + self.deadline
         record.attempt += 1
         record.lease = Lease(record.group.id, record.attempt, engine, self._engines[engine].version, deadline)
         self._engines[engine].leases.add(record.group.id)
+        self._changed(engine)
         return Dispatch(record.lease, engine)
 
 

@@ -72,20 +72,11 @@ def table(plan: Plan) -> Table:
         title_justify="left",
         box=None,
     )
-    names = (
-        "learners",
-        "engines",
-        "GPUs each",
-        "trajectories/s",
-        "iterations/h",
-        "learners idle",
-        "engines idle",
-        "wait + pack + learn + send",
-    )
-    for name in ("", *names, "age of groups"):
+    names = ("learners", "engines", "GPUs\neach", "trajectories\nper second", "iterations\nper hour", "learners\nidle", "engines\nidle")
+    for name in ("", *names, "seconds: wait +\npack + learn + send", "age of\ngroups"):
         shown.add_column(name, justify="right" if name in names else "left", no_wrap=True)
     for result in plan.results:
-        parts = " + ".join(f"{result.parts[part]:.1f}" for part in ("wait", "pack", "learn", "transfer")) + " s"
+        parts = " + ".join(f"{result.parts[part]:.1f}" for part in ("wait", "pack", "learn", "transfer"))
         shown.add_row(
             "*" if result is plan.best else "",
             f"{result.layout.learners}",
