@@ -113,7 +113,7 @@ def test_another_environment_with_the_same_numbered_tasks_is_another_panel(tmp_p
 def test_a_run_whose_panel_nobody_knows_is_not_compared_unless_told(tmp_path: Path) -> None:
     write_run(tmp_path, "old", {20: GOOD}, keep_evals=False)
     write_run(tmp_path, "new", {20: BAD}, **{"credit.name": "grpo"})
-    with pytest.raises(TurnwiseError, match="nobody knows the panel"):
+    with pytest.raises(TurnwiseError, match="the panel is unknown"):
         tw.compare(tmp_path)
     assert len(tw.compare(tmp_path, anyway=True).groups) == 2
 

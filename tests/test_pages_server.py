@@ -318,7 +318,7 @@ def test_the_command_says_what_the_file_holds(tmp_path: Path) -> None:
 
 def test_a_report_of_a_folder_of_runs_is_refused(tmp_path: Path) -> None:
     make_run(tmp_path)
-    with pytest.raises(tw.TurnwiseError, match="holds runs and is none itself"):
+    with pytest.raises(tw.TurnwiseError, match="holds runs and is not a run itself"):
         write_report(tmp_path, tmp_path / "report.html")
 
 
