@@ -426,6 +426,6 @@ def test_an_actor_on_a_cluster_loads_what_the_learner_sends(monkeypatch: pytest.
     for name, weight in system.learner.full_weights():
         assert torch.equal(inner.worker.model.state_dict()[name], weight)
     parts.close()
-    wide = System(Config.load(ROOT / "recipes" / "own-env.toml", SERVED | {"cluster.tensor_parallel": 2}))
+    wide = System(Config.load(ROOT / "recipes" / "own-env.toml", SERVED | {"cluster.tensor_parallel": 2, "cluster.placement": "apart"}))
     wide.__dict__["tokenizer"] = system.tokenizer
     assert Recruit.of(wide).config.engine.options == {"tensor_parallel": 2}

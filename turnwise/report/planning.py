@@ -16,6 +16,7 @@ from turnwise.util.errors import MissingExtra, TurnwiseError
 from turnwise.util.files import write_atomically
 from turnwise.util.terminal import say
 
+WIDE = 120  # columns of a terminal that shows everything
 SIMULATED = "Simulated with service times measured on one H200; nothing was run on these GPUs. Assumptions: docs/cluster-planning.md"
 
 
@@ -30,7 +31,8 @@ def plan_command(question: Question, picture: str | None = None, as_json: bool =
     if as_json:
         say(json.dumps(as_data(plan), indent=1))
     else:
-        Console(wide=140).print(table(plan))
+        console = Console(wide=140)
+        console.print(table(plan, console.width))
         say(summary(plan))
     if path is not None:
         say(f"wrote {draw(plan, path)}", err=True)
@@ -63,8 +65,8 @@ def row(result: Result) -> dict[str, Any]:
     )
 
 
-def table(plan: Plan) -> Table:
-    """One row per split; the best one has a star."""
+def table(plan: Plan, width: int = 140) -> Table:
+    """One row per split; the best one has a star. A narrow terminal gets no parts of an iteration and no ages: --json has them."""
     work = plan.question.work
     shown = Table(
         title=f"{plan.shape.name} on {plan.question.gpus} GPUs: {work.groups} groups × {work.group_size}, up to {work.turns} turns, "
@@ -73,7 +75,8 @@ def table(plan: Plan) -> Table:
         box=None,
     )
     names = ("learners", "engines", "GPUs\neach", "trajectories\nper second", "iterations\nper hour", "learners\nidle", "engines\nidle")
-    for name in ("", *names, "seconds: wait +\npack + learn + send", "age of\ngroups"):
+    more = ("seconds: wait +\npack + learn + send", "age of\ngroups") if width >= WIDE else ()
+    for name in ("", *names, *more):
         shown.add_column(name, justify="right" if name in names else "left", no_wrap=True)
     for result in plan.results:
         parts = " + ".join(f"{result.parts[part]:.1f}" for part in ("wait", "pack", "learn", "transfer"))
@@ -86,8 +89,7 @@ def table(plan: Plan) -> Table:
             f"{result.iterations_per_h:.1f}",
             f"{result.learner_idle:.0%}",
             f"{result.engine_idle:.0%}",
-            parts,
-            ages(result),
+            *((parts, ages(result)) if more else ()),
         )
     return shown
 
