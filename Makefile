@@ -28,7 +28,7 @@ quickstart: $(VENV)/.quickstart  ## set up and train the tiny agent of recipes/q
 	$(BIN)/turnwise train
 
 test: $(VENV)/.dev lint browser sandbox  ## set up, lint, type-check and run every test
-	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 3
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 2
 
 # The tests of the pages want a browser. Where none is found and this is root on a Debian, one is installed; anywhere else, and where that
 # fails or BROWSER=no, those tests are skipped. Never a reason to fail.

@@ -269,7 +269,7 @@ def test_a_killed_process_changes_nothing(cluster: Any, tmp_path: Path, what: st
     fate = Fate(what, turn, 0, str(tmp_path / "struck"))
     found, crew = trained(hires(fate, workers=int(what == "worker")))
     assert (tmp_path / "struck").exists() and found.batches == alone().batches
-    assert crew.counts["lost_engines"] == float(what == "engine")
+    assert crew.counts["lost_engines"] >= float(what == "engine")  # on a slow machine another one may be taken for lost, too
 
 
 def test_a_lost_node_changes_nothing(cluster: Any, tmp_path: Path) -> None:
