@@ -267,9 +267,9 @@ def hires(fate: Fate | None, workers: int = 0) -> Callable[[int], Any]:
 @pytest.mark.parametrize(("what", "turn"), [("engine", 1), ("engine", 17), ("worker", 2), ("worker", 13)])
 def test_a_killed_process_changes_nothing(cluster: Any, tmp_path: Path, what: str, turn: int) -> None:
     fate = Fate(what, turn, 0, str(tmp_path / "struck"))
-    found, crew = trained(hires(fate, workers=int(what == "worker")))
+    found, crew = trained(hires(fate, workers=int(what == "worker")), deadline=180.0)  # a slow start on a busy machine is not a loss
     assert (tmp_path / "struck").exists() and found.batches == alone().batches
-    assert crew.counts["lost_engines"] >= float(what == "engine")  # on a slow machine another one may be taken for lost, too
+    assert crew.counts["lost_engines"] == float(what == "engine")
 
 
 def test_a_lost_node_changes_nothing(cluster: Any, tmp_path: Path) -> None:

@@ -86,13 +86,13 @@ def require() -> str:
 
 
 class Shell:
-    """A bash in a sandbox of its own, in /work, which holds `tree`. `more` are further read-only folders: name at the top → tree."""
+    """A bash in a sandbox of its own, in /work, which holds `tree`."""
 
-    def __init__(self, tree: Mapping[str, Entry], limits: Limits | None = None, cwd: str = "/work", more: Mapping[str, Path] | None = None):
+    def __init__(self, tree: Mapping[str, Entry], limits: Limits | None = None, cwd: str = "/work"):
         self.limits = limits or Limits()
         self.cwd, self.ended = cwd, ""
         self._root, self._closed = -1, False
-        self._process, self._pid = _start(self.limits, packed(tree), more or {})
+        self._process, self._pid = _start(self.limits, packed(tree))
         try:
             self._root = self._opened()
             self.run(f"rm /work/.start; cd -- {_quoted(cwd)} 2>/dev/null || cd /work", START)
@@ -223,7 +223,7 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("\0", "").replace("'", "'\\''") + "'"
 
 
-def _start(limits: Limits, content: bytes, more: Mapping[str, Path]) -> tuple[subprocess.Popen[bytes], int]:
+def _start(limits: Limits, content: bytes) -> tuple[subprocess.Popen[bytes], int]:
     """The process, and the first process inside the sandbox."""
     info_read, info_write = os.pipe()
     users, groups, archive = _held(USERS), _held(GROUPS), _held(content)
@@ -236,7 +236,6 @@ def _start(limits: Limits, content: bytes, more: Mapping[str, Path]) -> tuple[su
         "--size", str((limits.disk_mb << 20) + len(content)), "--perms", "1777", "--tmpfs", "/tmp",
         "--size", str(limits.disk_mb << 20), "--perms", "0755", "--tmpfs", "/work",
         "--file", str(archive), ARCHIVE, "--ro-bind-data", str(users), "/etc/passwd", "--ro-bind-data", str(groups), "/etc/group",
-        *(part for name, path in more.items() for part in ("--ro-bind", str(path), f"/{name}")),
         "--remount-ro", "/", "--info-fd", str(info_write), "--chdir", "/work",
         "bash", "--noprofile", "--norc", "-c", _limited(limits),
     ]  # fmt: skip
