@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import gc
 import shutil
 import sys
 from pathlib import Path
@@ -167,3 +169,34 @@ def test_code_is_found_wherever_it_stands_in_a_recipe() -> None:
         "agent": {"system": "Note: be brief.", "context": "notes:Notes"},
     }
     assert code_in(values) == ["/tmp/own", "module:Game-v0", "notes:Notes", "pager.py:Pager", "reward.py:score"]
+
+
+def test_a_file_is_checked_although_something_else_parses_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some versions of Python then raise a SystemError for a file that is fine."""
+    path = tmp_path / "long.py"
+    path.write_text("values = [" + ", ".join(f"f({number}, [[a] for a in b])" for number in range(400)) + "]\n\n\ndef make():\n    pass\n")
+    plain, calls, armed = ast.parse, 0, False
+
+    def parse(source: bytes, name: str) -> ast.Module:
+        nonlocal calls, armed
+        calls += 1
+        armed = calls <= 2
+        try:
+            return plain(source, name)
+        finally:
+            armed = False
+
+    def disturb(phase: str, about: object) -> None:
+        if armed:
+            plain("1")
+
+    monkeypatch.setattr(ast, "parse", parse)
+    before = gc.get_threshold()
+    gc.callbacks.append(disturb)
+    gc.set_threshold(50, 2, 2)
+    try:
+        check_reference(f"{path}:make", ENVIRONMENT)
+    finally:
+        gc.callbacks.remove(disturb)
+        gc.set_threshold(*before)
+    assert calls in (1, 3)  # 1 where Python is mended

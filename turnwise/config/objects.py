@@ -23,6 +23,7 @@ from typing import Any
 
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically
+from turnwise.util.syntax import undisturbed
 
 PREFIX = "python:"
 FOLDER = "objects"
@@ -168,7 +169,7 @@ def source_of(given: Any) -> str | None:
     """The source text of a class or function; None if Python does not know it."""
     given = given if isinstance(given, type | FunctionType) else type(given)
     try:
-        return textwrap.dedent(inspect.getsource(given))
+        return textwrap.dedent(undisturbed(lambda: inspect.getsource(given)))
     except (OSError, TypeError, IndentationError):
         return _source_of_cell(given) if isinstance(given, type) else None
 
@@ -179,7 +180,8 @@ def _source_of_cell(given: type) -> str | None:
         code = getattr(getattr(member, "__func__", member), "__code__", None)
         lines = linecache.getlines(code.co_filename) if code is not None else []
         try:
-            nodes = [node for node in ast.walk(ast.parse("".join(lines))) if isinstance(node, ast.ClassDef) and node.name == given.__name__]
+            tree = undisturbed(partial(ast.parse, "".join(lines)))
+            nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == given.__name__]
         except SyntaxError:
             continue
         for node in reversed(nodes):

@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 from turnwise.config.objects import is_given
 from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise.util.syntax import undisturbed
 
 NAME = r"[A-Za-z_]\w*"
 DOTTED = re.compile(rf"{NAME}(\.{NAME})*")
@@ -97,7 +98,7 @@ def check_unread(reference: str, methods: Sequence[str] = (), word: str = "code"
 def check_source(path: Path, place: str, attribute: str, methods: Sequence[str], word: str) -> None:
     """Checks the file's text: its syntax, its names, its plain classes."""
     try:
-        tree = ast.parse(path.read_bytes(), str(path))
+        tree = undisturbed(lambda: ast.parse(path.read_bytes(), str(path)))
     except SyntaxError as error:
         raise TurnwiseError(f"{place}, line {error.lineno}: {error.msg}") from error
     except (OSError, ValueError, RecursionError, MemoryError) as error:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.syntax import undisturbed
 
 TASK_MARK = "\ue000"  # stands for the task's sentence, so that games that differ only in it share one compiled grammar
 Placeholder = tuple[str, str]  # name, type
@@ -230,7 +231,7 @@ ATTRIBUTES = ("name", "id", "type", "definite", "indefinite")
 def read_expression(text: str) -> Expression:
     """A Python expression over things, restricted to a small safe part of the language: nothing from a file is ever executed."""
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = undisturbed(lambda: ast.parse(text.strip(), mode="eval")).body
     except SyntaxError:
         raise TurnwiseError(f"grammar: cannot read the expression {text!r}") from None
     return _expression(tree, text)
