@@ -90,13 +90,16 @@
 
   const picture = (icon) => (/ui-icon-(?!caret|triangle|closethick|grip|blank|arrow)([\w-]+)/.exec(classes(icon)) || ["", ""])[1];
 
+  const MARKED = /(^|\s)(selected|active|ui-selected|ui-state-active)(\s|$)/;
+
   function states(element) {
     const found = [], is = (name) => element.getAttribute(`aria-${name}`) === "true";
     if (document.activeElement === element) found.push("focused");
     if (element.disabled || classes(element).includes("ui-state-disabled")) found.push("disabled");
     if (element.readOnly && element.tagName !== "INPUT") found.push("read-only");
-    const marked = /(^|\s)(selected|active|ui-selected|ui-state-active)(\s|$)/.test(classes(element));
-    if (is("selected") || marked || element.parentElement.getAttribute("aria-selected") === "true") found.push("selected");
+    const marked = MARKED.test(classes(element));
+    const parent = element.parentElement;
+    if (is("selected") || marked || parent.getAttribute("aria-selected") === "true" || MARKED.test(classes(parent))) found.push("selected");
     if (is("expanded")) found.push("open");
     const icon = [...element.children].find((child) => child.matches(".ui-icon") && picture(child));
     if (icon) found.push(`icon ${picture(icon)}`);
@@ -131,7 +134,7 @@
 
   // A name for what has no text: a title, or the class or id that says most.
   function named(element) {
-    const known = classes(element).split(/\s+/).filter((name) => name && !/^ui-(button|widget|corner|state|spinner-button)/.test(name));
+    const known = classes(element).split(/\s+/).filter((name) => name && !/^ui-(button|widget|corner|state|spinner-button|resizable-handle|icon)/.test(name));
     return clean(element.title || element.alt || element.getAttribute("aria-label") || known[0] || element.id || "").replace(/^(ui|ql)-/, "");
   }
 
@@ -151,11 +154,13 @@
     return { kind, bare: !own, text: own || (painted && !["button", "link"].includes(kind) ? "" : named(element)), colour: own ? "" : painted };
   }
 
+  const BLOCK = "\u2588";  // a cursor that blinks
   const NOISE = /(^|\s)(ui-icon|ui-button-icon|ui-menu-icon|ui-button-icon-space)(\s|$)/;
 
   function skipped(element) {  // a label whose field says its text; options, which their list names; icons of buttons; handles of dialogs
     if (element.tagName === "LABEL") return Boolean(element.control && /^(checkbox|radio)$/.test(element.control.type));
-    return element.tagName === "OPTION" || NOISE.test(classes(element)) || /ui-resizable-handle/.test(classes(element)) && element.closest(".ui-dialog");
+    if (/ui-resizable-handle/.test(classes(element))) return Boolean(element.closest(".ui-dialog"));
+    return element.tagName === "OPTION" || NOISE.test(classes(element)) || element.textContent === BLOCK;
   }
 
   function add(element, found, style) {
@@ -182,7 +187,7 @@
     const mixed = texts.length > 0 && inner.length > 0 && !(uses(element) || element.getAttribute("role") || /^(LI|H[1-6])$/.test(element.tagName));
     let found = null;
     if (sees && element instanceof SVGElement) found = SHAPES.has(element.tagName) ? shape(element, style) : null;
-    else if (sees && !skip) found = plain(element, style, mixed ? "" : clean(texts.map((node) => node.data).join(" ")));
+    else if (sees && !skip) found = plain(element, style, mixed ? "" : clean([...element.childNodes].map((node) => (node instanceof Text ? node.data : node instanceof Element ? " " : "")).join("")));
     if (!found && sees && scrollable(element, style)) found = { kind: "area", text: element.id };
     const { bare = false, ...said } = found || {};
     if (found) lines.push(add(element, said, style));
@@ -201,7 +206,7 @@
   function whole() {
     const parts = [];
     const read = (element) => {
-      if (HIDDEN_IDS.has(element.id) || element.tagName === "SCRIPT" || element.tagName === "STYLE") return;
+      if (HIDDEN_IDS.has(element.id) || element.tagName === "SCRIPT" || element.tagName === "STYLE" || element.textContent === BLOCK) return;
       parts.push(`<${element.tagName}`);
       for (const { name, value } of element.attributes) if (!/^data-(wob|tampered|recording)|^aria-activedescendant$/.test(name)) parts.push(`${name}=${value}`);
       if (element.matches(FIELDS)) parts.push(`=${element.type === "checkbox" || element.type === "radio" ? element.checked : element.value}`);
@@ -209,10 +214,15 @@
       if (element.tagName === "CANVAS" && element.width * element.height < 1e6) parts.push(element.toDataURL());
       if (element.scrollTop) parts.push(`^${Math.round(element.scrollTop)}`);
       if (element === document.activeElement) parts.push("*");
+      let text = "";
       for (const child of element.childNodes) {
-        if (child instanceof Element) read(child);
-        else if (child instanceof Text && child.data.trim()) parts.push(clean(child.data));
+        if (child instanceof Text) text += child.data;
+        if (!(child instanceof Element)) continue;
+        if (clean(text)) parts.push(clean(text));
+        text = "";
+        read(child);
       }
+      if (clean(text)) parts.push(clean(text));
       parts.push(">");
     };
     read(document.body);
@@ -222,6 +232,9 @@
   function task() {  // an icon in the task's text is named by its class
     const query = document.getElementById("query").cloneNode(true);
     for (const icon of query.querySelectorAll(".ui-icon")) icon.textContent = ` ${picture(icon)} `;
+    const spans = [...document.querySelectorAll("#query *")], copies = [...query.querySelectorAll("*")];
+    const painted = (span) => !clean(span.textContent) && !clear(getComputedStyle(span).backgroundColor);
+    spans.forEach((span, place) => { if (painted(span)) copies[place].textContent += ` ${hex(getComputedStyle(span).backgroundColor)} `; });
     return clean(query.textContent);
   }
 

@@ -15,6 +15,7 @@ COLOURS = {
 }  # fmt: skip
 LINE = 500  # characters of one text
 OPTIONS = 30  # shown of a list
+HEX = re.compile(r"#[0-9a-f]{6}\b")
 QUOTED = re.compile(r'"([^"]{1,80})"')
 TYPED = ("textbox", "textarea", "password", "date", "time", "number", "editor")
 
@@ -74,7 +75,7 @@ def read_look(given: dict[str, Any]) -> Look:
     """The answer of page.js."""
     items = tuple(_item(line) for line in given["lines"])
     return Look(
-        given["utterance"], items, given["whole"], frozenset(given["clicked"]), bool(given["done"]), float(given["reward"]),
+        HEX.sub(lambda found: COLOURS.get(found[0], found[0]), given["utterance"]), items, given["whole"], frozenset(given["clicked"]), bool(given["done"]), float(given["reward"]),
         given["reason"], given["page"],
     )  # fmt: skip
 

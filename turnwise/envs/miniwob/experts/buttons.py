@@ -83,7 +83,8 @@ def dialog_button(look: Look) -> str | None:
 def menu(look: Look) -> str | None:
     path = look.utterance.removeprefix("Select ").split(">")
     shown = [first(look, kind=("item", "text"), text=name.strip()) for name in path]
-    return click([item for item in shown if item is not None][-1]) if any(shown) else None
+    open_to = [item for item in shown if item is not None]
+    return click(shown[-1]) if shown[-1] is not None else f"hover {open_to[-1].n}" if open_to else None
 
 
 @expert("click-menu-2")
@@ -99,7 +100,7 @@ def icon_menu(look: Look) -> str | None:
 
 @expert("click-color")
 def colour(look: Look) -> str | None:
-    (name,) = said(look, r"the (\w+) colored")
+    (name,) = said(look, r"the (\S+) colored")
     return click(first(look, kind="box", colour={"cyan": "aqua", "grey": "gray"}.get(name, name)))
 
 
@@ -120,6 +121,9 @@ def shape_fits(item: Item, words: str) -> bool:
     sizes = re.findall(r"\b(small|large)\b", words)
     colours = re.findall(r"\b(red|green|blue|aqua|black|magenta|yellow)\b", words)
     size = "small" if max(item.height, item.width) < 15 else "large"
+    one = re.search(r"\b(\w)s?(?= are there|$)", words)
+    if one and one[1] not in "a":
+        return item.text == one[1] and sizes in ([], [size]) and colours in ([], [item.colour])
     kinds = {
         "circle": item.kind == "circle",
         "rectangle": item.kind == "rect",
@@ -158,14 +162,8 @@ def widget(look: Look) -> str | None:
 
 @expert("click-pie", "click-pie-nodelay")
 def pie(look: Look) -> str | None:
-    found = next((item for item in look.find(kind="text", text=quoted(look.utterance)[0]) if item.height > 5), None)
+    found = next((item for item in look.find(kind="text", text=quoted(look.utterance)[0]) if max(item.height, item.width) > 5), None)
     return click(found or first(look, kind="text", text="+"))
-
-
-@expert("ascending-numbers")
-def ascending(look: Look) -> str | None:
-    left = [item for item in look.items if item.place and item.text.isdigit() and item.colour != "gray" and item.n not in look.clicked]
-    return click(min(left, key=lambda item: int(item.text), default=None))
 
 
 @expert("grid-coordinate")
@@ -209,15 +207,6 @@ def generate(look: Look) -> str | None:
     return press(look, "Submit" if number is not None and rules[word](number) else "Generate")
 
 
-@expert("find-greatest")
-def greatest(look: Look) -> str | None:
-    cards = [item for item in look.items if re.search(r"\bcard\b", item.cls)]
-    unseen = [item for item in cards if item.n not in look.clicked]
-    if unseen:
-        return click(unseen[0])
-    return None
-
-
 @expert("phone-book")
 def phone_book(look: Look) -> str | None:
     name, what = said(look, r"Find (.*) in the contact book and click on their (.*?)\.")
@@ -236,8 +225,5 @@ def search(look: Look) -> str | None:
     titles = [item for item in look.items if "search-title" in item.cls]
     if not titles:
         return press(look, "Search")
-    page = next((item for item in look.find(kind="link") if item.text == str(number // 3 + 1)), None)
-    current = next((item.text for item in look.items if item.cls and re.search(r"\bactive\b", item.cls) and item.text.isdigit()), "")
-    if page is not None and current != page.text and "selected" not in page.states and page.n not in look.clicked and number >= 3:
-        return click(page)
-    return click(titles[number % 3])
+    page = next((item for item in look.find(kind="link") if item.text == str(number // 3 + 1) and item not in titles), None)
+    return click(titles[number % 3] if page is None or "selected" in page.states else page)

@@ -177,6 +177,8 @@ def terminal(look: Look) -> str | None:
     lines = [item.text for item in look.items]
     names = [name for line in lines for name in line.split() if (name.endswith(ending) if ending else "." not in name and name.isalnum())]
     prompt = [item for item in look.items if item.text.startswith("user$")]
-    if not prompt:
-        return None
-    return f'type {prompt[-1].n} "{"rm " + names[0] if names and any("ls" in line for line in lines) else "ls"}"'
+    typed = next((item.text for item in look.items if item.id == "active-input"), "")
+    command = f"rm {names[0]}" if names and "ls" in lines else "ls"
+    if not prompt or typed == command:
+        return "press enter" if prompt else None
+    return "press backspace" if typed else f'type {prompt[-1].n} "{command}"'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from turnwise.envs.miniwob.experts.base import after, click, expert, fill, first, nth, press, said
+from turnwise.envs.miniwob.experts.widgets import slide
 from turnwise.envs.miniwob.view import Item, Look, quoted
 
 
@@ -92,10 +93,10 @@ def food(look: Look) -> str | None:
         plus = after(look, dish, text="+") if dish is not None else None
         if dish is None or plus is None:
             return None
-        counted = re.search(rf"{re.escape(name)} .*?class=item-count[^<]*?(\d+)", look.whole)
-        if int(counted[1] if counted else 0) < amount:
+        shown = look.items[look.items.index(plus) - 1].text
+        if (int(shown) if shown.isdigit() else 0) < amount:
             return click(plus)
-    return press(look, "Order", "Submit")
+    return press(look, "Order!")
 
 
 def _dish(look: Look, dish: Item) -> list[Item]:
@@ -127,15 +128,10 @@ def tree(look: Look) -> str | None:
     return click(found or closed)
 
 
-@expert("number-checkboxes")
-def number(look: Look) -> str | None:
-    return None
-
-
 @expert("stock-market")
 def stock(look: Look) -> str | None:
-    (bound,) = said(look, r"less than \$([\d.]+)")
-    price = first(look, id="stock-price")
+    (bound,) = said(look, r"less than \$(\d+(?:\.\d+)?)")
+    price = next((item for item in look.items if re.fullmatch(r"\$[\d.]+", item.text)), None)
     low = price is not None and float(price.text.strip("$")) < float(bound)
     return press(look, "Buy") if low else "wait"
 
@@ -154,7 +150,7 @@ def agreement(look: Look) -> str | None:
 @expert("find-greatest")
 def greatest(look: Look) -> str | None:
     cards = [item for item in look.items if re.search(r"\bcard\b", item.cls)]
-    numbers = [int(found) for found in re.findall(r"<DIV class=card(?: hidden)? data-index=\d+ (?:<\w+ )?(\d+)", look.whole)]
+    numbers = [int(found) for found in re.findall(r"<DIV class=card(?: hidden)? data-index=\d+ <SPAN class=card-value (\d+)", look.whole)]
     if len(cards) != len(numbers):
         return None
     best = cards[numbers.index(max(numbers))]
@@ -185,7 +181,7 @@ def slider_and_box(look: Look) -> str | None:
     if int(shown.text) != int(value):
         if "focused" not in handle.states:
             return click(handle)
-        return "press right" if int(shown.text) < int(value) else "press left"
+        return slide(int(value) - int(shown.text))
     boxes = look.find(kind="checkbox")
     wrong = [box for number, box in enumerate(boxes, 1) if bool(box.checked) != (number == nth(place))]
     return click(wrong[0]) if wrong else press(look)

@@ -10,10 +10,17 @@ from turnwise.envs.miniwob.view import Item, Look
 MONTHS = ("January February March April May June July August September October November December").split()
 
 
-def _slide(handle: Item, shown: int, wanted: int) -> str:
+def slide(missing: int) -> str:
+    """The key that brings a slider of twenty steps nearer: a fifth of them, or one."""
+    if abs(missing) >= 4:
+        return "press pageup" if missing > 0 else "press pagedown"
+    return "press right" if missing > 0 else "press left"
+
+
+def _one(handle: Item, missing: int) -> str:
     if "focused" not in handle.states:
         return f"click {handle.n}"
-    return "press right" if shown < wanted else "press left"
+    return "press right" if missing > 0 else "press left"
 
 
 @expert("use-slider")
@@ -22,7 +29,7 @@ def slider(look: Look) -> str | None:
     handle, shown = first(look, kind="handle"), next((item for item in look.items if re.fullmatch(r"-?\d+", item.text)), None)
     if handle is None or shown is None:
         return None
-    return press(look) if int(shown.text) == int(wanted) else _slide(handle, int(shown.text), int(wanted))
+    return press(look) if int(shown.text) == int(wanted) else _one(handle, int(wanted) - int(shown.text))
 
 
 @expert("use-slider-2")
@@ -31,14 +38,15 @@ def sliders(look: Look) -> str | None:
     for handle, wanted in zip(look.find(kind="handle"), values.split(","), strict=False):
         shown = after(look, handle, kind="text")
         if shown is not None and int(shown.text) != int(wanted):
-            return _slide(handle, int(shown.text), int(wanted))
+            return slide(int(wanted) - int(shown.text)) if "focused" in handle.states else click(handle)
     return press(look)
 
 
 @expert("use-spinner")
 def spinner(look: Look) -> str | None:
     (wanted,) = said(look, r"Select (-?\d+) with")
-    return fill([(look.find(kind="textbox")[0], wanted)]) or press(look)
+    shown = int(look.find(kind="textbox")[0].value or 0)
+    return press(look) if shown == int(wanted) else press(look, "spinner-up" if shown < int(wanted) else "spinner-down")
 
 
 @expert("choose-date", "choose-date-easy", "choose-date-medium", "choose-date-nodelay")
@@ -68,4 +76,4 @@ COLOURS = {
 def colour(look: Look) -> str | None:
     (name,) = said(look, r"Select (\w+) with")
     box = look.find(kind="textbox")[0]
-    return fill([(box, COLOURS[name])]) if name in COLOURS and box.value != COLOURS[name] else press(look)
+    return fill([(box, COLOURS[name])]) or ("click 150 20" if look.find(kind="canvas") else press(look))
