@@ -14,7 +14,15 @@ DRAG = re.compile(rf"drag {SPOT} to {SPOT}", re.IGNORECASE)
 WORDS = re.compile(r"(type|select) \[?(\d{1,4})\]?(?: (.*))?", re.IGNORECASE | re.DOTALL)
 SCROLL = re.compile(r"scroll (?:\[?(\d{1,4})\]? )?(up|down)", re.IGNORECASE)
 PRESS = re.compile(r"press (\S{1,12})", re.IGNORECASE)
-NAMES = {"return": "enter", "esc": "escape", "arrowup": "up", "arrowdown": "down", "arrowleft": "left", "arrowright": "right", "del": "delete"}
+NAMES = {
+    "return": "enter",
+    "esc": "escape",
+    "arrowup": "up",
+    "arrowdown": "down",
+    "arrowleft": "left",
+    "arrowright": "right",
+    "del": "delete",
+}
 
 FORBIDDEN = {0: None, ord("<"): None}  # some pages write what is typed as HTML: without "<" it stays text
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any, Literal
@@ -11,9 +10,11 @@ from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.miniwob.actions import USAGE, Malformed, Move, Spot, read_action
 from turnwise.envs.miniwob.browser import MISSING, find_chromium
-from turnwise.envs.miniwob.experts import advise
-from turnwise.envs.miniwob.kinds import REMEMBERED, folder, kinds
+from turnwise.envs.miniwob.experts import advise, known
+from turnwise.envs.miniwob.kinds import LEFT_OUT, REMEMBERED, SEEN_ONLY, TIMED, folder, kinds
 from turnwise.envs.miniwob.page import Page, Point
+from turnwise.envs.miniwob.rule import simple_rule
+from turnwise.envs.miniwob.screenshots import kept_screenshot, seen_screenshot
 from turnwise.envs.miniwob.view import Look, describe, plausible
 from turnwise.util.errors import TurnwiseError, unknown_name
 
@@ -24,9 +25,14 @@ View = Literal["text", "screenshot"]
 
 
 class MiniWobEnv:
-    """One page of the browser that all environments of a process share."""
+    """Tasks on web pages. All environments of a process share one browser, in which each has its own page.
 
-    max_turns = 10
+    `kinds` chooses kinds of tasks: a name, a list, "expert" for those that have an expert, none for all. `view`: "text" lists what is on
+    the page, "screenshot" shows it as an image with numbers. `shown` limits the characters of the list. `screenshots` keeps a small
+    picture with every turn for people who look at the run; the agent does not see it. The reward is the page's raw reward, from -1 to 1.
+    """
+
+    max_turns = 15
     instructions = (
         f"You use a web page to do a task. Each line is a thing on the page; those with a number can be acted on. Actions: {USAGE}."
     )
@@ -41,6 +47,7 @@ class MiniWobEnv:
         self._page: Page | None = None
         self._task: Task | None = None
         self._look: Look | None = None
+        self._shot = ""
         self._over = "step() was called before reset(): call reset(task) first"
 
     def tasks(self, split: str = "train", n: int | None = None) -> TaskSet:
@@ -61,12 +68,17 @@ class MiniWobEnv:
         if self._page is None or not self._page.browser.alive:
             self.close()
             self._page = Page(painted=self.screenshots or self.view == "screenshot")
-        self._page.load((folder() / f"{kind}.html").as_uri(), f"{kind} {number}", "train" if task.split == "train" else "test", f"{kind} {number} {seed}")
+        self._page.load(
+            (folder() / f"{kind}.html").as_uri(),
+            f"{kind} {number}",
+            "train" if task.split == "train" else "test",
+            f"{kind} {number} {seed}",
+        )
         self._task, self._over = task, ""
-        return self._see(self._page.look())
+        return self._see(self._page, self._page.look())
 
     def step(self, action: str) -> Transition:
-        if self._page is None or self._look is None or self._over:
+        if self._page is None or self._task is None or self._over:
             raise EpisodeOver(self._over)
         if not isinstance(action, str):
             raise TurnwiseError(f"an action is a text, not {type(action).__name__}: {action!r}")
@@ -74,13 +86,16 @@ class MiniWobEnv:
             note, understood = self._do(self._page, read_action(action)), True
         except Malformed as error:
             note, understood = str(error), False
-        look = self._page.look()
-        seen = self._see(look, note)
+        look, before = self._page.look(), self._shot
+        if not look.page.endswith(f"/{self._task.data['kind']}.html"):
+            raise TurnwiseError(f"task {self._task.id!r}: the page was left for {look.page}")
+        seen = self._see(self._page, look, note)
         if look.done:
             self._over = "the attempt is over: call reset(task) before the next step"
-        success = look.done and look.reward >= FULL
         info: dict[str, Any] = {"understood": understood} | ({"reason": look.reason} if look.done and look.reason else {})
-        return Transition(seen, look.reward if look.done else 0.0, look.done, success, info)
+        info |= {"screenshot": before} if before else {}
+        info |= {"screenshot_after": self._shot} if look.done and self._shot else {}
+        return Transition(seen, look.reward if look.done else 0.0, look.done, look.done and look.reward >= FULL, info)
 
     def _do(self, page: Page, move: Move) -> str:
         """Play a move. The result is what to tell the agent if nothing happened."""
@@ -124,15 +139,23 @@ class MiniWobEnv:
             raise Malformed(f"There is no element {spot} on the page.")
         return float(at[0]), float(at[1])
 
-    def _see(self, look: Look, note: str = "") -> Observation:
+    def _see(self, page: Page, look: Look, note: str = "") -> Observation:
         assert self._task is not None
         self._look = look
-        remembers = self._task.data["kind"] in REMEMBERED
-        page = describe(look, remembers, self.shown)
-        text = "\n".join(part for part in (f"Task: {look.utterance}", note, page) if part)
-        state = [self._task.data["kind"], look.utterance, look.whole, *([str(sorted(look.clicked))] if remembers else [])]
+        kind = self._task.data["kind"]
+        remembers, clock = kind in REMEMBERED, f"The clock shows {look.clock // 1000} seconds." if kind in TIMED else ""
+        listed = describe(look, remembers, self.shown) if self.view == "text" else "The picture shows the page."
+        text = "\n".join(part for part in (f"Task: {look.utterance}", note, clock, listed) if part)
+        state = [kind, look.utterance, look.whole, clock, *([str(sorted(look.clicked))] if remembers else [])]
         anchor = blake2b("\0".join(state).encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        return Observation(text, (), plausible(look), anchor)
+        if self.screenshots:
+            self._shot = kept_screenshot(page)
+        images = (seen_screenshot(page, look),) if self.view == "screenshot" else ()
+        return Observation(text, images, plausible(look), anchor)
+
+    def scripted_action(self) -> str | None:
+        """A rule for all kinds that reads what an agent reads: fill fields with quoted words, choose what the task names, submit."""
+        return None if self._look is None or self._over else simple_rule(self._look)
 
     def expert_action(self) -> str | None:
         """The action of the script for this kind of task; None if there is no script, or if it does not know what to do."""
@@ -152,13 +175,17 @@ class MiniWobEnv:
 
 
 def _chosen(names: Sequence[str] | str | None) -> tuple[str, ...]:
-    known = kinds()
+    everything = kinds()
     if names is None:
-        return known
+        return tuple(name for name in everything if name not in SEEN_ONLY)
+    if names == "expert":
+        return tuple(name for name in everything if name in known())
     found = tuple([names] if isinstance(names, str) else names)
     for name in found:
-        if name not in known:
-            raise unknown_name("kind of miniwob task", str(name), known)
+        if name in LEFT_OUT:
+            raise TurnwiseError(f"miniwob: {name!r} is not offered: {LEFT_OUT[name]}")
+        if name not in everything:
+            raise unknown_name("kind of miniwob task", str(name), everything)
     if not found:
         raise TurnwiseError("miniwob: give at least one kind, or leave `kinds` out for all of them")
     return found
@@ -167,5 +194,7 @@ def _chosen(names: Sequence[str] | str | None) -> tuple[str, ...]:
 def _problem(task: Task) -> tuple[str, int]:
     kind, number = task.data.get("kind"), task.data.get("seed")
     if kind not in kinds() or not isinstance(number, int):
-        raise TurnwiseError(f"task {task.id!r} is not one of miniwob: its data has no known `kind` and `seed`. Take tasks from tasks(split)")
+        raise TurnwiseError(
+            f"task {task.id!r} is not one of miniwob: its data has no known `kind` and `seed`. Take tasks from tasks(split)"
+        )
     return str(kind), number

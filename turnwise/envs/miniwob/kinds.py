@@ -9,8 +9,15 @@ from pathlib import Path
 
 from turnwise.util.errors import TurnwiseError
 
-LEFT_OUT: Mapping[str, str] = {}
-REMEMBERED: frozenset[str] = frozenset()
+LEFT_OUT: Mapping[str, str] = {
+    "chase-circle": "the mouse has to follow a circle all the time, which turns cannot do",
+    "hover-shape": "the mouse has to stay on a moving square all the time, and the page never ends the attempt",
+    "simon-says": "the buttons to press are shown as an animation between two turns",
+    "draw-circle": "the mouse has to be dragged along a circle, and drags are straight",
+}
+SEEN_ONLY = frozenset({"count-sides"})  # the shape is only in the picture: offered by name, for models that see
+REMEMBERED = frozenset({"click-button-sequence", "button-delay", "social-media-all", "social-media-some"})  # pages that hide past clicks
+TIMED = frozenset({"button-delay"})  # the task is about the clock
 
 
 def folder() -> Path:

@@ -1,4 +1,4 @@
-// Runs in every page before its own scripts. Time is a number that only `look` advances; random numbers before the seed are fixed; what
+// Runs in every page before its own scripts. Time is a number that only `pass` advances; random numbers before the seed are fixed; what
 // the page shows is listed by `look`, and `at`, `focus`, `choose`, `mark` and `scroll` are what an action needs to know or do.
 (() => {
   "use strict";
@@ -271,15 +271,17 @@
       for (let wait = 0; wait < 50 && !WOB_TASK_READY; wait++) pass(100);
       Math.seedrandom(later);
     },
-    async look(span) {
-      pass(span);
+    pass,
+    async look() {
       await images();
+      const active = document.activeElement;  // hidden things lose the focus at the next frame, whenever that is
+      if (active && active !== document.body && !active.getClientRects().length) active.blur();
       shown = [];
       const lines = [];
       if (document.body) walk(document.body, lines);
       return { utterance: task(), lines,
         whole: whole(), clicked: clicked(), done: WOB_DONE_GLOBAL, reward: Number(WOB_RAW_REWARD_GLOBAL) || 0,
-        reason: String(WOB_REWARD_REASON || ""), page: location.pathname };
+        reason: String(WOB_REWARD_REASON || ""), page: location.pathname, clock: now };
     },
     at(n) {
       const element = get(n);

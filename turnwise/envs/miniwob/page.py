@@ -14,8 +14,10 @@ from turnwise.util.errors import TurnwiseError
 
 PAUSE = 1000  # milliseconds of the page's clock that pass with every action
 LONGEST = 500  # characters that one action types
-SHOT = {"x": 0, "y": 0, "width": 160, "height": 210, "scale": 1}  # the area of a task
+AREA = (160, 210)  # pixels: the part of a page that tasks use
 CONTROL = 2
+Point = tuple[float, float]
+AWAY: Point = (490, 310)  # where the mouse waits: on nothing
 KEYS = {  # name → key, code, number, text
     "enter": ("Enter", "Enter", 13, "\r"),
     "tab": ("Tab", "Tab", 9, ""),
@@ -32,7 +34,6 @@ KEYS = {  # name → key, code, number, text
     "left": ("ArrowLeft", "ArrowLeft", 37, ""),
     "right": ("ArrowRight", "ArrowRight", 39, ""),
 }
-Point = tuple[float, float]
 
 
 @cache
@@ -45,7 +46,7 @@ class Page:
 
     def __init__(self, painted: bool = False):
         self.browser: Browser = shared_browser()
-        self._open, self._api = True, ""
+        self._open, self._api, self._mouse = True, "", AWAY
         try:
             self._target = self.browser.call("Target.createTarget", url="about:blank", newWindow=painted)["targetId"]
             self._session = self.browser.call("Target.attachToTarget", targetId=self._target, flatten=True)["sessionId"]
@@ -55,7 +56,6 @@ class Page:
                 Command("Page.addScriptToEvaluateOnNewDocument", {"source": _script()}),
                 Command("Emulation.setFocusEmulationEnabled", {"enabled": True}),
                 Command("Emulation.setDeviceMetricsOverride", size),
-                Command("Emulation.setLocaleOverride", {"locale": "en-US"}),
             )
         except BaseException:
             self.close()
@@ -66,6 +66,7 @@ class Page:
 
     def load(self, url: str, seed: str, mode: str, later: str) -> None:
         """A fresh document with the problem of this seed; `later` seeds what is random after its start."""
+        self.hover(AWAY)
         answer = self._all(Command("Page.navigate", {"url": url}))[0]
         if answer.get("errorText"):
             raise TurnwiseError(f"miniwob: {url} cannot be opened: {answer['errorText']}")
@@ -80,8 +81,10 @@ class Page:
         self.run("start", seed, mode, later)
 
     def look(self, span: int = PAUSE) -> Look:
-        """The page after this many milliseconds of its clock."""
-        return read_look(self.run("look", span))
+        """The page after this many milliseconds of its clock. What came to be under the mouse notices it now, not at some later frame."""
+        self.run("pass", span)
+        self.hover(self._mouse)
+        return read_look(self.run("look"))
 
     def run(self, name: str, *given: Any) -> Any:
         """Call a function of page.js. Arguments travel as values, never as code."""
@@ -101,9 +104,11 @@ class Page:
     # -- mouse and keyboard -------------------------------------------------------------------------------------------------------
 
     def click(self, at: Point) -> None:
+        self._mouse = at
         self._all(_mouse("mouseMoved", at), _mouse("mousePressed", at), _mouse("mouseReleased", at))
 
     def hover(self, at: Point) -> None:
+        self._mouse = at
         self._all(_mouse("mouseMoved", at))
 
     def drag(self, start: Point, end: Point) -> None:
@@ -115,6 +120,7 @@ class Page:
             self._all(_mouse("mouseMoved", (x, y), held=True))
         self._all(_mouse("mouseMoved", end, held=True))
         self._all(_mouse("mouseReleased", end))
+        self._mouse = end
 
     def type(self, text: str) -> None:
         """Keys for each character."""
@@ -139,10 +145,11 @@ class Page:
             if letter == "x":
                 self._all(*_stroke("delete"))
 
-    def screenshot(self) -> bytes:
-        """The area of the task as PNG."""
-        shot = self._all(Command("Page.captureScreenshot", {"format": "png", "clip": SHOT, "optimizeForSpeed": False}))[0]
-        return b64decode(shot["data"])
+    def screenshot(self, form: str, scale: int = 1, quality: int | None = None) -> bytes:
+        """The area of the task as an image file, "png" or "webp"."""
+        clip = {"x": 0, "y": 0, "width": AREA[0], "height": AREA[1], "scale": scale}
+        given = {"format": form, "clip": clip} | ({} if quality is None else {"quality": quality})
+        return b64decode(self._all(Command("Page.captureScreenshot", given))[0]["data"])
 
     def close(self) -> None:
         """Close the page; with the last one the browser ends."""

@@ -51,7 +51,8 @@ class Item:
 
 @dataclass(frozen=True)
 class Look:
-    """The page as it is now. `whole` is its complete state as text; `clicked` are the numbers of items that were clicked so far."""
+    """The page as it is now. `whole` is its complete state as text; `clicked` are the numbers of items that were clicked so far,
+    `clock` the milliseconds on the page's clock."""
 
     utterance: str
     items: tuple[Item, ...]
@@ -61,6 +62,7 @@ class Look:
     reward: float = 0.0
     reason: str = ""
     page: str = ""
+    clock: int = 0
 
     def find(self, **wanted: Any) -> list[Item]:
         """Items with these attributes; a tuple or set lists alternatives."""
@@ -74,10 +76,9 @@ def _fits(own: Any, wanted: Any) -> bool:
 def read_look(given: dict[str, Any]) -> Look:
     """The answer of page.js."""
     items = tuple(_item(line) for line in given["lines"])
-    return Look(
-        HEX.sub(lambda found: COLOURS.get(found[0], found[0]), given["utterance"]), items, given["whole"], frozenset(given["clicked"]), bool(given["done"]), float(given["reward"]),
-        given["reason"], given["page"],
-    )  # fmt: skip
+    task = HEX.sub(lambda found: COLOURS.get(found[0], found[0]), given["utterance"])
+    end = bool(given["done"]), float(given["reward"]), str(given["reason"])
+    return Look(task, items, given["whole"], frozenset(given["clicked"]), *end, given["page"], int(given["clock"]))
 
 
 def _item(line: dict[str, Any]) -> Item:

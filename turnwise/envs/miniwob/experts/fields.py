@@ -95,10 +95,8 @@ def algebra(look: Look) -> str | None:
     problem = next(item.text for item in look.items if "=" in item.text and re.search(r"\d", item.text))
     a, sign, b, result = re.findall(r"(x|-?\d+)\s*([-+])\s*(x|-?\d+)\s*=\s*(-?\d+)", problem)[0]
     add = sign == "+"
-    if a == "x":
-        value = int(result) - int(b) if add else int(result) + int(b)
-    else:
-        value = int(result) - int(a) if add else int(a) - int(result)
+    one, total = int(b if a == "x" else a), int(result)
+    value = total - one if add else total + one if a == "x" else one - total
     return fill([(_boxes(look)[0], str(value))]) or press(look)
 
 

@@ -75,7 +75,7 @@ def posts(look: Look) -> str | None:
     found = [item for name in names for item in _post(look, name) if item.cls.split()[:1] == [BUTTONS[button]]]
     wanted = len(found) if amount == "all" else int(amount)
     done = [item for item in found if item.n in look.clicked]
-    return press(look) if len(done) >= wanted else click([item for item in found if item not in done][0])
+    return press(look) if len(done) >= wanted else click(next(item for item in found if item not in done))
 
 
 @expert("order-food")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from turnwise.envs.miniwob.experts.base import click, expert, first, nth, press, said
+from turnwise.envs.miniwob.experts.base import expert, first, nth, press, said
 from turnwise.envs.miniwob.view import Item, Look
 
 SHIFT = 2  # pixels: pages that draw a point put it that far from the mouse
@@ -82,7 +82,7 @@ def drag_item(look: Look) -> str | None:
         return None
     ordered = re.search(r"(\d)\w+ position", place)
     steps = {"top": -here, "bottom": len(items) - 1 - here, "up by one position": -1, "down by one position": 1}
-    there = int(ordered[1]) - 1 if ordered else here + next((value for words, value in steps.items() if place in (words, f"the {words}")), 0)
+    there = int(ordered[1]) - 1 if ordered else here + steps.get(place.removeprefix("the "), 0)
     target = items[max(0, min(len(items) - 1, there))]
     x, y = target.middle
     return f"drag {items[here].n} to {x} {y - 8 if there < here else y + 8}"

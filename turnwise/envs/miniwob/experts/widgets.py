@@ -7,7 +7,9 @@ import re
 from turnwise.envs.miniwob.experts.base import after, click, expert, fill, first, press, said
 from turnwise.envs.miniwob.view import Item, Look
 
-MONTHS = ("January February March April May June July August September October November December").split()
+MONTHS = [
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December",
+]  # fmt: skip
 
 
 def slide(missing: int) -> str:
