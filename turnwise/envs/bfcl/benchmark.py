@@ -20,7 +20,7 @@ from turnwise.envs.tools.schemas import Tool
 from turnwise.util.errors import TurnwiseError
 
 PACKAGE = "bfcl_eval"
-REMEDY = "pip install --no-deps bfcl-eval mpmath"
+REMEDY = "turnwise envs --install bfcl"
 CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
 CLASSES: Mapping[str, str] = {  # and the name of its data file and module
     "GorillaFileSystem": "gorilla_file_system",

@@ -20,7 +20,6 @@ from turnwise.envs.bfcl.world import World, fit
 from turnwise.envs.snapshots import pack, read_task, restoring, task_fields, unpack
 from turnwise.envs.tools.calls import Call, Final
 from turnwise.util.errors import TurnwiseError, unknown_name
-from turnwise.util.seeds import derive
 
 SPLITS = ("train", "valid")
 REWARDS = ("success", "requests")
@@ -116,10 +115,13 @@ class BfclEnv:
             return self._next_request()
         if not isinstance(wanted, Calls):
             return Transition(self._see(wanted.text), info={"calls": 0})
-        text = "\n".join(self._called_with(call) for call in wanted.calls)
-        if too_large := overgrown(self._world.objects):
-            return self._finish(f"The file system cannot be used any more: {too_large}.", too_large)
-        return Transition(self._see(text), info={"calls": len(wanted.calls)})
+        lines = []
+        for call in wanted.calls:
+            lines.append(self._called_with(call))
+            if too_large := overgrown(self._world.objects):
+                return self._finish(f"The file system cannot be used any more: {too_large}.", too_large)
+        self._heard.hear(text := "\n".join(lines))
+        return Transition(self._see(text), info={"calls": len(lines)})
 
     def _called_with(self, call: Call) -> str:
         """What comes of a call, as it is shown."""
@@ -158,6 +160,7 @@ class BfclEnv:
     def _asked(self, opening: bool = False) -> str:
         """The request that begins now, after the functions that are new."""
         entry, place = self._entry, self._judge.at
+        self._heard.hear(_words(entry, place))
         new = self._offered(place) if opening else {name: self._world.functions[name] for name in entry.late.get(place, ())}
         lines = [described(new, self.tools, "Functions:" if opening else "More functions:")] if new and self.tools != "none" else []
         for before in range(place if opening else 0):  # a task that starts in the middle: what led there
@@ -170,7 +173,6 @@ class BfclEnv:
 
     def _see(self, text: str) -> Observation:
         self._last = text
-        self._heard.hear(text)
         if self.repeat_request and (shown := f"User: {_words(self._entry, self._judge.at)}") not in text:
             text = f"{shown}\n{text}"
         return Observation(text, anchor=self._anchor(self._last))
@@ -215,7 +217,8 @@ class BfclEnv:
             rows = table(self._world.objects)
         except Unknown:
             return None
-        state = {"task": task_fields(self._task), "rows": rows, "results": self._results, "last": self._last, "heard": vars(self._heard)}
+        state: dict[str, Any] = {"task": task_fields(self._task), "rows": rows}
+        state |= {"results": self._results, "last": self._last, "heard": vars(self._heard)}
         state |= {"at": self._judge.at, "passed": self._judge.passed, "failed": self._judge.failed}
         state |= {"called": self._called, "turns_here": self._turns_here, "followed": self._followed}
         kept = pack("bfcl", state, self._options())
