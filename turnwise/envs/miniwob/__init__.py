@@ -16,7 +16,7 @@ register(
     "turnwise.envs.miniwob.env:MiniWobEnv",
     summary="a browser: more than a hundred kinds of tasks on web pages (MiniWoB++) in Chromium; text or screenshots",
     splits={"train": None, "valid": None, "test": None},
-    max_turns=10,
+    max_turns=15,
     needs=[
         needs_package("miniwob", "miniwob"),
         Need("Chromium", _browser, "apt-get install chromium, or set TURNWISE_CHROMIUM to the path of a Chrome or Chromium"),

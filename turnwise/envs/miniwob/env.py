@@ -118,9 +118,9 @@ class MiniWobEnv:
     def _type(self, page: Page, move: Move) -> str:
         at = self._point(page, move.at)
         kind = page.run("kind", move.at)
-        if kind != "parts":
+        if kind in ("text", "other"):
             page.click(at)
-        if kind == "other" and not page.run("typing"):
+        if kind == "none" or (kind == "other" and not page.run("typing")):
             return "Nothing can be typed there."
         if kind != "other":
             page.run("focus", move.at)
@@ -145,7 +145,7 @@ class MiniWobEnv:
         kind = self._task.data["kind"]
         remembers, clock = kind in REMEMBERED, f"The clock shows {look.clock // 1000} seconds." if kind in TIMED else ""
         listed = describe(look, remembers, self.shown) if self.view == "text" else "The picture shows the page."
-        text = "\n".join(part for part in (f"Task: {look.utterance}", note, clock, listed) if part)
+        text = "\n".join(part for part in (f"Your task is: {look.utterance}", note, clock, listed) if part)
         state = [kind, look.utterance, look.whole, clock, *([str(sorted(look.clicked))] if remembers else [])]
         anchor = blake2b("\0".join(state).encode("utf-8", "surrogatepass"), digest_size=16).digest()
         if self.screenshots:

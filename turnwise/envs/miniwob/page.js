@@ -300,9 +300,10 @@
       const element = get(n);
       if (!element) return "";
       if (element.isContentEditable) return "text";
+      if (element.matches("button, a")) return "none";
       if (!element.matches(FIELDS)) return "other";  // what a click on it focuses may still take text
-      if (element.tagName === "SELECT") return "select";
-      return /^(checkbox|radio|button|submit|reset|range)$/.test(element.type) ? "other" : /^(date|time)$/.test(element.type) ? "parts" : "text";
+      if (element.tagName === "SELECT") return "none";
+      return /^(checkbox|radio|button|submit|reset|range)$/.test(element.type) ? "none" : /^(date|time)$/.test(element.type) ? "parts" : "text";
     },
     focus(n) {  // and select what is in it, so that typing replaces it
       const element = get(n);
