@@ -45,7 +45,7 @@ class Tau2Env:
 
     def __init__(
         self,
-        domain: Literal["airline", "retail", "telecom", "all"] = ALL,
+        domain: Literal["airline", "retail", "telecom", "all"] = "all",
         user: str | Mapping[str, Any] | Callable[..., Any] = SCRIPTED,
         policy: Literal["full", "short", "none"] = "full",
         show_tools: Literal["schemas", "signatures", "none"] = "schemas",
@@ -101,9 +101,7 @@ class Tau2Env:
 
     def reset(self, task: Task, seed: int = 0) -> Observation:
         self._start(task, seed)
-        opening = self._user.open()
-        parts = [self._rules(), self._offers(), OWN_HOW, f"User: {opening.text}"]
-        return self._see("\n\n".join(part for part in parts if part))
+        return self._see(f"User: {self._user.open().text}")
 
     def _start(self, task: Task, seed: int) -> None:
         if not {"domain", "id"} <= set(task.data):
@@ -149,16 +147,22 @@ class Tau2Env:
         return Transition(self._see(text), float(success), True, success, {"ends": ends, "parts": parts, "measures": measures})
 
     def _see(self, text: str) -> Observation:
-        assert self._task is not None
+        """An observation; the first one begins with the rules and the tools."""
         self._last = text
-        gold, calls = self._gold, self._world.calls
-        found = [place for place, one in enumerate(gold.actions) if any(matches(one, done) for done in calls)] if "ACTION" in gold.basis else []
-        kept = [self._task.id, self._world.state(), self._user.shown(), sorted(self._told), self._world.transferred, found, text]
-        anchor = blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=16).digest()
+        parts = [self._rules(), self._offers(), OWN_HOW, text] if self._turn == 0 else [text]
+        whole, anchor = "\n\n".join(part for part in parts if part), self._anchor(text)
         if not self._suggest:
-            return Observation(text, anchor=anchor)
-        look(text.rpartition(OWN_HOW)[2], self._seen)
-        return Observation(text, actions=plausible(self._world, self._seen), anchor=anchor)
+            return Observation(whole, anchor=anchor)
+        look(text, self._seen)
+        return Observation(whole, actions=plausible(self._world, self._seen), anchor=anchor)
+
+    def _anchor(self, text: str) -> bytes:
+        """The databases, what was said that matters for what follows, and the last text; no counters, no history."""
+        assert self._task is not None
+        calls, wanted = self._world.calls, self._gold.actions if "ACTION" in self._gold.basis else ()
+        found = [place for place, one in enumerate(wanted) if any(matches(one, done) for done in calls)]
+        kept = [self._task.id, self._world.state(), self._user.shown(), sorted(self._told), self._world.transferred, found, text]
+        return blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=16).digest()
 
     def _cut(self, text: str) -> str:
         if len(text) <= self._longest:
@@ -171,8 +175,7 @@ class Tau2Env:
         if self._policy == "full":
             return f"Policy:\n{self._domain.policy()}"
         rules = self._domain.policy().removesuffix(self._domain.manual()).strip()
-        firsts = (re.split(r"(?<=[.!?])\s", line, maxsplit=1)[0] for line in rules.splitlines() if line.strip())
-        return "Policy:\n" + "\n".join(firsts)
+        return "Policy:\n" + "\n".join(_first_sentence(line) for line in rules.splitlines() if line.strip())
 
     def _offers(self) -> str:
         if self._show == "none":
@@ -180,8 +183,8 @@ class Tau2Env:
         tools = [found.tool for found in self._domain.tools.values()]
         if self._show == "schemas":
             return "Tools:\n" + "\n".join(tool.as_text() for tool in tools)
-        lines = (f"{tool.name}({', '.join(tool.parameters['properties'])}): {tool.description.partition('.')[0].strip()}." for tool in tools)
-        return "Tools:\n" + "\n".join(" ".join(line.split()) for line in lines)
+        lines = (f"{tool.name}({', '.join(tool.parameters['properties'])}): {_first_sentence(tool.description)}" for tool in tools)
+        return "Tools:\n" + "\n".join(lines)
 
     # -- agents without a model ---------------------------------------------------------------------------------------------------
 
@@ -202,7 +205,7 @@ class Tau2Env:
         if self._task is None or self._over:
             raise EpisodeOver(self._over)
         calls = [[done.side, done.name, done.arguments] for done in self._world.calls]
-        state = {"task": task_fields(self._task), "calls": calls, "user": self._user.kept(), "told": sorted(self._told)}
+        state: dict[str, Any] = {"task": task_fields(self._task), "calls": calls, "user": self._user.kept(), "told": sorted(self._told)}
         state |= {"turn": self._turn, "messages": self._messages, "last": self._last, "seen": self._seen}
         return pack("tau2", state, self._options())
 
@@ -223,3 +226,7 @@ class Tau2Env:
     def close(self) -> None:
         self._task = None
         self._over = "the environment was closed: call reset(task) first"
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=[.!?])\s", text.strip(), maxsplit=1)[0]

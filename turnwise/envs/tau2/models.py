@@ -75,16 +75,22 @@ class UserServer:
         def speak(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], seed: int) -> Any:
             body = {"model": self.model, "messages": list(messages), "seed": seed % 2**31, "temperature": self.temperature}
             body |= {"max_tokens": self.max_tokens} | ({"tools": list(tools)} if tools else {}) | dict(self.extra or {})
-            for last in (*[False] * int(self.retries), True):
-                try:
-                    return transport.post("chat/completions", body)["choices"][0]["message"]
-                except Failure as failure:
-                    if last or not failure.passing:
-                        raise TurnwiseError(f"the server {redact(self.url)} gave no message: {failure}") from None
-                except (LookupError, TypeError):
-                    raise TurnwiseError(f"the answer of the server {redact(self.url)} has no choices[0].message") from None
+            try:
+                return self._posted(transport, body)["choices"][0]["message"]
+            except (LookupError, TypeError):
+                raise TurnwiseError(f"the answer of the server {redact(self.url)} has no choices[0].message") from None
 
         return speak
+
+    def _posted(self, transport: Transport, body: Mapping[str, Any]) -> dict[str, Any]:
+        left = int(self.retries)
+        while True:
+            try:
+                return transport.post("chat/completions", body)
+            except Failure as failure:
+                if not left or not failure.passing:
+                    raise TurnwiseError(f"the server {redact(self.url)} gave no message: {failure}") from None
+                left -= 1
 
 
 def read_user(given: Any) -> Speak | None:

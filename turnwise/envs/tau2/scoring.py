@@ -62,9 +62,7 @@ def score(gold: Gold, world: World, told: Iterable[str]) -> dict[str, bool]:
 
 def resolved(gold: Gold, world: World) -> bool:
     """Whether all assertions about line and phone hold."""
-    return all(
-        world.ask(one["env_type"], one["func_name"], one["arguments"]) is one.get("assert_value", True) for one in gold.assertions
-    )
+    return all(world.ask(one["env_type"], one["func_name"], one["arguments"]) is one.get("assert_value", True) for one in gold.assertions)
 
 
 def told_in(message: str, gold: Gold) -> list[str]:

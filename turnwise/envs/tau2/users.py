@@ -24,10 +24,10 @@ CLOSING = re.compile(r"anything else|something else|further (help|assist)|other 
 AGREE = re.compile(r"\b(confirm|proceed|go ahead|yes|shall i|should i|would you like|do you want|agree|correct|okay|ok)\b")
 RESOLVED = re.compile(r"resolved|fixed|solved|work(s|ing)?\b")
 WORD = re.compile(r"[a-z0-9]{4,}")
-COMMON = frozenset(
-    "able about also another been before both cannot could does else give have help here just know like make more much need only other over "
-    "please provide same should sure take tell than thank that their them then there these they this want were what when where which will "
-    "with would your yours agent user".split()
+COMMON = re.compile(
+    "able about also another been before both cannot could does else give have help here just know like make more much need only other"
+    " over please provide same should sure take tell than thank that their them then there these they this want were what when where"
+    " which will with would your yours agent user".replace(" ", "|")
 )
 PERSON = (  # instructions speak to the user; the user speaks of itself, and to the agent
     (r"\byou are\b", "I am"),
@@ -36,11 +36,18 @@ PERSON = (  # instructions speak to the user; the user speaks of itself, and to 
     (r"\byourself\b", "myself"),
     (r"\byours\b", "mine"),
     (r"\byour\b", "my"),
-    (r"\b(to|for|with|give|gives|tell|tells|allow|allows|let|lets|of|that) you\b", r"\1 me"),
+    (r"\b(to|for|with|of|(?:give|tell|allow|let|correct|ask|make|refund|help|offer|charge|send|inform|remind)s?|made|told|gave) you\b", r"\1 me"),
     (r"\byou\b", "I"),
     (r"\bthe (?:customer service )?(?:agent|representative)['’]s\b", "your"),
+    (r"\bthe (?:customer service )?(?:agent|representative) (is|has|does)\b", r"you \1"),
+    (r"\bthe (?:customer service )?(?:agent|representative) (\w+)ies\b", r"you \1y"),
+    (r"\bthe (?:customer service )?(?:agent|representative) (\w\w+[^s\W])s\b", r"you \1"),
     (r"\bthe (?:customer service )?(?:agent|representative)\b", "you"),
+    (r"\byou is\b", "you are"),
+    (r"\byou has\b", "you have"),
+    (r"\byou does\b", "you do"),
 )
+CHARACTER = re.compile(r"^You(?:['’]re| are)\b(?!.*(?:\d|willing|fine|ok|happy|flexible|open|sure|not sure|looking|trying))", re.IGNORECASE)
 CHECKS = {  # the tool with which a user sees whether an assertion holds
     "assert_can_send_mms": "can_send_mms",
     "assert_internet_speed": "run_speed_test",
@@ -78,8 +85,9 @@ class ScriptedUser:
         self.world, self.gold = world, gold
         told = world.record["user_scenario"]["instructions"]
         told = {"task_instructions": told} if isinstance(told, str) else told
-        self.reason, self.known, wishes = (sentences(told.get(part)) for part in ("reason_for_call", "known_info", "task_instructions"))
-        self.wishes = [] if world.domain.user_tools else wishes  # those of telecom tell the user how to use the phone
+        self.reason, self.known = sentences(told.get("reason_for_call")), sentences(told.get("known_info"))
+        # Telecom's instructions tell the user how to use the phone; elsewhere they are wishes, except for those about the character.
+        self.wishes = [] if world.domain.user_tools else sentences(told.get("task_instructions"), leave_out=CHARACTER)
         self.spoken: set[int] = set()  # of the wishes
         self.identified, self.silent, self.seen = False, 0, 0
 
@@ -139,13 +147,13 @@ class ScriptedUser:
         tool, arguments = request.tool, request.arguments
         if request.wanted is not None and getattr(self.world.store["TelecomUserTools"].db.device, request.topic.shows) is request.wanted:
             tool, arguments = request.topic.checks, {}
-        return self.world.call("user", tool, arguments).result
+        return first_person(self.world.call("user", tool, arguments).result)
 
     def _look(self) -> Reply:
         """See whether the problem is gone."""
         names = [str(one["func_name"]) for one in self.gold.assertions]
         tool = next((CHECKS[name] for name in names if name in CHECKS), "check_status_bar")
-        shown = self.world.call("user", tool, {}).result
+        shown = first_person(self.world.call("user", tool, {}).result)
         if self._is_resolved():
             return Reply(f"{shown}\nEverything works now, thank you.", "stop")
         return self._nothing_new(f"{shown}\nMy problem is not resolved.")
@@ -186,19 +194,18 @@ class ScriptedUser:
         return sorted(best[:2])
 
 
-def sentences(text: str | None) -> list[str]:
+def sentences(text: str | None, leave_out: re.Pattern[str] | None = None) -> list[str]:
     """Instructions to a user, as sentences that the user could say."""
     parts = (part.strip(" \t-•*") for part in SENTENCE.split(text or ""))
-    return [first_person(part) for part in parts if part]
+    return [first_person(part) for part in parts if re.search(r"\w", part) and not (leave_out and leave_out.search(part))]
 
 
 def first_person(text: str) -> str:
     """What is said to the user, as the user would say it: `You want to fly` becomes `I want to fly`."""
     for pattern, words in PERSON:
         text = re.sub(pattern, words, text, flags=re.IGNORECASE)
-    text = re.sub(r"\bI (is|has|does)\b", lambda found: {"is": "I am", "has": "I have", "does": "I do"}[found[1]], text)
     return text[:1].upper() + text[1:]
 
 
 def _words(text: str) -> set[str]:
-    return {word.rstrip("s") for word in WORD.findall(text)} - COMMON
+    return {word.rstrip("s") for word in WORD.findall(text) if not COMMON.fullmatch(word)}

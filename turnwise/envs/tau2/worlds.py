@@ -7,7 +7,6 @@ from the shared one in the same entries and in the same way: `state` has only th
 
 from __future__ import annotations
 
-import copy
 import gzip
 import inspect
 import json
