@@ -1,15 +1,6 @@
 """The airline, retail and telecom domains of τ²-bench: tools, a policy, and a simulated user."""
 
-from __future__ import annotations
-
-from turnwise.envs.registry import Need, register
-
-
-def _present() -> bool:
-    from turnwise.envs.tau2.package import folder
-
-    return folder() is not None
-
+from turnwise.envs.registry import needs_private, register
 
 register(
     "tau2",
@@ -17,5 +8,5 @@ register(
     summary="τ²-bench: customer service in airline, retail and telecom, with tools, a policy and a simulated user",
     splits={"train": 178, "valid": 100},
     max_turns=40,
-    needs=[Need("package inspect-evals", _present, "pip install --no-deps 'inspect-evals>=0.26'")],
+    needs=[needs_private("inspect_evals", "tau2", "inspect-evals==0.26.0")],
 )

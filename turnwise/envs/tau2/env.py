@@ -35,7 +35,7 @@ class Tau2Env:
     (messages, tools, seed) -> text. `policy`: how much of the domain's policy the first observation has; short: the first sentence of each
     rule, without telecom's manual. `show_tools`: schemas, signatures, or none if the chat template shows them (agent.prompt = "tool").
     `max_turns`: an attempt that the user has not ended by then is worth 0. `longest_result`: characters of a result that are shown.
-    `must_act`: leave out tasks that an agent solves by doing nothing. `telecom_tasks`: "base", or "full" with 2,165 train tasks.
+    `must_act`: leave out tasks that an agent solves by doing nothing. `telecom_tasks`: "base", or "full" with 2,245 train tasks.
     `suggest`: list some plausible actions, for the random agent."""
 
     instructions = (
@@ -69,6 +69,7 @@ class Tau2Env:
         self.domains = DOMAINS if domain == ALL else (domain,)
         self.max_turns, self._longest, self._must_act, self._suggest = max_turns, longest_result, must_act, suggest
         self._speak, self._policy, self._show, self._telecom = read_user(user), policy, show_tools, telecom_tasks
+        self._intros: dict[str, str] = {}
         self._task: Task | None = None
         self._over = "step() was called before reset(): call reset(task) first"
 
@@ -149,8 +150,7 @@ class Tau2Env:
     def _see(self, text: str) -> Observation:
         """An observation; the first one begins with the rules and the tools."""
         self._last = text
-        parts = [self._rules(), self._offers(), OWN_HOW, text] if self._turn == 0 else [text]
-        whole, anchor = "\n\n".join(part for part in parts if part), self._anchor(text)
+        whole, anchor = f"{self._intro()}{text}" if self._turn == 0 else text, self._anchor(text)
         if not self._suggest:
             return Observation(whole, anchor=anchor)
         look(text, self._seen)
@@ -168,6 +168,12 @@ class Tau2Env:
         if len(text) <= self._longest:
             return text
         return f"{text[: self._longest]}\n[cut: the result has {len(text):,} characters, and the first {self._longest:,} are shown]"
+
+    def _intro(self) -> str:
+        name = self._domain.name
+        if name not in self._intros:
+            self._intros[name] = "".join(f"{part}\n\n" for part in (self._rules(), self._offers(), OWN_HOW) if part)
+        return self._intros[name]
 
     def _rules(self) -> str:
         if self._policy == "none":

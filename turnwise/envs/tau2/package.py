@@ -1,8 +1,8 @@
 """The parts of the package inspect-evals that τ² needs, without the 500 MB that the package depends on.
 
 The tools of τ² use four names of inspect-ai: an exception, a base class, a decorator and a store. Small stand-ins for them are enough, so
-the package is installed without its dependencies. The stand-ins are visible to other code only while the modules are imported: afterwards
-`sys.modules` is as before, and a real inspect-ai in the same process is not affected.
+the package is installed without its dependencies, into a private folder. The stand-ins are visible to other code only while the modules
+are imported: afterwards `sys.modules` is as before, and a real inspect-ai in the same process is not affected.
 
 `store_as` of the stand-ins returns the databases of the attempt that calls a tool (`using`), so the package's own tool functions work on
 any number of attempts in one process.
@@ -25,7 +25,7 @@ from typing import Any
 
 from turnwise.util.errors import TurnwiseError
 
-REMEDY = "pip install --no-deps 'inspect-evals>=0.26'"
+REMEDY = "turnwise envs --install tau2"
 PACKAGE, TAU2 = "inspect_evals", "inspect_evals.tau2"
 MODULES = {
     "airline": ("airline.tools", "airline.AirlineAgentTools"),
@@ -63,7 +63,7 @@ def data() -> Path:
     """The folder of τ²'s data."""
     found = folder()
     if found is None:
-        raise TurnwiseError(f"environment 'tau2' needs the package inspect-evals: {REMEDY}")
+        raise TurnwiseError(f"environment 'tau2' needs the package inspect-evals. Install it with: {REMEDY}")
     return found / "tau2" / "data"
 
 
@@ -77,7 +77,7 @@ def modules(domain: str) -> Mapping[str, ModuleType]:
         except Exception as error:
             raise TurnwiseError(
                 f"environment 'tau2': inspect-evals {_version()} cannot be used ({type(error).__name__}: {error}). "
-                "Tested with 0.26: pip install --no-deps inspect-evals==0.26.0"
+                f"Tested with 0.26.0: {REMEDY}"
             ) from error
     if domain == "telecom":  # its ids of new bills are random; here they follow from the number of bills
         found["TelecomAgentTools"].__dict__["uuid"] = SimpleNamespace(uuid4=_next_id)

@@ -36,7 +36,10 @@ PERSON = (  # instructions speak to the user; the user speaks of itself, and to 
     (r"\byourself\b", "myself"),
     (r"\byours\b", "mine"),
     (r"\byour\b", "my"),
-    (r"\b(to|for|with|of|(?:give|tell|allow|let|correct|ask|make|refund|help|offer|charge|send|inform|remind)s?|made|told|gave) you\b", r"\1 me"),
+    (
+        r"\b(to|for|with|of|(?:give|tell|allow|let|correct|ask|make|refund|help|offer|charge|send|inform|remind)s?|made|told|gave) you\b",
+        r"\1 me",
+    ),
     (r"\byou\b", "I"),
     (r"\bthe (?:customer service )?(?:agent|representative)['’]s\b", "your"),
     (r"\bthe (?:customer service )?(?:agent|representative) (is|has|does)\b", r"you \1"),
