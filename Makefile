@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help quickstart test browser sandbox lint check bench test-oracle test-agents test-cluster clean
+.PHONY: help quickstart test browser sandbox lint check bench test-oracle test-agents test-cluster test-envs programs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -86,6 +86,32 @@ $(AGENTS)/.made:
 
 test-agents: $(VENV)/.dev $(AGENTS)/.made  ## let five real clients use a tool and train a tiny model through the endpoint
 	OMP_NUM_THREADS=1 TURNWISE_AGENTS=$(abspath $(AGENTS))/bin/python $(BIN)/python -m pytest tests/test_agents.py --durations=15
+
+# Every environment on its real package, in a virtual environment of their own that also sees the packages of $(VENV). What pip cannot
+# install next to Turnwise goes into private folders below it; what it cannot install at all (a browser, Java, bubblewrap) comes from Debian
+# where this is root, and is otherwise reported as missing.
+ENVS := $(VENV)/envs
+ENVS_PIP := $(ENVS)/bin/python -m pip --disable-pip-version-check --quiet install
+ENVS_RUN := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE PYTHONPATH=$(CURDIR) TURNWISE_ENVS=all TURNWISE_CACHE=$(abspath $(ENVS))/cache $(ENVS)/bin/python
+
+$(ENVS)/.made: $(VENV)/.dev
+	$(PYTHON) -m venv $(ENVS)
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir({!r})".format(sysconfig.get_path("purelib")))' \
+	  > $$($(ENVS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/turnwise-test.pth
+	$(ENVS_PIP) --upgrade pip
+	@touch $@
+
+programs:  ## Chromium with its driver, Java and bubblewrap for the tests of the environments, where they can be installed
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  export DEBIAN_FRONTEND=noninteractive; \
+	  for pair in chromium:chromium chromedriver:chromium-driver java:default-jre-headless bwrap:bubblewrap; do \
+	    command -v $${pair%%:*} >/dev/null || { echo "installing $${pair##*:}"; { timeout 60 apt-get update; \
+	      timeout 300 apt-get install -y --no-install-recommends $${pair##*:}; } >/dev/null 2>&1; }; \
+	  done; \
+	fi; for name in chromium chromedriver java bwrap; do command -v $$name >/dev/null || echo "no $$name: what needs it is skipped"; done
+
+test-envs: $(ENVS)/.made programs  ## every environment on its real package; the result is kept in benchmarks/environments-check.json
+	$(ENVS_RUN) tests/envs/run.py --install $(if $(ONLY),--only $(ONLY)) --write
 
 bench: $(VENV)/.dev  ## run the benchmarks and write their results beside them
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/credit.py --write
