@@ -27,6 +27,7 @@ MOST_MOVES, SEEDS = 200, (1, 2)
 AT_LEAST = {"QuantumTicTacToe": 2, "SpiteAndMalice": 2, "PublicGoodsGame": 3, "MarketEntryGame": 3}
 AT_MOST = {"QuantumTicTacToe": 2, "SpiteAndMalice": 2}
 WORDS = "a word list: python -c \"import nltk; nltk.download('words'); nltk.download('averaged_perceptron_tagger_eng')\""
+WITH_WORDS = dict.fromkeys(("Hangman", "WordLadder", "Wordle", "WordSearch"), 1) | {"Codenames": 4}  # the others: two
 NEWER = "Python 3.12"
 KEY = "a key of a service that judges or answers (OPENROUTER_API_KEY)"
 
@@ -131,6 +132,8 @@ def look_at(family: str, ids: list[str], old: dict[str, Any] | None, say: Any) -
         say(f"{family:26} does not run: {missing}")
         if old is not None and missing == NEWER:
             return old  # found on another version of Python
+        if missing == WORDS:
+            fields["players"] = [WITH_WORDS.get(family, 2)]
         return fields | {"runs": missing in (NEWER, WORDS), "needs": missing}
     game = Game(family, tuple(ids), players, fields["talk"])
     try:

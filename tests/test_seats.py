@@ -138,6 +138,10 @@ def test_shares_of_other_seats_are_checked() -> None:
     seen = Observation("x", seat=1)
     good = read_transition(Transition(seen, others={0: Share(1, True)}), Race())
     assert good.others == {0: Share(1.0, True)} and good.observation.seat == 1
-    for wrong in (Transition(seen, others={0: 1.0}), Transition(Observation("x", seat=-1)), Transition(seen, others={0: Share(float("nan"))})):
+    for wrong in (
+        Transition(seen, others={0: 1.0}),
+        Transition(Observation("x", seat=-1)),
+        Transition(seen, others={0: Share(float("nan"))}),
+    ):
         with pytest.raises(BadAnswer):
             read_transition(wrong, Race())

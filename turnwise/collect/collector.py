@@ -234,7 +234,9 @@ class Collector:
         attempt = Attempt(start, slot, begun(start), key=slot)
         if start.branch is not None:
             if any("seat" in turn.info for turn in start.branch.trajectory.turns[:1]):
-                raise TurnwiseError("the plan branches attempts, and a game with several seats cannot start in the middle: use another plan")
+                raise TurnwiseError(
+                    "the plan branches attempts, and a game with several seats cannot start in the middle: use another plan"
+                )
             attempt.arriving = Arriving(start, start.branch, self.trails)
             self._answers.submit(slot, attempt.arriving.request)
         else:

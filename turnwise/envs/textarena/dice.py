@@ -29,13 +29,13 @@ class Dice:
     def held(self, keep: bool = True) -> Iterator[None]:
         """The process draws from this game's generators. Without `keep`, what is drawn here is drawn again later."""
         with _LOCK:
-            outside = random.getstate(), np.random.get_state()
+            outside = random.getstate(), np.random.get_state()  # noqa: NPY002  # what the games themselves draw from
             random.setstate(self._python)
-            np.random.set_state(self._numpy)
+            np.random.set_state(self._numpy)  # noqa: NPY002
             try:
                 yield
             finally:
                 if keep:
-                    self._python, self._numpy = random.getstate(), np.random.get_state()
+                    self._python, self._numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
                 random.setstate(outside[0])
-                np.random.set_state(outside[1])
+                np.random.set_state(outside[1])  # noqa: NPY002

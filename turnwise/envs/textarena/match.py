@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from hashlib import blake2b
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -132,7 +133,7 @@ class Match:
         return self.broken or next((str(own["reason"]) for own in said.values() if isinstance(own, Mapping) and own.get("reason")), "")
 
     def state(self) -> bytes:
-        """A key of the state: whose turn it is, what the game calls its state, and how many mistakes are left. Neither counters nor words."""
+        """A key of the state: whose turn it is, what the game calls its state, how many mistakes are left. No counters and no words."""
         state = self.env.state
         parts = [self.mover, getattr(state, "error_count", 0), canonical(state.game_state)]
         parts += [[name, canonical(getattr(self.env, name, None))] for name in self.game.attributes]
@@ -142,7 +143,7 @@ class Match:
 def _made(game: Game, name: str) -> Any:
     """The package's object. Games that print are silent, and what is missing is one line."""
     try:
-        import textarena
+        textarena = import_module("textarena")
     except ImportError as error:
         raise TurnwiseError(f"environment 'textarena' needs its package: pip install 'turnwise[textarena]' ({error})") from None
     try:
@@ -150,8 +151,14 @@ def _made(game: Game, name: str) -> Any:
     except Exception as error:
         why = game.needs or f"{type(error).__name__}: {error}"
         raise TurnwiseError(f"textarena: {name} does not run here: {why}") from None
-    vars(sys.modules[type(env).__module__])["print"] = lambda *words, **options: None
+    room = type(env).__module__.rpartition(".")[0]
+    for module in [module for name, module in sys.modules.items() if name.startswith(room)]:
+        vars(module)["print"] = _say_nothing
     return env
+
+
+def _say_nothing(*words: Any, **options: Any) -> None:
+    """Instead of `print` in the modules of a game."""
 
 
 def shown(messages: Iterable[Any], own: int, talk: bool, goal: str = "") -> str:

@@ -1,8 +1,8 @@
 """Moves that a player may make, game by game: what a random player chooses from, and what an agent is shown as its actions.
 
-A function gets the game's object and the text that the mover has just seen, and returns texts. Most games list their moves themselves; a few
-functions return more than is allowed, and `PROBED` says so: the caller then tries each one on a copy of the game. In games of talk the moves
-are a few plain sentences next to the tokens that the game reads.
+A function gets the game's object and the text that the mover has just seen, and returns texts. Most games list their moves themselves. A
+few functions return more than is allowed, and `PROBED` says so: the caller then tries each one on a copy of the game. In games of talk the
+moves are a few plain sentences next to the tokens that the game reads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ MOST = 300  # moves that are listed; of more, this many at equal distances
 TALK = ("Hello.", "I think we should work together.", "What do you suggest?", "I would like a fair result.")
 WAYS = ("[up]", "[down]", "[left]", "[right]")
 LISTING = re.compile(
-    r"(?:(?:available|valid|viable|possible|legal)\s+(?:moves|actions|targets)|your options|remaining (?:hand|money cards))[^:\n]*:", re.IGNORECASE
+    r"(?:(?:available|valid|viable|possible|legal)\s+(?:moves|actions|targets)|your options|remaining (?:hand|money cards))[^:\n]*:",
+    re.IGNORECASE,
 )
 TOKEN = re.compile(r"\[[^\[\]\n]*\]")
 
@@ -319,7 +320,9 @@ def _recruit(env: Any, text: str) -> Iterable[str]:
 
 def _tak(env: Any, text: str) -> Iterable[str]:
     board = _state(env)["board"]
-    return [f"[place () {{({r},{c}): [{piece}{_own(env)}]}}]" for r, c in _cells(len(board), len(board)) for piece in "FW" if not board[r][c]]
+    return [
+        f"[place () {{({r},{c}): [{piece}{_own(env)}]}}]" for r, c in _cells(len(board), len(board)) for piece in "FW" if not board[r][c]
+    ]
 
 
 def _checkers(env: Any, text: str) -> Iterable[str]:
@@ -347,6 +350,7 @@ MOVES: dict[str, Moves] = {
     "FifteenPuzzle": always(*WAYS),
     "FrozenLake": always(*WAYS),
     "GuessTheNumber": _guess,
+    "Hangman": always(*(f"[{letter}]" for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ")),
     "LightsOut": lambda env, text: [f"[{r} {c}]" for r, c in _cells(len(_state(env)["grid"]), len(_state(env)["grid"]))],
     "LogicPuzzle": _logic,
     "Mastermind": _mastermind,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache, reduce
+from functools import cache, reduce
 from itertools import permutations, product
 from operator import xor
 from typing import Any
@@ -29,7 +29,7 @@ def _own(env: Any) -> int:
 # -- games on a board of nine --------------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=None)
+@cache
 def _value(board: str, own: str, wild: bool, reverse: bool) -> int:
     """What a board is worth for the player to move, with the number of free cells: an early win counts more than a late one."""
     if any(board[a] != " " and board[a] == board[b] == board[c] for a, b, c in LINES):

@@ -34,10 +34,11 @@ class Game:
 def games() -> dict[str, Game]:
     """All games by family."""
     found: dict[str, Any] = json.loads(TABLE.read_text("utf-8"))["games"]
-    return {
-        name: Game(name, **{key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()})
-        for name, fields in found.items()
-    }
+    return {name: Game(name, **_fields(own)) for name, own in found.items()}
+
+
+def _fields(own: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in own.items()}
 
 
 def find(name: str) -> tuple[Game, str]:
