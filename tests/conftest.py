@@ -34,6 +34,15 @@ def _flushed(handle: int) -> None:
 os.fsync = _flushed  # no test cuts the power, and waiting for the disk takes longer than most runs
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked `long` play real packages for minutes: only where TURNWISE_ENVS=all, as in `make test-envs`."""
+    if os.environ.get("TURNWISE_ENVS") == "all":
+        return
+    for item in items:
+        if item.get_closest_marker("long") is not None:
+            item.add_marker(pytest.mark.skip(reason="takes long: make test-envs, or TURNWISE_ENVS=all"))
+
+
 def pytest_collection_finish() -> None:
     """Set apart what is loaded by now. Otherwise every run in this process looks through all of torch and the tests for garbage first,
     which takes longer than the run itself."""

@@ -73,5 +73,5 @@ def test_every_extra_is_named_by_code_that_uses_it() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     texts = texts_in_the_code()
     named = texts | {name for text in texts for names in re.findall(r"turnwise\[([\w,]+)\]", text) for name in names.split(",")}
-    collections = {"all", "quickstart", "dev", "oracle"}
+    collections = {"all", "quickstart", "dev", "oracle", "environments"}
     assert set(extras) - collections - named == set()

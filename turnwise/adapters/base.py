@@ -4,20 +4,12 @@ success."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 
-from turnwise.util.errors import MissingExtra, TurnwiseError
+from turnwise.envs.needs import load
+from turnwise.util.errors import TurnwiseError
 
-
-def load(package: str, feature: str, extra: str) -> Any:
-    """The package, or the error that names the extra. A package that is there but fails to load keeps its own error."""
-    try:
-        return import_module(package)
-    except ModuleNotFoundError as error:
-        if error.name is None or package.split(".")[0] != error.name.split(".")[0]:
-            raise
-        raise MissingExtra(feature, extra) from None
+__all__ = ["Success", "load", "plain_values", "turn_limit", "well_formed"]
 
 
 def turn_limit(value: Any, where: str) -> int:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from turnwise.cli.shared import Options, parse_options
+from turnwise.util.errors import TurnwiseError
 from turnwise.util.terminal import say
 
 
@@ -19,10 +20,11 @@ def envs(
             "--check", help="Check the rules of NAME; without NAME check all environments and report random, scripted and expert scores."
         ),
     ] = False,
+    install: Annotated[bool, typer.Option("--install", help="Install with pip what NAME needs, and say what pip cannot install.")] = False,
     option: Options = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the environments, or check them.
+    """List the environments, check them, or install what one of them needs.
 
     To check your own class: `turnwise envs --check my_env.py:MyEnv`."""
     from rich.text import Text
@@ -31,6 +33,8 @@ def envs(
     from turnwise.envs.check import check as run_check
     from turnwise.util.console import Console
 
+    if install:
+        raise typer.Exit(_install(name))
     if check and name is None:
         with Console(stderr=True).status("") as status:
             rows = list(agents.compare_all(tell=lambda env: status.update(Text(f"playing {env}"))))
@@ -51,3 +55,16 @@ def envs(
         say(json.dumps(rows, indent=2))
     else:
         listing.print_environments(rows, Console())
+
+
+def _install(name: str | None) -> int:
+    """The exit code: 1 if something is still missing."""
+    from turnwise.envs.install import install
+
+    if name is None:
+        raise TurnwiseError("say which environment: turnwise envs --install NAME (`turnwise envs` lists them)")
+    left = install(name, say)
+    for line in left:
+        say(line)
+    say(f"{name} {'is not ready yet' if left else f'is ready: turnwise play {name}'}")
+    return 1 if left else 0

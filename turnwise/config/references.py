@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 from turnwise.config.objects import is_given
 from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise.util.files import cache_folder
 from turnwise.util.syntax import undisturbed
 
 NAME = r"[A-Za-z_]\w*"
@@ -158,7 +159,13 @@ def home_of(module: str) -> Home:
 @cache
 def _installed() -> tuple[Path, ...]:
     """The folders in which packages are installed."""
-    folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages(), site.getusersitepackages()}
+    folders = {
+        str(cache_folder("packages")),
+        sysconfig.get_path("purelib"),
+        sysconfig.get_path("platlib"),
+        *site.getsitepackages(),
+        site.getusersitepackages(),
+    }
     return tuple(Path(folder).resolve() for folder in folders)
 
 

@@ -1,7 +1,7 @@
 """Environments: the protocol, the registry, the pool, and one folder per environment."""
 
 from turnwise.envs.base import Env, EpisodeOver, Observation, Restorable, Transition
-from turnwise.envs.registry import Need, describe, make, names, needs_package, register, tasks
+from turnwise.envs.registry import Need, describe, make, names, needs_package, needs_private, register, tasks
 
 __all__ = [
     "Env",
@@ -16,4 +16,5 @@ __all__ = [
     "register",
     "Need",
     "needs_package",
+    "needs_private",
 ]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.files import cache_folder
 from turnwise.util.printable import printable
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -69,7 +70,7 @@ def _shown(filename: str, line: int | None, name: str, source: str | None) -> st
 @cache
 def _libraries() -> tuple[Path, ...]:
     names = ("stdlib", "platstdlib", "purelib", "platlib")
-    return tuple({Path(found).resolve() for name in names if (found := sysconfig.get_path(name))})
+    return tuple({Path(found).resolve() for name in names if (found := sysconfig.get_path(name))} | {cache_folder("packages").resolve()})
 
 
 def _is_own(filename: str) -> bool:

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
-from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, TypeVar, cast
@@ -28,6 +27,9 @@ from turnwise.config.options import mistaken
 from turnwise.config.references import is_reference
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import Env
+from turnwise.envs.needs import Need, explain_missing, private_names, use_private
+from turnwise.envs.needs import needs_package as needs_package  # environments import both from here
+from turnwise.envs.needs import needs_private as needs_private
 from turnwise.envs.parallel import Parallel
 from turnwise.envs.subgoals import Subgoals
 from turnwise.envs.subtasks import Subtasks
@@ -47,26 +49,6 @@ WAYS: dict[str, Callable[[Callable[[], Any], Any], Any]] = {  # to play any envi
 
 
 @dataclass(frozen=True)
-class Need:
-    """A requirement of an environment. `present` is called only when the environments are listed or created."""
-
-    what: str
-    present: Callable[[], bool]
-    remedy: str = ""
-
-    def met(self) -> bool:
-        try:
-            return bool(self.present())
-        except Exception:  # a failing probe is a result, and must not hide the other environments
-            return False
-
-
-def needs_package(module: str, extra: str) -> Need:
-    """The requirement of an optional package, installed with `turnwise[extra]`."""
-    return Need(f"package {module}", lambda: find_spec(module) is not None, f"pip install 'turnwise[{extra}]'")
-
-
-@dataclass(frozen=True)
 class Spec:
     """One registered environment: how to create it, and its description in listings."""
 
@@ -83,7 +65,13 @@ class Spec:
         """The factory itself: a class or a function that returns an environment."""
         if not isinstance(self.factory, str):
             return self.factory
-        loaded = load_reference(self.factory) if is_reference(self.name) else load_registered(self.factory)
+        use_private(private_names(self.needs))
+        try:
+            loaded = load_reference(self.factory) if is_reference(self.name) else load_registered(self.factory)
+        except ModuleNotFoundError as error:
+            if (told := explain_missing(error, self.name, self.needs)) is not None:
+                raise told from None
+            raise
         if not callable(loaded):
             raise TurnwiseError(f"environment {self.name!r}: {self.factory} is {type(loaded).__name__}, not a class or a function")
         return cast(Callable[..., Any], loaded)
@@ -204,8 +192,9 @@ def make(name: str, **options: Any) -> Env:
     return _checked(name, resolve(name, options)())
 
 
-def make_registered(factory: str, options: Mapping[str, Any]) -> Env:
-    """A registered environment, in a process where its name is unknown."""
+def make_registered(factory: str, options: Mapping[str, Any], private: Iterable[str] = ()) -> Env:
+    """A registered environment, in a process where its name is unknown. `private` names the folders of packages that it imports."""
+    use_private(private)
     return _checked(factory, load_registered(factory)(**options))
 
 
@@ -235,7 +224,7 @@ def portable(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
     if is_reference(name):
         return partial(make, name, **options)
     options, played = _played({**entry.options, **options}, entry.load())
-    return _wrapped(partial(make_registered, entry.factory, options), played)
+    return _wrapped(partial(make_registered, entry.factory, options, private_names(entry.needs)), played)
 
 
 def _played(options: Mapping[str, Any], factory: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, Any]]:

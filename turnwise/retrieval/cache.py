@@ -7,12 +7,12 @@ at once, one builds it under a lock and the others wait. Folders are created ato
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 
+from turnwise.util import files
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import folder_beside
 
@@ -24,8 +24,7 @@ except ImportError:  # no such locks on this system: concurrent processes may bu
 
 def cache_folder() -> Path:
     """The folder of the retrieval cache."""
-    base = os.environ.get("TURNWISE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "turnwise"
-    return Path(base).expanduser() / "retrieval"
+    return files.cache_folder("retrieval")
 
 
 def file_key(path: Path) -> str:

@@ -76,6 +76,12 @@ def as_readable_as_their_folder(folder: Path) -> None:
         path.chmod(mode if path.is_dir() else mode & 0o666)
 
 
+def cache_folder(kind: str) -> Path:
+    """The user's folder for things of one kind that can be made or fetched again: `$TURNWISE_CACHE`, or `~/.cache/turnwise`."""
+    base = os.environ.get("TURNWISE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "turnwise"
+    return Path(base).expanduser() / kind
+
+
 def _unused(path: Path, suffix: str, make: Callable[[Path], Made]) -> tuple[Made, Path]:
     while True:
         new = path.with_name(f".{path.name}.{secrets.token_hex(4)}{suffix}")

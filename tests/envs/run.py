@@ -1,0 +1,158 @@
+"""Every environment on its real package: `make test-envs`.
+
+    python tests/envs/run.py [--install] [--only NAME,NAME] [--write]
+
+Installs what pip can bring, one environment after another, so that a package that cannot be installed costs only its own environment. Then
+runs tests/envs in full, and the checker on every environment that is ready. Prints JSON with versions, counts and seconds; `--write`
+keeps it in benchmarks/environments-check.json, where environments that were left out keep their last result. The exit code is 1 if a test
+or a check failed; what is missing on this machine is reported and is not a failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+import tomllib
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from turnwise.envs.install import missing
+from turnwise.envs.needs import private_folder
+from turnwise.envs.registry import Spec, names, spec
+from turnwise.util.files import write_text_atomically
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULT = ROOT / "benchmarks" / "environments-check.json"
+LONGEST = {"install": 900, "tests": 300, "check": 300}  # seconds for one environment
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--install", action="store_true", help="install what pip can bring first")
+    parser.add_argument("--only", default="", help="these environments, separated by commas")
+    parser.add_argument("--write", action="store_true", help=f"keep the result in {RESULT.relative_to(ROOT)}")
+    given = parser.parse_args()
+    chosen = given.only.split(",") if given.only else names()
+    rows = {name: one(name, given.install) for name in chosen}
+    tests = {path.stem.removeprefix("test_"): run_tests(path) for path in files(chosen if given.only else None)}
+    before = json.loads(RESULT.read_text()) if RESULT.is_file() else {}
+    result = {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "date": datetime.date.today().isoformat(),
+        "environments": dict(sorted({**before.get("environments", {}), **rows}.items())),
+        "tests": dict(sorted({**before.get("tests", {}), **tests}.items())),
+    }
+    text = json.dumps(result, indent=2) + "\n"
+    if given.write:
+        write_text_atomically(RESULT, text)
+    print(text)
+    return int(any(row["check"] == "failed" for row in rows.values()) or any(row["failed"] for row in tests.values()))
+
+
+def one(name: str, install: bool) -> dict[str, Any]:
+    """The versions of an environment's packages, and what the checker says."""
+    start, error = time.monotonic(), ""
+    if install and missing(spec(name)):
+        print(f"installing what {name} needs", file=sys.stderr)
+        error = command(["envs", "--install", name], LONGEST["install"])[1]
+    found: dict[str, Any] = {"versions": versions(spec(name))}
+    if left := probe(name):
+        last = [line for line in error.splitlines() if line.startswith("turnwise: ") or "pip could not" in line]
+        return found | {"check": "skipped", "missing": left, **({"installation": last[-1]} if last else {})}
+    print(f"checking {name}", file=sys.stderr)
+    start = time.monotonic()
+    code, told = command(["envs", "--check", name, "--json"], LONGEST["check"])
+    found |= {"check": "passed" if code == 0 else "failed", "seconds": round(time.monotonic() - start, 1)}
+    return found | ({} if code == 0 else {"told": problems(told)})
+
+
+def command(words: list[str], seconds: float) -> tuple[int, str]:
+    """A command of Turnwise in a process of its own: its exit code and its words."""
+    try:
+        done = subprocess.run([sys.executable, "-m", "turnwise", *words], capture_output=True, text=True, timeout=seconds, cwd=ROOT)
+    except subprocess.TimeoutExpired:
+        return 124, f"no end within {seconds} seconds"
+    return done.returncode, done.stdout + done.stderr
+
+
+def probe(name: str) -> list[str]:
+    """What an environment still needs, asked in a new process, which sees what was just installed."""
+    program = (
+        "import json; from turnwise.envs.install import missing; from turnwise.envs.registry import spec\n"
+        f"print(json.dumps(missing(spec({name!r}))))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, cwd=ROOT)
+    return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else [done.stderr.strip().splitlines()[-1]]
+
+
+def problems(told: str) -> list[str]:
+    """The broken rules of the checker's report, or the last line of an error."""
+    try:
+        return [f"{row['rule']}: {row['seen']}" for row in json.loads(told)["problems"]]
+    except (ValueError, KeyError, TypeError):
+        return told.strip().splitlines()[-1:]
+
+
+def versions(entry: Spec) -> dict[str, str]:
+    """The installed packages that the needs of an environment name."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    found = {}
+    for need in entry.needs:
+        if need.install is None:
+            continue
+        for requirement in need.install.requirements:
+            extra = requirement.removeprefix("turnwise[").removesuffix("]")
+            for wanted in extras.get(extra, []) if requirement.startswith("turnwise[") else [requirement]:
+                package = wanted.partition("[")[0].split("=")[0].split(">")[0].split("<")[0].strip()
+                if version := version_of(package, need.install.private):
+                    found[package] = version
+    return found
+
+
+def version_of(package: str, private: str) -> str:
+    where = [*sys.path, *([str(private_folder(private))] if private else [])]
+    return next((found.version for found in metadata.distributions(name=package, path=where)), "")
+
+
+def files(only: list[str] | None) -> list[Path]:
+    """The test files, all of them or those of some environments."""
+    found = sorted(Path(__file__).parent.glob("test_*.py"))
+    return [path for path in found if only is None or path.stem.removeprefix("test_") in only]
+
+
+def run_tests(path: Path) -> dict[str, Any]:
+    """One file in a process of its own: counts, reasons of what was skipped, seconds."""
+    print(f"testing {path.name}", file=sys.stderr)
+    report = Path(os.environ.get("TMPDIR", "/tmp")) / f"turnwise-{os.getpid()}-{path.stem}.xml"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junit-xml={report}", str(path)]
+    start = time.monotonic()
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST["tests"], cwd=ROOT)
+    except subprocess.TimeoutExpired:
+        return {"passed": 0, "failed": 1, "skipped": 0, "seconds": LONGEST["tests"], "told": ["no end within the limit"]}
+    counts = count(report) if report.is_file() else {"passed": 0, "failed": 1, "skipped": 0, "told": done.stdout.strip().splitlines()[-3:]}
+    report.unlink(missing_ok=True)
+    if counts["failed"]:
+        print(done.stdout[-6000:], file=sys.stderr)
+    return counts | {"seconds": round(time.monotonic() - start, 1)}
+
+
+def count(report: Path) -> dict[str, Any]:
+    cases = list(ElementTree.parse(report).getroot().iter("testcase"))
+    skipped = [case.find("skipped") for case in cases if case.find("skipped") is not None]
+    failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    told = [f"{case.get('name')}" for case in failed] + sorted({str(reason.get("message")) for reason in skipped if reason is not None})
+    counts = {"passed": len(cases) - len(skipped) - len(failed), "failed": len(failed), "skipped": len(skipped)}
+    return counts | ({"told": told} if told else {})
+
+
+if __name__ == "__main__":
+    sys.exit(main())
