@@ -172,7 +172,7 @@ def answering() -> Iterator[Any]:
 def test_calls_lists_and_errors_come_over_the_wire(answering: Any) -> None:
     wire = answering(b"!ylo7\n", f"!ysa{BETWEEN}b\n".encode(), b"!yv\n", b"!xro9\n", b"!ysBad\\ntrace\n")
     assert wire.texts("o1", "names", seconds=5.0) == ["a", "b"]
-    with pytest.raises(JavaError, match="^Bad$"):
+    with pytest.raises(JavaError, match=r"^Bad$"):
         wire.call("o1", "step", "look", seconds=5.0)
     with pytest.raises((EOFError, OSError)):
         wire.call("o1", "step", "look", seconds=5.0)
