@@ -49,9 +49,9 @@ def watch(
     console: Console | None = None,
     trust: bool = False,
 ) -> list[Trajectory]:
-    """Let `agent` (a run, a model folder, `random`, `scripted` or `expert`) play, and show it on the console. A run provides its environment
-    with its options, and the split that it is evaluated on. Without a task, play `n` tasks of the split, starting at index `seed`; with one, make
-    `n` attempts at it."""
+    """Let `agent` (a run, a model folder, `random`, `scripted` or `expert`) play, and show it on the console. A run provides its
+    environment with its options, and the split that it is evaluated on. Without a task, play `n` tasks of the split, starting at index
+    `seed`; with one, make `n` attempts at it."""
     changes: dict[str, Any] = {f"env.options.{key}": value for key, value in (options or {}).items()}
     changes |= {"env.max_turns": max_turns} if max_turns is not None else {}
     system = _system(agent, env, changes, trust)
