@@ -21,7 +21,9 @@ from turnwise.data.rollouts import Rollouts, Stop, Trajectory
 from turnwise.data.tasks import Task
 from turnwise.envs.answers import BadAnswer, read_transition
 from turnwise.envs.base import Observation, Share, Transition
+from turnwise.envs.parallel import Parallel
 from turnwise.envs.pool import Pool
+from turnwise.envs.subtasks import Subtasks
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch, stored_trajectories
 from turnwise.util.errors import TurnwiseError
@@ -128,6 +130,15 @@ def test_a_game_cannot_be_branched_from() -> None:
     found = play(RandomPlayer())
     with pytest.raises(TurnwiseError, match="several seats"):
         play(RandomPlayer(), [Start(TASK, 0, -1, branch=Branch(found[0], 1))])
+
+
+@pytest.mark.parametrize("way", [Parallel(Race, 2), Subtasks(Race, 2)])
+def test_ways_of_playing_for_one_player_reject_a_second_seat(way: Any) -> None:
+    env = way()
+    env.reset(TASK)
+    with pytest.raises(TurnwiseError, match="one player"):
+        for action in ("1: 1; 2: 1", "1", "1", "1"):
+            env.step(action)
 
 
 def test_finished_games_are_handed_over_whole() -> None:
