@@ -18,10 +18,12 @@ from hypothesis import strategies as st
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Transition
 from turnwise.envs.check import check
-from turnwise.envs.shell.env import ShellEnv, scene_of
+from turnwise.envs.shell.box import Limits, present
+from turnwise.envs.shell.env import ShellEnv, _kept
 from turnwise.envs.shell.families import known_families
-from turnwise.envs.shell.sandbox import Limits, Shell
-from turnwise.envs.shell.tree import Entry, TooLarge, as_json, digest, file, folder, from_json, link, packed, read_tree
+from turnwise.envs.shell.own import scene_of
+from turnwise.envs.shell.sandbox import Shell
+from turnwise.envs.shell.tree import Entry, TooLarge, as_json, digest, file, folder, from_json, link, read_tree, write_tree
 from turnwise.util.errors import TurnwiseError
 
 
@@ -69,7 +71,7 @@ def test_there_are_at_least_twelve_families_and_the_splits_share_no_task() -> No
 def test_scenes_are_the_same_in_every_process() -> None:
     task = Task("gather-2-7", "train", {"family": "gather", "level": 2, "number": 7})
     script = (
-        "from turnwise.data.tasks import Task; from turnwise.envs.shell.env import scene_of; from turnwise.envs.shell.tree import digest; "
+        "from turnwise.data.tasks import Task; from turnwise.envs.shell.own import scene_of; from turnwise.envs.shell.tree import digest; "
         f"s = scene_of(Task({task.id!r}, 'train', {dict(task.data)!r})); print(digest(s.tree, s.goal, *s.expert).hex())"
     )
     own = scene_of(task)
@@ -91,7 +93,7 @@ def test_the_shell_keeps_folder_variables_and_functions_and_shows_exit_codes(env
 
 HOSTILE = {
     "forks": (":(){ :|:& };: ; sleep 30", "took longer|processes"),
-    "sleeps": ("sleep 100", "took longer than 2 seconds"),
+    "sleeps": ("sleep 100", "took longer than 0.5 seconds"),
     "prints without end": ("yes", "printed more than"),
     "ends its shell": ("exit 3", "the shell exited"),
     "kills its shell": ("kill -9 $$", "the shell exited"),
@@ -109,8 +111,8 @@ HOSTILE = {
 @sandboxed
 @pytest.mark.parametrize("what", HOSTILE)
 def test_a_hostile_command_ends_with_a_reason_and_the_attempt_goes_on(what: str) -> None:
-    env = ShellEnv(seconds=2, memory_mb=300)
     command, reason = HOSTILE[what]
+    env = ShellEnv(seconds=0.5 if "took longer" in reason else 1 if what == "takes memory" else 10, memory_mb=300)
     before = sandboxes()
     env.reset(env.tasks(n=1)[0])
     step = env.step(command)
@@ -127,12 +129,106 @@ def test_a_hostile_command_ends_with_a_reason_and_the_attempt_goes_on(what: str)
         assert int(text.splitlines()[-2]) <= 17
     if what == "takes memory":
         assert "900" not in text
+    assert env._shell is not None
+    env._shell.limits = Limits(seconds=30)
     assert env.step("echo alive").observation.text.startswith("alive")
     env.close()
     deadline = time.monotonic() + 20
     while sandboxes() > before and time.monotonic() < deadline:
         time.sleep(0.05)
     assert sandboxes() <= before, "a process of the sandbox is left"
+
+
+def gone(pid: int) -> bool:
+    """Whether a process is gone, within some seconds."""
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not Path(f"/proc/{pid}").exists()
+
+
+@sandboxed
+def test_nothing_of_an_attempt_is_left_for_the_next_one_whose_sandbox_was_started_ahead(env: ShellEnv) -> None:
+    task = env.tasks(n=1)[0]
+    fresh = env.reset(task)
+    assert env._shell is not None and env._spare is not None
+    first, ahead = env._shell._box, env._spare
+    env.step("touch /work/left /tmp/left /dev/shm/left; export left=1; sleep 1000 & cd /tmp")
+    env._spare._process.kill()
+    env._spare._process.wait()
+    again = env.reset(task)
+    assert env._shell._box not in (first, ahead), "a sandbox that died while it waited is not used"
+    assert gone(first.pid) and (again.text, again.anchor) == (fresh.text, fresh.anchor)
+    assert "left" not in env.step("ls -a /work /tmp /dev/shm; echo $left; cat /proc/[0-9]*/cmdline | tr '\\0' ' '; jobs").observation.text
+    waiting = env._spare
+    env.reset(task)
+    assert env._shell._box is waiting
+
+
+@sandboxed
+def test_sandboxes_end_with_a_process_that_is_killed() -> None:
+    script = (
+        "from turnwise.envs.shell.env import ShellEnv; import time; env = ShellEnv(); env.reset(env.tasks(n=1)[0]); env._spare.ready(); "
+        "print(env._shell._box.pid, env._spare.pid, flush=True); env.step('sleep 100')"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        inside = [int(word) for word in other.stdout.readline().split()]
+        other.kill()
+    assert len(inside) == 2 and all(gone(pid) for pid in inside)
+
+
+@sandboxed
+def test_a_repository_has_the_same_state_every_time_and_its_commits_the_same_names() -> None:
+    seen = []
+    for _ in range(2):
+        _kept.clear()
+        env = ShellEnv(families="git_commit", levels=1)
+        task = env.tasks(n=1)[0]
+        start = env.reset(task)
+        staged = env.step("git add -A; echo")
+        done = env.step("git commit -m now; git log --format=%H")
+        seen.append([start.anchor, staged.observation.anchor, done.observation.text, done.observation.anchor])
+        env.close()
+    assert seen[0] == seen[1] and len({*seen[0]}) == 4
+
+
+@sandboxed
+def test_a_command_that_forges_the_end_of_its_output_breaks_nothing() -> None:
+    shell = Shell({}, Limits(seconds=1))
+    done = shell.run("""trap 'set -- $BASH_COMMAND; echo; echo "$5 x y"; echo; echo "$5 99999 y"' DEBUG""")
+    assert "99999" in done.output and "alive" in shell.run("echo alive").output
+    shell.close()
+
+
+gvisor = pytest.mark.skipif(not works() or not present("gvisor"), reason="needs bubblewrap and gVisor (runsc)")
+
+
+@gvisor
+def test_gvisor_runs_the_same_tasks_and_keeps_what_is_outside_apart() -> None:
+    env = ShellEnv(sandbox="gvisor", families="rename", levels=1, seconds=5)
+    task = env.tasks(n=1)[0]
+    assert play(env, task, env.expert(task)).success
+    env.reset(task)
+    text = env.step(
+        "dmesg | head -1; ls / ~root /box /runsc; echo x > /usr/x; cat < /dev/tcp/127.0.0.1/80; echo inside > new"
+    ).observation.text
+    assert "gVisor" in text and "Read-only" in text and "refused" in text and "No such file" in text
+    assert {"home", "root", "srv", "mnt", "boot", "runsc"}.isdisjoint(text.split())
+    assert env._shell is not None and env._shell.tree()["new"].text == "inside\n"
+    pid = env._shell._box.pid
+    env.close()
+    assert gone(pid)
+
+
+def test_without_gvisor_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "bwrap").write_text("#!/bin/sh\n")
+    (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(TurnwiseError, match=r"runsc is missing: install gVisor .*apt-get install runsc"):
+        ShellEnv(sandbox="gvisor")
+    with pytest.raises(TurnwiseError, match="sandbox of the shell environment: 'docker'"):
+        ShellEnv(sandbox="docker")  # type: ignore[arg-type]
 
 
 def sandboxes() -> int:
@@ -149,11 +245,11 @@ def sandboxes() -> int:
 
 @sandboxed
 def test_after_three_broken_limits_the_attempt_ends_with_the_reason() -> None:
-    env = ShellEnv(seconds=0.5, breaks=2)
+    env = ShellEnv(seconds=0.2, breaks=2)
     env.reset(env.tasks(n=1)[0])
     assert not env.step("sleep 9").done
     last = env.step("sleep 9")
-    assert last.done and not last.success and "took longer than 0.5 seconds" in last.info["reason"]
+    assert last.done and not last.success and "took longer than 0.2 seconds" in last.info["reason"]
     with pytest.raises(EpisodeOver):
         env.step("ls")
 
@@ -189,7 +285,7 @@ def test_a_state_is_restored_in_another_instance_and_the_checker_finds_nothing()
     assert seen.text == env._last and other.expert_action() == plan[1]
     assert other.step("submit").success
     env.close()
-    report = check("shell", families=["rename", "links"], levels=1)
+    report = check("shell", episodes=2, turns=10, families=["links", "git_commit"], levels=1)
     assert report.ok, report
 
 
@@ -255,7 +351,7 @@ def test_a_sandbox_that_cannot_be_made_says_why(monkeypatch: pytest.MonkeyPatch,
     for parent in (tmp_path, *tmp_path.parents[:3]):  # whoever runs the sandbox must be able to find it
         parent.chmod(parent.stat().st_mode | 0o055)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with pytest.raises(TurnwiseError, match="could not make a sandbox: bwrap: No permissions"):
+    with pytest.raises(TurnwiseError, match="the sandbox could not be made: bwrap: No permissions"):
         Shell({"x": file("y")})
 
 
@@ -284,14 +380,27 @@ def test_a_tree_is_read_back_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory, top: dict[str, Entry], inner: dict[str, Entry]
 ) -> None:
     tree = {**top, "sub": folder(), **{f"sub/{name}": entry for name, entry in inner.items()}}
-    made = tmp_path_factory.mktemp("tree")
-    subprocess.run(["tar", "-xpf", "-", "-C", str(made)], input=packed(tree), check=True)
-    root = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
+    root = os.open(tmp_path_factory.mktemp("tree"), os.O_RDONLY | os.O_DIRECTORY)
     try:
+        write_tree(root, tree)
         found = read_tree(root)
     finally:
         os.close(root)
     assert found == tree and from_json(as_json(found)) == found and digest(found) == digest(tree)
+
+
+def test_writing_a_folder_follows_no_link(tmp_path: Path) -> None:
+    outside, inside = tmp_path / "outside", tmp_path / "inside"
+    outside.mkdir()
+    inside.mkdir()
+    root = os.open(inside, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for tree in ({"a": link(str(outside)), "a/x": file("x")}, {"../outside/x": file("x")}, {"b/../../outside/x": file("x")}):
+            with pytest.raises((TurnwiseError, FileExistsError)):
+                write_tree(root, tree)
+    finally:
+        os.close(root)
+    assert list(outside.iterdir()) == []
 
 
 def test_reading_a_folder_follows_no_link_waits_for_no_pipe_and_has_bounds(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ import time
 from hashlib import blake2b
 from pathlib import Path
 
-from turnwise.envs.shell.sandbox import Limits, Shell
+from turnwise.envs.shell.box import Limits
+from turnwise.envs.shell.sandbox import Shell
 from turnwise.envs.shell.tree import file, folder
 
 WORDS = tuple(

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from turnwise.data.images import content_hash
 from turnwise.data.tasks import Task
@@ -28,12 +28,14 @@ class EpisodeOver(TurnwiseError):
 @dataclass(frozen=True, slots=True)
 class Observation:
     """What the agent sees. `images` are RGB arrays (uint8, height × width × 3). `anchor` is a key of the state it is in (text, bytes,
-    integer or image); None means the text itself or, if there are images, a hash of text and images."""
+    integer or image); None means the text itself or, if there are images, a hash of text and images. `seat`: whose turn it is, in an
+    environment that is played by several; each seat sees its own observations only."""
 
     text: str
     images: tuple[Any, ...] = ()
     actions: tuple[str, ...] | None = None
     anchor: Any = None
+    seat: int = 0
 
     @property
     def key(self) -> Any:
@@ -54,16 +56,25 @@ def _pattern(hidden: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(".*".join(map(re.escape, pattern.split("*"))) for pattern in hidden), re.DOTALL)
 
 
+class Share(NamedTuple):
+    """What a step brought a seat that did not make it."""
+
+    reward: float = 0.0
+    success: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Transition:
     """The outcome of one action. `success` refers to the task and counts when `done`; `info` carries anything else worth logging;
-    numbers under `info["measures"]` on the last step (a score, F1) are reported by evaluations as means over attempts."""
+    numbers under `info["measures"]` on the last step (a score, F1) are reported by evaluations as means over attempts. `reward` and
+    `success` are those of the seat that acted; `others` has those of further seats, in an environment that is played by several."""
 
     observation: Observation
     reward: float = 0.0
     done: bool = False
     success: bool = False
     info: Mapping[str, Any] = field(default_factory=dict)
+    others: Mapping[int, Share] = field(default_factory=dict)
 
 
 @runtime_checkable

@@ -8,17 +8,21 @@ from typing import Any, Literal
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
+from turnwise.envs.shell.box import Box, Kind, Limits, require
 from turnwise.envs.shell.families import known_families
-from turnwise.envs.shell.sandbox import Limits, Shell, require
-from turnwise.envs.shell.scene import LEVELS, Probe, Scene, scene
-from turnwise.envs.shell.tree import Entry, TooLarge, as_json, digest, from_json, read_folder
+from turnwise.envs.shell.own import EXPERT, own_tasks, scene_of
+from turnwise.envs.shell.sandbox import Shell
+from turnwise.envs.shell.scene import LEVELS, Probe, Scene
+from turnwise.envs.shell.tree import TooLarge, Tree, as_json, digest, from_json, plain
 from turnwise.envs.snapshots import pack, read_task, restoring, task_fields, unpack
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 SUBMIT = "submit"
 SPLITS = {"train": 0, "valid": 1, "test": 2}
 SIZE = 100_000  # tasks of a split if no number is asked for
-GOAL, CHECK, FILES, EXPERT = "task.md", "check.sh", "files", "expert.sh"
+MOST_KEPT = 256  # results of set-ups
+
+_kept: dict[str, Tree] = {}  # by task; a set-up has the same result in every environment of this process
 
 Anchor = Literal["both", "state", "observation"]
 
@@ -51,8 +55,9 @@ class ShellEnv:
         disk_mb: int = 16,
         shown: int = 4000,
         breaks: int = 3,
+        sandbox: Kind = "bubblewrap",
     ):
-        require()
+        require(sandbox)
         for what, value, known in (("end", ends, ("submit", "solved")), ("anchor", anchor, ("both", "state", "observation"))):
             if value not in known:
                 raise unknown_name(f"{what} of the shell environment:", str(value), known)
@@ -62,8 +67,9 @@ class ShellEnv:
             raise TurnwiseError(f"shell: levels are some of {', '.join(map(str, LEVELS))}, not {levels!r}")
         self.folder = None if folder is None else Path(folder).expanduser()
         self.limits = Limits(seconds, memory_mb, processes, disk_mb, shown=shown)
-        self.ends, self.anchor, self.breaks = ends, anchor, breaks
+        self.ends, self.anchor, self.breaks, self.sandbox = ends, anchor, breaks, sandbox
         self._shell: Shell | None = None
+        self._spare: Box | None = None
         self._task: Task | None = None
         self._scene: Scene | None = None
         self._broken, self._turn, self._last = 0, 0, ""
@@ -90,15 +96,39 @@ class ShellEnv:
     # -- playing ------------------------------------------------------------------------------------------------------------------
 
     def reset(self, task: Task, seed: int = 0) -> Observation:
-        self.close()
+        self._leave()
         self._task, self._scene = task, scene_of(task)
-        self._shell = Shell(self._scene.tree, self.limits)
-        for command in self._scene.setup:
-            done = self._shell.run(command)
-            if done.code or done.ended:
-                raise TurnwiseError(f"task {task.id!r}: its set-up failed: {done.ended or done.output}. Is git installed?")
+        self._shell = self._started(self._prepared(task, self._scene))
         self._broken, self._turn, self._over = 0, 0, ""
         return self._see(f"Your task is: {self._scene.goal}", "/work")
+
+    def _started(self, tree: Tree, cwd: str = "/work") -> Shell:
+        """A shell on these files, in a sandbox that was started ahead. The next one starts while this one is in use."""
+        spare, self._spare = self._spare, None
+        if spare is not None and not spare.alive():
+            spare.close()
+            spare = None
+        shell = Shell(tree, self.limits, cwd, self.sandbox, spare)
+        self._spare = Box(self.limits, self.sandbox)
+        return shell
+
+    def _prepared(self, task: Task, own: Scene) -> Tree:
+        """The files that an attempt starts from. A task's set-up is run once; what it left is kept, and is the same everywhere."""
+        if not own.setup:
+            return own.tree
+        if task.id not in _kept:
+            shell = self._started(own.tree)
+            try:
+                done = shell.run("( set -e\n" + "\n".join(own.setup) + "\n)")
+                if done.code or done.ended:
+                    raise TurnwiseError(f"task {task.id!r}: its set-up failed: {done.ended or done.output}. Is git installed?")
+                shell.freeze()
+                _kept[task.id] = plain(shell.tree())
+            finally:
+                shell.close()
+            while len(_kept) > MOST_KEPT:
+                del _kept[next(iter(_kept))]
+        return _kept[task.id]
 
     def step(self, action: str) -> Transition:
         if self._shell is None or self._task is None or self._over:
@@ -131,7 +161,7 @@ class ShellEnv:
         except TooLarge:
             tree = dict(self._scene.tree) if self._scene is not None else {}
         old.close()
-        self._shell = Shell(tree, self.limits, cwd)
+        self._shell = self._started(tree, cwd)
 
     def _finish(self, cwd: str, reason: str = "") -> Transition:
         """The end of the attempt: all processes are killed first, then the files are checked."""
@@ -156,7 +186,16 @@ class ShellEnv:
             return False
         if self._scene.check(tree):
             return False
-        return self._scene.probe is None or _probed(self._scene, tree, self.limits)
+        return self._scene.probe is None or self._probed(self._scene.probe, tree)
+
+    def _probed(self, probe: Probe, tree: Tree) -> bool:
+        """Run the probe in a fresh sandbox on a copy of the files, so that nothing of the agent's shell has a say."""
+        fresh = self._started(tree)
+        try:
+            done = fresh.run(probe.script)
+            return not done.ended and done.output.strip() == probe.output.strip()
+        finally:
+            fresh.close()
 
     def _see(self, text: str, cwd: str) -> Observation:
         assert self._shell is not None
@@ -206,8 +245,8 @@ class ShellEnv:
             task, tree = read_task(kept["task"]), from_json(kept["tree"])
             own, cwd, last = scene_of(task), str(kept["cwd"]), str(kept["last"])
             broken, turn = int(kept["broken"]), int(kept["turn"])
-        self.close()
-        self._shell = Shell(tree, self.limits, cwd)
+        self._leave()
+        self._shell = self._started(tree, cwd)
         self._task, self._scene, self._broken, self._turn, self._over = task, own, broken, turn, ""
         return self._see(last.rpartition("\n")[0], cwd)
 
@@ -215,6 +254,13 @@ class ShellEnv:
         return {"anchor": self.anchor, "ends": self.ends, "breaks": self.breaks}
 
     def close(self) -> None:
+        self._leave()
+        if self._spare is not None:
+            self._spare.close()
+        self._spare = None
+
+    def _leave(self) -> None:
+        """End the attempt's sandbox."""
         if self._shell is not None:
             self._shell.close()
         self._shell = None
@@ -229,53 +275,3 @@ def _chosen(families: Sequence[str] | str | None) -> tuple[str, ...]:
     if not names:
         raise TurnwiseError(f"shell: families is empty; there are {', '.join(known_families)}")
     return names
-
-
-def _probed(own: Scene, tree: Mapping[str, Entry], limits: Limits) -> bool:
-    """Run the probe in a fresh sandbox on a copy of the files, so that nothing of the agent's shell has a say."""
-    assert own.probe is not None
-    fresh = Shell(tree, limits)
-    try:
-        done = fresh.run(own.probe.script)
-        return not done.ended and done.output.strip() == own.probe.output.strip()
-    finally:
-        fresh.close()
-
-
-def scene_of(task: Task) -> Scene:
-    """What a task starts from."""
-    data = task.data
-    if "own" in data:
-        return _own_scene(task, Path(str(data["own"])))
-    if not {"family", "level", "number"} <= set(data):
-        raise TurnwiseError(f"task {task.id!r} is not a shell task: its data has no family, level and number, and no folder")
-    return scene(str(data["family"]), int(data["level"]), str(data["number"]))
-
-
-def own_tasks(folder: Path, split: str) -> list[Task]:
-    """The tasks in a folder: its folders that hold a task.md and a check.sh, by name; every fifth is for "valid"."""
-    if not folder.is_dir():
-        raise TurnwiseError(f"shell: there is no folder {folder}")
-    named = sorted(path for path in folder.iterdir() if (path / GOAL).is_file())
-    if not named:
-        raise TurnwiseError(f"shell: {folder} has no task: a task is a folder with {GOAL}, {CHECK} and, if it needs files, {FILES}/")
-    for path in named:
-        if not (path / CHECK).is_file():
-            raise TurnwiseError(f"shell: {path} has no {CHECK}: a script that ends with exit code 0 if the task is solved")
-    return [
-        Task(path.name, split, {"own": str(path.resolve())})
-        for number, path in enumerate(named)
-        if (number % 5 == 4) == (split == "valid") and split != "test"
-    ]
-
-
-def _own_scene(task: Task, path: Path) -> Scene:
-    try:
-        goal = (path / GOAL).read_text("utf-8").strip()
-        check = (path / CHECK).read_text("utf-8")
-        tree = read_folder(path / FILES) if (path / FILES).is_dir() else {}
-        expert = (path / EXPERT).read_text("utf-8").strip() if (path / EXPERT).is_file() else ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise TurnwiseError(f"task {task.id!r}: {path} cannot be read: {error}") from None
-    script = f"( {check}\n) >/dev/null 2>&1 </dev/null && echo solved"
-    return Scene(goal, tree, lambda found: "", (expert,) if expert else (), probe=Probe(script, "solved"))

@@ -6,14 +6,15 @@ Reading follows no symbolic link, at any level, and opens nothing but plain file
 
 from __future__ import annotations
 
-import io
+import ctypes
 import os
 import stat
-import tarfile
+import struct
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import blake2b
+from hashlib import blake2b, sha1
 from typing import Any
 
 from turnwise.util.errors import TurnwiseError
@@ -77,21 +78,60 @@ def with_folders(tree: Mapping[str, Entry]) -> dict[str, Entry]:
     return whole
 
 
-def packed(tree: Mapping[str, Entry]) -> bytes:
-    """The tree as a tar archive: how it travels into a sandbox."""
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape") as archive:
-        for path, entry in with_folders(tree).items():
-            member = tarfile.TarInfo(path)
-            member.mode, member.mtime = entry.mode, MTIME
-            if entry.link is not None:
-                member.type, member.linkname = tarfile.SYMTYPE, entry.link
-            elif entry.data is None:
-                member.type = tarfile.DIRTYPE
-            else:
-                member.size = len(entry.data)
-            archive.addfile(member, io.BytesIO(entry.data or b""))
-    return out.getvalue()
+def write_tree(root: int, tree: Mapping[str, Entry], owner: int | None = None) -> None:
+    """Write a tree into the empty folder that `root` is a handle of, for the user `owner` if that is not this process's.
+
+    Every entry is made anew in a folder that was made before it: no link is followed, and no path leads out of the folder."""
+    folders = {"": root}
+    try:
+        with _acting_as(owner):
+            for path, entry in with_folders(tree).items():
+                parent, _, name = path.rpartition("/")
+                if parent not in folders or name in ("", ".", "..") or "\0" in name:
+                    raise TurnwiseError(f"a tree cannot hold the path {path!r}: its folder is missing or is not a folder")
+                _write(folders, path, folders[parent], name, entry)
+            for path in sorted(folders, reverse=True):
+                if path:
+                    os.fchmod(folders[path], tree[path].mode if path in tree else 0o755)
+                os.utime(folders[path], (MTIME, MTIME))
+    finally:
+        for path, handle in folders.items():
+            if path:
+                os.close(handle)
+
+
+def _write(folders: dict[str, int], path: str, parent: int, name: str, entry: Entry) -> None:
+    if entry.link is not None:
+        os.symlink(entry.link, name, dir_fd=parent)
+        os.utime(name, (MTIME, MTIME), dir_fd=parent, follow_symlinks=False)
+    elif entry.data is None:
+        os.mkdir(name, 0o700, dir_fd=parent)
+        folders[path] = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+    else:
+        handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=parent)
+        try:
+            left = memoryview(entry.data)
+            while left:
+                left = left[os.write(handle, left) :]
+            os.fchmod(handle, entry.mode)
+            os.utime(handle, (MTIME, MTIME))
+        finally:
+            os.close(handle)
+
+
+@contextmanager
+def _acting_as(owner: int | None) -> Iterator[None]:
+    """What this thread does to files is done as that user: the administrator is unknown to the file systems of a sandbox."""
+    if owner is None:
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    group, user = libc.setfsgid(owner), libc.setfsuid(owner)
+    try:
+        yield
+    finally:
+        libc.setfsuid(user)
+        libc.setfsgid(group)
 
 
 def read_tree(root: int, largest: int = 8 << 20, most: int = 20_000) -> dict[str, Entry]:
@@ -161,10 +201,42 @@ def _opened(name: bytes, parent: int, flags: int, mode: int) -> int:
             os.chmod(name, mode, dir_fd=parent)
 
 
+INDEX = struct.Struct(">4sII")  # the head of git's index: its name, its version, how many entries it has
+
+
+def plain(tree: Tree) -> dict[str, Entry]:
+    """The tree without what git notes about the times and places of files, which differs from one machine and moment to the next."""
+    return {path: Entry(entry.mode, _plain_index(entry.data)) if _is_index(path, entry) else entry for path, entry in tree.items()}
+
+
+def _is_index(path: str, entry: Entry) -> bool:
+    return path.rpartition("/")[2] == "index" and entry.data is not None and entry.data[:4] == b"DIRC"
+
+
+def _plain_index(data: bytes | None) -> bytes:
+    """Git's index with zeros for the times, the numbers and the size of each file: git then compares contents. Another format than that of
+    versions 2 and 3 is left as it is."""
+    made = bytearray(data or b"")
+    try:
+        _, version, count = INDEX.unpack_from(made)
+        if version not in (2, 3):
+            return bytes(made)
+        at = INDEX.size
+        for _ in range(count):
+            flags = int.from_bytes(made[at + 60 : at + 62], "big")
+            name = at + (64 if flags & 0x4000 else 62)
+            made[at : at + 24], made[at + 28 : at + 40] = bytes(24), bytes(12)
+            end = made.index(0, name + (flags & 0xFFF))
+            at += (end - at) // 8 * 8 + 8
+    except (struct.error, ValueError):
+        return bytes(data or b"")
+    return bytes(made[:-20]) + sha1(made[:-20], usedforsecurity=False).digest()
+
+
 def digest(tree: Tree, *more: str) -> bytes:
-    """16 bytes that are the same for equal trees (and texts) alone."""
+    """16 bytes that are the same for equal trees (and texts) alone. What git notes about times does not count."""
     whole = blake2b(digest_size=16)
-    for path, entry in sorted(tree.items()):
+    for path, entry in sorted(plain(tree).items()):
         head = f"{path}\0{entry.mode:o}\0{entry.link!r}\0{entry.data is None}\0{len(entry.data or b'')}\0"
         whole.update(head.encode("utf-8", "surrogateescape") + (entry.data or b""))
     for text in more:

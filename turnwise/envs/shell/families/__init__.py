@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from turnwise.envs.shell.families import data, files, programs, texts
 from turnwise.envs.shell.scene import families as known_families
+from turnwise.envs.shell.scene import scene
 
-__all__ = ["data", "files", "known_families", "programs", "texts"]
+__all__ = ["data", "files", "known_families", "programs", "scene", "texts"]

@@ -85,7 +85,7 @@ def repair(rng: Random, level: int) -> Scene:
 
 
 IDENTITY = "export GIT_AUTHOR_DATE='2024-01-01T00:00:{:02d}Z' GIT_COMMITTER_DATE='2024-01-01T00:00:{:02d}Z'"
-START = "git init -q -b main . && git config user.name agent && git config user.email agent@example.org"
+START = "git init -q -b main --template= . && git config user.name agent && git config user.email agent@example.org"
 
 
 def _commit(number: int, message: str) -> str:
@@ -98,7 +98,7 @@ def git_commit(rng: Random, level: int) -> Scene:
     first, second, third = words(rng, 3)
     message = f"change {first}"
     tree = {f"{name}.txt": file(f"{name}\n") for name in (first, second, third)}
-    setup = (START, _commit(0, "start"), f"echo more >> {first}.txt; echo more >> {second}.txt; unset GIT_AUTHOR_DATE GIT_COMMITTER_DATE")
+    setup = (START, _commit(0, "start"), f"echo more >> {first}.txt; echo more >> {second}.txt")
     if level == 1:
         goal = f'This folder is a git repository. Commit all changes with the message "{message}".'
         expert: tuple[str, ...] = (f"git commit -q -a -m '{message}'",)
@@ -127,7 +127,6 @@ def git_find(rng: Random, level: int) -> Scene:
     for number, name in enumerate(names):
         lines.append(f"{name} mistake" if number == culprit else name)
         setup.append(f"echo '{lines[-1]}' > {name}.txt; {_commit(number, f'add {name}')}")
-    setup.append("unset GIT_AUTHOR_DATE GIT_COMMITTER_DATE")
     subject, path = f"add {names[culprit]}", f"{names[culprit]}.txt"
     ask = "git log --format=%s -S mistake"
     if level < 3:
