@@ -6,7 +6,7 @@
 Prints JSON. Each environment is measured in a fresh process, one environment at a time:
 
 - `agents`: random, scripted and expert agents on tasks of the validation split (`turnwise/envs/agents.py`), and what the checker found;
-- `steps_per_second`: random actions (or the expert's, if none are listed) on tasks of the first split, observation included. `reset_ms`: a
+- `steps_per_second`: random actions (the expert's, if there are none) on tasks of the first split, observation included. `reset_ms`: a
   reset of a task that was played before, `first_reset_ms`: of one that was not. Both in CPU time, so that other work on the machine does
   not count; in wall-clock time where the environment works in other processes;
 - `megabytes`: growth of resident memory, child processes included, per further environment after the first; `first_megabytes`: of
@@ -67,7 +67,7 @@ def speed(name: str, seconds: float, options: dict[str, Any]) -> dict[str, Any]:
     limit = turn_limit(name, env) or 50
     try:
         panel = [found[place * len(found) // min(TASKS, len(found))] for place in range(min(TASKS, len(found)))]
-        env.reset(panel[0], 0)
+        env.step(_action(env, env.reset(panel[0], 0), random.Random(1)))  # what is loaded on first use is no part of a step
         clock = time.perf_counter if children(os.getpid()) else time.process_time
         panel, first = _resets(env, panel[1:] or panel, clock, seconds)
         again = _resets(env, panel, clock, seconds)[1]
@@ -101,7 +101,7 @@ def _play(env: Any, panel: list[Any], limit: int, seconds: float, clock: Callabl
         observation = env.reset(panel[place % len(panel)], place)
         place += 1
         for _ in range(limit):
-            action = chance.choice(observation.actions) if observation.actions else _advice(env)
+            action = _action(env, observation, chance)
             start = clock()
             transition = env.step(action)
             spent += clock() - start
@@ -112,7 +112,11 @@ def _play(env: Any, panel: list[Any], limit: int, seconds: float, clock: Callabl
     return steps, spent
 
 
-def _advice(env: Any) -> str:
+def _action(env: Any, observation: Any, chance: random.Random) -> str:
+    if observation.actions:
+        return str(chance.choice(observation.actions))
+    if callable(make_random := getattr(env, "random_action", None)):
+        return str(make_random(chance.getrandbits(32)))
     for method in ("expert_action", "scripted_action"):
         if callable(advise := getattr(env, method, None)) and (advice := advise()) is not None:
             return str(advice)

@@ -130,6 +130,11 @@ class ReasoningEnv:
         words = re.findall(r"-?\d+(?:\.\d+)?", text := str(self._entry.get("question", ""))) or text.split()
         return words[-1] if words else "0"
 
+    def random_action(self, number: int) -> str:
+        """Any word of the question, or a small number."""
+        words = [*str(self._entry.get("question", "")).split(), *map(str, range(10))]
+        return words[number % len(words)]
+
     # -- states -------------------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
