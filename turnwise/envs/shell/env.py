@@ -37,6 +37,7 @@ class ShellEnv:
     """
 
     max_turns = 20
+    shows = "terminal"
     instructions = (
         "You work in a terminal: bash on Linux, without a network. Each action is a command, which is run in the folder that the last one "
         "left you in. When the task is done, the action is: submit"
@@ -172,7 +173,7 @@ class ShellEnv:
         observation = Observation(text, anchor=digest({}, text, cwd))
         self._shell.close()
         self._shell = None
-        info = {"measures": {"commands": self._turn}} | ({"reason": reason} if reason else {})
+        info = {"measures": {"commands": self._turn}, "output": text} | ({"reason": reason} if reason else {})
         return Transition(observation, float(success), True, success, info)
 
     def _solved(self, frozen: bool) -> bool:

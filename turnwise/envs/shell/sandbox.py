@@ -25,6 +25,8 @@ from turnwise.envs.shell.tree import Entry, read_tree
 LOOK = 0.02  # seconds between two looks at the processes of a running command
 LINE_NUMBER = re.compile(r"^bash: line \d+: ", re.MULTILINE)  # counts the commands since the start, which says nothing
 
+ESCAPE = re.compile(r"\x1b(?:\[[0-9;:?<=>]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-Z\\^-~])")  # colours
+
 
 @dataclass(frozen=True)
 class Done:
@@ -131,7 +133,8 @@ class Shell:
 
 def _shown(output: bytes | bytearray, most: int) -> str:
     """Output as text: what is not UTF-8 and what would act on a terminal is replaced. Of a long one the beginning and the end are kept."""
-    text = LINE_NUMBER.sub("bash: ", output.decode("utf-8", "replace").replace("\r\n", "\n")).strip("\n")
+    text = ESCAPE.sub("", output.decode("utf-8", "replace").replace("\r\n", "\n"))
+    text = LINE_NUMBER.sub("bash: ", text).strip("\n")
     if len(text) > most:
         half = most // 2
         text = f"{text[:half]}\n[… {len(text) - 2 * half:,} characters are not shown …]\n{text[-half:]}"
