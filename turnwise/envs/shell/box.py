@@ -109,6 +109,8 @@ class Box:
         try:
             self._answered()
             self.pid = _child(self._info)
+            os.close(self._info)
+            self._info = -1
             self._watch = os.pidfd_open(self.pid)
             self._root = os.open(f"/proc/{self.pid}/root{self._inside}/work", os.O_RDONLY | os.O_DIRECTORY)
             handle = os.open(".start", os.O_RDONLY | os.O_NOFOLLOW, dir_fd=self._root)
@@ -132,8 +134,7 @@ class Box:
         """Read until the first answer of the shell; what came instead of it is the error."""
         heard, deadline, wanted = b"", time.monotonic() + START, self._secret.encode()
         while wanted not in heard:
-            ready, _, _ = select.select([self.stdout], [], [], max(0.0, deadline - time.monotonic()))
-            chunk = os.read(self.stdout.fileno(), 1 << 16) if ready else b""
+            chunk = os.read(self.stdout.fileno(), 1 << 16) if readable(self.stdout.fileno(), deadline - time.monotonic()) else b""
             if not chunk:
                 raise OSError(heard.decode("utf-8", "replace").strip() or "it did not start")
             heard += chunk
@@ -161,7 +162,7 @@ class Box:
         if self._watch >= 0:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._watch, signal.SIGKILL)
-            select.select([self._watch], [], [], 5)
+            readable(self._watch, 5)
         else:
             self._process.kill()
         with suppress(subprocess.TimeoutExpired):
@@ -181,6 +182,13 @@ class Box:
             if handle >= 0:
                 os.close(handle)
         self._root = -1
+
+
+def readable(handle: int, seconds: float) -> bool:
+    """Wait until a handle can be read from, of whatever number."""
+    waiting = select.poll()
+    waiting.register(handle, select.POLLIN)
+    return bool(waiting.poll(max(0.0, 1000 * seconds)))
 
 
 def _start(limits: Limits, kind: Kind) -> tuple[subprocess.Popen[bytes], int]:

@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.envs.shell.box import Box, Kind, Limits, require
+from turnwise.envs.shell.box import Kind, Limits, require
 from turnwise.envs.shell.families import known_families
 from turnwise.envs.shell.own import EXPERT, own_tasks, scene_of
 from turnwise.envs.shell.sandbox import Shell
 from turnwise.envs.shell.scene import LEVELS, Probe, Scene
+from turnwise.envs.shell.spares import leave, take
 from turnwise.envs.shell.tree import TooLarge, Tree, as_json, digest, from_json, plain
 from turnwise.envs.snapshots import pack, read_task, restoring, task_fields, unpack
 from turnwise.util.errors import TurnwiseError, unknown_name
@@ -70,7 +71,6 @@ class ShellEnv:
         self.limits = Limits(seconds, memory_mb, processes, disk_mb, shown=shown)
         self.ends, self.anchor, self.breaks, self.sandbox = ends, anchor, breaks, sandbox
         self._shell: Shell | None = None
-        self._spare: Box | None = None
         self._task: Task | None = None
         self._scene: Scene | None = None
         self._broken, self._turn, self._last = 0, 0, ""
@@ -104,14 +104,8 @@ class ShellEnv:
         return self._see(f"Your task is: {self._scene.goal}", "/work")
 
     def _started(self, tree: Tree, cwd: str = "/work") -> Shell:
-        """A shell on these files, in a sandbox that was started ahead. The next one starts while this one is in use."""
-        spare, self._spare = self._spare, None
-        if spare is not None and not spare.alive():
-            spare.close()
-            spare = None
-        shell = Shell(tree, self.limits, cwd, self.sandbox, spare)
-        self._spare = Box(self.limits, self.sandbox)
-        return shell
+        """A shell on these files, in a sandbox that was started ahead."""
+        return Shell(tree, self.limits, cwd, box=take(self.limits, self.sandbox, self))
 
     def _prepared(self, task: Task, own: Scene) -> Tree:
         """The files that an attempt starts from. A task's set-up is run once; what it left is kept, and is the same everywhere."""
@@ -256,9 +250,7 @@ class ShellEnv:
 
     def close(self) -> None:
         self._leave()
-        if self._spare is not None:
-            self._spare.close()
-        self._spare = None
+        leave(self)
 
     def _leave(self) -> None:
         """End the attempt's sandbox."""

@@ -14,12 +14,11 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import select
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from turnwise.envs.shell.box import START, Box, Kind, Limits, usage
+from turnwise.envs.shell.box import START, Box, Kind, Limits, readable, usage
 from turnwise.envs.shell.tree import Entry, read_tree
 
 LOOK = 0.02  # seconds between two looks at the processes of a running command
@@ -81,7 +80,7 @@ class Shell:
         stream, last = self._box.stdout, re.compile(rb"\n" + mark + rb" (\d{1,3}) ([^\n]*)\n")
         output = bytearray()
         while True:
-            ready, _, _ = select.select([stream], [], [], max(0.0, min(look, deadline) - now))
+            ready = readable(stream.fileno(), min(look, deadline) - now)
             now = time.monotonic()
             if now > deadline:
                 return self._end(f"a command took longer than {seconds:g} seconds", output)
