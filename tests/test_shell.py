@@ -13,9 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
+from hostile_shell import HostileShell
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_runs import UNTAUGHT
 
+import turnwise as tw
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Transition
 from turnwise.envs.check import check
@@ -26,6 +30,7 @@ from turnwise.envs.shell.families import known_families
 from turnwise.envs.shell.own import scene_of
 from turnwise.envs.shell.sandbox import Shell
 from turnwise.envs.shell.tree import Entry, TooLarge, as_json, digest, file, folder, from_json, link, read_tree, write_tree
+from turnwise.runs.folder import Run
 from turnwise.util.errors import TurnwiseError
 
 
@@ -321,6 +326,33 @@ def test_a_state_is_restored_in_another_instance_and_the_checker_finds_nothing()
 
 
 @sandboxed
+def test_a_snapshot_is_exact_or_there_is_none(env: ShellEnv) -> None:
+    other, task = ShellEnv(), env.tasks(n=1)[0]
+    for command in (
+        "x=5",
+        "f() { :; }",
+        "sleep 100 &",
+        "touch /tmp/f",
+        "ln *.md *.txt h; mkfifo p",
+        "set -f",
+        "exec 3>f",
+        "trap : USR1",
+        "exit",
+    ):
+        env.reset(task)
+        env.step("true" if command == "exit" else command)
+        assert (env.snapshot() is None) == (command != "exit"), command
+    env.reset(task)
+    env.step("mkdir a b; echo 1 > a/one; ln -s one a/two; chmod 500 b; cd a; cd ../b; touch -d @1700000005 ../a/one")
+    state = env.snapshot()
+    assert state is not None
+    assert other.restore(state).text == env._last
+    look = "ls -lR --time-style=+%s /work; pwd; cd -; cat two; git --version; echo $_ $OLDPWD $?"
+    assert other.step(look).observation == env.step(look).observation
+    other.close()
+
+
+@sandboxed
 def test_equal_states_reached_by_different_commands_have_one_anchor() -> None:
     env = ShellEnv(anchor="state")
     task = env.tasks(n=1)[0]
@@ -452,3 +484,21 @@ def test_reading_a_folder_follows_no_link_waits_for_no_pipe_and_has_bounds(tmp_p
             read_tree(root, most=2)
     finally:
         os.close(root)
+
+
+@sandboxed
+def test_training_goes_on_under_attack_and_nothing_outside_changes(tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    canary.write_text("alive\n")
+    before = sandboxes()
+    small = UNTAUGHT | {"iterations": 1, "collect.groups": 1, "engine.max_tokens": 2, "env.tasks": 8, "model.tiny.vocabulary_tasks": 2}
+    result = tw.train(ROOT / "recipes" / "own-env.toml", env=HostileShell, out=str(tmp_path / "runs"), quiet=True, **small)
+    assert result.summary["finished"] and canary.read_text() == "alive\n" and sandboxes() <= before
+    run = Run.open(result.folder)
+    assert run.environment() == {"name": run.environment()["name"], "shows": "terminal"}
+    attempts = run.trajectories(1)
+    infos = [turn["info"]["env"] for attempt in attempts for turn in attempt["turns"]]
+    assert len(attempts) == 4 and not any(attempt["success"] for attempt in attempts)
+    assert any("took longer" in info.get("limit", "") for info in infos) and any(
+        "broke a limit" in info.get("reason", "") for info in infos
+    )

@@ -153,6 +153,16 @@ class Box:
         """A handle of the working folder."""
         return self._root
 
+    def pristine(self) -> bool:
+        """Whether nothing runs but the waiting shell, and no file was made outside of the working folder. Not known of gVisor."""
+        if self._inside:
+            return False
+        below = Path(f"/proc/{self.pid}/root")
+        try:
+            return usage(self.pid)[0] <= 2 and not any(os.scandir(below / "tmp")) and not any(os.scandir(below / "dev" / "shm"))
+        except OSError:
+            return False
+
     def alive(self) -> bool:
         """Whether it runs."""
         return not self._closed and self._process.poll() is None
@@ -240,8 +250,9 @@ def _gvisor(program: str) -> list[str]:
 
 
 def _limited(limits: Limits) -> str:
-    """What the shell does before anything else: it gives up the right to more than its limits."""
-    return f"ulimit -c 0 -v {limits.memory_mb << 10} -u {limits.processes} -f {limits.disk_mb << 10} -n 256"
+    """What the shell does before anything else: it gives up the right to more than its limits. It does not remember where programs are,
+    so that its state is what the agent made of it."""
+    return f"set +h; ulimit -c 0 -v {limits.memory_mb << 10} -u {limits.processes} -f {limits.disk_mb << 10} -n 256"
 
 
 def _system(inside: str) -> list[str]:

@@ -224,14 +224,14 @@ class ShellEnv:
     # -- states -------------------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> bytes | None:
-        """The files, the folder and the text. Variables, functions and processes of the shell are not part of it."""
+        """The files, the folder and the text. None if there is more: variables, functions and options of the shell, running processes,
+        files outside of the working folder. A branch then plays the commands again."""
         if self._shell is None or self._task is None or self._over:
             raise EpisodeOver(self._over)
-        try:
-            tree = self._shell.tree(1 << 20)
-        except TooLarge:
+        tree, memory = self._shell.exact_tree(1 << 20), self._shell.memory()
+        if tree is None or memory is None:
             return None
-        state = {"task": task_fields(self._task), "tree": as_json(tree), "cwd": self._shell.cwd, "last": self._last}
+        state = {"task": task_fields(self._task), "tree": as_json(tree), "cwd": self._shell.cwd, "before": memory, "last": self._last}
         return pack("shell", state | {"broken": self._broken, "turn": self._turn}, self._options())
 
     def restore(self, state: bytes) -> Observation:
@@ -239,9 +239,10 @@ class ShellEnv:
         with restoring("shell"):
             task, tree = read_task(kept["task"]), from_json(kept["tree"])
             own, cwd, last = scene_of(task), str(kept["cwd"]), str(kept["last"])
-            broken, turn = int(kept["broken"]), int(kept["turn"])
+            broken, turn, before = int(kept["broken"]), int(kept["turn"]), str(kept["before"])
         self._leave()
         self._shell = self._started(tree, cwd)
+        self._shell.recall(before)
         self._task, self._scene, self._broken, self._turn, self._over = task, own, broken, turn, ""
         return self._see(last.rpartition("\n")[0], cwd)
 
