@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help quickstart test browser sandbox lint check bench test-oracle test-agents test-cluster test-envs programs clean
+.PHONY: help quickstart test browser sandbox bfcl lint check bench test-oracle test-agents test-cluster test-envs programs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -27,7 +27,7 @@ $(VENV)/.%: $(VENV)/.made pyproject.toml
 quickstart: $(VENV)/.quickstart  ## set up and train the tiny agent of recipes/quickstart.toml
 	$(BIN)/turnwise train
 
-test: $(VENV)/.dev lint browser sandbox  ## set up, lint, type-check and run every test
+test: $(VENV)/.dev lint browser sandbox bfcl  ## set up, lint, type-check and run every test
 	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 2
 
 # The tests of the pages want a browser. Where none is found and this is root on a Debian, one is installed; anywhere else, and where that
@@ -48,6 +48,11 @@ sandbox:  ## bubblewrap for the tests of the shell environment, where it can be 
 	  export DEBIAN_FRONTEND=noninteractive; \
 	  { timeout 60 apt-get update && timeout 60 apt-get install -y --no-install-recommends bubblewrap; } >/dev/null 2>&1 && exit 0; \
 	fi; echo "no bubblewrap: the tests of the shell environment are skipped"
+
+# The tests of the environment bfcl want its package, which pins an older numpy and is therefore installed without its dependencies.
+bfcl: $(VENV)/.dev  ## the package for the tests of the environment bfcl, where it can be installed
+	@[ -e $(VENV)/.has-bfcl ] || { timeout 120 $(PIP) install --quiet --retries 1 --timeout 15 --no-deps bfcl-eval==2026.3.23 mpmath \
+	  >/dev/null 2>&1 && touch $(VENV)/.has-bfcl; } || echo "no bfcl-eval: the tests of the environment bfcl are skipped"
 
 test-cluster: $(VENV)/.dev  ## kill engines, environments, nodes and the driver of small runs at ten moments each; OUT=FILE keeps the result
 	$(BIN)/python tests/cluster/kills.py $(if $(OUT),--out $(OUT))

@@ -1,13 +1,15 @@
 """What the endpoint costs, beside direct calls of the same engine in the same process. Prints JSON.
 
     python benchmarks/endpoint.py                                   # a tiny model on a CPU: milliseconds that the endpoint adds per call
+    python benchmarks/endpoint.py --instant                         # the same with an engine that takes no time
     python benchmarks/endpoint.py --shape 0.5b                      # on a GPU: the collecting time of 64 attempts at once, random weights
     python benchmarks/endpoint.py --model Qwen2.5-0.5B-Instruct     # the same with a model folder
 
 Every attempt is a conversation of several turns; responses have half to one and a half times `--tokens` tokens, the same ones on both
 sides. Directly: all attempts are submitted to the engine, and a finished turn is followed by the next one. Through the endpoint: the same
-prompts, from programs in another process that keep one connection each. Both sides take turns, and the median counts; on a machine that
-does other work, look at the fastest rounds (`at_best`) and at the CPU time of the endpoint's process.
+prompts, from programs in another process that keep one connection each. Both sides take turns, and the median counts. The time of the
+model varies by more than the endpoint costs; `--instant` leaves it out: the engine answers at once with tokens of the prompt. On a machine
+that does other work, look at the fastest rounds (`at_best`) and at the CPU time of the endpoint's process.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import multiprocessing
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -30,7 +32,7 @@ from results import publish
 
 from turnwise.agent.chat import Chat
 from turnwise.agent.dialogue import Dialogue, Said
-from turnwise.engines.base import Request, Sampling
+from turnwise.engines.base import Finish, Request, Response, Sampling
 from turnwise.engines.native import NativeEngine
 from turnwise.engines.serve import Endpoint
 from turnwise.learn.models import load_folder, use_threads
@@ -45,6 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", help="a model folder; without one a tiny model is made")
     parser.add_argument("--shape", choices=("0.5b", "1.5b"), help="random weights of this size, on a GPU")
+    parser.add_argument("--instant", action="store_true", help="an engine that takes no time, to see the endpoint alone")
     parser.add_argument("--attempts", type=int, help="at once; default 1 with the tiny model, 64 with another one")
     parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--tokens", type=int, help="per response; default 16 with the tiny model, 128 with another one")
@@ -57,7 +60,7 @@ def main() -> None:
     model = model.to(args.device, torch.bfloat16 if args.device == "cuda" else torch.float32)
     use_threads(model)
     chat = Chat(tokenizer)
-    engine = NativeEngine(model, tokenizer, max_batch=attempts, max_length=4096, stop_token_ids=())
+    engine: Any = Instant() if args.instant else NativeEngine(model, tokenizer, max_batch=attempts, max_length=4096, stop_token_ids=())
     sampling = Sampling(max_tokens=2 * tokens)
     lengths = [[tokens // 2 + derive(0, one, turn) % (tokens + 1) for turn in range(args.turns)] for one in range(attempts)]
     direct: list[tuple[float, float]] = []  # seconds by the clock, and of this process's own work
@@ -72,7 +75,7 @@ def main() -> None:
     fastest = min(clock for clock, _ in served[1:]) - min(clock for clock, _ in direct[1:])
     calls = attempts * args.turns
     found = {
-        "model": args.model or args.shape or "tiny",
+        "model": args.model or args.shape or ("none" if args.instant else "tiny"),
         "device": args.device,
         "attempts": attempts,
         "turns": args.turns,
@@ -85,6 +88,31 @@ def main() -> None:
         "added_percent": round(100 * (through / once - 1), 1),
     }
     publish(found, None)
+
+
+class Instant:
+    """An engine that answers at once, with tokens of the prompt."""
+
+    version = 0
+
+    def __init__(self) -> None:
+        self._waiting: list[Request] = []
+
+    @property
+    def pending(self) -> int:
+        return len(self._waiting)
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        self._waiting += requests
+
+    def poll(self, wait: bool = True) -> list[Response]:
+        found, self._waiting = self._waiting, []
+        return [self._answer(request, request.sampling.max_tokens) for request in found]
+
+    def _answer(self, request: Request, tokens: int) -> Response:
+        return Response(request.key, tuple(request.prompt_ids[1 : 1 + tokens]), (-1.0,) * tokens, Finish.LENGTH)
+
+    def release(self, sequence: int) -> None: ...
 
 
 def with_work(run: Callable[[], float]) -> tuple[float, float]:

@@ -52,6 +52,18 @@ class Continuous(Echo):
 class Huge(Echo):
     observation_space = spaces.Box(0, 1, (100, 100))
 
+class Grid(Echo):
+    observation_space = spaces.Dict({"map": spaces.Box(0, 9, (20, 20), np.int8), "size": spaces.Discrete(3)})
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        return {"map": np.eye(20, dtype=np.int8), "size": 2}, {}
+
+def in_words(env, observation) -> str:
+    return f"{int(observation['map'].sum())} marks, size {observation['size']}, {type(env).__name__}"
+
+def in_numbers(env, observation) -> str:
+    return 7
+
 class Picture(Echo):
     observation_space = spaces.Box(0, 255, (4, 5, 1), np.uint8)
     def reset(self, seed=None, options=None):
@@ -177,7 +189,8 @@ def test_a_picture_is_passed_on_with_three_colours(own: str) -> None:
         ({"id": "Blackjack-v1", "show": "ansi"}, "cannot be shown as 'ansi'"),
         ({"id": "Blackjack-v1", "show": "smell"}, "show is one of"),
         ({"id": "{own}:Continuous"}, "cannot be written as text"),
-        ({"id": "{own}:Huge"}, "too large for text"),
+        ({"id": "{own}:Huge"}, r"observations of \(100, 100\) are too large for text.*describe='my_words.py:describe'"),
+        ({"id": "{own}:Huge", "describe": "{own}:Echo"}, "describer"),
         ({"id": "FrozenLake-v1", "kwargs": {"bogus": 1}}, "cannot be made with kwargs .*TypeError.*bogus"),
         ({"id": "FrozenLake-v1", "kwargs": {"map_name": "9x9"}}, "cannot be made with kwargs .*KeyError.*9x9"),
         ({"id": "FrozenLake-v1", "max_turns": 0}, "max_turns must be an integer from 1, not 0"),
@@ -186,7 +199,21 @@ def test_a_picture_is_passed_on_with_three_colours(own: str) -> None:
 )
 def test_what_cannot_be_played_is_refused_with_the_reason(own: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(TurnwiseError, match=words):
-        tw.make("gymnasium", **(options | {"id": options["id"].format(own=own)}))
+        tw.make("gymnasium", **{key: value.format(own=own) if isinstance(value, str) else value for key, value in options.items()})
+
+
+def test_a_users_function_describes_what_is_too_large_for_text(own: str) -> None:
+    with pytest.raises(TurnwiseError, match=r"observations of map \(20, 20\) are too large"):
+        tw.make("gymnasium", id=f"{own}:Grid")
+    env = tw.make("gymnasium", id=f"{own}:Grid", describe=f"{own}:in_words", goal="count.")
+    assert env.reset(Task("1")).text == "Your task is: count.\n20 marks, size 2, Grid"
+    with pytest.raises(TurnwiseError, match="returned int, not text"):
+        tw.make("gymnasium", id=f"{own}:Grid", describe=f"{own}:in_numbers").reset(Task("1"))
+
+
+def test_a_users_function_also_describes_pictures(own: str) -> None:
+    seen = tw.make("gymnasium", id=f"{own}:Picture", describe=lambda env, observation: f"mean {observation.mean():.0f}").reset(Task("1"))
+    assert seen.text == "mean 7" and seen.images == ()
 
 
 def test_a_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,13 +10,14 @@ random numbers from the task's seed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from turnwise.adapters.base import Success, load, plain_values, turn_limit, well_formed
-from turnwise.adapters.spaces import Named, actions_of, has_words, is_picture, words_of
+from turnwise.adapters.gridwords import described_by, recognised, register_home
+from turnwise.adapters.spaces import Named, actions_of, has_words, is_picture, too_large, words_of
 from turnwise.adapters.toystates import as_json, board, is_small_classic, remember, remembered
 from turnwise.adapters.toytext import Words, drawing, words_for
 from turnwise.config.kinds import GYM
@@ -35,7 +36,8 @@ RENDER_MODES = {"ansi": "ansi", "picture": "rgb_array"}
 
 class GymnasiumEnv:
     """A Gymnasium environment by its id, or a class from your own file. `kwargs` go to it; `action_names` name its actions; `goal` says
-    what to do; `success` and `show` are explained in docs/adapters.md; `max_turns` replaces its own limit of steps."""
+    what to do; `describe` is a function that writes an observation as text, `"file.py:function"`; `success` and `show` are explained in
+    docs/adapters.md; `max_turns` replaces its own limit of steps."""
 
     def __init__(
         self,
@@ -46,19 +48,18 @@ class GymnasiumEnv:
         success: str | float | None = None,
         show: Show = "auto",
         max_turns: int | None = None,
+        describe: str | Callable[[Any, Any], str] | None = None,
     ):
         self.where = f"gymnasium environment {id!r}"
         if show not in get_args(Show):
             raise TurnwiseError(f"{self.where}: show is one of {', '.join(get_args(Show))}, not {show!r}")
-        words = words_for(id)
-        self._goal = goal or (words.goal if words else "")
-        self._words = words
+        words = words_for(id) if describe is None else described_by(describe, words_for(id))
         self._env, self.show = self._open(id, dict(kwargs or {}), show, words)
+        self._words = words = words or recognised(self._env)
+        self._goal = goal or (words.goal if words else "")
         names = action_names if action_names is not None or words is None else words.actions
         self._actions = actions_of(self._env.action_space, names, self.where)
-        if self.show == "state" and not is_picture(self._env.observation_space) and not has_words(self._env.observation_space):
-            self._env.close()
-            raise TurnwiseError(f"{self.where}: observations of {self._env.observation_space} are too large for text. Try show='picture'")
+        self._check_words()
         self._success = Success(success if success is not None else words.success if words else "reward", self.where)
         own_limit = self._env.spec.max_episode_steps if self._env.spec is not None else None
         self.max_turns = turn_limit(max_turns, self.where) if max_turns is not None else int(own_limit or MAX_TURNS)
@@ -78,6 +79,7 @@ class GymnasiumEnv:
             try:
                 if ".py" in id:
                     return load_reference(id, GYM)(**kwargs, **more)
+                register_home(id)
                 return gymnasium.make(id, disable_env_checker=True, **kwargs, **more)
             except TurnwiseError:
                 raise
@@ -96,12 +98,31 @@ class GymnasiumEnv:
             raise TurnwiseError(f"{self.where} cannot be shown as {show!r}: its render modes are {', '.join(modes) or 'none'}")
         return make(render_mode=RENDER_MODES[show]), show
 
+    def _check_words(self) -> None:
+        """Observations must be shown in some way."""
+        space = self._env.observation_space
+        described = self._words is not None and self._words.describe is not None
+        if self.show != "state" or described or is_picture(space) or has_words(space):
+            return
+        self._env.close()
+        large = ", ".join(too_large(space)) or str(space)
+        raise TurnwiseError(
+            f"{self.where}: observations of {large} are too large for text. Name a function that describes them, "
+            "describe='my_words.py:describe' with def describe(env, observation) -> str, or try show='picture'"
+        )
+
     def reset(self, task: Task, seed: int = 0) -> Observation:
-        self._seen, self._info = self._env.reset(seed=derive(0, "gymnasium task", task.id) % 2**31)
+        start = derive(0, "gymnasium task", task.id) % 2**31
+        if self._words is not None and self._words.seed is not None:
+            self._words.seed(self._env.unwrapped, start)
+        self._seen, self._info = self._env.reset(seed=start)
         chance = derive(seed, "gymnasium chance", task.id)
         self._env.unwrapped.np_random = np.random.Generator(np.random.PCG64(chance))
         self._over, self._return, self._turns = "", 0.0, 0
-        return self._observe(f"Your task is: {self._goal}" if self._goal else "")
+        goal = self._goal
+        if not goal and self._words is not None and self._words.mission is not None:
+            goal = self._words.mission(self._env.unwrapped)
+        return self._observe(f"Your task is: {goal}" if goal else "")
 
     def step(self, action: str) -> Transition:
         if self._over:
@@ -135,12 +156,19 @@ class GymnasiumEnv:
         words = self._words
         parts = [drawing(str(self._env.render()))] if self.show == "ansi" else []
         if words is not None and words.describe is not None:
-            parts.append(words.describe(self._env.unwrapped, self._seen))
+            parts.append(self._text(words.describe(self._env.unwrapped, self._seen)))
         return "\n".join(parts) or words_of(self._seen)
+
+    def _text(self, text: Any) -> str:
+        if not isinstance(text, str):
+            raise TurnwiseError(f"{self.where}: the function describe(env, observation) returned {type(text).__name__}, not text")
+        return text
 
     def _picture(self) -> tuple[Any, ...]:
         if self.show == "picture":
             pixels = np.asarray(self._env.render())
+        elif self._words is not None and self._words.describe is not None:
+            return ()
         elif self.show == "state" and is_picture(self._env.observation_space):
             pixels = np.asarray(self._seen)
         else:

@@ -130,6 +130,15 @@ def has_words(space: Any) -> bool:
     return kind != "Box" or int(np.prod(space.shape)) <= MOST_NUMBERS
 
 
+def too_large(space: Any, name: str = "") -> list[str]:
+    """The parts of a space that are too large for text, with their names."""
+    kind = type(space).__name__
+    if kind in ("Dict", "Tuple"):
+        inner = space.spaces.items() if kind == "Dict" else enumerate(space.spaces)
+        return [found for key, part in inner for found in too_large(part, f"{name}.{key}" if name else str(key))]
+    return [] if has_words(space) else [f"{name} {tuple(space.shape)}".strip()]
+
+
 def words_of(value: Any) -> str:
     """An observation as text: numbers as they are, parts by their names."""
     if isinstance(value, str):

@@ -19,11 +19,13 @@ LAST_ACTION = re.compile(r"^\s*\(\w+\)[ \t]*\n?", re.MULTILINE)  # a picture of 
 class Words:
     """The texts of an environment."""
 
-    actions: tuple[str, ...]
-    goal: str
+    actions: tuple[str, ...] | None = None
+    goal: str = ""
     success: str = "reward"
     draw: bool = False  # show the text rendering
-    describe: Callable[[Any, Any], str] | None = None  # (the bare environment, the observation) → a sentence
+    describe: Callable[[Any, Any], str] | None = None  # (the bare environment, the observation) → text
+    mission: Callable[[Any], str] | None = None  # the bare environment → the goal of a task, if it differs between tasks
+    seed: Callable[[Any, int], None] | None = None  # (the bare environment, a number): what a reset with a seed leaves out
 
 
 def drawing(rendered: str) -> str:

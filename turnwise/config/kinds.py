@@ -47,6 +47,7 @@ class Kind:
 
 ENVIRONMENT = Kind("environment", ("reset", "step"), alone=True)
 GYM = Kind("Gymnasium environment", ("reset", "step"))
+DESCRIBER = Kind("describer", takes=("env", "observation"), gives=("str",), example="def mine(env, observation) -> str")
 CONTEXT = Kind("context", ("start", "prompt", "record"), example="class Mine(turnwise.agent.Window)")
 TRACKER = Kind("tracker", ("open", "log", "close"))
 ENGINE = Kind("engine", ("submit", "poll", "release", "refresh", "close"))

@@ -106,7 +106,8 @@ class Service:
         if length.isdigit() and int(length[:20]) > most:
             raise Refused(413, f"the body has more than {most} bytes", "body_too_large")
         try:
-            body = await asyncio.wait_for(read(), self.limits.read_seconds)
+            async with asyncio.timeout(self.limits.read_seconds):
+                body = await read()
         except TimeoutError:
             raise Refused(408, "the body did not arrive in time", "timeout") from None
         return load_body(body) if len(body) < 1 << 20 else await asyncio.to_thread(load_body, body)

@@ -168,9 +168,10 @@ class Endpoint:
 
     def _serve(self) -> None:
         try:
-            from turnwise.engines.serve.server import serve
+            from turnwise.engines.serve.server import new_loop, serve
 
-            asyncio.run(serve(self._service, self._socket, self.limits, self._started))
+            with asyncio.Runner(loop_factory=new_loop) as runner:
+                runner.run(serve(self._service, self._socket, self.limits, self._started))
         except BaseException as error:
             self._fault = error
         finally:

@@ -13,6 +13,8 @@ from turnwise.engines.serve.calling import Attempt, Caller, Running
 from turnwise.engines.serve.calls import Call
 from turnwise.engines.serve.growing import Growing
 
+WATCH_SECONDS = 0.02  # a call that takes longer is watched: if its client goes, sampling ends
+
 
 @dataclass(eq=False)
 class Live:
@@ -27,6 +29,7 @@ class Live:
     _running: list[Running] = field(default_factory=list)
     _queue: asyncio.Queue[tuple[int, int] | None] = field(default_factory=asyncio.Queue)
     _gone: asyncio.Future[None] | None = None
+    _look: asyncio.TimerHandle | None = None
     _first: tuple[int, int] | None = None
     _growing: list[Growing] = field(default_factory=list)
 
@@ -50,6 +53,9 @@ class Live:
         except BaseException:
             self.ended()
             raise
+        self._look = loop.call_later(WATCH_SECONDS, self._begin_watch, gone)
+
+    def _begin_watch(self, gone: Callable[[], Awaitable[None]]) -> None:
         self._gone = asyncio.ensure_future(self._watch(gone))
 
     async def _watch(self, gone: Callable[[], Awaitable[None]]) -> None:
@@ -60,7 +66,7 @@ class Live:
     async def whole(self) -> list[Call]:
         """Wait for all choices and record them."""
         try:
-            responses = await asyncio.gather(*(one.answer for one in self._running))
+            responses = [await one.answer for one in self._running]
             refused: Refused | None = None
             for one, response in zip(self._running, responses, strict=True):
                 try:
@@ -71,6 +77,8 @@ class Live:
                 raise refused
             return self.calls
         finally:
+            if self._look is not None:
+                self._look.cancel()
             if self._gone is not None:
                 self._gone.cancel()
             self.ended()

@@ -66,6 +66,9 @@ class Client:
             import openai
         except ImportError:
             raise TurnwiseError("client.openai() needs the package openai: pip install openai. Any other client takes base_url") from None
+        if self.base_url.startswith("http://") and "http_client" not in options:  # certificates, which take 60 ms to load, are not needed
+            kind = openai.DefaultHttpxClient if name == "OpenAI" else openai.DefaultAsyncHttpxClient
+            options = {**options, "http_client": kind(verify=False)}
         return getattr(openai, name)(base_url=self.base_url, api_key=self.api_key, **options)
 
     def reward(self, value: float, note: str = "", call: str | None = None) -> None:

@@ -27,6 +27,11 @@
         : el("span", { class: "dim" }, "[a picture that is not kept here]");
     });
 
+  const screenshots = (turn) =>
+    (turn.screenshots ?? []).map((source, place) =>
+      el("img", { class: "screenshot", src: source, alt: place ? "the page after this action" : "the page before this action", loading: "lazy" }),
+    );
+
   const details = (turn) => {
     const info = turn.info && Object.keys(turn.info).length ? JSON.stringify(turn.info, null, 1) : "";
     if (!info && !turn.response) return null;
@@ -42,6 +47,7 @@
   const plain = (turn, place) => [
     folded(turn.observation, "observation"),
     pictures(turn, place),
+    screenshots(turn),
     turn.thought ? folded(turn.thought, "thought") : null,
     el(
       "div",

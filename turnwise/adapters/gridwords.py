@@ -1,0 +1,54 @@
+"""Texts for grid worlds behind Gymnasium, whose observations are arrays: MiniGrid, NetHack, or what a user's function says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from turnwise.adapters.base import load
+from turnwise.adapters.toytext import Words
+from turnwise.config.kinds import DESCRIBER
+from turnwise.config.loading import load_reference
+from turnwise.envs.babyai.words import ACTIONS, described, partial_view, thing, whole_view
+
+COMPASS = ("east", "south", "west", "north")  # MiniGrid's directions
+HOMES = {"MiniGrid-": ("minigrid", "babyai"), "BabyAI-": ("minigrid", "babyai")}  # of an id: the package, our extra
+
+
+def register_home(name: str) -> None:
+    """Import the package that registers an id, if it is a known one: Gymnasium does not find it by itself."""
+    for prefix, (package, extra) in HOMES.items():
+        if name.startswith(prefix):
+            load(package, f"gymnasium environment {name!r}", extra)
+
+
+def described_by(function: str | Callable[[Any, Any], str], words: Words | None) -> Words:
+    """The texts of an environment with a user's own description: a function of (the bare environment, the observation)."""
+    own = function if callable(function) else load_reference(function, DESCRIBER)
+    return replace(words or Words(), describe=own, draw=False)
+
+
+def recognised(env: Any) -> Words | None:
+    """The texts of an environment that is recognised by its class; None for any other."""
+    bases = {f"{base.__module__}.{base.__name__}" for base in type(env.unwrapped).__mro__}
+    if "minigrid.minigrid_env.MiniGridEnv" in bases:
+        names = (*ACTIONS, "done")
+        fits = getattr(env.action_space, "n", 0) == len(names)
+        return Words(names if fits else None, describe=_minigrid, mission=_mission)
+    return None
+
+
+def _mission(env: Any) -> str:
+    return str(env.mission)
+
+
+def _minigrid(env: Any, observation: Any) -> str:
+    """What the agent sees, by steps from it. A view of the whole grid is kept; all others are the package's partial view."""
+    image = np.asarray(observation.get("image", ()) if isinstance(observation, Mapping) else observation)
+    carried = None if env.carrying is None else thing(env.carrying.encode(), (0, 0))
+    whole = whole_view(image, carried) if image.shape == (env.width, env.height, 3) else None
+    scene = partial_view(env.gen_obs()["image"]) if whole is None else whole
+    return f"You face {COMPASS[int(env.agent_dir)]}.\n{described(scene)}"
