@@ -38,10 +38,10 @@ class Speaker:
             if self.engine.pending:
                 raise TurnwiseError("this engine has other requests: a speaker needs an engine that nobody else uses")
             self.engine.submit([request])
-            (response,) = self.engine.poll() or [None]
+            (response,) = self.engine.poll()
             self.engine.release(request.sequence)
-        if response is None or response.finish in (Finish.FAULT, Finish.REFUSED):
-            raise TurnwiseError(f"the engine gave no response: {response.message if response else 'nothing was pending'}")
+        if response.finish in (Finish.FAULT, Finish.REFUSED):
+            raise TurnwiseError(f"the engine gave no response: {response.message}")
         said = response.text if response.text is not None else self._chat.decode(response.token_ids)
         return split_thought(said)[2].strip()
 
