@@ -23,6 +23,7 @@ from turnwise.cluster.metrics import drop_metrics
 from turnwise.cluster.scheduler import Action, Dispatch, Ended, Group, Lease, Scheduler
 from turnwise.cluster.work import Outcome, Spec
 from turnwise.collect.branching import begun
+from turnwise.collect.seats import in_order, planned_group
 from turnwise.collect.source import Brought, Collected, Mark, distinct, mark_of
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Stop, Trajectory
@@ -42,7 +43,7 @@ class Gather:
     mark: Mark
     starts: Sequence[Start] = ()
     waiting: set[int] = field(default_factory=set)
-    found: dict[int, Trajectory] = field(default_factory=dict)  # of the current round, by number
+    found: dict[int | str, Trajectory] = field(default_factory=dict)  # of the current round, by number
     homes: dict[int | str, str] = field(default_factory=dict)  # which engine has made a group
     groups: dict[int, set[int | str]] = field(default_factory=dict)  # of the trajectories of a scheduler's group
     tasks: dict[str, Task] = field(default_factory=dict)
@@ -263,8 +264,7 @@ class Ahead:
 
     def _advance(self, gather: Gather) -> None:
         if gather.brought is None and not gather.waiting:
-            found = [gather.found[start.number] for start in gather.starts if start.number in gather.found]
-            self._send(gather, self.own.heard(found))
+            self._send(gather, self.own.heard(in_order(gather.starts, gather.found)))
 
     def _form(self) -> None:
         """Hand out the batches that are complete, in their order."""
@@ -272,7 +272,7 @@ class Ahead:
             gather = self._gathers.pop(0)
             self._act(self.scheduler.formed(gather.batch))
             dropped = set().union(*gather.groups.values()) if gather.groups else set()
-            kept = [trajectory for trajectory in distinct(brought.trajectories) if trajectory.group not in dropped]
+            kept = [trajectory for trajectory in distinct(brought.trajectories) if planned_group(trajectory.group) not in dropped]
             counts = dict(brought.counts) | {name: value for name, value in gather.counts.items() if name != "lost_branches"}
             if gather.branches:
                 counts |= {"branches": float(gather.branches), "lost_branches": gather.counts.get("lost_branches", 0.0)}

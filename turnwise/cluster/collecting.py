@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from turnwise.cluster.crew import Hears
 from turnwise.cluster.work import Call, Outcome, Spec, Work
 from turnwise.collect.branching import begun
+from turnwise.collect.seats import in_order
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Stop, Trajectory
 from turnwise.envs.pool import EnvResult
@@ -61,13 +62,13 @@ class RemoteCollector:
         planned = list(starts)
         self.on_start(len(planned))
         shares = self._cut(planned)
-        found: dict[int, Trajectory] = {}
+        found: dict[int | str, Trajectory] = {}
         for k, outcome in self._do({k: Call("run", (share,)) for k, share in shares.items()}).items():
             if outcome is None and not self.crew.hears.cancelled():
                 found |= {start.number: _lost(start) for start in shares[k]}
             elif outcome is not None:
                 found |= {trajectory.id: trajectory for trajectory in outcome.value}
-        return [found[start.number] for start in planned if start.number in found]
+        return in_order(planned, found)
 
     def say(self, texts: Sequence[str], seed: int, temperature: float | None = None) -> list[Any]:
         """The policy's answers to these messages as turns, from the engine of the first share."""

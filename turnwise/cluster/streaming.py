@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from turnwise.cluster.work import Outcome, Parts, Spec, died, drawn
+from turnwise.collect.seats import game_of
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory
 from turnwise.envs.pool import EnvResult
@@ -29,7 +30,7 @@ class GroupJob:
     spec: Spec
     starts: Sequence[Start]
     done: Future[Outcome] = field(default_factory=Future)
-    found: dict[int, Trajectory] = field(default_factory=dict)
+    found: dict[int, list[Trajectory]] = field(default_factory=dict)
     faults: list[tuple[Trajectory, EnvResult]] = field(default_factory=list)
     left: int = 0
 
@@ -89,7 +90,7 @@ class Stream:
 
     def hear(self, trajectory: Trajectory, result: EnvResult) -> None:
         """A fault of an attempt, which belongs to a group."""
-        if (entry := self.feed.jobs.get(int(trajectory.id))) is not None:
+        if (entry := self.feed.jobs.get(game_of(int(trajectory.id)))) is not None:
             entry[0].faults.append((trajectory, result))
 
     def fail(self, error: BaseException) -> None:
@@ -100,14 +101,15 @@ class Stream:
         self.feed.jobs.clear()
         self.feed.clear()
 
-    def _over(self, start: Start, trajectory: Trajectory | None) -> None:
+    def _over(self, start: Start, made: list[Trajectory]) -> None:
         job, planned = self.feed.jobs.pop(start.number)
         job.left -= 1
-        if trajectory is not None:
-            trajectory.id = planned.number
-            job.found[planned.number] = trajectory
+        for trajectory in made:
+            trajectory.id = planned.number + int(trajectory.id) - start.number  # a further seat keeps its distance
             if self.collector.snapshots:
-                self._known[job.batch, planned.number] = trajectory
+                self._known[job.batch, trajectory.id] = trajectory
+        if made:
+            job.found[planned.number] = made
         if job.left == 0 and not job.done.done():
             job.done.set_result(self._outcome(job))
 
@@ -118,5 +120,5 @@ class Stream:
         lost = self.collector.counts["lost_branches"] - self._lost_told
         self._told, self._lost_told = counts, self.collector.counts["lost_branches"]
         spoilt = any(died(result) for _, result in job.faults)
-        found = [job.found[start.number] for start in job.starts if start.number in job.found]
+        found = [trajectory for start in job.starts for trajectory in job.found.get(start.number, ())]
         return Outcome(found, new, lost, self.collector.lost, job.faults, spoilt)

@@ -3,7 +3,7 @@
 Attempts at tasks run concurrently: one waits for its environment while others wait for the policy. Whatever is ready continues; a
 finished attempt leaves at once and its slot starts the next one, so nothing is ever generated for an attempt that is over. The collector
 knows no model and no environment: a `Pool` runs the environments, a `Policy` chooses the actions. An attempt may start in the middle of
-another one (`branching.py`).
+another one (`branching.py`), and may have several seats, each with its own trajectory (`seats.py`).
 
 While the policy thinks, the answers of worker processes are taken between its steps. Without `ordered` they are passed on at once, so the
 next prompt of an attempt joins the policy's next step. With `ordered` the moment is fixed by counts (`order.py`).
@@ -12,7 +12,8 @@ next prompt of an attempt joins the policy's next step. With `ordered` the momen
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any, Protocol
@@ -21,13 +22,16 @@ from turnwise.agent.text import stated_goal
 from turnwise.collect.branching import Arriving, Trails, begun
 from turnwise.collect.order import Answers
 from turnwise.collect.rewards import BadReward, Rewards
+from turnwise.collect.seats import Table, note, seated
 from turnwise.data.attempts import Branch, Start
 from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.pool import EnvResult, Fault, Pool, Snapshot
+from turnwise.util.errors import TurnwiseError
 from turnwise.util.garbage import rare_searches
 
 LONGEST_GOAL = 2000  # characters of a goal that are kept with an attempt
+PLAYED = (Stop.STEP_LIMIT, Stop.PARSE_FAILURES, Stop.CONTEXT_LIMIT)  # ends that leave what was played to be learned from
 
 
 __all__ = ["Answer", "Attempt", "Branch", "Collector", "Policy", "Start", "summarise"]
@@ -35,7 +39,8 @@ __all__ = ["Answer", "Attempt", "Branch", "Collector", "Policy", "Start", "summa
 
 @dataclass(slots=True)
 class Attempt:
-    """A running attempt. `arriving`: a branch that has not reached its turn yet; `keeping`: its environment was asked for a snapshot."""
+    """A running attempt, or one seat of it. `key` is what the policy knows it by: its slot, or another number for a further seat.
+    `arriving`: a branch that has not reached its turn yet; `keeping`: its environment was asked for a snapshot."""
 
     start: Start
     slot: int
@@ -46,6 +51,16 @@ class Attempt:
     lost: bool = False  # a branch that did not arrive
     arriving: Arriving | None = None
     keeping: bool = False
+    key: int = -1
+    game: Game | None = None  # where there are several seats
+
+
+@dataclass(slots=True)
+class Game:
+    """The seats of an attempt with several, by their numbers."""
+
+    table: Table
+    seats: dict[int, Attempt]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +110,8 @@ class Collector:
     """Plays attempts to their ends. `max_turns` is the step limit; `cancelled` is asked between turns and ends everything when true.
     `ordered`: the result does not depend on the speed of worker processes (order.py). `snapshots`: ask environments for a snapshot before
     every turn, so that later attempts can branch there without replaying actions; kept as long as the collector. `counts` has
-    `lost_branches`, and `lost` says why the first of them was lost. `hand_over` is called with every attempt that is over (None: a lost
-    branch), which is then not kept: for a collector that never ends (`stream`)."""
+    `lost_branches`, and `lost` says why the first of them was lost. `hand_over` is called with every attempt that is over (no trajectory: a
+    lost branch; several: one per seat), which is then not kept: for a collector that never ends (`stream`)."""
 
     pool: Pool
     policy: Policy
@@ -112,7 +127,7 @@ class Collector:
     snapshots: bool = False
     counts: Counter[str] = field(default_factory=Counter)
     lost: str = ""
-    hand_over: Callable[[Start, Trajectory | None], None] | None = None
+    hand_over: Callable[[Start, list[Trajectory]], None] | None = None
 
     def __post_init__(self) -> None:
         self.trails = Trails()
@@ -125,13 +140,13 @@ class Collector:
         self.on_start(len(order))
         with rare_searches():
             done = self._play(waiting)
-        return [done[number] for number in order if number in done]
+        return [trajectory for number in order for trajectory in done.get(number, ())]
 
-    def _play(self, waiting: Waiting) -> dict[int, Trajectory]:
+    def _play(self, waiting: Waiting) -> dict[int, list[Trajectory]]:
         free = deque(range(self.pool.size))
         self._answers = Answers(self.pool, self.ordered)
         active: dict[int, Attempt] = {}
-        done: dict[int, Trajectory] = {}
+        done: dict[int, list[Trajectory]] = {}
         while waiting or active:
             while waiting and free:
                 slot = free.popleft()
@@ -146,14 +161,26 @@ class Collector:
             if self.cancelled():
                 self._cancel(active.values())
                 waiting.clear()
-            for slot in [slot for slot, attempt in active.items() if attempt.over]:
+            for slot in [key for key, attempt in active.items() if attempt.over and key == attempt.slot]:
                 attempt = active.pop(slot)
+                made = [] if attempt.lost else self._seats(attempt, active)
                 if self.hand_over is not None:
-                    self.hand_over(attempt.start, None if attempt.lost else attempt.trajectory)
-                elif not attempt.lost:
-                    done[attempt.start.number] = attempt.trajectory
+                    self.hand_over(attempt.start, made)
+                else:
+                    done[attempt.start.number] = made
                 free.append(slot)
         return done
+
+    def _seats(self, first: Attempt, active: dict[int, Attempt]) -> list[Trajectory]:
+        """The trajectories of an attempt that is over: one per seat. All of its seats end together."""
+        if first.game is None:
+            return [first.trajectory]
+        seats = dict(sorted(first.game.seats.items()))
+        for attempt in seats.values():
+            active.pop(attempt.key, None)
+        found = {seat: attempt.trajectory for seat, attempt in seats.items()}
+        note(found)
+        return list(found.values())
 
     def stream(self, waiting: Waiting) -> None:
         """Play what waits, and what comes to wait in the meantime, until nothing is left."""
@@ -162,7 +189,27 @@ class Collector:
 
     def _hear(self, active: dict[int, Attempt]) -> None:
         for result in self._answers.next(bool(self.policy.pending), len(active)):
-            self._observed(active[result.slot], result)
+            first = active[result.slot]
+            if first.game is None and (result.transition is None or not _shared(result.transition)):
+                self._observed(first, result)
+                continue
+            for attempt, own in self._dealt(first, result):
+                active.setdefault(attempt.key, attempt)
+                if not attempt.over:
+                    self._observed(attempt, own)
+
+    def _dealt(self, first: Attempt, result: EnvResult) -> Iterator[tuple[Attempt, EnvResult]]:
+        """What an answer means for the seats of a game. A seat joins when it is to move for the first time."""
+        if first.game is None:
+            table = Table(seen=first.observation)
+            first.game = Game(table, {0: first})
+        game, size = first.game, self.pool.size
+        for seat, own in game.table.deal(result):
+            if seat not in game.seats:
+                start = seated(first.start, seat)
+                attempt = Attempt(start, first.slot, begun(start), key=first.slot + seat * size, game=game)
+                game.seats[seat] = attempt
+            yield game.seats[seat], own
 
     def _decided(self) -> list[Answer]:
         """What the policy has decided. While it thinks, answers of the environments are taken: passed on after each of its steps, or, in
@@ -184,8 +231,12 @@ class Collector:
                 self._stop(attempt, Stop.CANCELLED)
 
     def _launch(self, start: Start, slot: int) -> Attempt:
-        attempt = Attempt(start, slot, begun(start))
+        attempt = Attempt(start, slot, begun(start), key=slot)
         if start.branch is not None:
+            if any("seat" in turn.info for turn in start.branch.trajectory.turns[:1]):
+                raise TurnwiseError(
+                    "the plan branches attempts, and a game with several seats cannot start in the middle: use another plan"
+                )
             attempt.arriving = Arriving(start, start.branch, self.trails)
             self._answers.submit(slot, attempt.arriving.request)
         else:
@@ -203,7 +254,7 @@ class Collector:
         transition, trajectory = result.transition, attempt.trajectory
         if attempt.turn is None:
             trajectory.goal = stated_goal(attempt.start.task, transition.observation)[:LONGEST_GOAL]
-            self.policy.begin(attempt.slot, attempt.start, transition.observation)
+            self.policy.begin(attempt.key, attempt.start, transition.observation)
         else:
             try:
                 self._record(attempt, transition)
@@ -218,7 +269,7 @@ class Collector:
     def _next(self, attempt: Attempt) -> None:
         """Ask for the next turn, or stop at a limit. The state at an attempt's own limit is saved too: a branch may start there."""
         trajectory, own = attempt.trajectory, attempt.start.max_turns
-        keeps = self.snapshots and attempt.start.branchable
+        keeps = self.snapshots and attempt.start.branchable and attempt.game is None
         if len(trajectory.turns) >= self.max_turns or (own is not None and len(trajectory.turns) >= own and not keeps):
             return self._stop(attempt, Stop.STEP_LIMIT)
         if self._cannot_be_parsed(trajectory):
@@ -227,7 +278,7 @@ class Collector:
             self.trails.of(trajectory).observations.append(attempt.observation)
             attempt.keeping = True
             return self._answers.submit(attempt.slot, Snapshot())
-        return self.policy.ask(attempt.slot)
+        return self.policy.ask(attempt.key)
 
     def _kept(self, attempt: Attempt, result: EnvResult) -> None:
         attempt.keeping = False
@@ -235,7 +286,7 @@ class Collector:
             self.trails.of(attempt.trajectory).snapshots[len(attempt.trajectory.turns)] = result.state
         if attempt.start.max_turns is not None and len(attempt.trajectory.turns) >= attempt.start.max_turns:
             return self._stop(attempt, Stop.STEP_LIMIT)
-        return self.policy.ask(attempt.slot)
+        return self.policy.ask(attempt.key)
 
     def _arrived(self, attempt: Attempt, arriving: Arriving, result: EnvResult) -> None:
         """A branch is one request further, or has arrived: then it continues as a separate attempt."""
@@ -245,9 +296,9 @@ class Collector:
         if not found.ok:
             return self._lose(attempt, found.message)
         attempt.arriving, trajectory = None, attempt.trajectory
-        self.policy.begin(attempt.slot, attempt.start, arriving.seen[0])
+        self.policy.begin(attempt.key, attempt.start, arriving.seen[0])
         for turn, transition in arriving.shared():
-            if wrong := self.policy.retrace(attempt.slot, turn, transition):
+            if wrong := self.policy.retrace(attempt.key, turn, transition):
                 return self._lose(attempt, f"turn {len(trajectory.turns)}: {wrong}")
             trajectory.turns.append(turn)
         if self.snapshots and attempt.start.branchable:
@@ -275,7 +326,7 @@ class Collector:
         turn.info = {**turn.info, **{name: value for name, value in more.items() if value}}
         trajectory.turns.append(turn)
         trajectory.final_anchor = transition.observation.key
-        self.policy.observe(attempt.slot, turn, transition)
+        self.policy.observe(attempt.key, turn, transition)
         attempt.turn = None
         self.on_turn(trajectory)
 
@@ -297,8 +348,25 @@ class Collector:
     def _stop(self, attempt: Attempt, stop: Stop, detail: str = "") -> None:
         attempt.trajectory.stop, attempt.trajectory.stop_detail = stop, detail
         attempt.over = True
-        self.policy.end(attempt.slot)
+        self.policy.end(attempt.key)
         self.on_end(attempt.trajectory)
+        if attempt.game is not None and stop is not Stop.DONE:
+            self._leave(attempt.game, stop, detail)
+
+    def _leave(self, game: Game, stop: Stop, detail: str) -> None:
+        """A seat has stopped before the end of its game, so the others stop. What they have played is complete by now."""
+        for seat, other in game.seats.items():
+            if other.over:
+                continue
+            if stop in PLAYED and other.turn is not None and game.table.seen is not None:
+                with suppress(BadReward):
+                    self._record(other, Transition(game.table.seen, game.table.owed.pop(seat, 0.0), info=game.table.said.pop(seat, {})))
+            self._stop(other, stop, detail)
+
+
+def _shared(transition: Transition) -> bool:
+    """Whether an answer is that of an environment with several seats."""
+    return transition.observation.seat != 0 or bool(transition.others)
 
 
 def summarise(trajectories: Sequence[Trajectory]) -> dict[str, Any]:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from turnwise.agent import Agent
-from turnwise.agent.base import Parsed
+from turnwise.agent.base import Context, Parsed
 from turnwise.collect.players import ASK_EXPERT, NO_ADVICE, Advised, ExpertPlayer, RandomPlayer, Situation
 from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs import registry
+from turnwise.envs.base import Observation
 from turnwise.envs.pool import EnvResult, Fault, Pool
 from turnwise.envs.registry import portable
 from turnwise.envs.scripts import Limits, Play, Reset, play_all
@@ -198,9 +200,14 @@ def _ended(trajectory: Trajectory, result: EnvResult, on_fault: OnFault) -> Traj
 
 def has_expert(name: str, options: dict[str, Any]) -> bool:
     """Whether the environment has an expert."""
+    return offers(name, options, "expert", "expert_action")
+
+
+def offers(name: str, options: dict[str, Any], *methods: str) -> bool:
+    """Whether the environment has one of these optional methods."""
     env = registry.make(name, **options)
     try:
-        return callable(getattr(env, "expert", None)) or callable(getattr(env, "expert_action", None))
+        return any(callable(getattr(env, method, None)) for method in methods)
     finally:
         registry.close(env)
 
@@ -219,16 +226,15 @@ def _play(
     result = yield Reset(task)
     if result.transition is None:
         return _ended(trajectory, result, on_fault)
-    observation, context = result.observation, agent.context()
-    context.start(task, observation)
-    random_turns: list[RandomTurn] = []
-    for t in range(max_turns):
-        prompt = context.prompt()
+    observation, seats = result.observation, Seats(task, agent)
+    for played in range(max_turns):
+        own = seats.see(observation)
+        t, random_turns, prompt = own.turns, own.random_turns, own.context.prompt()
         if not prompt.fits:
             break
         if not (teaches or observation.actions):  # no action is listed here: a random agent has nothing left to do
             break
-        asked = player.act(observation, Situation(task, seed, t))
+        asked = player.act(observation, Situation(task, seed, played))
         result = yield asked or ASK_EXPERT
         if result.message.startswith(NO_ADVICE):  # a random action has spoilt the task: there is nothing to learn from here on
             break
@@ -247,8 +253,36 @@ def _play(
         observation, trajectory.success = transition.observation, transition.success
         if transition.done:
             break
-        context.record(response, Parsed(action), observation)
+        own.said = response, Parsed(action)
     return trajectory
+
+
+@dataclass
+class Seat:
+    """What one seat of an attempt has seen and said. `said` waits for what it led to."""
+
+    context: Context
+    turns: int = 0
+    said: tuple[Sequence[int], Parsed] | None = None
+    random_turns: list[RandomTurn] = field(default_factory=list)
+
+
+class Seats:
+    """The contexts of an attempt: one, or one per seat in an environment with several."""
+
+    def __init__(self, task: Task, agent: Agent):
+        self._task, self._agent = task, agent
+        self._seats: dict[int, Seat] = {}
+
+    def see(self, observation: Observation) -> Seat:
+        """The seat that is to move, with this observation in its context."""
+        if (own := self._seats.get(observation.seat)) is None:
+            own = self._seats[observation.seat] = Seat(self._agent.context())
+            own.context.start(self._task, observation)
+        elif own.said is not None:
+            own.context.record(*own.said, observation)
+            own.said, own.turns = None, own.turns + 1
+        return own
 
 
 def _shown(random_turns: Sequence[RandomTurn], t: int, prompt: Sequence[int], agent: Agent) -> list[tuple[int, int]]:

@@ -16,13 +16,14 @@ import numpy as np
 
 from turnwise.data.images import Picture, check_pixels
 from turnwise.data.rollouts import LARGEST_REWARD
-from turnwise.envs.base import Observation, Transition
+from turnwise.envs.base import Observation, Share, Transition
 from turnwise.envs.blame import place_of
 from turnwise.util.errors import TurnwiseError
 
 RESET = 'return Observation("what the agent sees")'
 STEP = 'return Transition(Observation("what the agent sees"), reward=0.0, done=False, success=False)'
 PLAIN_ANCHORS = (str, bytes, int)
+MOST_SEATS = 1000
 
 
 class BadAnswer(TurnwiseError):
@@ -87,6 +88,7 @@ def _transition(given: Any, where: str) -> Transition:
         done=_flag("done", given.done, where),
         success=_flag("success", given.success, where),
         info=_info(given.info, where),
+        others=_others(given.others, where),
     )
 
 
@@ -105,6 +107,10 @@ def _is_plain(given: Transition) -> bool:
         and not seen.images
         and (seen.actions is None or (type(seen.actions) is tuple and set(map(type, seen.actions)) <= {str}))
         and (seen.anchor is None or type(seen.anchor) in PLAIN_ANCHORS)
+        and type(seen.seat) is int
+        and seen.seat >= 0
+        and type(given.others) is dict
+        and not given.others
     )
 
 
@@ -113,7 +119,8 @@ def _observation(given: Observation, where: str) -> Observation:
     if not isinstance(text, str):
         remedy = "Decode it: text.decode()" if isinstance(text, bytes | bytearray) else 'Where there is nothing to see: Observation("")'
         raise BadAnswer("the observation's text is a str", f"{where}: the observation's text is {_what(text)}, not a str. {remedy}")
-    return Observation(str.__str__(text), _images(given.images, where), _actions(given.actions, where), _anchor(given.anchor, where))
+    images, actions, anchor = _images(given.images, where), _actions(given.actions, where), _anchor(given.anchor, where)
+    return Observation(str.__str__(text), images, actions, anchor, _seat(given.seat, where))
 
 
 def _actions(given: Any, where: str) -> tuple[str, ...] | None:
@@ -189,6 +196,22 @@ def _info(given: Any, where: str) -> Mapping[str, Any]:
     if isinstance(given, Mapping):
         return dict(given)
     raise BadAnswer("info is a dict", f"{where}: info is {_what(given)}, not a dict")
+
+
+def _seat(given: Any, where: str) -> int:
+    if isinstance(given, int | np.integer) and not isinstance(given, bool) and 0 <= given < MOST_SEATS:
+        return int(given)
+    raise BadAnswer("a seat is a number from 0 on", f"{where}: the seat is {_what(given)}, not an integer from 0 to {MOST_SEATS - 1}")
+
+
+def _others(given: Any, where: str) -> dict[int, Share]:
+    if not given:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(share, Share) for share in given.values()):
+        raise BadAnswer("others maps seats to a Share", f"{where}: others is {_what(given)}. Give {{seat: Share(reward, success)}}")
+    return {
+        _seat(seat, where): Share(_reward(share.reward, where), _flag("success", share.success, where)) for seat, share in given.items()
+    }
 
 
 def _what(given: Any) -> str:

@@ -3,7 +3,8 @@
 An environment plays one task at a time. The task fixes the initial state; `seed` drives all randomness after it. Calling `step` before
 `reset` or after the end raises `EpisodeOver`. Optional members, used if present: `close()`, `tasks(split) -> TaskSet`,
 `max_turns`, and `expert(task) -> list of actions` or `expert_action() -> the best action now` (None if the task can no longer be won), and
-`scripted_action() -> the action of a simple rule that sees no more than an agent`, `expert_words() -> what the expert says before its
+`scripted_action() -> the action of a simple rule that sees no more than an agent`, `random_action(number) -> a plausible action, the same
+for the same number` (where actions are not listed), `expert_words() -> what the expert says before its
 action` (a warm start teaches it). An environment with `snapshot` and `restore` is
 `Restorable`: an attempt can start from the middle of another one without playing its actions again.
 """
@@ -14,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from turnwise.data.images import content_hash
 from turnwise.data.tasks import Task
@@ -28,12 +29,14 @@ class EpisodeOver(TurnwiseError):
 @dataclass(frozen=True, slots=True)
 class Observation:
     """What the agent sees. `images` are RGB arrays (uint8, height × width × 3). `anchor` is a key of the state it is in (text, bytes,
-    integer or image); None means the text itself or, if there are images, a hash of text and images."""
+    integer or image); None means the text itself or, if there are images, a hash of text and images. `seat`: whose turn it is, in an
+    environment that is played by several; each seat sees its own observations only."""
 
     text: str
     images: tuple[Any, ...] = ()
     actions: tuple[str, ...] | None = None
     anchor: Any = None
+    seat: int = 0
 
     @property
     def key(self) -> Any:
@@ -54,16 +57,25 @@ def _pattern(hidden: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(".*".join(map(re.escape, pattern.split("*"))) for pattern in hidden), re.DOTALL)
 
 
+class Share(NamedTuple):
+    """What a step brought a seat that did not make it."""
+
+    reward: float = 0.0
+    success: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Transition:
     """The outcome of one action. `success` refers to the task and counts when `done`; `info` carries anything else worth logging;
-    numbers under `info["measures"]` on the last step (a score, F1) are reported by evaluations as means over attempts."""
+    numbers under `info["measures"]` on the last step (a score, F1) are reported by evaluations as means over attempts. `reward` and
+    `success` are those of the seat that acted; `others` has those of further seats, in an environment that is played by several."""
 
     observation: Observation
     reward: float = 0.0
     done: bool = False
     success: bool = False
     info: Mapping[str, Any] = field(default_factory=dict)
+    others: Mapping[int, Share] = field(default_factory=dict)
 
 
 @runtime_checkable

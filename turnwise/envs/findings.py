@@ -57,6 +57,6 @@ class Script:
 def essence(answer: Any) -> tuple[Any, ...]:
     """What must be equal in two equal results: text, actions, anchor and, for a transition, reward and end."""
     if isinstance(answer, Transition):
-        return (*essence(answer.observation), answer.reward, answer.done, answer.success)
+        return (*essence(answer.observation), answer.reward, answer.done, answer.success, dict(answer.others))
     anchor = answer.anchor
-    return (answer.text, answer.actions, anchor.tobytes() if hasattr(anchor, "tobytes") else repr(anchor))
+    return (answer.text, answer.actions, anchor.tobytes() if hasattr(anchor, "tobytes") else repr(anchor), answer.seat)

@@ -33,6 +33,7 @@ from turnwise.pages.png import png
 from turnwise.pages.reasons import why
 from turnwise.pages.recipe import recipe_of
 from turnwise.pages.run_list import RunList, read_recipe
+from turnwise.pages.screenshots import take_screenshots
 from turnwise.pages.settings import chosen, settings_of
 from turnwise.pages.tail import news
 from turnwise.runs.folder import METRICS, Run
@@ -118,11 +119,14 @@ class Answers:
                 del turn["response"]
             if "images" in turn:
                 turn["images"] = [str(name) for name in turn["images"]] if isinstance(turn["images"], list) else []
+            if shots := take_screenshots(turn):
+                turn["screenshots"] = shots
             row = rows.start + t
             if row < rows.stop:
                 turn |= _numbers(batch, row) | {"why": why(batch, row)}
         found |= _head(batch, number)
         found["type"] = _type_of(found["task"], self._known_types(self._run(words)))
+        found["shows"] = self._run(words).environment().get("shows")
         if calls := call_tree(batch, found):
             found["calls"] = calls
         return found | _about(batch)

@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.envs.shell.box import Box, Kind, Limits, require
+from turnwise.envs.shell.box import Kind, Limits, require
 from turnwise.envs.shell.families import known_families
 from turnwise.envs.shell.own import EXPERT, own_tasks, scene_of
 from turnwise.envs.shell.sandbox import Shell
 from turnwise.envs.shell.scene import LEVELS, Probe, Scene
+from turnwise.envs.shell.spares import leave, take
 from turnwise.envs.shell.tree import TooLarge, Tree, as_json, digest, from_json, plain
 from turnwise.envs.snapshots import pack, read_task, restoring, task_fields, unpack
 from turnwise.util.errors import TurnwiseError, unknown_name
@@ -37,6 +38,7 @@ class ShellEnv:
     """
 
     max_turns = 20
+    shows = "terminal"
     instructions = (
         "You work in a terminal: bash on Linux, without a network. Each action is a command, which is run in the folder that the last one "
         "left you in. When the task is done, the action is: submit"
@@ -69,7 +71,6 @@ class ShellEnv:
         self.limits = Limits(seconds, memory_mb, processes, disk_mb, shown=shown)
         self.ends, self.anchor, self.breaks, self.sandbox = ends, anchor, breaks, sandbox
         self._shell: Shell | None = None
-        self._spare: Box | None = None
         self._task: Task | None = None
         self._scene: Scene | None = None
         self._broken, self._turn, self._last = 0, 0, ""
@@ -103,14 +104,8 @@ class ShellEnv:
         return self._see(f"Your task is: {self._scene.goal}", "/work")
 
     def _started(self, tree: Tree, cwd: str = "/work") -> Shell:
-        """A shell on these files, in a sandbox that was started ahead. The next one starts while this one is in use."""
-        spare, self._spare = self._spare, None
-        if spare is not None and not spare.alive():
-            spare.close()
-            spare = None
-        shell = Shell(tree, self.limits, cwd, self.sandbox, spare)
-        self._spare = Box(self.limits, self.sandbox)
-        return shell
+        """A shell on these files, in a sandbox that was started ahead."""
+        return Shell(tree, self.limits, cwd, box=take(self.limits, self.sandbox, self))
 
     def _prepared(self, task: Task, own: Scene) -> Tree:
         """The files that an attempt starts from. A task's set-up is run once; what it left is kept, and is the same everywhere."""
@@ -172,7 +167,7 @@ class ShellEnv:
         observation = Observation(text, anchor=digest({}, text, cwd))
         self._shell.close()
         self._shell = None
-        info = {"measures": {"commands": self._turn}} | ({"reason": reason} if reason else {})
+        info = {"measures": {"commands": self._turn}, "output": text} | ({"reason": reason} if reason else {})
         return Transition(observation, float(success), True, success, info)
 
     def _solved(self, frozen: bool) -> bool:
@@ -229,14 +224,14 @@ class ShellEnv:
     # -- states -------------------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> bytes | None:
-        """The files, the folder and the text. Variables, functions and processes of the shell are not part of it."""
+        """The files, the folder and the text. None if there is more: variables, functions and options of the shell, running processes,
+        files outside of the working folder. A branch then plays the commands again."""
         if self._shell is None or self._task is None or self._over:
             raise EpisodeOver(self._over)
-        try:
-            tree = self._shell.tree(1 << 20)
-        except TooLarge:
+        tree, memory = self._shell.exact_tree(1 << 20), self._shell.memory()
+        if tree is None or memory is None:
             return None
-        state = {"task": task_fields(self._task), "tree": as_json(tree), "cwd": self._shell.cwd, "last": self._last}
+        state = {"task": task_fields(self._task), "tree": as_json(tree), "cwd": self._shell.cwd, "before": memory, "last": self._last}
         return pack("shell", state | {"broken": self._broken, "turn": self._turn}, self._options())
 
     def restore(self, state: bytes) -> Observation:
@@ -244,9 +239,10 @@ class ShellEnv:
         with restoring("shell"):
             task, tree = read_task(kept["task"]), from_json(kept["tree"])
             own, cwd, last = scene_of(task), str(kept["cwd"]), str(kept["last"])
-            broken, turn = int(kept["broken"]), int(kept["turn"])
+            broken, turn, before = int(kept["broken"]), int(kept["turn"]), str(kept["before"])
         self._leave()
         self._shell = self._started(tree, cwd)
+        self._shell.recall(before)
         self._task, self._scene, self._broken, self._turn, self._over = task, own, broken, turn, ""
         return self._see(last.rpartition("\n")[0], cwd)
 
@@ -255,9 +251,7 @@ class ShellEnv:
 
     def close(self) -> None:
         self._leave()
-        if self._spare is not None:
-            self._spare.close()
-        self._spare = None
+        leave(self)
 
     def _leave(self) -> None:
         """End the attempt's sandbox."""

@@ -53,8 +53,8 @@ class Tool:
         return json.dumps({"name": self.name, "description": self.description, "parameters": self.parameters}, ensure_ascii=False)
 
 
-def describe(function: Callable[..., Any], name: str = "") -> Tool:
-    """The tool that a Python function is."""
+def describe(function: Callable[..., Any], name: str = "", hidden: str = STATE) -> Tool:
+    """The tool that a Python function is. `hidden`: the parameter that the model does not see."""
     own = name or function.__name__
     summary, about = _documented(inspect.getdoc(function) or "")
     try:
@@ -64,7 +64,7 @@ def describe(function: Callable[..., Any], name: str = "") -> Tool:
     properties: dict[str, Any] = {}
     required: list[str] = []
     for parameter in inspect.signature(function).parameters.values():
-        if parameter.name == STATE:
+        if parameter.name == hidden:
             continue
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise TurnwiseError(f"tool {own!r}: a tool takes its arguments by name; {parameter} cannot be given that way")

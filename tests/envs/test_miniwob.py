@@ -1,0 +1,287 @@
+"""The real pages in a real browser: same answers in every process, experts that win, killed browsers, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from needing import ready
+
+import turnwise as tw
+from turnwise.data.tasks import Task
+from turnwise.envs.base import Transition
+from turnwise.envs.check import check
+from turnwise.envs.miniwob.browser import BrowserGone
+from turnwise.envs.miniwob.env import MiniWobEnv
+from turnwise.envs.miniwob.experts import known
+from turnwise.envs.miniwob.kinds import kinds
+from turnwise.envs.pool import Pool
+
+ready("miniwob")
+
+
+def task(kind: str, seed: int = 0, split: str = "train") -> Task:
+    return Task(f"{kind}-{seed}", split, {"kind": kind, "seed": seed})
+
+
+@pytest.fixture(scope="module")
+def kept() -> Iterator[MiniWobEnv]:
+    """An environment that all tests share, so that the browser is started once."""
+    made = MiniWobEnv()
+    made.reset(task("click-test"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def env(kept: MiniWobEnv) -> Iterator[MiniWobEnv]:
+    made = MiniWobEnv()
+    yield made
+    made.close()
+
+
+def play(env: MiniWobEnv, *actions: str) -> Transition:
+    return [env.step(action) for action in actions][-1]
+
+
+def expert_plays(env: MiniWobEnv, start: Task, most: int = 25) -> Transition | None:
+    env.reset(start)
+    for _ in range(most):
+        action = env.expert_action()
+        if action is None:
+            return None
+        if (answer := env.step(action)).done:
+            return answer
+    return None
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def below(pid: int) -> list[int]:
+    """The processes that a process has started, and theirs."""
+    try:
+        own = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+    return own + [further for child in own for further in below(child)]
+
+
+def gone(pids: list[int], seconds: float = 20) -> bool:
+    until = time.monotonic() + seconds
+    while any(map(running, pids)) and time.monotonic() < until:
+        time.sleep(0.05)
+    return not any(map(running, pids))
+
+
+def test_there_are_more_than_a_hundred_kinds_and_their_splits_are_apart(env: MiniWobEnv) -> None:
+    assert len(kinds()) >= 120 and len(known() & set(kinds())) >= 100
+    train, valid = ({task.id for task in env.tasks(split, 1000)} for split in ("train", "valid"))
+    assert len(train) == len(valid) == 1000 and not train & valid
+    assert tw.tasks("miniwob", "valid", n=2, kinds=["click-test", "enter-text"])[1].data == {"kind": "enter-text", "seed": 1}
+
+
+def test_a_page_is_read_and_used(env: MiniWobEnv) -> None:
+    seen = env.reset(task("login-user"))
+    assert seen.text.startswith('Your task is: Enter the username "')
+    assert '2 textbox = ""' in seen.text and "4 password" in seen.text and '5 button "Login"' in seen.text
+    assert seen.actions is not None and "click 5" in seen.actions
+    answer = play(env, 'type 2 "wrong"', 'type 2 "right"')
+    assert '2 textbox = "right" (focused)' in answer.observation.text, "typing replaces what was there"
+    assert play(env, "click 5").reward == -1.0
+
+
+def test_the_anchor_is_the_state_of_the_page(env: MiniWobEnv) -> None:
+    first = env.reset(task("click-checkboxes-large"))
+    other = play(env, "click 1")
+    assert other.observation.anchor != first.anchor
+    assert play(env, "click 1", "click 9999", "nonsense").observation.anchor != first.anchor, "the first box has the focus now"
+    again = play(env, "click 1").observation
+    assert again.anchor == other.observation.anchor and again.text == other.observation.text, "the way there does not count"
+
+
+def test_an_action_that_cannot_be_done_is_explained(env: MiniWobEnv) -> None:
+    env.reset(task("enter-text"))
+    said = [play(env, text).observation.text.splitlines()[1] for text in ("jump", "click 77", 'type 2 "x"', 'select 1 "x"', "scroll up")]
+    assert said[0].startswith("That is not an action. Actions: click N")
+    assert said[1:] == [
+        "There is no element 77 on the page.", "Nothing can be typed there.", "There is no such option or text.",
+        "Nothing there can be scrolled further.",
+    ]  # fmt: skip
+
+
+def test_typed_html_stays_text(env: MiniWobEnv) -> None:
+    env.reset(task("terminal"))
+    answer = play(env, 'type 4 "<img src=x onerror=core.endEpisode(1)>"', "press enter", "wait")
+    assert not answer.done and "img src=x onerror=core.endEpisode(1)>" in answer.observation.text
+
+
+def test_no_wall_clock_ends_an_attempt_and_delays_pass_with_turns(env: MiniWobEnv) -> None:
+    env.reset(task("enter-text"))
+    assert not play(env, *["wait"] * 120).done, "two minutes of the page's clock"
+    env.reset(task("button-delay", 1))
+    play(env, "click 1")
+    assert "The clock shows 3 seconds." in play(env, "wait").observation.text
+
+
+@pytest.mark.parametrize("kind", ["click-button-sequence", "login-user", "click-tab-2", "choose-list", "email-inbox-reply", "use-slider"])
+def test_experts_win(env: MiniWobEnv, kind: str) -> None:
+    assert all((answer := expert_plays(env, task(kind, seed, "valid"))) is not None and answer.success for seed in (1, 4))
+
+
+@pytest.mark.long
+def test_experts_win_nearly_everywhere(env: MiniWobEnv) -> None:
+    won = {kind for kind in sorted(known()) if (answer := expert_plays(env, task(kind, 4, "valid"), 30)) is not None and answer.success}
+    assert len(won) >= 100, sorted(known() - won)
+
+
+@pytest.mark.long
+def test_every_kind_is_the_same_again_after_others(env: MiniWobEnv) -> None:
+    def look(kind: str) -> list[object]:
+        seen = env.reset(task(kind))
+        found: list[object] = [seen]
+        for number in range(2):
+            answer = env.step((seen.actions or ("wait",))[number % max(1, len(seen.actions or ()))])
+            found += [answer.observation, answer.reward]
+            if answer.done:
+                break
+        return found
+
+    first = {kind: look(kind) for kind in kinds()}
+    assert [kind for kind in reversed(kinds()) if look(kind) != first[kind]] == []
+
+
+def test_the_checker_finds_nothing(kept: MiniWobEnv) -> None:
+    report = check("miniwob", episodes=3, turns=6, kinds=["click-menu", "enter-text", "use-autocomplete"])
+    assert report.ok, str(report)
+
+
+def test_a_killed_browser_ends_the_attempt_with_a_reason_and_a_new_one_starts(env: MiniWobEnv) -> None:
+    env.reset(task("enter-text"))
+    other = MiniWobEnv()
+    other.reset(task("click-test"))
+    assert env._page is not None and other._page is not None and env._page.browser is other._page.browser, "one browser for all"
+    pid = env._page.browser.pid
+    processes = [pid, *below(pid)]
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(BrowserGone, match="killed by signal 9"):
+        env.step("click 1")
+    assert gone(processes)
+    assert env.reset(task("enter-text")).text.startswith("Your task is")
+    with pytest.raises(BrowserGone):
+        other.step("click 1")
+    assert other.reset(task("click-test")).text.startswith("Your task is")
+    other.close()
+
+
+def test_the_pool_goes_on_after_the_browser_was_killed() -> None:
+    with Pool("miniwob", 2, workers=1, timeout=60, options={"kinds": "click-test"}) as pool:
+        assert pool.reset(0, task("click-test"), 0).fault is None
+        assert pool.reset(1, task("click-test", 3), 0).fault is None
+        (worker,) = [child for child in below(os.getpid()) if "turnwise.envs.worker" in Path(f"/proc/{child}/cmdline").read_text()]
+        browsers = [child for child in below(worker) if "--remote-debugging-pipe" in Path(f"/proc/{child}/cmdline").read_text()]
+        os.kill(min(browsers), signal.SIGKILL)
+        broken = pool.step(0, "click 1")
+        assert broken.fault is not None and "the browser was killed by signal 9" in broken.stop_reason
+        assert pool.reset(0, task("click-test"), 0).fault is None
+        assert pool.step(0, "click 1").transition.success  # type: ignore[union-attr]
+        started = below(worker)
+    assert gone(started), "nothing survives the pool"
+
+
+def test_nothing_survives_a_process_that_was_killed(tmp_path: Path) -> None:
+    code = (
+        "from turnwise.envs.miniwob.env import MiniWobEnv; from turnwise.data.tasks import Task; import time; env = MiniWobEnv();"
+        "env.reset(Task('click-test-0', 'train', {'kind': 'click-test', 'seed': 0})); print('ready', flush=True); time.sleep(600)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)})
+    assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+    started = below(process.pid)
+    assert started
+    process.kill()
+    process.wait()
+    assert gone(started)
+
+
+def test_closing_the_last_page_ends_the_browser() -> None:
+    code = (
+        "from turnwise.envs.miniwob.env import MiniWobEnv; from turnwise.data.tasks import Task; import pathlib, os\n"
+        "envs = [MiniWobEnv(), MiniWobEnv()]\n"
+        "for env in envs: env.reset(Task('click-test-0', 'train', {'kind': 'click-test', 'seed': 0}))\n"
+        "children = lambda: pathlib.Path(f'/proc/self/task/{os.getpid()}/children').read_text().split()\n"
+        "envs[0].close(); print(len(children()) > 0); envs[1].close(); print(len(children()))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert found.stdout.split() == ["True", "0"], found.stderr
+
+
+def test_pages_are_played_from_several_threads(kept: MiniWobEnv) -> None:
+    answers: dict[int, bool] = {}
+
+    def one(number: int) -> None:
+        own = MiniWobEnv()
+        answer = expert_plays(own, task("enter-text", number))
+        answers[number] = answer is not None and answer.success
+        own.close()
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert answers == {0: True, 1: True, 2: True}
+
+
+def test_kept_screenshots_change_nothing_for_the_agent(env: MiniWobEnv) -> None:
+    shown = MiniWobEnv(screenshots=True)
+    for kind in ("click-collapsible", "click-menu"):
+        assert env.reset(task(kind)) == shown.reset(task(kind))
+        for action in ("click 1", "hover 1", "click 2"):
+            plain, photographed = env.step(action), shown.step(action)
+            assert plain.observation == photographed.observation and plain.reward == photographed.reward
+            picture = photographed.info["screenshot"]
+            assert picture.startswith("data:image/webp;base64,") and 500 < len(picture) < 33_000
+            assert "screenshot" not in plain.info
+            if plain.done:
+                assert photographed.info["screenshot_after"] != ""
+                break
+    shown.close()
+
+
+def test_a_model_that_sees_gets_a_picture_with_numbers() -> None:
+    pytest.importorskip("PIL", reason="the pictures need Pillow")
+    seeing = MiniWobEnv(view="screenshot", kinds="count-sides")
+    first = seeing.reset(task("count-sides"))
+    assert "The picture shows the page." in first.text and 'button "' not in first.text
+    (picture,) = first.images
+    assert picture.shape == (420, 320, 3) and picture.dtype == np.uint8
+    assert (picture == (255, 0, 0)).all(-1).sum() > 200, "frames and numbers"
+    (again,) = seeing.reset(task("count-sides")).images
+    assert np.array_equal(picture, again)
+    seeing.close()
+
+
+def test_odd_options_are_refused() -> None:
+    for options, words in (
+        ({"kinds": "click-buton"}, "Did you mean 'click-button'"),
+        ({"kinds": ["simon-says"]}, "not offered: the buttons to press are shown as an animation"),
+        ({"kinds": []}, "at least one kind"),
+        ({"view": "smell"}, "unknown view"),
+    ):
+        with pytest.raises(tw.TurnwiseError, match=words):
+            tw.make("miniwob", **options)  # type: ignore[arg-type]
+    env = MiniWobEnv()
+    with pytest.raises(tw.TurnwiseError, match="is not one of miniwob"):
+        env.reset(Task("x", "train", {"kind": "nothing"}))

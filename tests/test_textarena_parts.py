@@ -1,0 +1,181 @@
+"""What the textarena environment does without its package: the table of games, dice, experts, texts and messages."""
+
+# ruff: noqa: NPY002
+from __future__ import annotations
+
+import random
+import sys
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from turnwise.envs.textarena.dice import Dice
+from turnwise.envs.textarena.match import Match, canonical, shown
+from turnwise.envs.textarena.moves import MOST, at_most, listed
+from turnwise.envs.textarena.opponents import check_kind
+from turnwise.envs.textarena.solvers import EXPERTS, RULES
+from turnwise.envs.textarena.table import find, games
+from turnwise.util.errors import TurnwiseError
+
+
+def at(player: int = 0, **fields: Any) -> Any:
+    state = fields.pop("state", {})
+    return SimpleNamespace(state=SimpleNamespace(game_state=state, current_player_id=player), **fields)
+
+
+def test_the_table_has_all_games_and_says_what_the_rest_needs() -> None:
+    known = games()
+    assert len(known) == 96 and sum(game.runs and not game.needs for game in known.values()) >= 69
+    for game in known.values():
+        assert game.ids and (game.runs or game.needs)
+        assert not game.runs or game.players
+    assert (known["TicTacToe"].players, known["Nim"].ids[0], known["Snake"].players[-1]) == ((2,), "Nim-v0", 8)
+
+
+def test_games_are_found_by_family_and_by_id() -> None:
+    assert find("Nim")[1] == find("Nim-v0-raw")[1] == "Nim-v0"
+    assert find("ConnectFour-v0-large")[0].family == "ConnectFour"
+    with pytest.raises(TurnwiseError, match="TicTacToe"):
+        find("TicTacTo")
+    with pytest.raises(TurnwiseError, match=r"does not run.*key of a service"):
+        find("Debate")
+
+
+def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "textarena", None)
+    with pytest.raises(TurnwiseError, match=r"pip install 'turnwise\[textarena\]'"):
+        Match(*find("Nim"), 2, 0)
+
+
+def test_opponents_are_checked_before_a_game_begins() -> None:
+    check_kind("http://127.0.0.1:1/v1", "opponent", "Nim", True)
+    check_kind("expert", "opponent", "Sudoku", False)
+    with pytest.raises(TurnwiseError, match="random"):
+        check_kind("randon", "opponent", "Nim", True)
+    with pytest.raises(TurnwiseError, match=r"Poker has none. There is one for: .*Nim"):
+        check_kind("expert", "opponent", "Poker", True)
+
+
+def test_dice_change_nothing_outside_and_continue_where_they_were() -> None:
+    random.seed(5), np.random.seed(5)
+    before, other = random.getstate(), np.random.get_state()[1].tolist()
+    dice = Dice(1)
+    with dice.held():
+        first = [random.random(), float(np.random.random())]
+    with dice.held(keep=False):
+        probed = random.random()
+    with dice.held():
+        second = random.random()
+    assert random.getstate() == before and np.random.get_state()[1].tolist() == other
+    assert probed == second != first[0]
+    alone = Dice(1)
+    with alone.held():
+        assert [random.random(), float(np.random.random())] == first and random.random() == second
+    with pytest.raises(ValueError), dice.held():
+        random.random()
+        raise ValueError
+    assert random.getstate() == before
+
+
+def test_messages_become_one_text_with_the_task_and_the_last_board() -> None:
+    kind = SimpleNamespace
+    messages = [
+        (-1, "You play.\nTwo lines.", kind(name="PROMPT")),
+        (0, "[1]", kind(name="PLAYER_ACTION")),
+        (1, "[2]", kind(name="PLAYER_ACTION")),
+        (-1, "old board", kind(name="GAME_BOARD")),
+        (-1, "Player 1 took 2.", kind(name="GAME_ACTION_DESCRIPTION")),
+        (-1, "new board", kind(name="GAME_BOARD")),
+    ]
+    assert shown(messages, 0, talk=False) == "Your task is: You play. Two lines.\nPlayer 1 took 2.\nnew board"
+    assert shown(messages, 0, talk=True, goal="Your task is: win.").splitlines()[:2] == ["Your task is: win.", "Player 1: [2]"]
+
+
+def test_states_are_the_same_in_any_order_and_without_counters() -> None:
+    one = {"b": {3, 1}, "a": [1, np.array([2])], "move_count": 4, "history": [("x", 1), ("y", 2)]}
+    two = {"history": [("y", 2), ("x", 1)], "a": [1, np.array([2])], "b": {1, 3}, "move_count": 9}
+    assert canonical(one) == canonical(two) != canonical(two | {"a": [1]})
+
+
+def test_moves_are_read_from_the_last_listing() -> None:
+    text = "Available Moves: '[0]', '[1]'\nYou moved.\nAvailable Moves: '[1]', '[2]'"
+    assert listed(None, text) == ["[1]", "[2]"] and listed(None, "no list [3]") == []
+    many = at_most(f"[{k}]" for k in range(10 * MOST))
+    assert len(many) == MOST and many[0] == "[0]" and many[-1] == f"[{10 * MOST - 10}]"
+
+
+def test_the_expert_of_tic_tac_toe_never_loses_and_wins_where_it_can() -> None:
+    """Against every reply, from both seats."""
+
+    def lost(board: str, mover: int, own: int) -> bool:
+        lines = [board[a : a + 3] for a in (0, 3, 6)] + [board[a::3] for a in range(3)] + [board[::4], board[2:7:2]]
+        if "OX"[1 - own] * 3 in lines:
+            return True
+        if "OX"[own] * 3 in lines or " " not in board:
+            return False
+        if mover == own:
+            rows = [[cell.strip() for cell in board[a : a + 3]] for a in (0, 3, 6)]
+            cells = [int((EXPERTS["TicTacToe"](at(own, state={"board": rows})) or "").strip("[]"))]
+        else:
+            cells = [cell for cell in range(9) if board[cell] == " "]
+        return any(lost(board[:cell] + "OX"[mover] + board[cell + 1 :], 1 - mover, own) for cell in cells)
+
+    assert not lost(" " * 9, 0, 0) and not lost(" " * 9, 0, 1)
+    assert EXPERTS["TicTacToe"](at(0, state={"board": [["O", "O", ""], ["X", "X", ""], ["", "", ""]]})) == "[2]"
+    assert RULES["TicTacToe"](at(1, state={"board": [["O", "O", ""], ["X", "", ""], ["", "", ""]]})) == "[2]"
+
+
+@pytest.mark.parametrize(("piles", "move"), [([3, 4, 5], "[0 2]"), ([0, 2, 2], "[1 1]"), ([0, 0, 7], "[2 7]"), ([1, 1, 1], "[0 1]")])
+def test_the_expert_of_nim_leaves_nothing_to_the_other(piles: list[int], move: str) -> None:
+    assert EXPERTS["Nim"](at(state={"piles": piles})) == move
+
+
+def test_connect_four_wins_and_blocks() -> None:
+    rows = [list(".......") for _ in range(5)] + [list("XXX.OO.")]
+    assert EXPERTS["ConnectFour"](at(0, state={"board": rows})) == "[col 3]" == EXPERTS["ConnectFour"](at(1, state={"board": rows}))
+
+
+@pytest.mark.parametrize("start", [([3, 2, 1], [], []), ([1], [3], [2]), ([], [4, 2, 1], [3])])
+def test_the_towers_are_moved_from_any_state(start: tuple[list[int], ...]) -> None:
+    towers, disks, moves = {name: list(own) for name, own in zip("ABC", start, strict=True)}, sum(map(len, start)), 0
+    while moves < 2**disks:
+        if len(towers["C"]) == disks:
+            break
+        source, target = (EXPERTS["TowerOfHanoi"](at(state={"towers": towers})) or "").strip("[]").split()
+        assert not towers[target] or towers[target][-1] > towers[source][-1]
+        towers[target].append(towers[source].pop())
+        moves += 1
+    assert towers["C"] == list(range(disks, 0, -1)) and moves < 2**disks
+
+
+def test_numbers_and_codes_are_found_from_the_answers_alone() -> None:
+    for secret in range(1, 21):
+        history: list[tuple[int, str]] = []
+        for _ in range(5):
+            guess = int((EXPERTS["GuessTheNumber"](at(state={"guess_history": history}, min_number=1, max_number=20)) or "").strip("[]"))
+            if guess == secret:
+                break
+            history.append((guess, "higher" if guess < secret else "lower"))
+        assert guess == secret
+    own = {"num_numbers": 6, "code_length": 4, "duplicate_numbers": False, "history": [{"guess": [1, 2, 3, 4], "black": 0, "white": 4}]}
+    assert sorted((EXPERTS["Mastermind"](at(state=own)) or "").strip("[]").split()) == list("1234")
+
+
+def test_all_lights_go_out() -> None:
+    grid = [[0] * 5 for _ in range(5)]
+
+    def press(r: int, c: int) -> None:
+        for x, y in ((r, c), (r - 1, c), (r + 1, c), (r, c - 1), (r, c + 1)):
+            if 0 <= x < 5 and 0 <= y < 5:
+                grid[x][y] ^= 1
+
+    for r, c in product(range(5), (0, 3)):
+        press(r, c)
+    for _ in range(25):
+        if (move := EXPERTS["LightsOut"](at(state={"grid": grid}))) is None:
+            break
+        press(*map(int, move.strip("[]").split()))
+    assert not any(map(any, grid))

@@ -1,0 +1,41 @@
+"""A game's own randomness.
+
+The games draw from the generators that all code of a process shares: Python's `random` and numpy's. `Dice` keeps the states of both for one
+game. While the game computes they are put in place of the process's, under a lock, and afterwards everything is as it was before. So games
+that are played side by side, also in threads, give the same results as games that are played alone, and nothing outside notices them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import RLock
+from typing import Any
+
+import numpy as np
+
+_LOCK = RLock()
+
+
+class Dice:
+    """The generators of one game."""
+
+    def __init__(self, seed: int):
+        self._python: Any = random.Random(seed).getstate()
+        self._numpy: Any = np.random.RandomState(seed % 2**32).get_state()
+
+    @contextmanager
+    def held(self, keep: bool = True) -> Iterator[None]:
+        """The process draws from this game's generators. Without `keep`, what is drawn here is drawn again later."""
+        with _LOCK:
+            outside = random.getstate(), np.random.get_state()  # noqa: NPY002  # what the games themselves draw from
+            random.setstate(self._python)
+            np.random.set_state(self._numpy)  # noqa: NPY002
+            try:
+                yield
+            finally:
+                if keep:
+                    self._python, self._numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+                random.setstate(outside[0])
+                np.random.set_state(outside[1])  # noqa: NPY002
