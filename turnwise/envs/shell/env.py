@@ -95,7 +95,7 @@ class ShellEnv:
         kinds = [(name, level) for level in self.levels for name in self.families]
 
         def make(index: int) -> Task:
-            name, level = kinds[index % len(kinds)]
+            name, level = kinds[(index + index // len(kinds)) % len(kinds)]  # each round starts with another kind: any stride meets all
             number = index // len(kinds) * len(SPLITS) + SPLITS[split]
             return Task(f"{name}-{level}-{number}", split, {"family": name, "level": level, "number": number})
 
