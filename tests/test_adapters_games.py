@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ from turnwise.envs.registry import describe
 from turnwise.util.errors import MissingExtra, TurnwiseError
 
 STAND_INS = str(ROOT / "tests" / "standins")
-ADAPTERS = ("appworld", "gymnasium", "openenv", "scienceworld", "textworld")
+ADAPTERS = ("appworld", "gymnasium", "openenv", "scienceworld", "textworld", "textworld-express")
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "bin" / "java").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", STAND_INS)
-    monkeypatch.setattr(scienceworld, "_variations", {})
+    monkeypatch.setattr(scienceworld, "Simulator", importlib.import_module("scienceworld").Simulator)
 
 
 @pytest.fixture
@@ -69,9 +70,9 @@ def test_the_listing_names_every_adapter_and_what_it_lacks(monkeypatch: pytest.M
     assert any(need["what"] == "Java" and not need["present"] for need in rows["scienceworld"]["needs"])
 
 
-@pytest.mark.parametrize("name", ["textworld", "scienceworld"])
+@pytest.mark.parametrize("name", ["textworld", "scienceworld", "textworld-express"])
 def test_a_missing_package_is_an_error_that_gives_the_line_to_install_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, name.replace("-", "_"), None)
     with pytest.raises(MissingExtra, match=rf"pip install 'turnwise\[{name}\]'"):
         tw.make(name)
 
@@ -120,7 +121,9 @@ def test_textworld_keeps_the_contract(games: Path) -> None:
 def test_textworld_errors_say_what_is_wrong(games: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TEXTWORLD_GAMES", raising=False)
     with pytest.raises(TurnwiseError, match="TEXTWORLD_GAMES"):
-        tw.make("textworld")
+        tw.make("textworld", games=str(games / "nowhere"))
+    with pytest.raises(TurnwiseError, match="not both"):
+        tw.make("textworld", games=str(games), game="coin")
     (games / "old.ulx").write_text("x")
     with pytest.raises(TurnwiseError, match=r"cannot play .*old\.ulx: Glulx"):
         tw.make("textworld", games=str(games / "old.ulx")).reset(Task("old.ulx"))
@@ -134,6 +137,7 @@ def test_textworld_errors_say_what_is_wrong(games: Path, monkeypatch: pytest.Mon
 def test_scienceworld_variations_are_splits_and_the_score_is_the_reward() -> None:
     train, dev, test = (tw.tasks("scienceworld", split) for split in ("train", "dev", "test"))
     assert [task.id for task in train] == ["boil/0", "boil/1", "boil/2", "boil/3", "melt/0", "melt/1"]
+    assert [task.id for task in tw.tasks("scienceworld", "valid", n=3)] == ["boil/4", "melt/2", "boil/5"]
     assert not train.overlap(dev) and not train.overlap(test) and len(dev) == len(test) == 3
     env: Any = tw.make("scienceworld", tasks=["melt"])
     task = env.tasks("dev")[0]
@@ -158,15 +162,27 @@ def test_asking_scienceworlds_expert_leaves_the_episode_as_it_was() -> None:
 
 @pytest.mark.usefixtures("stand_ins")
 def test_scienceworld_keeps_the_contract() -> None:
-    report = check("scienceworld", turns=10, episodes=2)
+    report = check(scienceworld.ScienceWorldEnv, turns=10, episodes=2)
     assert report.ok, report.problems
 
 
 @pytest.mark.usefixtures("stand_ins")
-def test_scienceworld_without_java_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attempt_at_scienceworld_is_played_again_after_another_one_lost_the_java_process() -> None:
+    env: Any = tw.make("scienceworld")
+    env.reset(env.tasks("train")[1])
+    env.step("measure 1")
+    env._sim.lost = True
+    assert env.step("measure 1").info["score"] == 68
+
+
+@pytest.mark.parametrize("name", ["scienceworld", "textworld-express"])
+@pytest.mark.usefixtures("stand_ins")
+def test_games_of_java_say_in_one_line_what_to_install_without_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(TurnwiseError, match="needs Java"):
-        tw.make("scienceworld")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(TurnwiseError, match=r"needs Java.*apt install default-jre-headless$") as caught:
+        tw.make(name)
+    assert "\n" not in str(caught.value)
 
 
 def test_appworld_runs_programs_and_scores_them_at_the_end(data: Path) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from turnwise import Task, TurnwiseError
-from turnwise.collect.players import ASK_EXPERT, Advised, ExpertPlayer, Player, RandomPlayer, ScriptedPlayer, Situation
+from turnwise.collect.players import ASK_EXPERT, Advised, ExpertPlayer, Player, RandomPlayer, RulePlayer, ScriptedPlayer, Situation
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.pool import Pool
 
@@ -109,3 +110,28 @@ def test_a_script_is_followed_and_then_the_attempt_ends() -> None:
     assert play(ScriptedPlayer({"t": ["down"], "u": []}), Steps) == ["down"]
     with pytest.raises(TurnwiseError, match="no actions for task 't'"):
         play(ScriptedPlayer({"u": []}), partial(Steps))
+
+
+class Unlisted(Steps):
+    """Lists no actions, but can make one, and has a rule."""
+
+    def reset(self, task: Task, seed: int = 0) -> Observation:
+        return Observation(super().reset(task, seed).text)
+
+    def step(self, action: str) -> Transition:
+        found = super().step(action)
+        return replace(found, observation=Observation(found.observation.text))
+
+    def random_action(self, number: int) -> str:
+        return ("up", "down")[number % 2]
+
+    def scripted_action(self) -> str:
+        return "stay"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_environment_makes_random_and_scripted_actions_itself(workers: int) -> None:
+    random = play(RandomPlayer(asks=True), Advised(Unlisted, required=False), workers, turns=30)
+    assert set(random) == {"up", "down"}
+    assert random == play(RandomPlayer(asks=True), Advised(Unlisted, required=False), turns=30)
+    assert play(RulePlayer(), Advised(Unlisted, required=False), workers, turns=3) == ["stay"] * 3

@@ -1,54 +1,43 @@
-"""A stand-in that speaks the part of ScienceWorld's interface that the adapter uses: measure three times, never touch the acid."""
+"""A stand-in for ScienceWorld's simulator, as the adapter's `Simulator` offers it: measure three times, never touch the acid."""
 
 from __future__ import annotations
 
-from typing import Any
+from turnwise.adapters.scienceworld_java import Seen
 
 VARIATIONS = {"boil": 8, "melt": 4}
 
 
-class ScienceWorldEnv:
-    def __init__(self, task: str, envStepLimit: int = 100):
-        self.score, self.moves, self.gold = 0, 0, False
+class Simulator:
+    def __init__(self, seconds: float, heap_mb: int):
+        self.score, self.lost = 0, False
 
-    def get_task_names(self) -> list[str]:
+    def kinds(self) -> list[str]:
         return list(VARIATIONS)
 
-    def load(self, task: str, variation: int, simplifications: str, generateGoldPath: bool = False) -> None:
-        self.task, self.variation, self.gold = task, variation, generateGoldPath
-        self.score, self.moves = 0, 0
+    def variations(self, kind: str, split: str) -> list[int]:
+        count = VARIATIONS[kind]
+        first = {"train": 0, "dev": count // 2, "valid": count // 2, "test": count * 3 // 4}[split]
+        return list(range(first, {0: count // 2, count // 2: count * 3 // 4}.get(first, count)))
 
-    def get_variations_train(self) -> list[int]:
-        return list(range(VARIATIONS[self.task] // 2))
+    def load(self, kind: str, variation: int, simplifications: str) -> None:
+        self.kind, self.variation, self.score = kind, variation, 0
 
-    def get_variations_dev(self) -> list[int]:
-        return list(range(VARIATIONS[self.task] // 2, VARIATIONS[self.task] * 3 // 4))
+    def solution(self, kind: str, variation: int, simplifications: str) -> list[str]:
+        return [f"measure {variation}"] * 3
 
-    def get_variations_test(self) -> list[int]:
-        return list(range(VARIATIONS[self.task] * 3 // 4, VARIATIONS[self.task]))
+    def description(self) -> str:
+        return f"Task Description:\nYour task is to {self.kind} thing {self.variation}."
 
-    def get_gold_action_sequence(self) -> list[str]:
-        return [f"measure {self.variation}"] * 3 if self.gold else ["ERROR"]
+    def step(self, command: str) -> None:
+        self.play(command, False)
 
-    def reset(self) -> tuple[str, dict[str, Any]]:
-        self.score, self.moves = 0, 0
-        text, _, _, info = self.step("look around")
-        return text, info
-
-    def step(self, command: str) -> tuple[str, int, bool, dict[str, Any]]:
-        before, self.moves = self.score, self.moves + 1
+    def play(self, command: str, actions: bool) -> Seen:
         if command == f"measure {self.variation}":
             self.score = min(100, self.score + 34)
         if command == "drink acid":
             self.score = -100
-        info = {
-            "score": self.score,
-            "moves": self.moves,
-            "taskDesc": f"Task Description:\nYour task is to {self.task} thing {self.variation}.",
-            "valid": [f"measure {self.variation}", "drink acid", "drink acid"],
-            "look": f"a thing, measured {self.score}",
-            "inv": "nothing",
-        }
-        return f"You did: {command[:20]}", self.score - before, self.score < 0 or self.score == 100, info
+        valid = (f"measure {self.variation}", "drink acid") if actions else None
+        ended = self.score < 0 or self.score == 100
+        return Seen(f"You did: {command[:20]}", self.score, ended, f"a thing, measured {self.score}", "nothing", valid)
 
     def close(self) -> None: ...

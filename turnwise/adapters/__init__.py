@@ -5,9 +5,8 @@ Their packages are imported only when one of them is made; a listing shows what 
 
 from __future__ import annotations
 
-import shutil
-
-from turnwise.envs.registry import Need, needs_package, register
+from turnwise.adapters.java import needs_java
+from turnwise.envs.registry import NUMBERED_SPLITS, Need, needs_package, register
 
 register(
     "gymnasium",
@@ -19,27 +18,31 @@ register(
 register(
     "textworld",
     "turnwise.adapters.textworld:TextWorldEnv",
-    summary="TextWorld's and Z-machine games, from a file or a folder of them",
-    needs=[
-        needs_package("textworld", "textworld"),
-        Need("TEXTWORLD_GAMES", lambda: _textworld_games(), "set TEXTWORLD_GAMES, or the option games: see docs/adapters.md"),
-    ],
+    summary="TextWorld: coin, treasure and cooking games made on demand; or Z-machine games from a file or a folder",
+    splits=lambda: _textworld_splits(),
+    max_turns=100,
+    needs=[needs_package("textworld", "textworld")],
 )
 
 register(
     "scienceworld",
     "turnwise.adapters.scienceworld:ScienceWorldEnv",
     summary="ScienceWorld's thirty tasks of school science, their variations as splits",
-    splits={"train": 3592, "dev": 1796, "test": 1819},
+    splits={"train": 3592, "valid": 1796, "test": 1819},
     max_turns=100,
     needs=[
         needs_package("scienceworld", "scienceworld"),
-        Need(
-            "Java",
-            lambda: shutil.which("java") is not None,
-            "install a Java runtime, as with: apt install default-jre-headless",
-        ),
+        needs_java(),
     ],
+)
+
+register(
+    "textworld-express",
+    "turnwise.adapters.textworld_express:TextWorldExpressEnv",
+    summary="TextWorld-Express: eight small text games from seeds, such as coin, cookingworld and twc",
+    splits={"train": 8000, "valid": 8000, "test": 8000},
+    max_turns=100,
+    needs=[needs_package("textworld_express", "textworld-express"), needs_java()],
 )
 
 register(
@@ -65,10 +68,10 @@ register(
 )
 
 
-def _textworld_games() -> bool:
+def _textworld_splits() -> dict[str, int | None]:
     from turnwise.adapters.textworld import default_games
 
-    return default_games() is not None
+    return {} if default_games() is not None else dict.fromkeys(NUMBERED_SPLITS)
 
 
 def _openenv_url() -> bool:

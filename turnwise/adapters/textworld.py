@@ -1,10 +1,16 @@
-"""TextWorld's games, and other games for the Z-machine, played by the `textworld` package.
+"""TextWorld's games: generated ones, and files of your own, played by the `textworld` package.
 
-    tw.make("textworld", games="games/")          # a folder; its folders train/, valid/ and test/ are splits
+    tw.make("textworld")                                       # coin, treasure and cooking games, made on demand
+    tw.make("textworld", game="cooking", levels=[1, 2])
+    tw.make("textworld", game="cooking", knobs={"recipe": 2, "take": 2, "go": 6, "cut": True})
+    tw.make("textworld", games="games/")                       # a folder; its folders train/, valid/ and test/ are splits
     tw.make("textworld", games="games/one.z8")
 
-A folder without such folders is split by the games' names, four fifths for training, a tenth each for validation and test: a game stays
-in its split when others are added. Next to a `.z8` game there is a `.json` file that describes it; such a pair is one game. A `.json`
+A generated game is a task `kind/level/seed`. Its seed decides its split, it is made when it is first played (textworld_games.py), and it is
+told in plain sentences (textworld_words.py).
+
+A folder without folders for splits is split by the games' names, four fifths for training, a tenth each for validation and test: a game
+stays in its split when others are added. Next to a `.z8` game there is a `.json` file that describes it; such a pair is one game. A `.json`
 game on its own has no texts, so the agent is shown the facts that hold in it.
 """
 
@@ -12,14 +18,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from turnwise.adapters.base import load, turn_limit, well_formed
+from turnwise.adapters.curious import Curious
+from turnwise.adapters.textworld_games import KINDS, KNOBS, LIMIT_MB, Cache, Wanted, numbers, wanted
+from turnwise.adapters.textworld_words import MadeGame
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.envs.registry import NUMBERED_SPLITS
+from turnwise.envs.registry import NUMBERED_DECADES, NUMBERED_SPLITS
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.seeds import derive
 
@@ -28,6 +38,8 @@ MAX_TURNS = 100
 WANTED = ("admissible_commands", "score", "max_score", "won", "lost", "objective", "policy_commands", "facts", "inventory", "description")
 Reward = Literal["score", "won"]
 Anchor = Literal["observation", "state"]
+Goal = Literal["brief", "detailed"]
+USUAL = ("coin", "treasure", "cooking")
 
 
 def default_games() -> Path | None:
@@ -37,50 +49,67 @@ def default_games() -> Path | None:
 
 
 class TextWorldEnv:
-    """Games of a file or a folder. `reward`: "score" (the gain in score, as a share of the highest possible score) or "won" (1 for
-    winning). `anchor`: "observation" or "state" (the facts of the game, if it reports them). `max_turns`: the turn at which an attempt is
-    cut off."""
+    """Generated games, or those of a file or a folder. `game`: kinds of generated games (coin, treasure, cooking, simple). `levels`: their
+    levels. `knobs`: settings of cooking instead of a level. `goal`: "brief", or "detailed" with every step of the solution. `games`: your
+    own file or folder. `reward`: "score" (the gain in score, as a share of the highest possible score) or "won" (1 for winning). `anchor`:
+    "state" (the facts of the game; generated games) or "observation" (files). `cache`: the folder of generated games, and `cache_mb` its
+    size. `max_turns`: the turn at which an attempt is cut off."""
 
     def __init__(
         self,
         games: str | Path | None = None,
         reward: Reward = "score",
-        anchor: Anchor = "observation",
+        anchor: Anchor | None = None,
         max_turns: int = MAX_TURNS,
+        game: str | Sequence[str] | None = None,
+        levels: int | Sequence[int] | None = None,
+        knobs: Mapping[str, int] | None = None,
+        goal: Goal = "brief",
+        cache: str | Path | None = None,
+        cache_mb: int = LIMIT_MB,
     ):
-        if reward not in get_args(Reward) or anchor not in get_args(Anchor):
+        if reward not in get_args(Reward) or anchor not in (None, *get_args(Anchor)) or goal not in get_args(Goal):
             raise TurnwiseError(
-                f"textworld: reward is one of {get_args(Reward)}, anchor of {get_args(Anchor)}; got {reward!r} and {anchor!r}"
+                f"textworld: reward is one of {get_args(Reward)}, anchor of {get_args(Anchor)}, goal of {get_args(Goal)}; "
+                f"got {reward!r}, {anchor!r} and {goal!r}"
             )
         self._textworld = load("textworld", "the adapter for TextWorld", "textworld")
-        place = Path(games).expanduser() if games is not None else default_games()
-        if place is None or not place.exists():
-            said = f"there is nothing at {games}" if games is not None else "no games were named"
-            raise TurnwiseError(f"textworld: {said}. Give the option games (a game or a folder of games), or set TEXTWORLD_GAMES to one")
+        place = Path(games).expanduser() if games is not None else default_games() if game is None else None
+        if games is not None and (game is not None or place is None or not place.exists()):
+            said = "give the option game (generated games) or games (your own), not both" if game else f"there is nothing at {games}"
+            raise TurnwiseError(f"textworld: {said}. The option games is a game or a folder of games, as is the variable TEXTWORLD_GAMES")
         self.place = place
-        self.reward, self.anchor, self.max_turns = reward, anchor, turn_limit(max_turns, "textworld")
+        self.wanted = None if place is not None else chosen(game, levels, knobs, goal)
+        self.cache = Cache(cache, cache_mb)
+        self.anchor = anchor or ("state" if place is None else "observation")
+        self.reward, self.max_turns = reward, turn_limit(max_turns, "textworld")
         self._game: Any = None
-        self._file: Path | None = None
+        self._playing: Path | Wanted | None = None
         self._state: Mapping[str, Any] = {}
         self._over = "call reset(task) before the first step"
         self._turns, self._score = 0, 0.0
+        self._commands: list[str] = []
+        self._curious = Curious()
 
-    def tasks(self, split: str = "train") -> TaskSet:
-        """One task per game. Its data contains the file's name and a hash of its content, so that the same game in two splits is
-        noticed."""
+    def tasks(self, split: str = "train", n: int | None = None) -> TaskSet:
+        """One task per game. The data of a file contains its name and a hash of its content, so that the same game in two splits is
+        noticed. Generated games are endless: kinds and levels in turn."""
+        if self.wanted is not None:
+            return generated(self.wanted, split, n)
+        assert self.place is not None
         files = files_of(self.place)
         splits = split_games(self.place, files)
         if split not in splits:
             raise unknown_name(f"split of the games in {self.place}:", split, splits)
         root = self.place if self.place.is_dir() else self.place.parent
-        chosen = splits[split]
+        found = splits[split]
 
         def task(index: int) -> Task:
-            path = chosen[index]
+            path = found[index]
             content = blake2b(path.read_bytes(), digest_size=16).hexdigest()
             return Task(path.relative_to(root).as_posix(), split, {"file": path.relative_to(root).as_posix(), "content": content})
 
-        return TaskSet.lazy(len(chosen), task, f"textworld/{split}")
+        return TaskSet.lazy(len(found), task, f"textworld/{split}")[:n]
 
     def reset(self, task: Task, seed: int = 0) -> Observation:
         self._start(task)
@@ -88,14 +117,23 @@ class TextWorldEnv:
             seeding(derive(seed, "textworld", task.id) % 2**31)
         self._state = self._game.reset()
         self._over, self._turns, self._score = "", 0, float(self._state.get("score") or 0)
+        self._commands, self._curious = [], Curious()
         return self._observation(first=True)
 
     def _start(self, task: Task) -> None:
+        if "kind" in task.data:
+            game = wanted(task)
+            if game != self._playing:
+                self.close()
+                self._game, self._playing = MadeGame(self.cache.get(game)), game
+            return
+        if self.place is None:
+            raise TurnwiseError(f"textworld: task {task.id!r} is not a generated game. Give the option games for a game of your own")
         root = self.place if self.place.is_dir() else self.place.parent
         file = root / str(task.data.get("file", task.id))
         if not file.is_file():
             raise TurnwiseError(f"textworld: task {task.id!r} names the game {file}, which is not there")
-        if self._game is not None and file == self._file:
+        if self._game is not None and file == self._playing:
             return
         self.close()
         infos = self._textworld.EnvInfos(**dict.fromkeys(WANTED, True))
@@ -103,13 +141,14 @@ class TextWorldEnv:
             self._game = self._textworld.start(str(file), infos)
         except (NotImplementedError, ValueError) as error:
             raise TurnwiseError(f"textworld cannot play {file}: {error}") from None
-        self._file = file
+        self._playing = file
 
     def step(self, action: str) -> Transition:
         if self._over:
             raise EpisodeOver(f"textworld: {self._over}")
         self._turns += 1
         command = " ".join(well_formed(action).split())
+        self._commands.append(command)
         self._state, _, done = self._game.step(command)
         won = bool(self._state.get("won"))
         ended = bool(done) or won or bool(self._state.get("lost"))
@@ -131,7 +170,7 @@ class TextWorldEnv:
         actions = tuple(dict.fromkeys(commands)) if commands else None
         facts = sorted(str(fact) for fact in self._state.get("facts") or ())
         text = _clean(str(self._state.get("feedback") or ""))
-        if self._file is not None and self._file.suffix == ".json":
+        if isinstance(self._playing, Path) and self._playing.suffix == ".json":
             text = "\n".join(facts)
         objective = " ".join(str(self._state.get("objective") or "").split())
         state = text
@@ -143,14 +182,74 @@ class TextWorldEnv:
 
     def expert_action(self) -> str | None:
         """The next command of the game's own solution, if it knows one from here."""
+        if self._over:
+            return None
+        if isinstance(self._game, MadeGame):
+            plan = self._game.policy()
+            walk = self._game.walkthrough[len(self._commands) :]
+            followed = self._commands == self._game.walkthrough[: len(self._commands)]
+            return plan[0] if plan else walk[0] if walk and followed else None
         commands: Sequence[str] = self._state.get("policy_commands") or ()
-        return str(commands[0]) if commands and not self._over else None
+        return str(commands[0]) if commands else None
+
+    def scripted_action(self) -> str | None:
+        """The listed command that was tried least with this text in view."""
+        if self._over:
+            return None
+        seen = _clean(str(self._state.get("feedback") or ""))
+        place = seen.splitlines()[1 if self._turns else 0 :][:1] if isinstance(self._game, MadeGame) else seen
+        return self._curious.choose(str(place), sorted(set(self._state.get("admissible_commands") or ())))
 
     def close(self) -> None:
         self._over = "it was closed: call reset(task) first"
-        game, self._game, self._file = self._game, None, None
+        game, self._game, self._playing = self._game, None, None
         if game is not None:
             game.close()
+
+
+def chosen(
+    game: str | Sequence[str] | None, levels: int | Sequence[int] | None, knobs: Mapping[str, int] | None, goal: str
+) -> list[Wanted]:
+    """The generated games of seed 0 for these options, one per kind and level."""
+    kinds = USUAL if game is None else (game,) if isinstance(game, str) else tuple(game)
+    for kind in kinds:
+        if kind not in KINDS:
+            raise unknown_name("game of TextWorld", kind, KINDS)
+    if not kinds or ((levels is not None or knobs) and len(kinds) != 1):
+        raise TurnwiseError("textworld: levels and knobs are for one kind of games: name it, as in game='cooking'")
+    if knobs:
+        return [_with_knobs(kinds[0], knobs, goal)]
+    named = None if levels is None else (levels,) if isinstance(levels, int) else tuple(levels)
+    for level in named or ():
+        if level not in KINDS[kinds[0]].levels:
+            known = KINDS[kinds[0]].levels
+            raise TurnwiseError(f"textworld: {kinds[0]} has the levels {known[0]} to {known[-1]}, not {level!r}")
+    return [Wanted(kind, level, 0, goal) for kind in kinds for level in named or KINDS[kind].usual]
+
+
+def _with_knobs(kind: str, knobs: Mapping[str, int], goal: str) -> Wanted:
+    if kind != "cooking":
+        raise TurnwiseError(f"textworld: only cooking has knobs; {kind} has levels")
+    for knob, value in knobs.items():
+        if knob not in KNOBS:
+            raise unknown_name("knob of cooking in TextWorld:", knob, KNOBS)
+        if not isinstance(value, int) or value < 0 or (knob == "go" and value not in (1, 6, 9, 12)):
+            raise TurnwiseError(f"textworld: knob {knob} is a number (go: 1, 6, 9 or 12) or true, not {value!r}")
+    recipe, take = int(knobs.get("recipe", 1)), int(knobs.get("take", 0))
+    if not 1 <= recipe <= 5 or take > recipe:
+        raise TurnwiseError(f"textworld: a recipe has 1 to 5 ingredients, of which at most all are to be taken, not {recipe} and {take}")
+    return Wanted(kind, 0, 0, goal, tuple(sorted((knob, int(value)) for knob, value in knobs.items() if value)))
+
+
+def generated(games: Sequence[Wanted], split: str, n: int | None) -> TaskSet:
+    """The tasks of generated games: kinds and levels in turn, each with the seeds of the split."""
+    seed, kinds = numbers(split), list(games)
+
+    def task(index: int) -> Task:
+        return replace(kinds[index % len(kinds)], seed=seed(index // len(kinds))).task(split)
+
+    usual = len(NUMBERED_SPLITS[split]) * NUMBERED_DECADES * len(kinds)
+    return TaskSet.lazy(usual if n is None else n, task, f"textworld/{split}")
 
 
 def files_of(place: Path) -> list[Path]:

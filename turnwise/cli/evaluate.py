@@ -23,7 +23,7 @@ def evaluate(
     source: Annotated[str | None, typer.Argument(help="A run, a model folder or a recipe. Not needed with --agent and --url.")] = None,
     overrides: Overrides = None,
     agent: Annotated[
-        str | None, typer.Option(help="random or expert: no model. plain, react or reflexion: a model with prompting only.")
+        str | None, typer.Option(help="random, scripted or expert: no model. plain, react or reflexion: a model with prompting only.")
     ] = None,
     env: Annotated[str | None, typer.Option(help="The environment. Default: the run's.")] = None,
     prompts: Prompts = None,
@@ -109,7 +109,7 @@ def measure(
     elif source is None and changes.get("engine.name") != "openai":
         raise TurnwiseError(
             "nothing to evaluate: give a run, a model folder or a recipe (with --agent plain|react|reflexion for prompting only); "
-            "--agent random|expert with --env NAME; "
+            "--agent random|scripted|expert with --env NAME; "
             "or a server with --engine openai --url URL --model NAME --env NAME"
         )
     else:

@@ -15,7 +15,7 @@ def play(
         str | None, typer.Argument(help="A name from `turnwise envs`, or path/to/my_env.py:MyEnv. Not needed for a run.")
     ] = None,
     agent: Annotated[
-        str | None, typer.Option(metavar="RUN", help="The player: a run, a model folder, random or expert. Default: you.")
+        str | None, typer.Option(metavar="RUN", help="The player: a run, a model folder, random, scripted or expert. Default: you.")
     ] = None,
     task: Annotated[str | None, typer.Option(help="A task's id, or its index in the split.")] = None,
     split: Annotated[

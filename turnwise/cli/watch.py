@@ -15,9 +15,7 @@ from rich.text import Text
 
 from turnwise.collect.collector import Answer, Collector, Policy, Start
 from turnwise.collect.faults import spoilt
-from turnwise.collect.player_policy import PLAYERS, PlayerPolicy, player
-from turnwise.collect.players import Advised
-from turnwise.collect.warmstart import has_expert
+from turnwise.collect.player_policy import PLAYERS, PlayerPolicy, advised, player
 from turnwise.config.schema import Config
 from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.data.tasks import Task
@@ -51,21 +49,26 @@ def watch(
     console: Console | None = None,
     trust: bool = False,
 ) -> list[Trajectory]:
-    """Let `agent` (a run, a model folder, `random` or `expert`) play, and show it on the console. A run provides its environment with its
-    options, and the split that it is evaluated on. Without a task, play `n` tasks of the split, starting at index `seed`; with one, make
-    `n` attempts at it."""
+    """Let `agent` (a run, a model folder, `random`, `scripted` or `expert`) play, and show it on the console. A run provides its
+    environment with its options, and the split that it is evaluated on. Without a task, play `n` tasks of the split, starting at index
+    `seed`; with one, make `n` attempts at it."""
     changes: dict[str, Any] = {f"env.options.{key}": value for key, value in (options or {}).items()}
     changes |= {"env.max_turns": max_turns} if max_turns is not None else {}
     system = _system(agent, env, changes, trust)
     own = system.config.env
     split = split or (system.config.eval.split if (Path(agent) / CONFIG).is_file() else own.split)
     teller = Teller(console or Console())
-    policy = PlayerPolicy(player(agent)) if agent in PLAYERS else system.policy(_temperature(system, temperature))
     factory = portable(own.name, own.options)
+    policy: Any = None
+    if agent in PLAYERS:
+        policy = PlayerPolicy(player(agent, own.name, dict(own.options)))
+        factory = advised(factory, policy.player)
+    else:
+        policy = system.policy(_temperature(system, temperature))
     trajectories = []
     try:
         limits: dict[str, Any] = {"workers": own.workers, "timeout": own.timeout, "memory_mb": own.memory_mb}
-        with Pool(Advised(factory) if agent == "expert" else factory, 1, **limits) as pool:
+        with Pool(factory, 1, **limits) as pool:
             watched, own_limit = Watched(policy, teller), system.config.agent.max_invalid
             collector = Collector(pool, watched, system.max_turns, system.rewards, own_limit, on_fault=system.faults.hear)
             for number, chosen in enumerate(_tasks(own.name, task, split, n, seed, dict(own.options))):
@@ -88,8 +91,6 @@ def _system(agent: str, env: str | None, changes: dict[str, Any], trust: bool = 
     if env is None:
         raise TurnwiseError(f"the {agent} agent needs an environment: turnwise play ENV --agent {agent}")
     config = Config.load(None, {"agent.max_prompt_tokens": 500, **changes, "env.name": env})
-    if agent == "expert" and not has_expert(env, dict(config.env.options)):
-        raise TurnwiseError(f"environment {env!r} has no expert to watch: it needs expert(task) or expert_action()")
     return System(config)
 
 

@@ -1,28 +1,54 @@
-"""Players as policies: random, expert and scripted agents go through the same collector as models."""
+"""Players as policies: random, scripted and expert agents go through the same collector as models."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from turnwise.collect.collector import Answer, Start
-from turnwise.collect.players import ASK_EXPERT, ExpertPlayer, Player, RandomPlayer, Situation
+from turnwise.collect.players import (
+    ASK_EXPERT,
+    ASK_RANDOM,
+    ASK_RULE,
+    Advised,
+    ExpertPlayer,
+    Player,
+    RandomPlayer,
+    RulePlayer,
+    Situation,
+)
+from turnwise.collect.warmstart import offers
 from turnwise.data.rollouts import Stop, Turn
 from turnwise.envs.base import Observation, Transition
-from turnwise.util.errors import unknown_name
+from turnwise.util.errors import TurnwiseError, unknown_name
 
-PLAYERS: dict[str, type[RandomPlayer] | type[ExpertPlayer]] = {"random": RandomPlayer, "expert": ExpertPlayer}
+PLAYERS: dict[str, type[RandomPlayer] | type[RulePlayer] | type[ExpertPlayer]] = {
+    "random": RandomPlayer,
+    "scripted": RulePlayer,
+    "expert": ExpertPlayer,
+}
 
 
-def player(name: str) -> Player:
-    """A player by name."""
+def player(name: str, env: str, options: dict[str, Any]) -> Player:
+    """A player by name, for an environment that must have what it plays by."""
     if name not in PLAYERS:
         raise unknown_name("agent", name, PLAYERS)
-    return PLAYERS[name]()
+    if name == "expert" and not offers(env, options, "expert", "expert_action"):
+        raise TurnwiseError(f"environment {env!r} has no expert: it needs expert(task) or expert_action()")
+    if name == "scripted" and not offers(env, options, "scripted_action"):
+        raise TurnwiseError(f"environment {env!r} has no scripted player: it needs scripted_action()")
+    return RandomPlayer(asks=offers(env, options, "random_action")) if name == "random" else PLAYERS[name]()
+
+
+def advised(factory: Callable[[], Any], player: Player) -> Callable[[], Any]:
+    """The environments for a player: those that can be asked for an action, unless it chooses from a list."""
+    return factory if isinstance(player, RandomPlayer) and not player.asks else Advised(factory, required=isinstance(player, ExpertPlayer))
 
 
 @dataclass
 class PlayerPolicy:
-    """Asks a player for every action. The expert's action is known only when the environment has played it: it is filled in then."""
+    """Asks a player for every action. An action that the environment chooses is known only when it was played: it is filled in then."""
 
     player: Player
 
@@ -52,7 +78,7 @@ class PlayerPolicy:
         return ready
 
     def observe(self, slot: int, turn: Turn, transition: Transition) -> None:
-        if turn.action == ASK_EXPERT:
+        if turn.action in (ASK_EXPERT, ASK_RULE) or turn.action.startswith(ASK_RANDOM):
             turn.action = turn.response = str(transition.info.get("action", ""))
         self._seen[slot], self._turns[slot] = transition.observation, self._turns[slot] + 1
 

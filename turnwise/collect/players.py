@@ -6,7 +6,8 @@ observation and the situation. A player keeps no state between calls, so attempt
 
 The expert lives inside the environment, which may run in another process. `Advised` makes it reachable through `step` without another
 channel: in the environment's process the action `ASK_EXPERT` is replaced by what the expert would do, and the transition's
-`info["action"]` holds that action. Play it with `Pool(Advised(portable(name, options)), size)` or `Pool(Advised(MyEnv), size)`.
+`info["action"]` holds that action. In the same way `ASK_RULE` stands for its `scripted_action()`, and `ASK_RANDOM` with a number for its
+`random_action(number)`. Play it with `Pool(Advised(portable(name, options)), size)` or `Pool(Advised(MyEnv), size)`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from turnwise.envs.snapshots import pack, restoring, unpack
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
-ASK_EXPERT = "\x00expert"  # no environment has such an action
+ASK_EXPERT, ASK_RULE, ASK_RANDOM = "\x00expert", "\x00rule", "\x00random "  # no environment has such actions
 NO_ADVICE, NO_EXPERT = "the expert has no advice", "there is no expert"
 
 
@@ -49,11 +50,17 @@ class Player(Protocol):
 @dataclass(frozen=True, slots=True)
 class RandomPlayer:
     """Any of the admissible actions, all equally likely. The choice is a hash of seed and turn, so it does not depend on the order of
-    attempts or on other attempts."""
+    attempts or on other attempts. If no actions are listed and it `asks`, the environment's `random_action` makes one."""
+
+    asks: bool = False
 
     def act(self, observation: Observation, situation: Situation) -> str | None:
+        if observation.actions is None and self.asks:
+            return f"{ASK_RANDOM}{derive(situation.seed, 'random player', situation.turn)}"
         if observation.actions is None:
-            raise TurnwiseError("the random player needs an environment that lists its admissible actions (Observation.actions)")
+            raise TurnwiseError(
+                "the random player needs an environment that lists its admissible actions (Observation.actions) or has random_action()"
+            )
         if not observation.actions:
             return None
         return observation.actions[derive(situation.seed, "random player", situation.turn) % len(observation.actions)]
@@ -72,6 +79,14 @@ class ExpertPlayer:
         if noisy and (allowed := without(observation.actions or (), self.hidden)):
             return RandomPlayer().act(replace(observation, actions=allowed), situation)
         return ASK_EXPERT
+
+
+@dataclass(frozen=True, slots=True)
+class RulePlayer:
+    """What the environment's `scripted_action()` says: a simple rule that sees no more than an agent."""
+
+    def act(self, observation: Observation, situation: Situation) -> str | None:
+        return ASK_RULE
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +146,10 @@ class AdvisedEnv:
         words = self._env.expert_words() if self._speaks else ""
         if action == ASK_EXPERT:
             action = self._advice()
+        elif action == ASK_RULE:
+            action = str(self._env.scripted_action())
+        elif action.startswith(ASK_RANDOM):
+            action = str(self._env.random_action(int(action.removeprefix(ASK_RANDOM))))
         transition = read_transition(self._env.step(action), self._env)
         self._played.append(action)
         return replace(transition, info={**transition.info, "action": action} | ({"words": words} if words else {}))

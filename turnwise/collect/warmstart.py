@@ -200,9 +200,14 @@ def _ended(trajectory: Trajectory, result: EnvResult, on_fault: OnFault) -> Traj
 
 def has_expert(name: str, options: dict[str, Any]) -> bool:
     """Whether the environment has an expert."""
+    return offers(name, options, "expert", "expert_action")
+
+
+def offers(name: str, options: dict[str, Any], *methods: str) -> bool:
+    """Whether the environment has one of these optional methods."""
     env = registry.make(name, **options)
     try:
-        return callable(getattr(env, "expert", None)) or callable(getattr(env, "expert_action", None))
+        return any(callable(getattr(env, method, None)) for method in methods)
     finally:
         registry.close(env)
 

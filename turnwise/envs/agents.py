@@ -1,9 +1,9 @@
 """Reference scores: random, scripted and expert agents on one fixed panel of each environment.
 
-The *random* agent takes any of the listed actions. The *scripted* agent is a simple rule of the environment (`scripted_action()`) that sees
-no more than an agent does, or its expert if that can be limited to what was seen. The *expert* is the environment's expert
-(`expert_action()` or `expert(task)`) and may know everything. A trained agent below the random one has learned nothing; one above the
-expert deserves a closer look.
+The *random* agent takes any of the listed actions; if none are listed, the environment's `random_action(number)` makes one. The *scripted*
+agent is a simple rule of the environment (`scripted_action()`) that sees no more than an agent does, or its expert if that can be limited
+to what was seen. The *expert* is the environment's expert (`expert_action()` or `expert(task)`) and may know everything. A trained agent
+below the random one has learned nothing; one above the expert deserves a closer look.
 
 These are plain loops over one environment at a time. They do not need the collector, so they also work for an environment that the
 collector cannot play, and report what is wrong with it.
@@ -125,6 +125,8 @@ def _attempt(env: Any, agent: str, task: Task, limit: int) -> tuple[bool, float,
 
 def _chooser(env: Any, agent: str, task: Task, first: Observation) -> Choose | None:
     if agent == "random":
+        if first.actions is None and callable(make := getattr(env, "random_action", None)):
+            return lambda seen, turn: str(make(derive(SEED, "random agent", task.id, turn)))
         return None if first.actions is None else lambda seen, turn: _any(seen, task, turn)
     if agent == "scripted":
         return _advice(getattr(env, "scripted_action", None))

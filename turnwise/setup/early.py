@@ -58,7 +58,7 @@ def look(config: Config, hub: bool = True) -> Config:
 
 
 def look_at_player(agent: str, env: str | None, options: Mapping[str, Any]) -> None:
-    """The same for the player: a run or a model, or `random` and `expert`, which need an environment."""
+    """The same for the player: a run or a model, or `random`, `scripted` and `expert`, which need an environment."""
     changes = {f"env.options.{key}": value for key, value in options.items()}
     if agent not in PLAYERS:
         found = read_source(agent, env, changes)

@@ -1,0 +1,1 @@
+"""A stand-in for the package TextWorld-Express: where its program would be."""

@@ -1,0 +1,3 @@
+"""A stand-in."""
+
+JAR_PATH = "/nonexistent/textworld-express.jar"
