@@ -37,6 +37,12 @@ def gone(pid: int, seconds: float = 30.0) -> bool:
     return not runs(pid)
 
 
+def children(pid: int) -> list[int]:
+    """The processes that a process started and that run."""
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in found if runs(int(child))]
+
+
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 

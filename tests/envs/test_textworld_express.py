@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from java_cases import gone, kill, orphan, runs
+from java_cases import children, gone, kill, orphan, runs
 from needing import ready
 
 import turnwise as tw
@@ -129,7 +129,7 @@ def test_a_process_that_hangs_is_ended_after_the_time_limit() -> None:
     assert env._java is not None
     env._java.seconds, old = 0.5, env._java.process_id
     os.kill(old, signal.SIGSTOP)
-    with pytest.raises(JavaLost, match="no answer within 0.5 seconds"):
+    with pytest.raises(JavaLost, match=r"no answer within 0\.5 seconds"):
         env.step("look around")
     assert gone(old)
     assert env.reset(task).text
@@ -142,14 +142,13 @@ def test_a_run_goes_on_after_its_java_process_was_killed() -> None:
         for slot in range(2):
             assert pool.reset(slot, tasks[slot]).fault is None
         (worker,) = pool.pids
-        javas = [int(pid) for pid in open(f"/proc/{worker}/task/{worker}/children").read().split()]
-        assert len(javas) == 1
-        kill(javas[0])
+        (first,) = children(worker)
+        kill(first)
         lost = pool.step(0, "look around")
         assert lost.fault is Fault.ERROR and "Java process died" in lost.stop_reason
         assert pool.step(1, "look around").fault is None
         assert pool.reset(0, tasks[0]).fault is None and pool.step(0, "look around").fault is None
-        (java,) = [int(pid) for pid in open(f"/proc/{worker}/task/{worker}/children").read().split() if runs(int(pid))]
+        (java,) = children(worker)
     assert gone(java)
 
 
