@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 from page_browser import open_page, texts
-from page_runs import ATTACK, evaluated, log, make_run
+from page_runs import ATTACK, evaluated, log, make_run, turn
 
+from turnwise.data.batch import Batch
+from turnwise.data.rollouts import Stop, Trajectory
 from turnwise.pages.report import write_report
 from turnwise.pages.run_list import RunList
 from turnwise.pages.server import Server
@@ -234,3 +236,46 @@ def test_the_report_of_two_runs_opens_side_by_side(page: Any, runs: Path, tmp_pa
     open_page(page, written.as_uri())
     page.wait_for_selector(".column .turn")
     assert texts(page, ".column h3") == ["A: good", "B: other"]
+
+
+ESCAPES = "\x1b[1;31mred\x1b[0m plain \x1b]0;title\x07\x1b[2J\x1b[38;5;9mstill\x1b[m\n10 %\r99 %\x07"
+
+
+def shell_run(runs: Path, *, shows: bool = True) -> Run:
+    """A run whose environment is a terminal: four turns with hostile output, an error, and the end."""
+    run = make_run(runs, "shell")
+    seen = ["Your task is: go.\n/work$", f"{ESCAPES}\n{ATTACK}\n/work$", "[exit code 1]\n/work/d$"]
+    said = [f"echo {ATTACK}", "cd d; false", "submit"]
+    infos = [{"exit_code": 0, "limit": ""}, {"exit_code": 1, "limit": ATTACK}, {"output": "The task is not solved."}]
+    attempt = Trajectory(0, 0, "go", [], Stop.DONE, "", False, seed=7)
+    for text, command, info in zip(seen, said, infos, strict=True):
+        attempt.turns.append(turn(text, command, observation=text, thought="", info={"env": info}))
+    run.save_batch(3, Batch.of([attempt]), keep=None)
+    if shows:
+        run.write_environment({"name": "shell", "shows": "terminal"})
+    return run
+
+
+def test_a_shell_attempt_looks_like_a_terminal_and_hostile_output_is_text(page: Any, runs: Path, url: str) -> None:
+    shell_run(runs)
+    open_page(page, f"{url}#/attempts?run=shell&part=rollouts&iteration=3&id=0")
+    page.wait_for_selector(".turn.current")
+    assert page.locator(".terminal").count() == 3 and page.locator(".told").inner_text() == "Your task is: go."
+    assert texts(page, ".turn .action") == [f"/work$ echo {ATTACK}", "/work$ cd d; false", "/work/d$ submit"]
+    first = page.locator(".terminal .output").first
+    assert first.text_content() == f"red plain still\n99 %[U+0007]\n{ATTACK}", "of the escape sequences only colours have an effect"
+    assert first.locator(".colour-1.bold").inner_text() == "red" and first.locator("img, script").count() == 0
+    assert "monospace" in first.evaluate("node => getComputedStyle(node).fontFamily")
+    assert texts(page, ".terminal .exit") == ["exit 0", "exit 1", ATTACK]
+    assert page.locator(".terminal .output").last.inner_text() == "The task is not solved."
+
+
+def test_a_report_shows_a_terminal_too_and_without_the_declaration_there_is_none(page: Any, runs: Path, url: str, tmp_path: Path) -> None:
+    run = shell_run(runs)
+    written, _ = write_report(run.folder, tmp_path / "terminal.html")
+    page.goto(f"{written.as_uri()}#/attempts?run=shell&part=rollouts&iteration=3&id=0")
+    page.wait_for_selector(".terminal")
+    shell_run(runs, shows=False)
+    open_page(page, f"{url}#/attempts?run=shell-2&part=rollouts&iteration=3&id=0")
+    page.wait_for_selector(".turn.current")
+    assert page.locator(".terminal").count() == 0

@@ -338,6 +338,19 @@ def test_assertions_and_actions_are_part_of_the_score_in_telecom():
     assert all(score(gold, world, ()).values())
 
 
+def test_a_message_is_plain_text_or_a_call_of_the_tool_for_it():
+    tools = tw.envs.registry.spec("tau2").load().offered_tools(domain="airline")
+    assert [tool["function"]["name"] for tool in tools][-1] == "message_user" and len(tools) == 15
+    plain, called = tw.make("tau2", policy="none", show_tools="signatures"), tw.make("tau2", **BARE)
+    texts = []
+    for env in (plain, called):
+        env.reset(task_of("airline", "0"))
+        texts.append(env.expert_action())
+        assert env.step(texts[-1]).observation.text == "User: I am Emma Kim. My user id is emma_kim_9957."
+    assert json.loads(texts[1]) == {"name": "message_user", "arguments": {"message": texts[0]}}
+    assert "A message is a text" in called.step('{"name": "message_user", "arguments": {}}').observation.text
+
+
 def test_wrong_options_are_named():
     for options in ({"domain": "banking"}, {"user": "somebody"}, {"user": {"model": "x"}}, {"user": {"url": "x", "model": "y"}}):
         with pytest.raises(TurnwiseError):
