@@ -326,6 +326,21 @@ def test_a_state_is_restored_in_another_instance_and_the_checker_finds_nothing()
 
 
 @sandboxed
+def test_the_expert_tries_again_what_went_wrong_and_random_commands_are_repeatable(env: ShellEnv) -> None:
+    task = next(task for task in env.tasks(n=30) if len(env.expert(task)) > 2)
+    plan = env.expert(task)
+    env.reset(task)
+    made = [env.random_action(number) for number in range(40)]
+    assert made == [env.random_action(number) for number in range(40)] and len(set(made)) > 10
+    for command in (plan[0][:-1], "nonsense"):
+        env.step(command)
+        assert env.expert_action() == plan[0]
+    while not (last := env.step(str(env.expert_action()))).done:
+        pass
+    assert last.success
+
+
+@sandboxed
 def test_a_snapshot_is_exact_or_there_is_none(env: ShellEnv) -> None:
     other, task = ShellEnv(), env.tasks(n=1)[0]
     for command in (

@@ -168,30 +168,48 @@ class Box:
         return not self._closed and self._process.poll() is None
 
     def kill(self) -> None:
-        """End every process. The first process of the sandbox takes all others with it, and is gone only when they are."""
+        """End every process, and wait for it. The first process of the sandbox takes all others with it, and is gone only when they are."""
+        self._strike()
+        if self._watch >= 0:
+            readable(self._watch, 5)
+        else:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(5)
+
+    def _strike(self) -> None:
+        """End the first process of the sandbox, or, if it is not known yet, bubblewrap, which takes it along."""
         if self._watch >= 0:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._watch, signal.SIGKILL)
-            readable(self._watch, 5)
         else:
             self._process.kill()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(5)
-        self._process.kill()  # does nothing if it has ended, as it does with the first process inside
 
     def close(self) -> None:
-        """End the sandbox and forget its files."""
+        """End the sandbox and forget its files. `reap` waits for the end."""
         if self._closed:
             return
         self._closed = True
-        self.kill()
+        self._strike()
+        _ending.append(self._process)
         for stream in (self.stdin, self.stdout):
             with suppress(OSError):
                 stream.close()
         for handle in (self._info, self._watch, self._root):
             if handle >= 0:
                 os.close(handle)
-        self._root = -1
+        self._root = self._watch = self._info = -1
+
+
+_ending: list[subprocess.Popen[bytes]] = []  # closed, and not yet waited for
+
+
+def reap(seconds: float = 0.0) -> None:
+    """Forget the closed sandboxes that have ended, or wait for all of them for some time."""
+    deadline = time.monotonic() + seconds
+    for process in list(_ending):
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+            _ending.remove(process)
 
 
 def readable(handle: int, seconds: float) -> bool:
@@ -204,6 +222,7 @@ def readable(handle: int, seconds: float) -> bool:
 def _start(limits: Limits, kind: Kind) -> tuple[subprocess.Popen[bytes], int]:
     """The process, and a handle from which the number of its first process inside can be read."""
     programs = require(kind)
+    reap()
     info_read, info_write = os.pipe()
     users, groups = _held(USERS), _held(GROUPS)
     inside = "" if kind == "bubblewrap" else "/box"

@@ -120,12 +120,13 @@ class Match:
         return bool(said.get("invalid_move", False)), int(getattr(state, "error_count", 0))
 
     def rewards(self) -> dict[int, float]:
-        """What each player got; 0 for those of whom the game says nothing."""
+        """What each player got; 0 for those of whom the game says nothing, or anything but a number."""
         with self._dice.held():
-            found = self.env.close()
-        given = found[0] if isinstance(found, tuple) else found
+            closed = self.env.close()
+        given = closed[0] if isinstance(closed, tuple) else closed
         given = given if isinstance(given, Mapping) else {}
-        return {player: float(given.get(player) or 0.0) for player in range(self.players)}
+        found = {player: given.get(player) for player in range(self.players)}
+        return {player: float(value) if isinstance(value, int | float) else 0.0 for player, value in found.items()}
 
     def reason(self) -> str:
         """Why it ended, in the game's words."""
