@@ -34,7 +34,8 @@ class BfclEnv:
     functions are listed ("short": signature and description, "signatures", "schemas": JSON, "none"). `reward`: "success": 1 at the end if
     all requests were met; "requests": a share for each that was. `end_on_failure`: end the attempt at the first request that was not met.
     `single`: each request is a task by itself, and starts where the solution of those before it ends. `earlier`: such a task shows the
-    requests before it with their calls. `repeat_request`: every observation begins with the request. `longest_result`: characters of a result that are shown.
+    requests before it with their calls. `repeat_request`: every observation begins with the request. `longest_result`: characters of a
+    result that are shown.
     """
 
     max_turns = 40
