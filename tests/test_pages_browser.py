@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from page_browser import open_page, texts
-from page_runs import ATTACK, evaluated, log, make_run, turn
+from page_runs import ATTACK, evaluated, group, log, make_run, turn
 
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Stop, Trajectory
+from turnwise.pages.png import png
 from turnwise.pages.report import write_report
 from turnwise.pages.run_list import RunList
 from turnwise.pages.server import Server
@@ -174,6 +177,22 @@ def test_pictures_are_shown(page: Any, url: str) -> None:
     expect = pytest.importorskip("playwright.sync_api").expect
     # An assertion of the locator asks again from outside; `wait_for_function` would evaluate text, which the page's policy forbids.
     expect(page.locator(".turn img").first).to_have_js_property("naturalWidth", 6)
+
+
+def test_screenshots_that_were_kept_for_people_are_shown(page: Any, url: str, runs: Path) -> None:
+    batch = group(0, "find-mug")
+    for width, name in ((5, "screenshot"), (7, "screenshot_after")):
+        pixels = png(np.full((4, width, 3), 90, np.uint8))
+        shot = f"data:image/png;base64,{base64.b64encode(pixels).decode()}"
+        batch[0].turns[0].info = {"env": {**batch[0].turns[0].info.get("env", {}), name: shot}}
+    make_run(runs, "shots").save_batch(3, Batch.of(batch), keep=None)
+    open_page(page, f"{url}#/attempts?run=shots&part=rollouts&iteration=3&id=0")
+    expect = pytest.importorskip("playwright.sync_api").expect
+    shown = page.locator(".turn img.screenshot")
+    expect(shown).to_have_count(2)
+    for place, width in enumerate((5, 7)):
+        expect(shown.nth(place)).to_have_js_property("naturalWidth", width)
+    assert "base64" not in page.locator("body").inner_text()
 
 
 def test_light_and_dark_by_the_system_and_by_choice(page: Any, url: str) -> None:

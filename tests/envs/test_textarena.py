@@ -41,7 +41,7 @@ SLOW = {"RushHour", "Sokoban", "Game2048", "Set"}  # seconds to begin on a busy 
 FEW = ("TicTacToe", "PigDice", "KuhnPoker", "Blackjack", "Snake")  # with and without chance, for one, two and simultaneous players
 
 
-def play(env: Any, task: Task, seed: int, name: str, turns: int = 30) -> Iterator[Any]:
+def play(env: Any, task: Task, seed: int, name: str, turns: int = 12) -> Iterator[Any]:
     """An attempt of listed actions, answer by answer."""
     seen = env.reset(task, seed)
     yield essence(seen)

@@ -41,8 +41,8 @@ class Tau2Env:
     (messages, tools, seed) -> text. `policy`: how much of the domain's policy the first observation has; short: the first sentence of each
     rule, without telecom's manual. `show_tools`: schemas, signatures, or none if the chat template shows them (agent.prompt = "tool").
     `max_turns`: an attempt that the user has not ended by then is worth 0. `longest_result`: characters of a result that are shown.
-    `must_act`: leave out tasks that an agent solves by doing nothing. `telecom_tasks`: "base", or "full" with 2,245 train tasks.
-    `suggest`: list some plausible actions, for the random agent."""
+    `must_act`: leave out tasks that an agent solves by handing over to a human at once. `telecom_tasks`: "base", or "full" with 2,245
+    train tasks. `suggest`: list some plausible actions, for the random agent."""
 
     instructions = (
         "You are a customer service agent. Follow the policy. Each of your actions is either one call of a tool, written as JSON, or a "
