@@ -1,88 +1,261 @@
-"""Steps and resets per second of every environment that can run here: random actions, one process, one environment at a time.
+"""Every environment that can run here: what simple agents score on a fixed panel, how fast it is, and how much memory it takes.
 
     python benchmarks/environments.py [--seconds 3] [--write] [NAME …]
+    python benchmarks/environments.py --pages            # put the committed results into the tables of docs/
 
-Prints JSON. Each environment plays tasks of its first split with random admissible actions up to its own limit of turns. A step is
-measured with its observation, a reset with tasks that are played for the first time (`first reset`, which includes making or reading the
-task) and with the same ones again. All in CPU time, so that other work on the machine does not count; choosing a random action counts as
-part of a step. Environments with pictures are also measured with them. With `--write` environments that are missing here keep their old
-figures.
+Prints JSON. Each environment is measured in a fresh process, one environment at a time:
+
+- `agents`: random, scripted and expert agents on tasks of the validation split (`turnwise/envs/agents.py`), and what the checker found;
+- `steps_per_second`: random actions (the expert's, if there are none) on tasks of the first split, observation included. `reset_ms`: a
+  reset of a task that was played before, `first_reset_ms`: of one that was not. Both in CPU time, so that other work on the machine does
+  not count; in wall-clock time where the environment works in other processes;
+- `megabytes`: growth of resident memory, child processes included, per further environment after the first; `first_megabytes`: of
+  the first, with its imports and shared data.
+
+With `--write`, environments that are missing here keep their old figures; those that have none are listed with what they are missing.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
 import random
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from results import publish
 
-from turnwise.envs.registry import close, describe, make, tasks, turn_limit
+from turnwise.envs.agents import AGENTS, PANEL, compare
+from turnwise.envs.registry import close, describe, make, spec, tasks, turn_limit
+from turnwise.util.files import write_text_atomically
 
+ROOT = Path(__file__).resolve().parents[1]
 RESULT = Path(__file__).with_suffix(".json")
 TASKS = 50
+FEW, MANY, LARGE = 3, 60, 20.0  # further environments for the memory; few of those that take more than 20 MB
+PICTURES = ("sokoban", "boxoban", "numberline", "ezpoints", "points24", "blackjack")
+PANELS = {"scienceworld": 10, "textworld": 20, "textworld-express": 50, "miniwob": 50, "tau2": 50}  # slow ones: fewer tasks than PANEL
+LONGEST = 900  # seconds for one environment
 
 
-def measure(name: str, seconds: float, **options: Any) -> dict[str, Any]:
-    """One environment: its tasks once for the resets, then again and again with random actions."""
-    split = next(iter(describe(name)[0]["splits"]), "train")
-    found = tasks(name, split, **options)
+def measure(label: str, seconds: float) -> dict[str, Any]:
+    """All figures of one environment, in this process."""
+    name, _, pictures = label.partition(", ")
+    options = {"observe": "image"} if pictures else {}
+    found = memory(name, options)  # first: nothing of it is loaded yet
+    found = speed(name, seconds, options) | found
+    if pictures:
+        return found
+    played = compare(name, PANELS.get(name, PANEL))
+    return {**{key: played[key] for key in ("split", "tasks", "panel_hash", "max_turns", "contract", "agents")}, **found}
+
+
+# -- speed --------------------------------------------------------------------------------------------------------------------------------
+
+
+def speed(name: str, seconds: float, options: dict[str, Any]) -> dict[str, Any]:
+    """Its tasks once for the resets, then again and again with random actions."""
+    found = tasks(name, next(iter(describe(name)[0]["splits"]), "train"), **options)
     env = make(name, **options)
     limit = turn_limit(name, env) or 50
     try:
-        numbers = [place * len(found) // min(TASKS, len(found)) for place in range(min(TASKS, len(found)))]
-        start = time.process_time()
-        panel = []
-        for number in numbers:
-            panel.append(found[number])
-            env.reset(panel[-1], 0)
-        first = (time.process_time() - start) / len(panel)
-        start = time.process_time()
-        for task in panel:
-            env.reset(task, 0)
-        again = (time.process_time() - start) / len(panel)
-        steps, spent = _play(env, panel, limit, seconds)
+        panel = [found[place * len(found) // min(TASKS, len(found))] for place in range(min(TASKS, len(found)))]
+        env.step(_action(env, env.reset(panel[0], 0), random.Random(1)))  # what is loaded on first use is no part of a step
+        clock = time.perf_counter if children(os.getpid()) else time.process_time
+        panel, first = _resets(env, panel[1:] or panel, clock, seconds)
+        again = _resets(env, panel, clock, seconds)[1]
+        steps, spent = _play(env, panel, limit, seconds, clock)
     finally:
         close(env)
     return {
-        "split": split,
-        "steps_per_second": round(steps / spent),
-        "step_microseconds": round(1e6 * spent / steps, 1),
-        "first_resets_per_second": round(1 / first, 1) if first else None,
-        "resets_per_second": round(1 / again) if again else None,
+        "clock": "wall" if clock is time.perf_counter else "cpu",
+        "steps_per_second": float(f"{steps / spent:.3g}"),
+        "reset_ms": float(f"{1000 * again:.3g}"),
+        "first_reset_ms": float(f"{1000 * first:.3g}"),
         "steps": steps,
     }
 
 
-def _play(env: Any, panel: list[Any], limit: int, seconds: float) -> tuple[int, float]:
-    """How many steps were made, and how many seconds of CPU they took."""
-    chance, steps, spent, place = random.Random(0), 0, 0.0, 0
-    while spent < seconds or place < len(panel):
+def _resets(env: Any, panel: list[Any], clock: Callable[[], float], seconds: float) -> tuple[list[Any], float]:
+    """The tasks that were started within the time, and the mean seconds of a reset."""
+    start, done = clock(), []
+    for task in panel:
+        env.reset(task, 0)
+        done.append(task)
+        if clock() - start > 2 * seconds:
+            break
+    return done, (clock() - start) / len(done)
+
+
+def _play(env: Any, panel: list[Any], limit: int, seconds: float, clock: Callable[[], float]) -> tuple[int, float]:
+    """How many steps were made, and how many seconds they took."""
+    chance, steps, spent, place, began = random.Random(0), 0, 0.0, 0, time.monotonic()
+    while spent < seconds and (place < len(panel) or time.monotonic() - began < 20 * seconds):
         observation = env.reset(panel[place % len(panel)], place)
         place += 1
-        start = time.process_time()
         for _ in range(limit):
-            transition = env.step(chance.choice(observation.actions or ("look",)))
+            action = _action(env, observation, chance)
+            start = clock()
+            transition = env.step(action)
+            spent += clock() - start
             steps += 1
             observation = transition.observation
             if transition.done:
                 break
-        spent += time.process_time() - start
     return steps, spent
 
 
-def variants(name: str) -> list[tuple[str, dict[str, Any]]]:
-    """The environment as it is by default, and with pictures if it has them."""
-    pictures = [(f"{name}, pictures", {"observe": "image"})] if name in PICTURES else []
-    return [(name, {}), *pictures]
+def _action(env: Any, observation: Any, chance: random.Random) -> str:
+    if observation.actions:
+        return str(chance.choice(observation.actions))
+    if callable(make_random := getattr(env, "random_action", None)):
+        return str(make_random(chance.getrandbits(32)))
+    for method in ("expert_action", "scripted_action"):
+        if callable(advise := getattr(env, method, None)) and (advice := advise()) is not None:
+            return str(advice)
+    return "look"
 
 
-PICTURES = ("sokoban", "boxoban", "numberline", "ezpoints", "points24", "blackjack")
+# -- memory -------------------------------------------------------------------------------------------------------------------------------
+
+
+def memory(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Megabytes of the first environment, and of each further one, all of them with a task started."""
+    before, made = resident(os.getpid()), []
+    try:
+        found = tasks(name, next(iter(describe(name)[0]["splits"]), "train"), **options)
+
+        def another() -> None:
+            made.append(make(name, **options))
+            made[-1].reset(found[0], len(made))
+
+        another()
+        first = resident(os.getpid())
+        another()
+        more = FEW if resident(os.getpid()) - first > LARGE else MANY
+        for _ in range(more - 1):
+            another()
+        last = resident(os.getpid())
+    finally:
+        for env in made:
+            close(env)
+    return {"megabytes": float(f"{max(last - first, 0.0) / more:.2g}"), "first_megabytes": round(first - before, 1)}
+
+
+def resident(process: int) -> float:
+    """Megabytes of a process and everything that it started."""
+    total = 0.0
+    for one in (process, *children(process)):
+        with contextlib.suppress(OSError):
+            total += int(Path(f"/proc/{one}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    return total
+
+
+def children(process: int) -> list[int]:
+    """The processes that a process started, and theirs."""
+    parents: dict[int, list[int]] = {}
+    for place in Path("/proc").iterdir():
+        if place.name.isdigit():
+            with contextlib.suppress(OSError, IndexError):
+                parents.setdefault(int((place / "stat").read_text().rpartition(")")[2].split()[1]), []).append(int(place.name))
+    found, left = [], [process]
+    while left:
+        new = parents.get(left.pop(), [])
+        found += new
+        left += new
+    return found
+
+
+# -- tables -------------------------------------------------------------------------------------------------------------------------------
+
+HEAD = "| environment | panel | turns | random | scripted | expert | steps/s | reset, ms | MB |"
+SPEED_HEAD = "| environment | steps/s | reset of a seen task, ms | of a new task, ms |"
+PAGES = {"docs/cards.md": ("numberline", "ezpoints", "points24", "blackjack"), "docs/sokoban.md": ("sokoban", "boxoban")}
+
+
+def lines(result: dict[str, Any]) -> list[str]:
+    """The table of docs/environments.md, one line per environment."""
+    found = []
+    for name, row in result["environments"].items():
+        if "agents" in row:
+            cells = [_score(row["agents"][agent]) for agent in AGENTS]
+            numbers = [_number(row[key]) for key in ("steps_per_second", "reset_ms", "megabytes")]
+            found.append(f"| `{name}` | {row['tasks']} {row['split']} | {row['max_turns']} | {' | '.join(cells + numbers)} |")
+    return found
+
+
+def speed_lines(result: dict[str, Any], names: tuple[str, ...]) -> list[str]:
+    """The tables of the pages of some environments, with images in addition."""
+    found = []
+    for name in names:
+        for label, shown in ((name, f"`{name}`"), (f"{name}, pictures", f"`{name}`, images")):
+            row = result["environments"][label]
+            new = "–" if "pictures" in label else _number(row["first_reset_ms"])
+            found.append(f"| {shown} | {_number(row['steps_per_second'])} | {_number(row['reset_ms'])} | {new} |")
+    return found
+
+
+def not_measured(result: dict[str, Any]) -> str:
+    """The sentence about environments that could not run here."""
+    left = [f"`{name}` ({', '.join(row['missing'])})" for name, row in result["environments"].items() if "missing" in row]
+    return f"Not measured, with what is missing: {'; '.join(left)}." if left else ""
+
+
+def _score(score: dict[str, float] | None) -> str:
+    return "–" if score is None else f"{100 * score['success']:.0f} %, {score['reward']:.2f}".replace("-", "−")
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else "<0.1" if value < 0.1 else f"{value:.2g}"
+
+
+def put_into_pages(result: dict[str, Any]) -> None:
+    """Replace the rows of the tables, which are found by their headings, and the sentence about what is missing."""
+    for page, head, rows in (
+        ("docs/environments.md", HEAD, lines(result)),
+        *((page, SPEED_HEAD, speed_lines(result, names)) for page, names in PAGES.items()),
+    ):
+        old = (ROOT / page).read_text().split("\n")
+        start = old.index(head) + 2
+        end = next(place for place in range(start, len(old)) if not old[place].startswith("|"))
+        text = "\n".join([*old[:start], *rows, *old[end:]])
+        write_text_atomically(ROOT / page, text)
+    print(not_measured(result))
+
+
+# -- all of them --------------------------------------------------------------------------------------------------------------------------
+
+
+def measured_apart(label: str, seconds: float) -> dict[str, Any]:
+    """The figures of one environment from a fresh process; what went wrong otherwise."""
+    command = [sys.executable, __file__, "--one", label, "--seconds", str(seconds)]
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LONGEST)
+        return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+    except (subprocess.TimeoutExpired, ValueError, IndexError) as error:
+        return {"missing": [f"it could not be measured: {type(error).__name__}"]}
+
+
+def measure_all(names: list[str], seconds: float) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for row in describe():
+        name = row["name"]
+        if names and name not in names:
+            continue
+        if not row["ready"]:
+            found[name] = {"missing": [need["what"] for need in row["needs"] if not need["present"]] or [row["error"]]}
+            continue
+        for label in (name, f"{name}, pictures") if name in PICTURES else (name,):
+            print(label, file=sys.stderr)
+            found[label] = measured_apart(label, seconds)
+    return found
 
 
 def main() -> None:
@@ -90,18 +263,26 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="only these environments")
     parser.add_argument("--seconds", type=float, default=3.0, help="seconds of stepping for each")
     parser.add_argument("--write", action="store_true", help=f"write {RESULT.name}")
+    parser.add_argument("--pages", action="store_true", help="put the committed results into the tables of docs/")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    rows = [row for row in describe() if row["ready"] and (not args.names or row["name"] in args.names)]
-    found = {}
-    for row in rows:
-        for label, options in variants(row["name"]):
-            found[label] = measure(row["name"], args.seconds, **options)
-    before = json.loads(RESULT.read_text())["environments"] if RESULT.is_file() else {}
-    result = {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
-        "environments": dict(sorted({**before, **found}.items())) if args.write else found,
-    }
-    publish(result, RESULT if args.write else None, indent=2)
+    before = json.loads(RESULT.read_text()) if RESULT.is_file() else {"environments": {}}
+    if args.pages:
+        put_into_pages(before)
+        return
+    if args.one:
+        spec(args.one.partition(", ")[0])
+        print(json.dumps(measure(args.one, args.seconds)))
+        return
+    found = measure_all(args.names, args.seconds)
+    kept = {name: row for name, row in before["environments"].items() if "missing" not in row or name not in found}
+    merged = {**found, **{name: row for name, row in kept.items() if name not in found or "missing" in found[name]}}
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    publish(
+        {"machine": machine, "environments": dict(sorted((merged if args.write else found).items()))},
+        RESULT if args.write else None,
+        indent=2,
+    )
 
 
 if __name__ == "__main__":

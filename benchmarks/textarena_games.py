@@ -60,6 +60,8 @@ def why_not(error: BaseException) -> str:
         return KEY
     if isinstance(error, SyntaxError):
         return NEWER if sys.version_info < (3, 12) else "a repair of the game, which has a syntax error"
+    if "No module named 'gym'" in said:
+        return "the old package gym"
     if isinstance(error, FileNotFoundError) or "No module named 'textarena" in said:
         return "files that are not part of the package"
     return said[:160]
@@ -67,8 +69,9 @@ def why_not(error: BaseException) -> str:
 
 def made(name: str, players: int) -> Any:
     import textarena
+    from textarena.envs.registration import ENV_REGISTRY
 
-    env = textarena.make(f"{name}-raw")
+    env = textarena.make(f"{name}-raw" if f"{name}-raw" in ENV_REGISTRY else name)
     env.reset(num_players=players, seed=1)
     env.get_observation()
     return env

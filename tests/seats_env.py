@@ -7,12 +7,13 @@ from turnwise.envs.base import EpisodeOver, Observation, Share, Transition
 
 
 class Race:
-    """Two seats add 1 or 2 in turn. "x" is not an action: the same seat is asked again. "crash" raises. A pass costs the other 0.25."""
+    """Two seats add 1 or 2 in turn. "x" is not an action: the same seat is asked again, or it counts as 1 if the game is `lenient`. "crash"
+    raises. A pass costs the other 0.25."""
 
     max_turns = 20
 
-    def __init__(self, goal: int = 5, first: int = 0):
-        self.goal, self.first, self.over = goal, first, True
+    def __init__(self, goal: int = 5, first: int = 0, lenient: bool = False):
+        self.goal, self.first, self.lenient, self.over = goal, first, lenient, True
 
     def reset(self, task: Task, seed: int = 0) -> Observation:
         self.total, self.seat, self.over = 0, self.first, False
@@ -28,7 +29,9 @@ class Race:
             self.seat = 1 - seat
             return Transition(self._see(), 0.5, others={1 - seat: Share(-0.25)}, info={"passed": seat})
         if action not in ("1", "2"):
-            return Transition(self._see(), -0.1)
+            if not self.lenient:
+                return Transition(self._see(), -0.1)
+            action = "1"
         self.total += int(action)
         self.over = self.total >= self.goal
         if self.over:

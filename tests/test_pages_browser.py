@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from page_browser import open_page, texts
-from page_runs import ATTACK, evaluated, log, make_run
+from page_runs import ATTACK, evaluated, group, log, make_run, turn
 
+from turnwise.data.batch import Batch
+from turnwise.data.rollouts import Stop, Trajectory
+from turnwise.pages.png import png
 from turnwise.pages.report import write_report
 from turnwise.pages.run_list import RunList
 from turnwise.pages.server import Server
@@ -174,6 +179,22 @@ def test_pictures_are_shown(page: Any, url: str) -> None:
     expect(page.locator(".turn img").first).to_have_js_property("naturalWidth", 6)
 
 
+def test_screenshots_that_were_kept_for_people_are_shown(page: Any, url: str, runs: Path) -> None:
+    batch = group(0, "find-mug")
+    for width, name in ((5, "screenshot"), (7, "screenshot_after")):
+        pixels = png(np.full((4, width, 3), 90, np.uint8))
+        shot = f"data:image/png;base64,{base64.b64encode(pixels).decode()}"
+        batch[0].turns[0].info = {"env": {**batch[0].turns[0].info.get("env", {}), name: shot}}
+    make_run(runs, "shots").save_batch(3, Batch.of(batch), keep=None)
+    open_page(page, f"{url}#/attempts?run=shots&part=rollouts&iteration=3&id=0")
+    expect = pytest.importorskip("playwright.sync_api").expect
+    shown = page.locator(".turn img.screenshot")
+    expect(shown).to_have_count(2)
+    for place, width in enumerate((5, 7)):
+        expect(shown.nth(place)).to_have_js_property("naturalWidth", width)
+    assert "base64" not in page.locator("body").inner_text()
+
+
 def test_light_and_dark_by_the_system_and_by_choice(page: Any, url: str) -> None:
     page.emulate_media(color_scheme="dark")
     open_page(page, url)
@@ -234,3 +255,46 @@ def test_the_report_of_two_runs_opens_side_by_side(page: Any, runs: Path, tmp_pa
     open_page(page, written.as_uri())
     page.wait_for_selector(".column .turn")
     assert texts(page, ".column h3") == ["A: good", "B: other"]
+
+
+ESCAPES = "\x1b[1;31mred\x1b[0m plain \x1b]0;title\x07\x1b[2J\x1b[38;5;9mstill\x1b[m\n10 %\r99 %\x07"
+
+
+def shell_run(runs: Path, *, shows: bool = True) -> Run:
+    """A run whose environment is a terminal: four turns with hostile output, an error, and the end."""
+    run = make_run(runs, "shell")
+    seen = ["Your task is: go.\n/work$", f"{ESCAPES}\n{ATTACK}\n/work$", "[exit code 1]\n/work/d$"]
+    said = [f"echo {ATTACK}", "cd d; false", "submit"]
+    infos = [{"exit_code": 0, "limit": ""}, {"exit_code": 1, "limit": ATTACK}, {"output": "The task is not solved."}]
+    attempt = Trajectory(0, 0, "go", [], Stop.DONE, "", False, seed=7)
+    for text, command, info in zip(seen, said, infos, strict=True):
+        attempt.turns.append(turn(text, command, observation=text, thought="", info={"env": info}))
+    run.save_batch(3, Batch.of([attempt]), keep=None)
+    if shows:
+        run.write_environment({"name": "shell", "shows": "terminal"})
+    return run
+
+
+def test_a_shell_attempt_looks_like_a_terminal_and_hostile_output_is_text(page: Any, runs: Path, url: str) -> None:
+    shell_run(runs)
+    open_page(page, f"{url}#/attempts?run=shell&part=rollouts&iteration=3&id=0")
+    page.wait_for_selector(".turn.current")
+    assert page.locator(".terminal").count() == 3 and page.locator(".told").inner_text() == "Your task is: go."
+    assert texts(page, ".turn .action") == [f"/work$ echo {ATTACK}", "/work$ cd d; false", "/work/d$ submit"]
+    first = page.locator(".terminal .output").first
+    assert first.text_content() == f"red plain still\n99 %[U+0007]\n{ATTACK}", "of the escape sequences only colours have an effect"
+    assert first.locator(".colour-1.bold").inner_text() == "red" and first.locator("img, script").count() == 0
+    assert "monospace" in first.evaluate("node => getComputedStyle(node).fontFamily")
+    assert texts(page, ".terminal .exit") == ["exit 0", "exit 1", ATTACK]
+    assert page.locator(".terminal .output").last.inner_text() == "The task is not solved."
+
+
+def test_a_report_shows_a_terminal_too_and_without_the_declaration_there_is_none(page: Any, runs: Path, url: str, tmp_path: Path) -> None:
+    run = shell_run(runs)
+    written, _ = write_report(run.folder, tmp_path / "terminal.html")
+    page.goto(f"{written.as_uri()}#/attempts?run=shell&part=rollouts&iteration=3&id=0")
+    page.wait_for_selector(".terminal")
+    shell_run(runs, shows=False)
+    open_page(page, f"{url}#/attempts?run=shell-2&part=rollouts&iteration=3&id=0")
+    page.wait_for_selector(".turn.current")
+    assert page.locator(".terminal").count() == 0

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import ROOT
+from seats_env import Race
+from test_train import TINY
 
-from tests.seats_env import Race
+import turnwise as tw
 from turnwise.collect.collector import Branch, Collector, Start
 from turnwise.collect.player_policy import PlayerPolicy
 from turnwise.collect.players import RandomPlayer, ScriptedPlayer
@@ -17,7 +21,11 @@ from turnwise.data.rollouts import Rollouts, Stop, Trajectory
 from turnwise.data.tasks import Task
 from turnwise.envs.answers import BadAnswer, read_transition
 from turnwise.envs.base import Observation, Share, Transition
+from turnwise.envs.parallel import Parallel
 from turnwise.envs.pool import Pool
+from turnwise.envs.subtasks import Subtasks
+from turnwise.runs.folder import Run
+from turnwise.runs.reading import stored_batch, stored_trajectories
 from turnwise.util.errors import TurnwiseError
 
 TASK = Task("0", "train", {})
@@ -124,6 +132,15 @@ def test_a_game_cannot_be_branched_from() -> None:
         play(RandomPlayer(), [Start(TASK, 0, -1, branch=Branch(found[0], 1))])
 
 
+@pytest.mark.parametrize("way", [Parallel(Race, 2), Subtasks(Race, 2)])
+def test_ways_of_playing_for_one_player_reject_a_second_seat(way: Any) -> None:
+    env = way()
+    env.reset(TASK)
+    with pytest.raises(TurnwiseError, match="one player"):
+        for action in ("1: 1; 2: 1", "1", "1", "1"):
+            env.step(action)
+
+
 def test_finished_games_are_handed_over_whole() -> None:
     from collections import deque
 
@@ -145,3 +162,33 @@ def test_shares_of_other_seats_are_checked() -> None:
     ):
         with pytest.raises(BadAnswer):
             read_transition(wrong, Race())
+
+
+@pytest.mark.parametrize("context", ["full", "window"])
+def test_both_seats_are_trained_and_every_sampled_token_once(context: str, tmp_path: Path) -> None:
+    """A run on a game of two seats: the batch has the turns of both, in groups by seat, and a resumed run continues it."""
+    options = TINY | {
+        "env.name": f"{ROOT / 'tests' / 'seats_env.py'}:Race",
+        "env.max_turns": 6,
+        "env.options": {"goal": 4, "lenient": True},
+    }
+    options |= {"sft.tasks": 12, "sft.steps": 8, "eval.every": 0, "agent.context": context, "engine.name": "native"}
+    options |= {"out": str(tmp_path), "name": "try", "iterations": 1}
+    made = tw.train(**options)
+    found = stored_trajectories(Run(made.folder), 1, tokens=True)
+    by_group: dict[Any, list[Trajectory]] = {}
+    for one in found:
+        by_group.setdefault(one.group, []).append(one)
+        assert {turn.info["seat"] for turn in one.turns} == {int(one.id) // SEAT}
+    assert {group // SEAT for group in by_group} == {0, 1} and all(len(members) <= 4 for members in by_group.values())
+    batch = stored_batch(Run(made.folder), 1, tokens=True)
+    assert len(batch) == sum(len(one.turns) for one in found)
+    assert sum(len(turn.response_ids) for one in found for turn in one.turns) == batch.rollouts.token_offsets[-1]
+    games: dict[int, list[Trajectory]] = {}
+    for one in found:
+        games.setdefault(game_of(int(one.id)), []).append(one)
+    for seats in games.values():
+        assert len({id(turn) for one in seats for turn in one.turns}) == sum(len(one.turns) for one in seats)
+        assert sum(one.success for one in seats) <= 1
+    tw.train(resume=made.folder, iterations=2)
+    assert len(stored_trajectories(Run(made.folder), 2)) > 8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,8 @@ from hypothesis import strategies as st
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Transition
 from turnwise.envs.check import check
-from turnwise.envs.shell.box import Limits, present
+from turnwise.envs.shell import spares
+from turnwise.envs.shell.box import Box, Limits, present
 from turnwise.envs.shell.env import ShellEnv, _kept
 from turnwise.envs.shell.families import known_families
 from turnwise.envs.shell.own import scene_of
@@ -148,34 +150,63 @@ def gone(pid: int) -> bool:
 
 
 @sandboxed
-def test_nothing_of_an_attempt_is_left_for_the_next_one_whose_sandbox_was_started_ahead(env: ShellEnv) -> None:
+def test_nothing_of_an_attempt_is_left_for_the_next_one_whose_sandbox_was_started_ahead() -> None:
+    env = ShellEnv(seconds=7)
     task = env.tasks(n=1)[0]
     fresh = env.reset(task)
-    assert env._shell is not None and env._spare is not None
-    first, ahead = env._shell._box, env._spare
+    assert env._shell is not None
+    first, (second, third, fourth) = env._shell._box, waiting(env)
     env.step("touch /work/left /tmp/left /dev/shm/left; export left=1; sleep 1000 & cd /tmp")
-    env._spare._process.kill()
-    env._spare._process.wait()
+    second._process.kill()
+    second._process.wait()
     again = env.reset(task)
-    assert env._shell._box not in (first, ahead), "a sandbox that died while it waited is not used"
+    assert env._shell._box is third, "a sandbox that died while it waited is not used"
     assert gone(first.pid) and (again.text, again.anchor) == (fresh.text, fresh.anchor)
     assert "left" not in env.step("ls -a /work /tmp /dev/shm; echo $left; cat /proc/[0-9]*/cmdline | tr '\\0' ' '; jobs").observation.text
-    waiting = env._spare
-    env.reset(task)
-    assert env._shell._box is waiting
+    other = ShellEnv(seconds=7)
+    other.reset(task)
+    assert other._shell is not None and other._shell._box is fourth, "environments with the same limits share those that wait"
+    env.close()
+    left = waiting(other)
+    assert len(left) == 3 and all(box.alive() for box in left)
+    other.close()
+    assert not any(box.alive() for box in left) and other._shell is None
+
+
+def waiting(env: ShellEnv) -> list[Box]:
+    """The sandboxes that were started ahead for an environment."""
+    return [box for (limits, *_), boxes in spares._waiting.items() if limits == env.limits for box in boxes]
+
+
+@sandboxed
+def test_more_handles_than_select_can_take_are_no_problem() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2048:
+        pytest.skip("this machine allows fewer than 2,048 open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    held = [os.open("/dev/null", os.O_RDONLY) for _ in range(1030)]
+    try:
+        shell = Shell({"a": file("b")})
+        assert shell.run("cat a").output == "b"
+        shell.close()
+    finally:
+        for handle in held:
+            os.close(handle)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @sandboxed
 def test_sandboxes_end_with_a_process_that_is_killed() -> None:
     script = (
-        "from turnwise.envs.shell.env import ShellEnv; import time; env = ShellEnv(); env.reset(env.tasks(n=1)[0]); env._spare.ready(); "
-        "print(env._shell._box.pid, env._spare.pid, flush=True); env.step('sleep 100')"
+        "from turnwise.envs.shell.env import ShellEnv; env = ShellEnv(); env.reset(env.tasks(n=1)[0]); "
+        "from turnwise.envs.shell import spares; ahead = [box for boxes in spares._waiting.values() for box in boxes]; "
+        "[box.ready() for box in ahead]; print(env._shell._box.pid, *(box.pid for box in ahead), flush=True); env.step('sleep 100')"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         inside = [int(word) for word in other.stdout.readline().split()]
         other.kill()
-    assert len(inside) == 2 and all(gone(pid) for pid in inside)
+    assert len(inside) == 4 and all(gone(pid) for pid in inside)
 
 
 @sandboxed
@@ -287,6 +318,48 @@ def test_a_state_is_restored_in_another_instance_and_the_checker_finds_nothing()
     env.close()
     report = check("shell", episodes=2, turns=10, families=["links", "git_commit"], levels=1)
     assert report.ok, report
+
+
+@sandboxed
+def test_the_expert_tries_again_what_went_wrong_and_random_commands_are_repeatable(env: ShellEnv) -> None:
+    task = next(task for task in env.tasks(n=30) if len(env.expert(task)) > 2)
+    plan = env.expert(task)
+    env.reset(task)
+    made = [env.random_action(number) for number in range(40)]
+    assert made == [env.random_action(number) for number in range(40)] and len(set(made)) > 10
+    for command in (plan[0][:-1], "nonsense"):
+        env.step(command)
+        assert env.expert_action() == plan[0]
+    while not (last := env.step(str(env.expert_action()))).done:
+        pass
+    assert last.success
+
+
+@sandboxed
+def test_a_snapshot_is_exact_or_there_is_none(env: ShellEnv) -> None:
+    other, task = ShellEnv(), env.tasks(n=1)[0]
+    for command in (
+        "x=5",
+        "f() { :; }",
+        "sleep 100 &",
+        "touch /tmp/f",
+        "ln *.md *.txt h; mkfifo p",
+        "set -f",
+        "exec 3>f",
+        "trap : USR1",
+        "exit",
+    ):
+        env.reset(task)
+        env.step("true" if command == "exit" else command)
+        assert (env.snapshot() is None) == (command != "exit"), command
+    env.reset(task)
+    env.step("mkdir a b; echo 1 > a/one; ln -s one a/two; chmod 500 b; cd a; cd ../b; touch -d @1700000005 ../a/one")
+    state = env.snapshot()
+    assert state is not None
+    assert other.restore(state).text == env._last
+    look = "ls -lR --time-style=+%s /work; pwd; cd -; cat two; git --version; echo $_ $OLDPWD $?"
+    assert other.step(look).observation == env.step(look).observation
+    other.close()
 
 
 @sandboxed

@@ -15,6 +15,7 @@ from turnwise.config import objects
 from turnwise.config.schema import Config, overridden
 from turnwise.config.sources import keep_files
 from turnwise.config.writing import content_hash, to_toml
+from turnwise.envs import registry
 from turnwise.envs.blame import EnvironmentFault
 from turnwise.learn.saving import write_folder
 from turnwise.report.progress import default_reporter
@@ -137,6 +138,7 @@ def _train(config: Config, run: Run, reporter: Reporter) -> Result:
         try:
             system.check()
             keep_tokenizer(run, system)
+            keep_display(run, config)
             state = restore(run, system, reporter.note)
             trackers.open(config.model_dump(mode="json"), run.metrics())
             run.on_log = trackers.log
@@ -170,6 +172,12 @@ def keep_tokenizer(run: Run, system: System) -> None:
     if system.config.model.path is None and not run.tokenizer.exists():
         with run.writing():
             write_folder(run.tokenizer, system.tokenizer.save_pretrained)
+
+
+def keep_display(run: Run, config: Config) -> None:
+    """Keep how the environment wants its attempts to be shown (`shows` of its class), so that pages need not load it."""
+    if shows := getattr(registry.spec(config.env.name).load(), "shows", None):
+        run.write_environment({"name": config.env.name, "shows": str(shows)})
 
 
 def evaluate(

@@ -10,12 +10,16 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from needing import ready
+from page_runs import make_run
 
 import turnwise as tw
+from turnwise.data.batch import Batch
+from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.envs.base import Transition
 from turnwise.envs.check import check
@@ -24,7 +28,10 @@ from turnwise.envs.miniwob.env import MiniWobEnv
 from turnwise.envs.miniwob.experts import known
 from turnwise.envs.miniwob.kinds import kinds
 from turnwise.envs.pool import Pool
+from turnwise.pages.run_list import RunList
+from turnwise.pages.server import Server
 
+pytest_plugins = ["page_browser"]
 ready("miniwob")
 
 
@@ -258,6 +265,32 @@ def test_kept_screenshots_change_nothing_for_the_agent(env: MiniWobEnv) -> None:
                 assert photographed.info["screenshot_after"] != ""
                 break
     shown.close()
+
+
+def test_a_run_shows_the_screenshots_of_a_real_attempt(browser: Any, tmp_path: Path) -> None:
+    shown = MiniWobEnv(screenshots=True)
+    seen, turns = shown.reset(task("login-user")), []
+    for _ in range(3):
+        action = shown.expert_action() or ""
+        answer = shown.step(action)
+        turns.append(Turn(seen.key, answer.reward, observation=seen.text, action=action, response_ids=[1], logprobs=[-1.0]))
+        turns[-1].info = {"env": dict(answer.info)}
+        seen = answer.observation
+    shown.close()
+    make_run(tmp_path, "real").save_batch(3, Batch.of([Trajectory(0, 0, "login-user-0", turns, success=True)]), keep=None)
+    assert (tmp_path / "real" / "rollouts" / "000003.jsonl.gz").stat().st_size < 4 * 33_000
+    served = Server(RunList(tmp_path), 0)
+    threading.Thread(target=served.serve_forever, daemon=True).start()
+    page = browser.new_page()
+    page.goto(f"{served.url}#/attempts?run=real&part=rollouts&iteration=3&id=0")
+    expect = pytest.importorskip("playwright.sync_api").expect
+    pictures = page.locator(".turn img.screenshot")
+    expect(pictures).to_have_count(4)
+    for place in range(4):
+        expect(pictures.nth(place)).to_have_js_property("naturalWidth", 160)
+    page.close()
+    served.shutdown()
+    served.server_close()
 
 
 def test_a_model_that_sees_gets_a_picture_with_numbers() -> None:

@@ -57,9 +57,9 @@ def test_the_expert_wins_every_task_of_a_domain(domain):
     assert lost == []
 
 
-def test_an_agent_that_does_nothing_wins_where_gold_changes_nothing_and_evaluations_show_it():
+def test_an_agent_that_hands_over_at_once_wins_some_tasks_and_evaluations_show_it():
     counts = {domain: sum(gold_of(domain, key).idle for key in domain_of(domain).splits["base"]) for domain in DOMAINS}
-    assert counts == {"airline": 19, "retail": 7, "telecom": 0}
+    assert counts == {"airline": 19, "retail": 7, "telecom": 20}
     env = tw.make("tau2", domain="airline", **BARE)
     for task in tw.tasks("tau2", split="valid", domain="airline"):
         _, _, last = play(env, task, "scripted")  # outside telecom, it hands over without a change
@@ -336,6 +336,19 @@ def test_assertions_and_actions_are_part_of_the_score_in_telecom():
     for action in gold.actions:
         world.call(side_of(action), action["name"], {**action["arguments"], "summary": "in other words"})
     assert all(score(gold, world, ()).values())
+
+
+def test_a_message_is_plain_text_or_a_call_of_the_tool_for_it():
+    tools = tw.envs.registry.spec("tau2").load().offered_tools(domain="airline")
+    assert [tool["function"]["name"] for tool in tools][-1] == "message_user" and len(tools) == 15
+    plain, called = tw.make("tau2", policy="none", show_tools="signatures"), tw.make("tau2", **BARE)
+    texts = []
+    for env in (plain, called):
+        env.reset(task_of("airline", "0"))
+        texts.append(env.expert_action())
+        assert env.step(texts[-1]).observation.text == "User: I am Emma Kim. My user id is emma_kim_9957."
+    assert json.loads(texts[1]) == {"name": "message_user", "arguments": {"message": texts[0]}}
+    assert "A message is a text" in called.step('{"name": "message_user", "arguments": {}}').observation.text
 
 
 def test_wrong_options_are_named():

@@ -23,9 +23,23 @@ from turnwise.adapters.java_wire import Ref
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise.util.seeds import derive
 
 NAME = "textworld-express"
-GAMES = ("arithmetic", "coin", "cookingworld", "mapreader", "peckingorder", "simonsays", "sorting", "twc")
+SOLVERS = {  # the package's class that plays each game; it takes its own random generator otherwise, so no solution would be found twice
+    "arithmetic": "Arithmetic",
+    "coin": "Coin",
+    "cookingworld": "CookingWorld",
+    "mapreader": "MapReader",
+    "peckingorder": "PeckingOrder",
+    "simonsays": "SimonSays",
+    "sorting": "Sorting",
+    "twc": "TWC",
+}
+GAMES = tuple(SOLVERS)
+PROBLEMS = "textworldexpress.data.SortingProblemGenerator$"  # whose things to sort are the same objects in every game
+PROBLEM = "textworldexpress.preprocessing.SortingProblem"
+TRIES = 50  # to solve a game, as the package does
 FOLDS = {"train": ("train", 0), "valid": ("dev", 10_000), "test": ("test", 20_000)}  # the package's name of a split, and its first seed
 SEEDS = 1000
 MAX_TURNS = 100
@@ -100,8 +114,8 @@ class TextWorldExpressEnv:
         goal = goal if goal.lower().startswith("your") else f"Your task is: {goal}"
         return self._observation(f"{goal}\n")
 
-    def _begin(self, task: Task, gold: bool = False) -> Mapping[str, Any]:
-        """Start a task in a new object of the program: one that failed is never used again."""
+    def _begin(self, task: Task) -> Mapping[str, Any]:
+        """Start a task, in a new Java process if the last one is gone."""
         game, fold, number = place_of(task)
         if self._java is None or self._java.closed:
             self._java = lease(NAME, *self._start, self)
@@ -109,9 +123,11 @@ class TextWorldExpressEnv:
             self._server = Ref()
         if not self._server:
             self._server = self._java.new("textworldexpress.runtime.PythonInterface")
+        if game == "sorting":
+            _renewed(self._java, fold, number)
         if message := self._ask("load", game, ",".join(f"{key}={value}" for key, value in sorted(self.params.items()))):
             raise TurnwiseError(f"{NAME}: {game} with {self.params or 'its defaults'}: {message}")
-        found: dict[str, Any] = json.loads(str(self._ask("generateNewGameJSON", number, fold, gold)))
+        found: dict[str, Any] = json.loads(str(self._ask("generateNewGameJSON", number, fold, False)))
         self._known_params(game)
         return found
 
@@ -177,13 +193,28 @@ class TextWorldExpressEnv:
         return self._plans[task.id]
 
     def _solved(self, task: Task) -> list[str]:
-        self._begin(task, gold=True)
-        assert self._java is not None
-        plan = self._java.texts(self._server, "getGoldActionSequence")
-        for turn, action in enumerate(plan, 1):
-            if json.loads(str(self._ask("stepJSON", action)))["tasksuccess"]:
-                return plan[:turn]
-        return plan
+        for number in range(TRIES):
+            self._begin(task)
+            plan = self._played(task, number)
+            self._begin(task)
+            for turn, action in enumerate(plan, 1):
+                if json.loads(str(self._ask("stepJSON", action)))["tasksuccess"]:
+                    return plan[:turn]
+        raise TurnwiseError(f"{NAME}: the package does not solve task {task.id!r}")
+
+    def _played(self, task: Task, number: int) -> list[str]:
+        """The actions of the package's own player in the game that was just made."""
+        java = self._java
+        assert java is not None
+        game = self._ask("game")
+        player = java.new(f"textworldexpress.goldagent.{SOLVERS[place_of(task)[0]]}GoldAgent", game)
+        chance = java.new("scala.util.Random", derive(number, NAME, task.id) % 2**31)
+        found = java.call(player, "mkGoldPath", chance)
+        names = java.call(found, "_2")
+        self._ask("goldPath_$eq", names)  # whose list can be read at once
+        for ref in (game, player, chance, found, names):
+            java.forget(ref)
+        return java.texts(self._server, "getGoldActionSequence")
 
     def scripted_action(self) -> str | None:
         """The listed action that was tried least in what is seen here."""
@@ -209,3 +240,21 @@ def place_of(task: Task) -> tuple[str, str, int]:
     if fold is None:
         raise TurnwiseError(f"task {task.id!r}: TextWorld-Express has no seed {seed}")
     return game, fold, seed
+
+
+def _renewed(java: Java, fold: str, seed: int) -> None:
+    """Put a new copy of a problem into the program's table of problems: games that were made before keep the old one."""
+    arrays, shelf = "java.lang.reflect.Array", java.shelf
+    if not shelf:
+        table = java.field(f"z:{PROBLEMS}", "MODULE$")
+        shelf.update({known: java.call(table, f"{known}Set") for known, _ in FOLDS.values()})
+        kind = java.static("java.lang.Class", "forName", PROBLEM)
+        shelf["items"] = java.call(kind, "getDeclaredField", "inputItems")
+        java.call(shelf["items"], "setAccessible", True)
+    place = seed % int(java.static(arrays, "getLength", shelf[fold]))
+    old = java.static(arrays, "get", shelf[fold], place)
+    items = java.call(shelf["items"], "get", old)
+    new = java.new(PROBLEM, items)
+    java.static(arrays, "set", shelf[fold], place, new)
+    for ref in (old, items, new):
+        java.forget(ref)

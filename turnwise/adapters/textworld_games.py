@@ -3,8 +3,9 @@
     python -m turnwise.adapters.textworld_games coin --levels 5 105 --n 200 --workers 4     # make games ahead
     python -m turnwise.adapters.textworld_games --clear
 
-A game is fixed by its kind, level and seed, with any process and hash seed. Only its description is made, which takes about a second:
-TextWorld's compiler for full texts (17 to 20 seconds per game) is not needed to play. A description is stored compressed, with a checksum,
+A game is fixed by its kind, level and seed, with any process and hash seed. Only its description is made, which takes about a second.
+TextWorld's compiler for full texts (17 to 20 seconds per game) is not needed to play; where TextWorld uses it to try out a solution, its
+logic in Python does that here. A description is stored compressed, with a checksum,
 under `$TURNWISE_CACHE/textworld` (default `~/.cache/turnwise`). One process makes a game while others wait for it, a damaged file is made
 again, and the games that were not used for longest are removed when the folder exceeds its limit. It may be deleted at any time.
 """
@@ -26,6 +27,7 @@ from hashlib import blake2b
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -120,7 +122,7 @@ def make(game: Wanted) -> dict[str, Any]:
     load("textworld", "the adapter for TextWorld", "textworld")
     module = load(f"textworld.challenges.{KINDS[game.kind].module}", "the adapter for TextWorld", "textworld")
     options = load("textworld.generator.game", "the adapter for TextWorld", "textworld").GameOptions()
-    with _same_generators(game.seed):
+    with _same_generators(game.seed), _not_compiled():
         options.seeds = game.seed
         options.grammar.only_last_action = game.goal == "brief"
         made: dict[str, Any] = module.make(_settings(game), options).serialize()
@@ -150,6 +152,33 @@ def _same_generators(seed: int) -> Iterator[None]:
     finally:
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002
+
+
+@contextmanager
+def _not_compiled() -> Iterator[None]:
+    """TextWorld plays a solution once while it makes a game: its logic in Python does so from the description, without the compiler. That
+    logic does not know commands without effect, such as to open what is open, so they are left out."""
+    package = load("textworld", "the adapter for TextWorld", "textworld")
+    maker = load("textworld.generator.maker", "the adapter for TextWorld", "textworld").GameMaker
+    compiling, walking = maker.compile, maker.set_walkthrough
+
+    def describe(self: Any, path: str) -> str:
+        described = str(Path(path).with_suffix(".json"))
+        self._working_game = self.build()
+        self._working_game.save(described)
+        return described
+
+    def walk(self: Any, commands: list[str]) -> None:
+        with TemporaryDirectory() as folder:
+            game = package.start(describe(self, f"{folder}/game.json"))
+            game.reset()
+            walking(self, [command for command in commands if game.step(command)[0]["_last_action"] is not None])
+
+    maker.compile, maker.set_walkthrough = describe, walk
+    try:
+        yield
+    finally:
+        maker.compile, maker.set_walkthrough = compiling, walking
 
 
 class Cache:

@@ -132,4 +132,6 @@ def acts_of(action: str, copies: int) -> dict[int, str]:
 def _text_only(seen: Observation) -> Observation:
     if seen.images:
         raise TurnwiseError("copies of a task are shown as text: set observe to text, or leave out the option parallel")
+    if seen.seat:
+        raise TurnwiseError("copies of a task are for one player: choose a fixed opponent instead of self-play, or leave out parallel")
     return seen

@@ -134,6 +134,8 @@ class SubtasksEnv:
         seen = read_observation(answer, self._env)
         if seen.images:
             raise TurnwiseError("subtasks are shown as text: set observe to text, or leave out the option subtasks")
+        if seen.seat:
+            raise TurnwiseError("subtasks are for one player: choose a fixed opponent instead of self-play, or leave out subtasks")
         return seen
 
     def close(self) -> None:

@@ -126,6 +126,7 @@ class Answers:
                 turn |= _numbers(batch, row) | {"why": why(batch, row)}
         found |= _head(batch, number)
         found["type"] = _type_of(found["task"], self._known_types(self._run(words)))
+        found["shows"] = self._run(words).environment().get("shows")
         if calls := call_tree(batch, found):
             found["calls"] = calls
         return found | _about(batch)

@@ -47,6 +47,7 @@ SCRIPTS = (
     "overview.js",
     "attempts.js",
     "turns.js",
+    "terminal.js",
     "calls.js",
     "compare.js",
     "main.js",

@@ -4,6 +4,7 @@
     rollouts/        last batches: columns, texts, tokens   checkpoints/    weights, optimiser, progress
     evals/           every evaluation: outcomes, attempts   summary.json    before and after, for people and tools
     model/           the trained model, a Hugging Face folder   warnings.jsonl   what looked wrong during the run
+    environment.json what its environment says about how to show its attempts, if it says anything
 
 Every write is atomic or append-only. After a crash the last line of metrics.jsonl may be incomplete, and there may be lines of iterations
 that were never checkpointed. `rewind` drops both, so that a resumed run leaves the same file as an uninterrupted one.
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from turnwise.collect.panel import Evaluation
 
 CONFIG, METRICS, SUMMARY, WARNINGS = "config.toml", "metrics.jsonl", "summary.json", "warnings.jsonl"
+ENVIRONMENT = "environment.json"
 
 
 class Run:
@@ -109,7 +111,7 @@ class Run:
                 self._lock = None
 
     def _sweep(self) -> None:
-        sweep_files(self.folder, [CONFIG, METRICS, WARNINGS, SUMMARY])
+        sweep_files(self.folder, [CONFIG, METRICS, WARNINGS, SUMMARY, ENVIRONMENT])
         for part in ("rollouts", "evals", "trackers"):
             sweep_files(self.folder / part)
 
@@ -315,6 +317,19 @@ class Run:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         with self.writing():
             write_text_atomically(self.folder / SUMMARY, json.dumps(summary, indent=2, allow_nan=False, default=float) + "\n")
+
+    def write_environment(self, facts: Mapping[str, Any]) -> None:
+        with self.writing():
+            write_text_atomically(self.folder / ENVIRONMENT, json.dumps(facts, indent=2) + "\n")
+
+    def environment(self) -> dict[str, Any]:
+        """What the run's environment says about how to show its attempts; empty if it says nothing that can be read."""
+        try:
+            with inside(self.folder, self.folder / ENVIRONMENT).open("rb") as file:
+                found = json.loads(file.read(1 << 16))
+        except (OSError, ValueError, RecursionError, TurnwiseError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
 
 def _read_lines(path: Path) -> list[Any]:

@@ -68,14 +68,10 @@ class MiniWobEnv:
         if self._page is None or not self._page.browser.alive:
             self.close()
             self._page = Page(painted=self.screenshots or self.view == "screenshot")
-        self._page.load(
-            (folder() / f"{kind}.html").as_uri(),
-            f"{kind} {number}",
-            "train" if task.split == "train" else "test",
-            f"{kind} {number} {seed}",
-        )
+        mode = "train" if task.split == "train" else "test"  # a few pages draw other words for tests
+        look = self._page.load((folder() / f"{kind}.html").as_uri(), f"{kind} {number}", mode, f"{kind} {number} {seed}")
         self._task, self._over = task, ""
-        return self._see(self._page, self._page.look())
+        return self._see(self._page, look)
 
     def step(self, action: str) -> Transition:
         if self._page is None or self._task is None or self._over:
@@ -116,10 +112,9 @@ class MiniWobEnv:
         return ""
 
     def _type(self, page: Page, move: Move) -> str:
-        at = self._point(page, move.at)
-        kind = page.run("kind", move.at)
+        *at, kind = self._found(page, move.at)
         if kind in ("text", "other"):
-            page.click(at)
+            page.click((at[0], at[1]))
         if kind == "none" or (kind == "other" and not page.run("typing")):
             return "Nothing can be typed there."
         if kind != "other":
@@ -133,11 +128,16 @@ class MiniWobEnv:
     def _point(self, page: Page, spot: Spot) -> Point:
         if isinstance(spot, tuple):
             return spot
+        x, y, _ = self._found(page, spot)
+        return x, y
+
+    def _found(self, page: Page, spot: Spot) -> tuple[float, float, str]:
+        """Where an element is, after it was scrolled into sight, and what typing means there."""
         known = {item.n for item in self._look.items if item.n} if self._look is not None else set()
         at = page.run("at", spot) if spot in known else None
         if at is None:
             raise Malformed(f"There is no element {spot} on the page.")
-        return float(at[0]), float(at[1])
+        return float(at[0]), float(at[1]), str(at[2])
 
     def _see(self, page: Page, look: Look, note: str = "") -> Observation:
         assert self._task is not None

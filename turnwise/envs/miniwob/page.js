@@ -62,6 +62,14 @@
     if (link && !(link.getAttribute("href") || "").startsWith("#")) event.preventDefault();
   }, true);
 
+  // What the mouse last told the page it is over. If something else is there by now, the browser would say so at some later frame.
+  let over = null;
+  for (const kind of ["mousemove", "mouseover", "mousedown", "mouseup"]) plainAdd.call(window, kind, (event) => { over = event.target; }, true);
+  const still = (x, y) => {
+    const top = document.elementFromPoint(x, y);
+    return top === over || !top || over === null && (top === document.body || top === document.documentElement);
+  };
+
   // -- what the page shows ---------------------------------------------------------------------------------------------------------------
   const HIDDEN_IDS = new Set(["reward-display", "sync-task-cover", "click-canvas", "query"]);
   const SHAPES = new Set(["circle", "rect", "polygon", "polyline", "ellipse", "line", "path", "text"]);
@@ -271,8 +279,13 @@
       for (let wait = 0; wait < 50 && !WOB_TASK_READY; wait++) pass(100);
       Math.seedrandom(later);
     },
-    pass,
-    async look() {
+    begin(seed, mode, later, span, x, y) {
+      this.start(seed, mode, later);
+      return this.look(span, x, y);
+    },
+    async look(span, x, y) {  // null: the mouse, which is at x, y, has to be moved to where it is
+      pass(span);
+      if (span && !still(x, y)) return null;
       await images();
       const active = document.activeElement;  // hidden things lose the focus at the next frame, whenever that is
       if (active && active !== document.body && !active.getClientRects().length) active.blur();
@@ -292,9 +305,9 @@
       const spots = [[.5, .5], [.25, .5], [.75, .5], [.5, .25], [.5, .75], [.1, .1], [.9, .1], [.1, .9], [.9, .9]];
       for (const [across, down] of spots) {
         const x = at.left + at.width * across, y = at.top + at.height * down, top = document.elementFromPoint(x, y);
-        if (top && (top === element || element.contains(top) || top.contains(element) && top.tagName === "LABEL")) return [x, y];
+        if (top && (top === element || element.contains(top) || top.contains(element) && top.tagName === "LABEL")) return [x, y, this.kind(n)];
       }
-      return [at.left + at.width / 2, at.top + at.height / 2];
+      return [at.left + at.width / 2, at.top + at.height / 2, this.kind(n)];
     },
     kind(n) {
       const element = get(n);

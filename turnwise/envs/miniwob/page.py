@@ -64,27 +64,29 @@ class Page:
     def _all(self, *commands: Command) -> list[dict[str, Any]]:
         return self.browser.call_all(commands, self._session)
 
-    def load(self, url: str, seed: str, mode: str, later: str) -> None:
+    def load(self, url: str, seed: str, mode: str, later: str) -> Look:
         """A fresh document with the problem of this seed; `later` seeds what is random after its start."""
-        self.hover(AWAY)
-        answer = self._all(Command("Page.navigate", {"url": url}))[0]
+        self._mouse = AWAY
+        _, answer = self._all(_mouse("mouseMoved", AWAY), Command("Page.navigate", {"url": url}))
         if answer.get("errorText"):
             raise TurnwiseError(f"miniwob: {url} cannot be opened: {answer['errorText']}")
-        ready = 'new Promise(go => document.readyState === "complete" ? go() : addEventListener("load", () => go()))'
-        found = self._all(
-            Command("Runtime.evaluate", {"expression": ready, "awaitPromise": True}),
-            Command("Runtime.evaluate", {"expression": "__turnwise"}),
-        )
-        self._api = found[1]["result"].get("objectId", "")
+        ready = 'new Promise(go => document.readyState === "complete" ? go(__turnwise) : addEventListener("load", () => go(__turnwise)))'
+        (found,) = self._all(Command("Runtime.evaluate", {"expression": ready, "awaitPromise": True}))
+        self._api = found["result"].get("objectId", "")
         if not self._api:
             raise TurnwiseError(f"miniwob: {url} did not load. Is the package `miniwob` complete?")
-        self.run("start", seed, mode, later)
+        return self._settled(self.run("begin", seed, mode, later, PAUSE, *AWAY))
 
     def look(self, span: int = PAUSE) -> Look:
-        """The page after this many milliseconds of its clock. What came to be under the mouse notices it now, not at some later frame."""
-        self.run("pass", span)
-        self.hover(self._mouse)
-        return read_look(self.run("look"))
+        """The page after this many milliseconds of its clock."""
+        return self._settled(self.run("look", span, *self._mouse))
+
+    def _settled(self, seen: dict[str, Any] | None) -> Look:
+        """What came to be under the mouse notices it now, not at some later frame."""
+        if seen is None:
+            self.hover(self._mouse)
+            seen = self.run("look", 0, *self._mouse)
+        return read_look(seen or {})
 
     def run(self, name: str, *given: Any) -> Any:
         """Call a function of page.js. Arguments travel as values, never as code."""

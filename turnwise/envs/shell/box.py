@@ -109,6 +109,8 @@ class Box:
         try:
             self._answered()
             self.pid = _child(self._info)
+            os.close(self._info)
+            self._info = -1
             self._watch = os.pidfd_open(self.pid)
             self._root = os.open(f"/proc/{self.pid}/root{self._inside}/work", os.O_RDONLY | os.O_DIRECTORY)
             handle = os.open(".start", os.O_RDONLY | os.O_NOFOLLOW, dir_fd=self._root)
@@ -132,8 +134,7 @@ class Box:
         """Read until the first answer of the shell; what came instead of it is the error."""
         heard, deadline, wanted = b"", time.monotonic() + START, self._secret.encode()
         while wanted not in heard:
-            ready, _, _ = select.select([self.stdout], [], [], max(0.0, deadline - time.monotonic()))
-            chunk = os.read(self.stdout.fileno(), 1 << 16) if ready else b""
+            chunk = os.read(self.stdout.fileno(), 1 << 16) if readable(self.stdout.fileno(), deadline - time.monotonic()) else b""
             if not chunk:
                 raise OSError(heard.decode("utf-8", "replace").strip() or "it did not start")
             heard += chunk
@@ -152,40 +153,76 @@ class Box:
         """A handle of the working folder."""
         return self._root
 
+    def pristine(self) -> bool:
+        """Whether nothing runs but the waiting shell, and no file was made outside of the working folder. Not known of gVisor."""
+        if self._inside:
+            return False
+        below = Path(f"/proc/{self.pid}/root")
+        try:
+            return usage(self.pid)[0] <= 2 and not any(os.scandir(below / "tmp")) and not any(os.scandir(below / "dev" / "shm"))
+        except OSError:
+            return False
+
     def alive(self) -> bool:
         """Whether it runs."""
         return not self._closed and self._process.poll() is None
 
     def kill(self) -> None:
-        """End every process. The first process of the sandbox takes all others with it, and is gone only when they are."""
+        """End every process, and wait for it. The first process of the sandbox takes all others with it, and is gone only when they are."""
+        self._strike()
+        if self._watch >= 0:
+            readable(self._watch, 5)
+        else:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(5)
+
+    def _strike(self) -> None:
+        """End the first process of the sandbox, or, if it is not known yet, bubblewrap, which takes it along."""
         if self._watch >= 0:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._watch, signal.SIGKILL)
-            select.select([self._watch], [], [], 5)
         else:
             self._process.kill()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(5)
-        self._process.kill()  # does nothing if it has ended, as it does with the first process inside
 
     def close(self) -> None:
-        """End the sandbox and forget its files."""
+        """End the sandbox and forget its files. `reap` waits for the end."""
         if self._closed:
             return
         self._closed = True
-        self.kill()
+        self._strike()
+        _ending.append(self._process)
         for stream in (self.stdin, self.stdout):
             with suppress(OSError):
                 stream.close()
         for handle in (self._info, self._watch, self._root):
             if handle >= 0:
                 os.close(handle)
-        self._root = -1
+        self._root = self._watch = self._info = -1
+
+
+_ending: list[subprocess.Popen[bytes]] = []  # closed, and not yet waited for
+
+
+def reap(seconds: float = 0.0) -> None:
+    """Forget the closed sandboxes that have ended, or wait for all of them for some time."""
+    deadline = time.monotonic() + seconds
+    for process in list(_ending):
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+            _ending.remove(process)
+
+
+def readable(handle: int, seconds: float) -> bool:
+    """Wait until a handle can be read from, of whatever number."""
+    waiting = select.poll()
+    waiting.register(handle, select.POLLIN)
+    return bool(waiting.poll(max(0.0, 1000 * seconds)))
 
 
 def _start(limits: Limits, kind: Kind) -> tuple[subprocess.Popen[bytes], int]:
     """The process, and a handle from which the number of its first process inside can be read."""
     programs = require(kind)
+    reap()
     info_read, info_write = os.pipe()
     users, groups = _held(USERS), _held(GROUPS)
     inside = "" if kind == "bubblewrap" else "/box"
@@ -232,8 +269,9 @@ def _gvisor(program: str) -> list[str]:
 
 
 def _limited(limits: Limits) -> str:
-    """What the shell does before anything else: it gives up the right to more than its limits."""
-    return f"ulimit -c 0 -v {limits.memory_mb << 10} -u {limits.processes} -f {limits.disk_mb << 10} -n 256"
+    """What the shell does before anything else: it gives up the right to more than its limits. It does not remember where programs are,
+    so that its state is what the agent made of it."""
+    return f"set +h; ulimit -c 0 -v {limits.memory_mb << 10} -u {limits.processes} -f {limits.disk_mb << 10} -n 256"
 
 
 def _system(inside: str) -> list[str]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.envs.shell.box import Box, Kind, Limits, require
+from turnwise.envs.shell.box import Kind, Limits, reap, require
 from turnwise.envs.shell.families import known_families
 from turnwise.envs.shell.own import EXPERT, own_tasks, scene_of
 from turnwise.envs.shell.sandbox import Shell
-from turnwise.envs.shell.scene import LEVELS, Probe, Scene
+from turnwise.envs.shell.scene import LEVELS, NAMES, Probe, Scene
+from turnwise.envs.shell.spares import leave, take
 from turnwise.envs.shell.tree import TooLarge, Tree, as_json, digest, from_json, plain
 from turnwise.envs.snapshots import pack, read_task, restoring, task_fields, unpack
 from turnwise.util.errors import TurnwiseError, unknown_name
@@ -20,7 +23,12 @@ from turnwise.util.errors import TurnwiseError, unknown_name
 SUBMIT = "submit"
 SPLITS = {"train": 0, "valid": 1, "test": 2}
 SIZE = 100_000  # tasks of a split if no number is asked for
+COMMON = (
+    "ls", "ls -R", "pwd", "cat {one}", "head -2 {one}", "wc -l {one}", "rm -r {one}", "mv {one} {other}", "cp -r {one} {other}",
+    "mkdir {name}", "touch {name}.txt", "cd {one}", "cd ..", "grep -r {name} .", "find . -name '*.txt'", "sort {one} > {name}.txt", SUBMIT,
+)  # fmt: skip
 MOST_KEPT = 256  # results of set-ups
+SETUP = 60.0  # seconds for one
 
 _kept: dict[str, Tree] = {}  # by task; a set-up has the same result in every environment of this process
 
@@ -37,6 +45,7 @@ class ShellEnv:
     """
 
     max_turns = 20
+    shows = "terminal"
     instructions = (
         "You work in a terminal: bash on Linux, without a network. Each action is a command, which is run in the folder that the last one "
         "left you in. When the task is done, the action is: submit"
@@ -69,10 +78,9 @@ class ShellEnv:
         self.limits = Limits(seconds, memory_mb, processes, disk_mb, shown=shown)
         self.ends, self.anchor, self.breaks, self.sandbox = ends, anchor, breaks, sandbox
         self._shell: Shell | None = None
-        self._spare: Box | None = None
         self._task: Task | None = None
         self._scene: Scene | None = None
-        self._broken, self._turn, self._last = 0, 0, ""
+        self._broken, self._turn, self._followed, self._last = 0, 0, 0, ""
         self._over = "step() was called before reset(): call reset(task) first"
 
     # -- tasks --------------------------------------------------------------------------------------------------------------------
@@ -87,7 +95,7 @@ class ShellEnv:
         kinds = [(name, level) for level in self.levels for name in self.families]
 
         def make(index: int) -> Task:
-            name, level = kinds[index % len(kinds)]
+            name, level = kinds[(index + index // len(kinds)) % len(kinds)]  # each round starts with another kind: any stride meets all
             number = index // len(kinds) * len(SPLITS) + SPLITS[split]
             return Task(f"{name}-{level}-{number}", split, {"family": name, "level": level, "number": number})
 
@@ -99,36 +107,31 @@ class ShellEnv:
         self._leave()
         self._task, self._scene = task, scene_of(task)
         self._shell = self._started(self._prepared(task, self._scene))
-        self._broken, self._turn, self._over = 0, 0, ""
+        self._broken, self._turn, self._followed, self._over = 0, 0, 0, ""
         return self._see(f"Your task is: {self._scene.goal}", "/work")
 
     def _started(self, tree: Tree, cwd: str = "/work") -> Shell:
-        """A shell on these files, in a sandbox that was started ahead. The next one starts while this one is in use."""
-        spare, self._spare = self._spare, None
-        if spare is not None and not spare.alive():
-            spare.close()
-            spare = None
-        shell = Shell(tree, self.limits, cwd, self.sandbox, spare)
-        self._spare = Box(self.limits, self.sandbox)
-        return shell
+        """A shell on these files, in a sandbox that was started ahead."""
+        return Shell(tree, self.limits, cwd, box=take(self.limits, self.sandbox, self))
 
     def _prepared(self, task: Task, own: Scene) -> Tree:
         """The files that an attempt starts from. A task's set-up is run once; what it left is kept, and is the same everywhere."""
         if not own.setup:
             return own.tree
-        if task.id not in _kept:
+        key = " ".join(str(task.data[name]) for name in ("family", "level", "number"))
+        if key not in _kept:
             shell = self._started(own.tree)
             try:
-                done = shell.run("( set -e\n" + "\n".join(own.setup) + "\n)")
+                done = shell.run("( set -e\n" + "\n".join(own.setup) + "\n)", max(self.limits.seconds, SETUP))
                 if done.code or done.ended:
                     raise TurnwiseError(f"task {task.id!r}: its set-up failed: {done.ended or done.output}. Is git installed?")
                 shell.freeze()
-                _kept[task.id] = plain(shell.tree())
+                _kept[key] = plain(shell.tree())
             finally:
                 shell.close()
             while len(_kept) > MOST_KEPT:
                 del _kept[next(iter(_kept))]
-        return _kept[task.id]
+        return _kept[key]
 
     def step(self, action: str) -> Transition:
         if self._shell is None or self._task is None or self._over:
@@ -136,6 +139,8 @@ class ShellEnv:
         if not isinstance(action, str):
             raise TurnwiseError(f"an action is a text, not {type(action).__name__}: {action!r}")
         self._turn += 1
+        expert = self._scene.expert if self._scene is not None else ()
+        self._followed += self._followed < len(expert) and action == expert[self._followed]
         if action.strip() == SUBMIT:
             return self._finish(self._shell.cwd)
         done = self._shell.run(action)
@@ -172,7 +177,7 @@ class ShellEnv:
         observation = Observation(text, anchor=digest({}, text, cwd))
         self._shell.close()
         self._shell = None
-        info = {"measures": {"commands": self._turn}} | ({"reason": reason} if reason else {})
+        info = {"measures": {"commands": self._turn}, "output": text} | ({"reason": reason} if reason else {})
         return Transition(observation, float(success), True, success, info)
 
     def _solved(self, frozen: bool) -> bool:
@@ -216,38 +221,50 @@ class ShellEnv:
         return [*found, SUBMIT]
 
     def expert_action(self) -> str | None:
-        """The next command of the expert, if the attempt followed it so far."""
+        """The first command of the expert that was not given yet: after a mistake it is still the next one."""
         if self._task is None or self._over:
             return None
-        plan = self.expert(self._task)
-        return plan[self._turn] if self._turn < len(plan) else SUBMIT
+        return self.expert(self._task)[self._followed]
 
     def scripted_action(self) -> str:
         """Look at the files, then give up: what a rule without understanding does."""
         return "ls -R" if self._turn == 0 else SUBMIT
 
+    def random_action(self, number: int) -> str:
+        """A common command with names that are there; the same for the same number and files."""
+        rng = random.Random(f"shell action {number}")
+        try:
+            paths = sorted(self._shell.tree()) if self._shell is not None else []
+        except TooLarge:
+            paths = []
+        one, other = (quote(rng.choice(paths)) if paths else "file" for _ in range(2))
+        return rng.choice(COMMON).format(one=one, other=other, name=rng.choice(NAMES))
+
     # -- states -------------------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> bytes | None:
-        """The files, the folder and the text. Variables, functions and processes of the shell are not part of it."""
+        """The files, the folder and the text. None if there is more: variables, functions and options of the shell, running processes,
+        files outside of the working folder. A branch then plays the commands again."""
         if self._shell is None or self._task is None or self._over:
             raise EpisodeOver(self._over)
-        try:
-            tree = self._shell.tree(1 << 20)
-        except TooLarge:
+        tree, memory = self._shell.exact_tree(1 << 20), self._shell.memory()
+        if tree is None or memory is None:
             return None
-        state = {"task": task_fields(self._task), "tree": as_json(tree), "cwd": self._shell.cwd, "last": self._last}
-        return pack("shell", state | {"broken": self._broken, "turn": self._turn}, self._options())
+        state = {"task": task_fields(self._task), "tree": as_json(tree), "cwd": self._shell.cwd, "before": memory, "last": self._last}
+        return pack("shell", state | {"broken": self._broken, "turn": self._turn, "followed": self._followed}, self._options())
 
     def restore(self, state: bytes) -> Observation:
         kept = unpack(state, "shell", self._options())
         with restoring("shell"):
             task, tree = read_task(kept["task"]), from_json(kept["tree"])
             own, cwd, last = scene_of(task), str(kept["cwd"]), str(kept["last"])
-            broken, turn = int(kept["broken"]), int(kept["turn"])
+            broken, turn, followed = int(kept["broken"]), int(kept["turn"]), int(kept["followed"])
+            before = str(kept["before"])
         self._leave()
         self._shell = self._started(tree, cwd)
+        self._shell.recall(before)
         self._task, self._scene, self._broken, self._turn, self._over = task, own, broken, turn, ""
+        self._followed = min(max(followed, 0), len(own.expert))
         return self._see(last.rpartition("\n")[0], cwd)
 
     def _options(self) -> Mapping[str, Any]:
@@ -255,9 +272,8 @@ class ShellEnv:
 
     def close(self) -> None:
         self._leave()
-        if self._spare is not None:
-            self._spare.close()
-        self._spare = None
+        leave(self)
+        reap(5)
 
     def _leave(self) -> None:
         """End the attempt's sandbox."""

@@ -14,16 +14,26 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import select
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from turnwise.envs.shell.box import START, Box, Kind, Limits, usage
-from turnwise.envs.shell.tree import Entry, read_tree
+from turnwise.envs.shell.box import START, Box, Kind, Limits, readable, usage
+from turnwise.envs.shell.tree import Entry, read_exactly, read_tree
 
 LOOK = 0.02  # seconds between two looks at the processes of a running command
-LINE_NUMBER = re.compile(r"^bash: line \d+: ", re.MULTILINE)  # counts the commands since the start, which says nothing
+LINE_NUMBER = re.compile(r"^bash: (?:eval: )?line \d+: ", re.MULTILINE)  # counts the commands since the start, which says nothing
+
+ESCAPE = re.compile(r"\x1b(?:\[[0-9;:?<=>]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-Z\\^-~])")  # colours
+
+KNOWN = (
+    "builtin declare -p; builtin declare -f; builtin set +o; builtin shopt -p; builtin trap -p; builtin alias -p; builtin umask; "
+    'builtin ulimit -Sa; builtin ulimit -Ha; builtin echo "$!" "$-" /proc/$$/fd/*; [ . -ef "$PWD" ] && builtin echo "before $OLDPWD."'
+)
+CHANGING = re.compile(  # variables that change without anybody's doing
+    r"^declare -\S+ (?:_|BASHPID|BASH_\w+|EPOCH\w+|FUNCNAME|GROUPS|HISTCMD|LINENO|OLDPWD|PIPESTATUS|PPID|PWD|S?RANDOM|SECONDS)(?:=.*)?$",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
@@ -59,8 +69,8 @@ class Shell:
             self.close()
             raise
 
-    def run(self, command: str, seconds: float | None = None) -> Done:
-        """Run a command and wait for its end, or for a limit; `seconds` takes the place of the time limit."""
+    def run(self, command: str, seconds: float | None = None, shown: int | None = None) -> Done:
+        """Run a command and wait for its end, or for a limit; `seconds` and `shown` take the place of these limits."""
         if self.ended:
             return Done("", 137, self.cwd, self.ended)
         mark = secrets.token_hex(16)
@@ -70,16 +80,16 @@ class Shell:
             self._box.stdin.flush()
         except OSError:
             return self._end("the shell is gone", b"")
-        return self._read(mark.encode(), seconds or self.limits.seconds)
+        return self._read(mark.encode(), seconds or self.limits.seconds, shown or self.limits.shown)
 
-    def _read(self, mark: bytes, seconds: float) -> Done:
+    def _read(self, mark: bytes, seconds: float, shown: int) -> Done:
         """Output until the line with the mark."""
         limits, now = self.limits, time.monotonic()
         deadline, look = now + seconds, now + LOOK
         stream, last = self._box.stdout, re.compile(rb"\n" + mark + rb" (\d{1,3}) ([^\n]*)\n")
         output = bytearray()
         while True:
-            ready, _, _ = select.select([stream], [], [], max(0.0, min(look, deadline) - now))
+            ready = readable(stream.fileno(), min(look, deadline) - now)
             now = time.monotonic()
             if now > deadline:
                 return self._end(f"a command took longer than {seconds:g} seconds", output)
@@ -95,7 +105,7 @@ class Shell:
             output += chunk
             if found := last.search(output, max(0, len(output) - len(chunk) - 8192)):  # the line may be cut between two chunks
                 self.cwd = os.fsdecode(found[2])
-                return Done(_shown(output[: found.start()], limits.shown), int(found[1]), self.cwd)
+                return Done(_shown(output[: found.start()], shown), int(found[1]), self.cwd)
             if len(output) > limits.printed_mb << 20:
                 return self._end(f"a command printed more than {limits.printed_mb} MB", output)
 
@@ -118,6 +128,28 @@ class Shell:
         """The working folder as it is now. It can still be read after the sandbox has ended, but not after `close`."""
         return read_tree(self._box.root, largest or (self.limits.disk_mb << 20) + (1 << 20))
 
+    def exact_tree(self, largest: int) -> dict[str, Entry] | None:
+        """The same, or None if a copy would not be the same."""
+        return read_exactly(self._box.root, largest)
+
+    def memory(self) -> str | None:
+        """All that this shell knows and a new one in the same folder with the same files does not: the folder before this one. None if it
+        knows more: variables, functions, options, open files, background processes, files outside of the working folder."""
+        if self.ended or not self._box.pristine():
+            return None
+        kind = (self.limits, os.getpid())
+        if kind not in _fresh:
+            other = Shell({}, self.limits)
+            _fresh[kind] = _known(other)
+            other.close()
+        fresh, known = _fresh[kind], _known(self)
+        return known[1] if known is not None and fresh is not None and known[0] == fresh[0] else None
+
+    def recall(self, memory: str) -> None:
+        """Put what `memory` gave into a new shell."""
+        if memory:
+            self.run(f"OLDPWD={_quoted(memory)}", START)
+
     def freeze(self) -> None:
         """End all processes, keep the working folder readable: nothing can change it while it is checked."""
         self.ended = self.ended or "the attempt is over"
@@ -129,9 +161,22 @@ class Shell:
         self._box.close()
 
 
+_fresh: dict[tuple[Limits, int], tuple[str, str] | None] = {}  # what a new shell knows
+
+
+def _known(shell: Shell) -> tuple[str, str] | None:
+    """What a shell knows, and the folder that it was in before; None if it does not answer as a shell would."""
+    done = shell.run(KNOWN, START, 1 << 20)
+    body, split, before = done.output.rpartition("\nbefore ")
+    if done.ended or done.code or not split or not before.endswith("."):
+        return None
+    return CHANGING.sub("", body), before[:-1]
+
+
 def _shown(output: bytes | bytearray, most: int) -> str:
     """Output as text: what is not UTF-8 and what would act on a terminal is replaced. Of a long one the beginning and the end are kept."""
-    text = LINE_NUMBER.sub("bash: ", output.decode("utf-8", "replace").replace("\r\n", "\n")).strip("\n")
+    text = ESCAPE.sub("", output.decode("utf-8", "replace").replace("\r\n", "\n"))
+    text = LINE_NUMBER.sub("bash: ", text).strip("\n")
     if len(text) > most:
         half = most // 2
         text = f"{text[:half]}\n[… {len(text) - 2 * half:,} characters are not shown …]\n{text[-half:]}"

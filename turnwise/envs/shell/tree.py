@@ -13,13 +13,13 @@ import struct
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b, sha1
 from typing import Any
 
 from turnwise.util.errors import TurnwiseError
 
-MTIME = 1_700_000_000  # of everything that is written, so that listings are the same everywhere
+TIME = 1_700_000_000 * 10**9  # of everything that a task starts from, so that listings are the same everywhere
 DEEPEST = 64  # levels of folders
 
 
@@ -29,11 +29,13 @@ class TooLarge(TurnwiseError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file (`data`), a folder (neither) or a symbolic link (`link`), with its permission bits."""
+    """A file (`data`), a folder (neither) or a symbolic link (`link`), with its permission bits. The time of its last change, in
+    nanoseconds, is no part of what makes two entries equal."""
 
     mode: int
     data: bytes | None = None
     link: str | None = None
+    time: int = field(default=TIME, compare=False)
 
     @property
     def text(self) -> str:
@@ -67,13 +69,16 @@ def link(target: str) -> Entry:
     return Entry(0o777, link=target)
 
 
+FOLDER = folder()  # one that a path implies
+
+
 def with_folders(tree: Mapping[str, Entry]) -> dict[str, Entry]:
     """The tree with the folders that its paths imply, each before what is in it."""
     whole: dict[str, Entry] = {}
     for path in sorted(tree):
         parts = path.split("/")
         for depth in range(1, len(parts)):
-            whole.setdefault("/".join(parts[:depth]), tree.get("/".join(parts[:depth]), folder()))
+            whole.setdefault("/".join(parts[:depth]), tree.get("/".join(parts[:depth]), FOLDER))
         whole[path] = tree[path]
     return whole
 
@@ -91,9 +96,10 @@ def write_tree(root: int, tree: Mapping[str, Entry], owner: int | None = None) -
                     raise TurnwiseError(f"a tree cannot hold the path {path!r}: its folder is missing or is not a folder")
                 _write(folders, path, folders[parent], name, entry)
             for path in sorted(folders, reverse=True):
+                made = tree.get(path, FOLDER)
                 if path:
-                    os.fchmod(folders[path], tree[path].mode if path in tree else 0o755)
-                os.utime(folders[path], (MTIME, MTIME))
+                    os.fchmod(folders[path], made.mode)
+                os.utime(folders[path], ns=(made.time, made.time))
     finally:
         for path, handle in folders.items():
             if path:
@@ -103,7 +109,7 @@ def write_tree(root: int, tree: Mapping[str, Entry], owner: int | None = None) -
 def _write(folders: dict[str, int], path: str, parent: int, name: str, entry: Entry) -> None:
     if entry.link is not None:
         os.symlink(entry.link, name, dir_fd=parent)
-        os.utime(name, (MTIME, MTIME), dir_fd=parent, follow_symlinks=False)
+        os.utime(name, ns=(entry.time, entry.time), dir_fd=parent, follow_symlinks=False)
     elif entry.data is None:
         os.mkdir(name, 0o700, dir_fd=parent)
         folders[path] = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
@@ -114,7 +120,7 @@ def _write(folders: dict[str, int], path: str, parent: int, name: str, entry: En
             while left:
                 left = left[os.write(handle, left) :]
             os.fchmod(handle, entry.mode)
-            os.utime(handle, (MTIME, MTIME))
+            os.utime(handle, ns=(entry.time, entry.time))
         finally:
             os.close(handle)
 
@@ -141,12 +147,23 @@ def read_tree(root: int, largest: int = 8 << 20, most: int = 20_000) -> dict[str
     return reader.found
 
 
+def read_exactly(root: int, largest: int) -> dict[str, Entry] | None:
+    """The same, or None if a copy of it would not be the same: it holds too much, or what a tree does not hold (hard links, pipes)."""
+    reader = _Reader(largest, 20_000)
+    try:
+        reader.walk(root, "", 0)
+    except TooLarge:
+        return None
+    return None if reader.more or stat.S_IMODE(os.fstat(root).st_mode) != FOLDER.mode else reader.found
+
+
 class _Reader:
     """Reads a folder, entry by entry, within bounds."""
 
     def __init__(self, largest: int, most: int):
         self.found: dict[str, Entry] = {}
         self.largest, self.left, self.most = largest, largest, most
+        self.more = False  # whether there is something that a tree does not hold
 
     def walk(self, parent: int, prefix: str, depth: int) -> None:
         if depth > DEEPEST:
@@ -163,16 +180,19 @@ class _Reader:
         status = os.stat(name, dir_fd=parent, follow_symlinks=False)
         mode = stat.S_IMODE(status.st_mode)
         if stat.S_ISLNK(status.st_mode):
-            self._add(path, Entry(0o777, link=os.fsdecode(os.readlink(name, dir_fd=parent))))
+            self._add(path, Entry(0o777, link=os.fsdecode(os.readlink(name, dir_fd=parent)), time=status.st_mtime_ns))
         elif stat.S_ISREG(status.st_mode):
-            self._add(path, Entry(mode, self._content(name, parent, mode)))
+            self.more |= status.st_nlink > 1
+            self._add(path, Entry(mode, self._content(name, parent, mode), time=status.st_mtime_ns))
         elif stat.S_ISDIR(status.st_mode):
-            self._add(path, Entry(mode))
+            self._add(path, Entry(mode, time=status.st_mtime_ns))
             handle = _opened(name, parent, os.O_DIRECTORY, mode)
             try:
                 self.walk(handle, path + "/", depth + 1)
             finally:
                 os.close(handle)
+        else:
+            self.more = True
 
     def _add(self, path: str, entry: Entry) -> None:
         self.left -= len(entry.data or b"") + 64
@@ -205,8 +225,11 @@ INDEX = struct.Struct(">4sII")  # the head of git's index: its name, its version
 
 
 def plain(tree: Tree) -> dict[str, Entry]:
-    """The tree without what git notes about the times and places of files, which differs from one machine and moment to the next."""
-    return {path: Entry(entry.mode, _plain_index(entry.data)) if _is_index(path, entry) else entry for path, entry in tree.items()}
+    """The tree without times, and without what git notes about them, which differs from one machine and moment to the next."""
+    return {
+        path: Entry(entry.mode, _plain_index(entry.data) if _is_index(path, entry) else entry.data, entry.link)
+        for path, entry in tree.items()
+    }
 
 
 def _is_index(path: str, entry: Entry) -> bool:
@@ -248,6 +271,7 @@ def as_json(tree: Tree) -> dict[str, Any]:
     """The tree as JSON values."""
     return {
         path: {"mode": entry.mode}
+        | ({} if entry.time == TIME else {"time": entry.time})
         | ({} if entry.data is None else {"data": b64encode(entry.data).decode("ascii")})
         | ({} if entry.link is None else {"link": entry.link})
         for path, entry in tree.items()
@@ -257,7 +281,9 @@ def as_json(tree: Tree) -> dict[str, Any]:
 def from_json(values: Mapping[str, Any]) -> dict[str, Entry]:
     """The tree that `as_json` wrote."""
     return {
-        str(path): Entry(int(own["mode"]), b64decode(own["data"], validate=True) if "data" in own else None, own.get("link"))
+        str(path): Entry(
+            int(own["mode"]), b64decode(own["data"], validate=True) if "data" in own else None, own.get("link"), int(own.get("time", TIME))
+        )
         for path, own in values.items()
     }
 
@@ -266,6 +292,6 @@ def read_folder(path: str | os.PathLike[str]) -> dict[str, Entry]:
     """The tree of a folder on disk."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        return read_tree(handle)
+        return plain(read_tree(handle))
     finally:
         os.close(handle)

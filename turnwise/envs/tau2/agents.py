@@ -85,16 +85,16 @@ def progress(gold: Gold, world: World) -> int:
 
 
 def rule_action(world: World, messages: int, observation: str) -> str:
-    """What a simple rule does that sees no more than an agent: telecom's manual from front to back; elsewhere it asks who the user is
-    and hands over to a human, which changes nothing."""
+    """What a simple rule does that sees no more than an agent: it asks who the user is, goes through telecom's manual from front to back,
+    and hands over to a human."""
     if messages == 0:
         return WHO[world.domain.name]
-    if world.domain.name != "telecom":
-        return HOLD if world.transferred else call(TRANSFER, {"summary": "The user needs help."})
-    steps = (*WALK, *(ASKS[tool] for tool in dict.fromkeys(CHECKS.values())))
-    if phone := not world.calls and re.search(SEEN["phone_number"], observation):
+    steps = (*WALK, *(ASKS[tool] for tool in dict.fromkeys(CHECKS.values()))) if world.domain.name == "telecom" else ()
+    if phone := bool(steps) and not world.calls and re.search(SEEN["phone_number"], observation):
         return call("get_customer_by_phone", {"phone_number": phone[0]})
-    return steps[messages - 1] if messages <= len(steps) else CLOSE
+    if messages <= len(steps):
+        return steps[messages - 1]
+    return HOLD if world.transferred else call(TRANSFER, {"summary": "The user needs help."})
 
 
 def look(text: str, seen: dict[str, list[str]]) -> None:

@@ -11,19 +11,25 @@ from typing import Any, Literal
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.snapshots import pack, read_task, restoring, task_fields, unpack
-from turnwise.envs.tau2.agents import expert_action, look, plausible, rule_action
+from turnwise.envs.tau2.agents import call, expert_action, look, plausible, rule_action
 from turnwise.envs.tau2.models import SCRIPTED, ModelUser, read_user
 from turnwise.envs.tau2.package import data
 from turnwise.envs.tau2.scoring import Gold, gold_of, matches, score, told_in
 from turnwise.envs.tau2.users import Reply, ScriptedUser, User
 from turnwise.envs.tau2.worlds import DOMAINS, Domain, World, domain_of
-from turnwise.envs.tools.calls import FORM, HOW, Call, Mistake, read_call
+from turnwise.envs.tools.calls import FORM, HOW, Call, Final, Mistake, read_call
+from turnwise.envs.tools.schemas import Tool
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 ALL = "all"
 SPLITS = {"train": "train", "valid": "test"}  # ours and τ²'s
 POLICIES, TOOLS, TELECOM = ("full", "short", "none"), ("schemas", "signatures", "none"), ("base", "full")
 OWN_HOW = f"Call a tool as {FORM}, or write a message to the user as plain text."
+MESSAGE = Tool(  # for models whose every response is a call; elsewhere a message is plain text
+    "message_user",
+    "Send a message to the user.",
+    {"type": "object", "properties": {"message": {"type": "string", "description": "The message."}}, "required": ["message"]},
+)
 PERSONA = re.compile(r"\[PERSONA:.*\]$")
 MAX_TURNS = 40
 
@@ -35,8 +41,8 @@ class Tau2Env:
     (messages, tools, seed) -> text. `policy`: how much of the domain's policy the first observation has; short: the first sentence of each
     rule, without telecom's manual. `show_tools`: schemas, signatures, or none if the chat template shows them (agent.prompt = "tool").
     `max_turns`: an attempt that the user has not ended by then is worth 0. `longest_result`: characters of a result that are shown.
-    `must_act`: leave out tasks that an agent solves by doing nothing. `telecom_tasks`: "base", or "full" with 2,245 train tasks.
-    `suggest`: list some plausible actions, for the random agent."""
+    `must_act`: leave out tasks that an agent solves by handing over to a human at once. `telecom_tasks`: "base", or "full" with 2,245
+    train tasks. `suggest`: list some plausible actions, for the random agent."""
 
     instructions = (
         "You are a customer service agent. Follow the policy. Each of your actions is either one call of a tool, written as JSON, or a "
@@ -78,7 +84,7 @@ class Tau2Env:
         """The schemas of a domain's tools, for an agent whose prompts show them in the model's own form."""
         if domain == ALL:
             raise TurnwiseError('tau2: agent.prompt = "tool" shows the tools of one domain: set env.options.domain')
-        return [found.tool.schema for found in domain_of(domain).tools.values()]
+        return [*(found.tool.schema for found in domain_of(domain).tools.values()), MESSAGE.schema]
 
     # -- tasks --------------------------------------------------------------------------------------------------------------------
 
@@ -121,7 +127,7 @@ class Tau2Env:
         if not isinstance(action, str):
             raise TurnwiseError(f"an action is a text, not {type(action).__name__}: {action!r}")
         self._turn += 1
-        asked = read_call(action, plain_answers=True)
+        asked = _said(read_call(action, plain_answers=True))
         reply = Reply("")
         if isinstance(asked, Mistake):
             text = asked.text.replace(HOW, OWN_HOW)
@@ -196,13 +202,20 @@ class Tau2Env:
 
     def expert_action(self) -> str | None:
         """The next gold action, or the message that the user needs for it; None if the databases have left the path of the gold actions."""
-        return None if self._task is None or self._over else expert_action(self._gold, self._world, self._messages)
+        if self._task is None or self._over:
+            return None
+        found = expert_action(self._gold, self._world, self._messages)
+        return self._written(found) if found is not None else None
 
     def scripted_action(self) -> str:
         """The action of a simple rule that sees no more than an agent."""
         if self._task is None or self._over:
             raise EpisodeOver(self._over)
-        return rule_action(self._world, self._messages, self._last)
+        return self._written(rule_action(self._world, self._messages, self._last))
+
+    def _written(self, action: str) -> str:
+        """An action; if the chat template shows the tools, a message is a call as well."""
+        return call(MESSAGE.name, {"message": action}) if self._show == "none" and not action.startswith("{") else action
 
     # -- states -------------------------------------------------------------------------------------------------------------------
 
@@ -232,6 +245,14 @@ class Tau2Env:
     def close(self) -> None:
         self._task = None
         self._over = "the environment was closed: call reset(task) first"
+
+
+def _said(asked: Call | Final | Mistake) -> Call | Final | Mistake:
+    """A call that sends a message, as the message."""
+    if not isinstance(asked, Call) or asked.name != MESSAGE.name:
+        return asked
+    text = asked.arguments.get("message")
+    return Final(text) if isinstance(text, str) and text.strip() else Mistake(f"A message is a text. {HOW}")
 
 
 def _first_sentence(text: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -30,6 +31,7 @@ ENDS = {"###STOP###": "stop", "###TRANSFER###": "transfer", "###OUT-OF-SCOPE###"
 BEGIN = "The customer service agent is there. Write your first message."
 MOST_CALLS = 10  # of the user's tools between two messages
 LONGEST = 20_000  # characters of a message
+PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds between two tries
 
 Speak = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]], int], Any]
 
@@ -91,6 +93,7 @@ class UserServer:
                 if not left or not failure.passing:
                     raise TurnwiseError(f"the server {redact(self.url)} gave no message: {failure}") from None
                 left -= 1
+                time.sleep(min(failure.retry_after or PAUSE, LONGEST_PAUSE))
 
 
 def read_user(given: Any) -> Speak | None:

@@ -6,8 +6,8 @@ ENV_ASSERTION  assertions about line and phone hold
 ACTION         the gold actions are among the calls
 NL_ASSERTION   a model judges the conversation: left out. No task of the three domains has it in its basis.
 
-An attempt that the user did not end is worth nothing. `idle` is the score of an agent that does nothing until the user leaves: what a
-score has to be compared with.
+An attempt that the user did not end is worth nothing. `idle` is the score of an agent that hands over to a human at once and does nothing
+else: what a score has to be compared with.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def gold_of(domain: str, key: str) -> Gold:
     actions = tuple(criteria.get("actions") or ())
     tell = tuple(str(info) for info in criteria.get("communicate_info") or ())
     found = Gold(actions, basis, _states(own, key, actions, basis), tell, tuple(criteria.get("env_assertions") or ()), False)
-    return found._replace(idle=all(score(found, World(own, own.record(key)), ()).values()))
+    world = World(own, own.record(key))
+    world.call("assistant", TRANSFER, {"summary": "The user needs help."})
+    return found._replace(idle=all(score(found, world, ()).values()))
 
 
 def score(gold: Gold, world: World, told: Iterable[str]) -> dict[str, bool]:

@@ -19,9 +19,10 @@ _LOCK = RLock()
 
 
 class Dice:
-    """The generators of one game."""
+    """The generators of one game. `numpy`: whether the game uses numpy's, whose state takes longer to exchange than most games compute."""
 
-    def __init__(self, seed: int):
+    def __init__(self, seed: int, numpy: bool = True):
+        self._uses_numpy = numpy
         self._python: Any = random.Random(seed).getstate()
         self._numpy: Any = np.random.RandomState(seed % 2**32).get_state()
 
@@ -29,13 +30,26 @@ class Dice:
     def held(self, keep: bool = True) -> Iterator[None]:
         """The process draws from this game's generators. Without `keep`, what is drawn here is drawn again later."""
         with _LOCK:
-            outside = random.getstate(), np.random.get_state()  # noqa: NPY002  # what the games themselves draw from
+            outside = random.getstate()
             random.setstate(self._python)
-            np.random.set_state(self._numpy)  # noqa: NPY002
             try:
-                yield
+                if self._uses_numpy:
+                    with self._numpy_held(keep):
+                        yield
+                else:
+                    yield
             finally:
                 if keep:
-                    self._python, self._numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-                random.setstate(outside[0])
-                np.random.set_state(outside[1])  # noqa: NPY002
+                    self._python = random.getstate()
+                random.setstate(outside)
+
+    @contextmanager
+    def _numpy_held(self, keep: bool) -> Iterator[None]:
+        outside = np.random.get_state()  # noqa: NPY002  # what the games themselves draw from
+        np.random.set_state(self._numpy)  # noqa: NPY002
+        try:
+            yield
+        finally:
+            if keep:
+                self._numpy = np.random.get_state()  # noqa: NPY002
+            np.random.set_state(outside)  # noqa: NPY002

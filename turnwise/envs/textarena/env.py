@@ -32,9 +32,9 @@ class Playing:
     opponents: dict[int, Opponent]
     shared: bool
     seat: int
+    opening: int
     moves: list[str] = field(default_factory=list)
     refused: int = 0
-    seen: Observation | None = None
 
     def mine(self, player: int) -> bool:
         """Whether a player is the agent: all of them are in self-play."""
@@ -119,15 +119,17 @@ class TextArenaEnv:
     # -- playing ------------------------------------------------------------------------------------------------------------------
 
     def reset(self, task: Task, seed: int = 0) -> Observation:
-        self._playing = now = self._begun(task, seed)
-        self._over = ""
-        self._continue(now)
-        if now.match.over:
+        for opening in range(int(task.data.get("opening", 0)), -1, -1):  # an opening that leaves the agent nothing to do is too long
+            now = self._begun(task, seed, opening)
+            self._continue(now)
+            if not now.match.over:
+                break
+        else:
             raise TurnwiseError(f"textarena: task {task.id!r} was over before its first turn: {now.match.reason()}")
-        now.seen = self._see(now)
-        return now.seen
+        self._playing, self._over = now, ""
+        return self._see(now)
 
-    def _begun(self, task: Task, seed: int) -> Playing:
+    def _begun(self, task: Task, seed: int, opening: int) -> Playing:
         """A match at its beginning, opening moves included."""
         with restoring("textarena"):
             name, number, players = str(task.data["game"]), int(task.data["number"]), int(task.data["players"])
@@ -139,17 +141,13 @@ class TextArenaEnv:
         others = {} if shared else {k: opponent(kind, self.noise, self.model, self.key_variable) for k in range(players) if k != seat}
         match = Match(game, name, players, derive(0, "textarena", name, number))
         match.throw(derive(seed, "textarena", name, number))
-        now = Playing(task, seed, match, others, shared, seat)
-        self._open(now, int(task.data.get("opening", 0)), number)
-        return now
-
-    def _open(self, now: Playing, opening: int, number: int) -> None:
+        now = Playing(task, seed, match, others, shared, seat, opening)
         for place in range(opening):
-            now.match.look(again=True)
-            if now.match.moves:
-                self._play(now, now.match.moves[derive(number, "opening", place) % len(now.match.moves)])
-            if now.match.over:
-                raise TurnwiseError(f"textarena: {opening} random moves end {now.match.game.family}: choose a smaller opening")
+            match.look(again=True)
+            if match.over or not match.moves:
+                break
+            self._play(now, match.moves[derive(number, "opening", place) % len(match.moves)])
+        return now
 
     def _play(self, now: Playing, text: str) -> bool:
         now.moves.append(text)
@@ -178,8 +176,7 @@ class TextArenaEnv:
             self._continue(now)
         if now.match.over:
             return self._end(now, mover, info)
-        now.seen = self._see(now)
-        return Transition(now.seen, info=info)
+        return Transition(self._see(now), info=info)
 
     @staticmethod
     def _read(now: Playing, action: str) -> str:
@@ -236,14 +233,15 @@ class TextArenaEnv:
         now = self._playing
         if now is None or self._over:
             raise EpisodeOver(self._over)
-        state = {"task": task_fields(now.task), "seed": now.seed, "moves": now.moves, "refused": now.refused}
-        return pack("textarena", state, self._options())
+        state = {"task": task_fields(now.task), "seed": now.seed, "opening": now.opening, "moves": now.moves}
+        return pack("textarena", state | {"refused": now.refused}, self._options())
 
     def restore(self, state: bytes) -> Observation:
         kept = unpack(state, "textarena", self._options())
         with restoring("textarena"):
-            task, seed, moves, refused = read_task(kept["task"]), int(kept["seed"]), list(map(str, kept["moves"])), int(kept["refused"])
-        now = self._begun(task, seed)
+            task, seed, opening = read_task(kept["task"]), int(kept["seed"]), int(kept["opening"])
+            moves, refused = list(map(str, kept["moves"])), int(kept["refused"])
+        now = self._begun(task, seed, opening)
         for text in moves[len(now.moves) :]:
             mine = now.mine(now.match.mover)
             seen = now.match.look(self._goal(now) if mine else "")
@@ -253,8 +251,7 @@ class TextArenaEnv:
         if now.match.over:
             raise TurnwiseError("textarena: this snapshot is of a game that is over")
         now.refused, self._playing, self._over = refused, now, ""
-        now.seen = self._see(now)
-        return now.seen
+        return self._see(now)
 
     def _options(self) -> Mapping[str, Any]:
         return {"rewards": self.rewards, "anchor": self.anchor, "rules": self.rules, "noise": self.noise}

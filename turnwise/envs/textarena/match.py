@@ -10,6 +10,7 @@ import copy
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
+from functools import cache
 from hashlib import blake2b
 from importlib import import_module
 from typing import Any
@@ -44,7 +45,7 @@ class Match:
 
     def throw(self, seed: int) -> None:
         """Chance from here on."""
-        self._dice = Dice(seed)
+        self._dice = Dice(seed, _uses_numpy(type(self.env).__module__))
 
     def stop(self, why: str) -> None:
         """The match is over, without a result."""
@@ -71,7 +72,9 @@ class Match:
     def _find_moves(self, own: int, text: str) -> None:
         with self._dice.held(keep=False):
             found = moves_of(self.game.family, self.env, text)
-        self._moves[own] = at_most(self._allowed(found)) if self.game.family in PROBED else found or self._moves.get(own, ())
+            if self.game.family in PROBED:
+                found = at_most(self._allowed(found))
+        self._moves[own] = found if found or self.game.family in PROBED else self._moves.get(own, ())
 
     @property
     def moves(self) -> tuple[str, ...]:
@@ -102,11 +105,10 @@ class Match:
         found = 0
         for text in candidates:
             trial = copy.deepcopy(plain)
-            with self._dice.held(keep=False):
-                try:
-                    trial.step(text)
-                except Exception:
-                    continue
+            try:
+                trial.step(text)
+            except Exception:
+                continue
             if self._errors(trial, own) <= self._errors(plain, own):
                 found += 1
                 yield text
@@ -120,12 +122,13 @@ class Match:
         return bool(said.get("invalid_move", False)), int(getattr(state, "error_count", 0))
 
     def rewards(self) -> dict[int, float]:
-        """What each player got; 0 for those of whom the game says nothing."""
+        """What each player got; 0 for those of whom the game says nothing, or anything but a number."""
         with self._dice.held():
-            found = self.env.close()
-        given = found[0] if isinstance(found, tuple) else found
+            closed = self.env.close()
+        given = closed[0] if isinstance(closed, tuple) else closed
         given = given if isinstance(given, Mapping) else {}
-        return {player: float(given.get(player) or 0.0) for player in range(self.players)}
+        found = {player: given.get(player) for player in range(self.players)}
+        return {player: float(value) if isinstance(value, int | float) else 0.0 for player, value in found.items()}
 
     def reason(self) -> str:
         """Why it ended, in the game's words."""
@@ -151,10 +154,18 @@ def _made(game: Game, name: str) -> Any:
     except Exception as error:
         why = game.needs or f"{type(error).__name__}: {error}"
         raise TurnwiseError(f"textarena: {name} does not run here: {why}") from None
-    room = type(env).__module__.rpartition(".")[0]
-    for module in [module for name, module in sys.modules.items() if name.startswith(room)]:
-        vars(module)["print"] = _say_nothing
+    _uses_numpy(type(env).__module__)
     return env
+
+
+@cache
+def _uses_numpy(module: str) -> bool:
+    """Whether a game has numpy in its modules. From here on, they do not print."""
+    room = module.rpartition(".")[0]
+    rooms = [vars(own) for name, own in sys.modules.items() if name.startswith(room)]
+    for names in rooms:
+        names["print"] = _say_nothing
+    return any(getattr(value, "__name__", "").partition(".")[0] == "numpy" for names in rooms for value in names.values())
 
 
 def _say_nothing(*words: Any, **options: Any) -> None:

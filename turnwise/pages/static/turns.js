@@ -5,15 +5,15 @@
   const { el } = T;
   const LONG = 700; // characters after which a text is folded
 
-  const folded = (text, kind) => {
+  const folded = (text, kind, drawn = (part) => part) => {
     const node = el("div", { class: kind });
-    if (text.length <= LONG) return T.show(node, text);
+    if (text.length <= LONG) return T.show(node, drawn(text));
     const more = el(
       "button",
-      { type: "button", class: "quiet", onclick: () => T.show(node, text) },
+      { type: "button", class: "quiet", onclick: () => T.show(node, drawn(text)) },
       `… ${text.length - LONG} more characters`,
     );
-    return T.show(node, text.slice(0, LONG), more);
+    return T.show(node, drawn(text.slice(0, LONG)), more);
   };
 
   T.creditChip = (value, scale, title) =>
@@ -44,26 +44,26 @@
     );
   };
 
+  const plain = (turn, place) => [
+    folded(turn.observation, "observation"),
+    pictures(turn, place),
+    screenshots(turn),
+    turn.thought ? folded(turn.thought, "thought") : null,
+    el(
+      "div",
+      { class: "foot" },
+      el("div", { class: "action" }, el("span", { class: "prompt", "aria-hidden": "true" }, "› "), turn.action || "(nothing)"),
+      details(turn),
+    ),
+  ];
+
   // A turn as a card. `pick` is called when a reader chooses it.
   T.turnCard = (attempt, turn, t, place, pick) =>
     el(
       "li",
       { class: "turn", id: `turn-${t}`, "data-turn": t, onclick: () => pick?.(t) },
       el("div", { class: "stripe", tint: [turn.credit, attempt.scales.credit], "aria-hidden": "true" }),
-      el(
-        "div",
-        { class: "said" },
-        folded(turn.observation, "observation"),
-        pictures(turn, place),
-        screenshots(turn),
-        turn.thought ? folded(turn.thought, "thought") : null,
-        el(
-          "div",
-          { class: "foot" },
-          el("div", { class: "action" }, el("span", { class: "prompt", "aria-hidden": "true" }, "› "), turn.action || "(nothing)"),
-          details(turn),
-        ),
-      ),
+      el("div", { class: "said" }, attempt.shows === "terminal" ? T.terminal(attempt, turn, t, folded, details(turn)) : plain(turn, place)),
       el(
         "div",
         { class: "marks" },

@@ -1,0 +1,136 @@
+"""ScienceWorld on the real simulator: the same episode in every process, splits, solutions, killed processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from java_cases import gone, kill, orphan
+from needing import ready
+
+from turnwise.adapters.java import JavaLost
+from turnwise.adapters.scienceworld import ScienceWorldEnv
+from turnwise.data.tasks import Task
+from turnwise.envs.check import check
+from turnwise.envs.findings import essence
+
+ready("scienceworld")
+
+SHORT = ["find-non-living-thing", "lifespan-shortest-lived"]
+VARIED = [("find-living-thing", 3), ("grow-plant", 1)]  # animals move, plants grow
+EPISODES = """
+import json, sys
+from test_scienceworld import ScienceWorldEnv, episode
+env = ScienceWorldEnv()
+print(json.dumps([[kind, number, list(episode(env, kind, number, 4))] for kind, number in json.loads(sys.argv[1])]))
+env.close()
+"""
+
+
+@pytest.fixture(scope="module")
+def kept() -> Iterator[ScienceWorldEnv]:
+    made = ScienceWorldEnv()
+    yield made
+    made.close()
+
+
+def task(kind: str, number: int, split: str = "train") -> Task:
+    return Task(f"{kind}/{number}", split, {"kind": kind, "variation": number})
+
+
+def episode(env: ScienceWorldEnv, kind: str, number: int, turns: int) -> Iterator[str]:
+    """Actions that differ from turn to turn, and what came of them."""
+    seen = env.reset(task(kind, number))
+    yield repr(essence(seen))
+    for turn in range(turns):
+        assert seen.actions is not None
+        end = env.step(seen.actions[(977 * turn + 41) % len(seen.actions)])
+        seen = end.observation
+        yield repr(essence(end))
+        if end.done:
+            return
+
+
+def elsewhere(places: list[tuple[str, int]]) -> dict[str, list[str]]:
+    """Episodes in a fresh process with a fresh Java process, in this order."""
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "tests", ROOT / "tests" / "envs")))
+    command = [sys.executable, "-c", EPISODES, json.dumps(places)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, timeout=250)
+    assert done.returncode == 0, done.stderr
+    return {f"{kind}/{number}": seen for kind, number, seen in json.loads(done.stdout.splitlines()[-1])}
+
+
+def test_it_keeps_the_contract(kept: ScienceWorldEnv) -> None:
+    report = check("scienceworld", tasks=SHORT, turns=4, episodes=2, anchor="state")
+    assert report.ok, report.problems
+
+
+def test_two_fresh_processes_with_other_pasts_play_the_same_episodes(kept: ScienceWorldEnv) -> None:
+    one, two = elsewhere(VARIED), elsewhere(VARIED[::-1])
+    assert one == two
+    kind, number = VARIED[0]
+    assert list(episode(kept, kind, number, 4)) == one[f"{kind}/{number}"]
+
+
+def test_episodes_side_by_side_in_one_process_are_the_same_as_alone(kept: ScienceWorldEnv) -> None:
+    kept.simplifications = "easy"
+    places = [("mendelian-genetics-known-plant", 2), ("power-component", 1)]
+    alone = [list(episode(kept, *place, 3)) for place in places]
+    others = [ScienceWorldEnv(simplifications="easy") for _ in places]
+    playing = [episode(other, *place, 3) for other, place in zip(others, places, strict=True)]
+    together: list[list[str]] = [[] for _ in places]
+    for _ in range(4):
+        for place, steps in enumerate(playing):
+            together[place] += [found for found in [next(steps, None)] if found is not None]
+    kept.simplifications = ""
+    assert together == alone
+    assert len({other._sim.process_id for other in others if other._sim is not None}) == 1
+    for other in others:
+        other.close()
+
+
+def test_the_splits_are_the_package_s_own(kept: ScienceWorldEnv) -> None:
+    sizes = {split: len(kept.tasks(split)) for split in ("train", "valid", "dev", "test")}
+    assert len(kept.kinds) == 30 and sizes == {"train": 3592, "valid": 1796, "dev": 1796, "test": 1819}
+    assert not kept.tasks("train").overlap(kept.tasks("valid")) and not kept.tasks("valid").overlap(kept.tasks("test"))
+    assert len({wanted.data["kind"] for wanted in kept.tasks("valid", n=28)}) > 25
+
+
+def test_the_package_s_solutions_win_and_leave_the_attempt_as_it_was(kept: ScienceWorldEnv) -> None:
+    for kind in SHORT:
+        wanted = task(kind, 0)
+        kept.reset(wanted)
+        first = kept.step(kept.expert(wanted)[0])
+        kept.expert(task(kind, 1))
+        ends = [first, *(kept.step(action) for action in kept.expert(wanted)[1:])]
+        assert ends[-1].success and ends[-1].done
+
+
+def test_a_killed_process_ends_one_attempt_with_a_reason_and_the_others_go_on() -> None:
+    first, second = (ScienceWorldEnv(SHORT, list_actions=False, heap_mb=700) for _ in range(2))
+    wanted = task(SHORT[0], 0)
+    plan = first.expert(wanted)
+    first.reset(wanted)
+    second.reset(wanted)
+    second.step(plan[0])
+    assert first._sim is not None
+    old = first._sim.process_id
+    kill(old)
+    with pytest.raises(JavaLost, match=r"Java process died \(killed by signal 9\)"):
+        first.step(plan[0])
+    ends: list[Any] = [second.step(action) for action in plan[1:]]
+    assert ends[-1].success and gone(old)
+    first.reset(wanted)
+    assert first.step(plan[0]).info["moves"] == 1
+    first.close()
+    second.close()
+
+
+def test_no_java_process_outlives_a_killed_python_process() -> None:
+    assert gone(orphan("scienceworld", "env._sim.process_id", tasks=["boil"], list_actions=False))

@@ -1,0 +1,156 @@
+"""TextWorld-Express on the real package: eight games, one Java process, killed, hanging and orphaned processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from java_cases import children, gone, kill, orphan, runs
+from needing import ready
+
+import turnwise as tw
+from turnwise.adapters.java import JavaLost
+from turnwise.adapters.textworld_express import FOLDS, GAMES, SEEDS, TextWorldExpressEnv
+from turnwise.envs.check import check
+from turnwise.envs.findings import essence
+from turnwise.envs.pool import Fault, Pool
+from turnwise.util.errors import TurnwiseError
+
+ready("textworld-express")
+
+
+@pytest.fixture(scope="module")
+def kept() -> Iterator[TextWorldExpressEnv]:
+    """An environment that lives as long as the module, so that Java is started once."""
+    made = TextWorldExpressEnv("coin")
+    made.reset(made.tasks("train")[0])
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def env(kept: TextWorldExpressEnv) -> Iterator[TextWorldExpressEnv]:
+    made = TextWorldExpressEnv()
+    yield made
+    made.close()
+
+
+def test_it_keeps_the_contract(kept: TextWorldExpressEnv) -> None:
+    report = check("textworld-express", turns=15)
+    assert report.ok, report.problems
+
+
+def test_the_package_s_solution_wins_every_game_of_every_split(env: TextWorldExpressEnv) -> None:
+    for split in FOLDS:
+        for task in env.tasks(split, n=len(GAMES)):
+            env.reset(task)
+            ends = [env.step(action) for action in env.expert(task)]
+            assert ends[-1].success and ends[-1].done and sum(end.reward for end in ends) == pytest.approx(1.0), task.id
+
+
+def test_the_splits_are_the_folds_of_the_package(kept: TextWorldExpressEnv) -> None:
+    assert kept._java is not None
+    for split, method in {"train": "getSeedsTrain", "valid": "getSeedsDev", "test": "getSeedsTest"}.items():
+        seeds = kept._java.call(kept._java.call(kept._server, method), "toString")
+        tasks = [task.data["seed"] for task in kept.tasks(split)]
+        assert seeds == str(tasks) and len(tasks) == SEEDS
+
+
+def episode(env: Any, task: Any, turns: int) -> Iterator[tuple[Any, ...]]:
+    """Actions that differ from turn to turn, and what came of them."""
+    seen = env.reset(task)
+    yield essence(seen)
+    for turn in range(turns):
+        end = env.step(seen.actions[(7 * turn + 3) % len(seen.actions)])
+        seen = end.observation
+        yield essence(end)
+        if end.done:
+            return
+
+
+def test_games_side_by_side_in_one_process_are_the_same_as_alone(env: TextWorldExpressEnv) -> None:
+    tasks = list(env.tasks("valid", n=len(GAMES)))
+    alone = [list(episode(env, task, 10)) for task in tasks]
+    others = [TextWorldExpressEnv() for _ in tasks]
+    playing = [episode(other, task, 10) for other, task in zip(others, tasks, strict=True)]
+    together: list[list[tuple[Any, ...]]] = [[] for _ in tasks]
+    for _ in range(11):
+        for place, steps in enumerate(playing):
+            together[place] += [found for found in [next(steps, None)] if found is not None]
+    assert together == alone
+    assert len({other._java.process_id for other in others if other._java is not None}) == 1
+    for other in others:
+        other.close()
+
+
+def test_settings_of_a_game_are_used_and_checked(kept: TextWorldExpressEnv) -> None:
+    small = TextWorldExpressEnv("coin", {"numLocations": 2, "includeDoors": 0})
+    assert "door" not in small.reset(small.tasks("train")[0]).text
+    for wrong, words in (({"numLocation": 2}, "numLocations"), ({"numLocations": "2"}, "are integers")):
+        broken: Any = wrong
+        with pytest.raises(TurnwiseError, match=words):
+            TextWorldExpressEnv("coin", broken).reset(small.tasks("train")[0])
+    with pytest.raises(TurnwiseError, match="name it"):
+        TextWorldExpressEnv(None, {"numLocations": 2})
+    small.close()
+
+
+def test_a_killed_process_ends_one_attempt_with_a_reason_and_the_others_go_on() -> None:
+    first, second = (TextWorldExpressEnv("twc", heap_mb=300) for _ in range(2))
+    task = first.tasks("train")[0]
+    plan = first.expert(task)
+    first.reset(task)
+    second.reset(task)
+    second.step(plan[0])
+    assert first._java is not None and first._java is second._java
+    old = first._java.process_id
+    kill(old)
+    with pytest.raises(JavaLost, match=r"Java process died \(killed by signal 9\)"):
+        first.step(plan[0])
+    ends = [second.step(action) for action in plan[1:]]
+    assert ends[-1].success
+    first.reset(task)
+    assert [first.step(action).success for action in plan][-1] and first._java.process_id != old and gone(old)
+    new = first._java.process_id
+    first.close()
+    assert runs(new)
+    second.close()
+    assert gone(new)
+
+
+def test_a_process_that_hangs_is_ended_after_the_time_limit() -> None:
+    env = TextWorldExpressEnv("coin", seconds=0.5, heap_mb=301)
+    task = env.tasks("train")[0]
+    env._seconds = 60.0
+    env.reset(task)
+    assert env._java is not None
+    env._java.seconds, old = 0.5, env._java.process_id
+    os.kill(old, signal.SIGSTOP)
+    with pytest.raises(JavaLost, match=r"no answer within 0\.5 seconds"):
+        env.step("look around")
+    assert gone(old)
+    assert env.reset(task).text
+    env.close()
+
+
+def test_a_run_goes_on_after_its_java_process_was_killed() -> None:
+    with Pool("textworld-express", 2, workers=1, options={"games": ["coin"]}) as pool:
+        tasks = tw.tasks("textworld-express", "train", n=2, games=["coin"])
+        for slot in range(2):
+            assert pool.reset(slot, tasks[slot]).fault is None
+        (worker,) = pool.pids
+        (first,) = children(worker)
+        kill(first)
+        lost = pool.step(0, "look around")
+        assert lost.fault is Fault.ERROR and "Java process died" in lost.stop_reason
+        assert pool.step(1, "look around").fault is None
+        assert pool.reset(0, tasks[0]).fault is None and pool.step(0, "look around").fault is None
+        (java,) = children(worker)
+    assert gone(java)
+
+
+def test_no_java_process_outlives_a_killed_python_process() -> None:
+    assert gone(orphan("textworld-express", "env._java.process_id", games="coin"))
