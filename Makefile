@@ -97,13 +97,19 @@ test-agents: $(VENV)/.dev $(AGENTS)/.made  ## let five real clients use a tool a
 # where this is root, and is otherwise reported as missing.
 ENVS := $(VENV)/envs
 ENVS_PIP := $(ENVS)/bin/python -m pip --disable-pip-version-check --quiet install
-ENVS_RUN := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE PYTHONPATH=$(CURDIR) TURNWISE_ENVS=all TURNWISE_CACHE=$(abspath $(ENVS))/cache $(ENVS)/bin/python
+ENVS_RUN := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE PYTHONPATH=$(CURDIR) TURNWISE_ENVS=all OPENENV_PYTHON=$(abspath $(VENV)/openenv)/bin/python TURNWISE_CACHE=$(abspath $(ENVS))/cache $(ENVS)/bin/python
 
 $(ENVS)/.made: $(VENV)/.dev
 	$(PYTHON) -m venv $(ENVS)
 	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir({!r})".format(sysconfig.get_path("purelib")))' \
 	  > $$($(ENVS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/turnwise-test.pth
 	$(ENVS_PIP) --upgrade pip
+	@touch $@
+
+# OpenEnv's server wants an older mcp than Turnwise: it runs in a Python of its own.
+$(VENV)/openenv/.made:
+	$(PYTHON) -m venv $(VENV)/openenv
+	$(VENV)/openenv/bin/python -m pip --disable-pip-version-check --quiet install openenv==0.10.0
 	@touch $@
 
 programs:  ## Chromium with its driver, Java and bubblewrap for the tests of the environments, where they can be installed
@@ -115,7 +121,7 @@ programs:  ## Chromium with its driver, Java and bubblewrap for the tests of the
 	  done; \
 	fi; for name in chromium chromedriver java bwrap; do command -v $$name >/dev/null || echo "no $$name: what needs it is skipped"; done
 
-test-envs: $(ENVS)/.made programs  ## every environment on its real package; the result is kept in benchmarks/environments-check.json
+test-envs: $(ENVS)/.made $(VENV)/openenv/.made programs  ## every environment on its real package; the result is kept in benchmarks/environments-check.json
 	$(ENVS_RUN) tests/envs/run.py --install $(if $(ONLY),--only $(ONLY)) --write
 
 bench: $(VENV)/.dev  ## run the benchmarks and write their results beside them

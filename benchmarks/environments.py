@@ -41,7 +41,7 @@ RESULT = Path(__file__).with_suffix(".json")
 TASKS = 50
 FEW, MANY, LARGE = 3, 60, 20.0  # further environments for the memory; few of those that take more than 20 MB
 PICTURES = ("sokoban", "boxoban", "numberline", "ezpoints", "points24", "blackjack")
-PANELS = {"scienceworld": 10, "textworld": 20}  # slow ones: fewer tasks than PANEL
+PANELS = {"scienceworld": 10, "textworld": 20, "textworld-express": 50, "miniwob": 50, "tau2": 50}  # slow ones: fewer tasks than PANEL
 LONGEST = 900  # seconds for one environment
 
 

@@ -20,6 +20,7 @@ from turnwise.envs import EpisodeOver
 from turnwise.envs.check import check
 from turnwise.envs.pool import Fault, Pool
 from turnwise.util.errors import MissingExtra, TurnwiseError
+from turnwise.util.transport import Failure
 
 pytest.importorskip("websockets", reason="needs websockets: pip install 'turnwise[openenv]'")
 from websockets.http11 import Request, Response
@@ -32,7 +33,8 @@ class Guess:
     """The environment on the server: guess a number from 1 to 4."""
 
     def reset(self, data: dict[str, Any]) -> dict[str, Any]:
-        self.number = int(data.get("number", random.Random(data["seed"]).randint(1, 4)))
+        known = data["index"] % 4 + 1 if "index" in data else random.Random(data["seed"]).randint(1, 4)
+        self.number, self.tries = int(data.get("number", known)), 0
         return {"observation": {"text": "Guess.", "legal_actions": [1, 2, 3, 4], "empty": ""}, "reward": None, "done": False}
 
     def step(self, action: dict[str, Any]) -> dict[str, Any]:
@@ -40,7 +42,10 @@ class Guess:
             raise ZeroDivisionError("boom")
         right = action["message"] == str(self.number)
         text = "Right." if right else "Wrong."
-        return {"observation": {"text": text, "solved": right}, "reward": float(right), "done": right, "metadata": {"tries": 1}}
+        self.tries = getattr(self, "tries", 0) + 1
+        metadata = {"tries": self.tries, "step_id": f"step {self.tries}"}
+        observation = {"text": text, "solved": right, "metadata": metadata}
+        return {"observation": observation, "reward": float(right), "done": right, "metadata": metadata}
 
 
 class OpenEnvServer:
@@ -106,6 +111,75 @@ def test_an_episode_over_a_session(server: tuple[str, OpenEnvServer]) -> None:
     with pytest.raises(EpisodeOver):
         env.step("3")
     env.close()
+
+
+def test_metadata_reaches_neither_the_agent_nor_the_anchor(server: tuple[str, OpenEnvServer]) -> None:
+    env = client(server[0])
+    env.reset(Task("1", data={"reset": {"number": 3}}))
+    one, two = env.step("4"), env.step("4")
+    assert (one.info["tries"], two.info["tries"]) == (1, 2)  # still there for success and measures
+    assert "step" not in two.observation.text and one.observation.key == two.observation.key
+    env.close()
+    shown = client(server[0], show=["text", "metadata"])
+    shown.reset(Task("1", data={"reset": {"number": 3}}))
+    assert "step 1" in shown.step("4").observation.text
+    shown.close()
+
+
+class Lists:
+    """What a server with task lists answers, by path."""
+
+    def __init__(self, **pages: Any):
+        self.pages, self.asked = pages, []
+
+    def get_list(self, path: str) -> list[Any]:
+        return list(self._page(path))
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append((path, body["split"]))
+        return dict(self._page(path))
+
+    def _page(self, path: str) -> Any:
+        if path not in self.pages:
+            raise Failure("HTTP 404: nothing", status=404)
+        return self.pages[path]
+
+
+def with_lists(env: Any, monkeypatch: pytest.MonkeyPatch, pages: dict[str, Any]) -> Lists:
+    lists = Lists(**pages)
+    monkeypatch.setattr("turnwise.adapters.openenv_wire.Transport", lambda *known: lists)
+    return lists
+
+
+SPLITS = [{"name": "train", "type": "train"}, {"name": "held-out", "type": "validation"}]
+
+
+def test_the_lists_of_tasks_of_a_server_are_used(server: tuple[str, OpenEnvServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    env = client(server[0])
+    rows = {"list_environments": ["guess"], "guess/splits": SPLITS, "guess/num_tasks": {"num_tasks": 3}}
+    lists = with_lists(env, monkeypatch, {**rows, "guess/tasks": {"tasks": [{"id": "a", "secret": 1}, "b"]}})
+    found = env.tasks("valid")
+    assert lists.asked == [("guess/num_tasks", "held-out"), ("guess/tasks", "held-out")]
+    assert [task.id for task in found] == ["held-out 0 a", "held-out 1", "held-out 2"]
+    assert found[2].split == "valid" and found[2].data == {"reset": {"split": "held-out", "index": 2}}
+    monkeypatch.undo()
+    env.reset(found[2])
+    assert env.step("3").success
+    env.close()
+
+
+def test_a_split_that_the_server_does_not_have_is_named(server: tuple[str, OpenEnvServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    env = client(server[0])
+    with_lists(env, monkeypatch, {"list_environments": ["guess"], "guess/splits": SPLITS})
+    with pytest.raises(TurnwiseError, match=r"unknown split of the OpenEnv server: 'test'.*Known: held-out, train"):
+        env.tasks("test")
+    assert len(client(server[0], server_tasks=False).tasks("test", n=4)) == 4
+
+
+def test_a_server_without_lists_has_numbered_tasks(server: tuple[str, OpenEnvServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    env = client(server[0])
+    with_lists(env, monkeypatch, {"list_environments": ["guess"]})
+    assert [task.id for task in env.tasks("valid", n=2)] == ["8", "18"]
 
 
 def test_the_task_is_the_seed_and_the_contract_is_kept(server: tuple[str, OpenEnvServer]) -> None:

@@ -13,13 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
-from hostile_shell import HostileShell
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_runs import UNTAUGHT
 
-import turnwise as tw
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Transition
 from turnwise.envs.check import check
@@ -30,7 +26,6 @@ from turnwise.envs.shell.families import known_families
 from turnwise.envs.shell.own import scene_of
 from turnwise.envs.shell.sandbox import Shell
 from turnwise.envs.shell.tree import Entry, TooLarge, as_json, digest, file, folder, from_json, link, read_tree, write_tree
-from turnwise.runs.folder import Run
 from turnwise.util.errors import TurnwiseError
 
 
@@ -499,21 +494,3 @@ def test_reading_a_folder_follows_no_link_waits_for_no_pipe_and_has_bounds(tmp_p
             read_tree(root, most=2)
     finally:
         os.close(root)
-
-
-@sandboxed
-def test_training_goes_on_under_attack_and_nothing_outside_changes(tmp_path: Path) -> None:
-    canary = tmp_path / "canary"
-    canary.write_text("alive\n")
-    before = sandboxes()
-    small = UNTAUGHT | {"iterations": 1, "collect.groups": 1, "engine.max_tokens": 2, "env.tasks": 8, "model.tiny.vocabulary_tasks": 2}
-    result = tw.train(ROOT / "recipes" / "own-env.toml", env=HostileShell, out=str(tmp_path / "runs"), quiet=True, **small)
-    assert result.summary["finished"] and canary.read_text() == "alive\n" and sandboxes() <= before
-    run = Run.open(result.folder)
-    assert run.environment() == {"name": run.environment()["name"], "shows": "terminal"}
-    attempts = run.trajectories(1)
-    infos = [turn["info"]["env"] for attempt in attempts for turn in attempt["turns"]]
-    assert len(attempts) == 4 and not any(attempt["success"] for attempt in attempts)
-    assert any("took longer" in info.get("limit", "") for info in infos) and any(
-        "broke a limit" in info.get("reason", "") for info in infos
-    )

@@ -31,7 +31,7 @@ from turnwise.util.files import write_text_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULT = ROOT / "benchmarks" / "environments-check.json"
-LONGEST = {"install": 900, "tests": 300, "check": 300}  # seconds for one environment
+LONGEST = {"install": 900, "tests": 900, "check": 600}  # seconds for one environment
 
 
 def main() -> int:

@@ -172,6 +172,7 @@ def test_a_request_that_starts_in_the_middle_has_what_led_there() -> None:
     for one in found[::9]:
         text = env.reset(one).text
         assert text.count("User: ") == one.data["request"] + 1
+        assert BfclEnv(single=True, earlier=False).reset(one).text.count("User: ") == 1
         assert play(env, one, env.expert(one))[-1].success
         assert not play(env, one, [DONE])[-1].success
 

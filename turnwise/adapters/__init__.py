@@ -56,6 +56,16 @@ register(
 )
 
 register(
+    "verifiers",
+    "turnwise.adapters.verifiers:VerifiersEnv",
+    summary="a multi-turn environment of the package verifiers, with its dataset, rollout and rubric",
+    needs=[
+        needs_package("verifiers", "verifiers"),
+        Need("an environment", lambda: False, "the option environment: see docs/adapters.md"),
+    ],
+)
+
+register(
     "appworld",
     "turnwise.adapters.appworld:AppWorldEnv",
     summary="AppWorld: write code that uses the apps of a simulated person",

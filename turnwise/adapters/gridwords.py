@@ -13,16 +13,25 @@ from turnwise.adapters.toytext import Words
 from turnwise.config.kinds import DESCRIBER
 from turnwise.config.loading import load_reference
 from turnwise.envs.babyai.words import ACTIONS, described, partial_view, thing, whole_view
+from turnwise.envs.minihack import words as nethack_words
+from turnwise.envs.minihack.tasks import all_names, goal, seed_game
 
 COMPASS = ("east", "south", "west", "north")  # MiniGrid's directions
-HOMES = {"MiniGrid-": ("minigrid", "babyai"), "BabyAI-": ("minigrid", "babyai")}  # of an id: the package, our extra
+HOMES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {  # of an id: the package, our extra, arguments that make it reproducible
+    "MiniGrid-": ("minigrid", "babyai", {}),
+    "BabyAI-": ("minigrid", "babyai", {}),
+    "MiniHack-": ("minihack", "minihack", {"fix_moon_phase": True}),
+    "NetHack": ("nle", "minihack", {"fix_moon_phase": True}),
+}
 
 
-def register_home(name: str) -> None:
-    """Import the package that registers an id, if it is a known one: Gymnasium does not find it by itself."""
-    for prefix, (package, extra) in HOMES.items():
+def register_home(name: str) -> Mapping[str, Any]:
+    """Import the package that registers an id, if it is a known one: Gymnasium does not find it by itself. Returns default arguments."""
+    for prefix, (package, extra, defaults) in HOMES.items():
         if name.startswith(prefix):
             load(package, f"gymnasium environment {name!r}", extra)
+            return defaults
+    return {}
 
 
 def described_by(function: str | Callable[[Any, Any], str], words: Words | None) -> Words:
@@ -38,6 +47,9 @@ def recognised(env: Any) -> Words | None:
         names = (*ACTIONS, "done")
         fits = getattr(env.action_space, "n", 0) == len(names)
         return Words(names if fits else None, describe=_minigrid, mission=_mission)
+    if "nle.env.base.NLE" in bases:
+        fits = getattr(env.action_space, "n", 0) == len(env.unwrapped.actions)
+        return Words(all_names(env.unwrapped.actions) if fits else None, describe=_nethack, mission=_task, seed=seed_game)
     return None
 
 
@@ -52,3 +64,12 @@ def _minigrid(env: Any, observation: Any) -> str:
     whole = whole_view(image, carried) if image.shape == (env.width, env.height, 3) else None
     scene = partial_view(env.gen_obs()["image"]) if whole is None else whole
     return f"You face {COMPASS[int(env.agent_dir)]}.\n{described(scene)}"
+
+
+def _nethack(env: Any, observation: Any) -> str:
+    """NetHack's screen, whichever part of it the observation has."""
+    return nethack_words.described(dict(zip(env._observation_keys, env.last_observation, strict=True)))
+
+
+def _task(env: Any) -> str:
+    return goal(env.spec.name.removeprefix("MiniHack-")) if env.spec is not None else ""

@@ -79,8 +79,7 @@ class GymnasiumEnv:
             try:
                 if ".py" in id:
                     return load_reference(id, GYM)(**kwargs, **more)
-                register_home(id)
-                return gymnasium.make(id, disable_env_checker=True, **kwargs, **more)
+                return gymnasium.make(id, disable_env_checker=True, **{**register_home(id), **kwargs}, **more)
             except TurnwiseError:
                 raise
             except Exception as error:  # any error that its author raises for wrong arguments

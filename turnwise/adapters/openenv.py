@@ -15,22 +15,25 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from turnwise.adapters.base import Success, load, plain_values, turn_limit, well_formed
-from turnwise.adapters.openenv_wire import Broken, Lost, Refused, Requests, Session, Wire, action_schema, http_url
+from turnwise.adapters.openenv_wire import Broken, Lost, Refused, Requests, Session, TaskLists, Wire, action_schema, http_url
 from turnwise.adapters.spaces import words_of
 from turnwise.data.rollouts import LARGEST_REWARD
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.registry import numbered
-from turnwise.util.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.secret import redact
 from turnwise.util.seeds import derive
 
 LISTS_OF_ACTIONS = ("legal_actions", "available_actions", "valid_actions")
+METADATA = "metadata"  # counters and ids of the server: not for the agent, and no part of the state
+ALIASES = {"valid": ("validation", "dev", "val"), "train": ("training",), "test": ("testing",)}
 LONGEST_WAIT = 30.0
 MAX_TURNS = 50
+Answer = TypeVar("Answer")
 Mode = Literal["session", "http"]
 OnError = Literal["fault", "answer"]
 Anchor = Literal["observation", "history"]
@@ -52,6 +55,7 @@ class OpenEnvClient:
         show: Sequence[str] | None = None,
         success: str | float = "reward",
         tasks_file: str | Path | None = None,
+        server_tasks: bool = True,
         on_error: OnError = "fault",
         anchor: Anchor = "observation",
         max_turns: int = MAX_TURNS,
@@ -76,7 +80,7 @@ class OpenEnvClient:
             load("websockets", "the adapter for OpenEnv", "openenv")
         self.mode, self.on_error, self.anchor, self.max_turns = mode, on_error, anchor, turn_limit(max_turns, "openenv")
         self.timeout, self.retries, self.first_wait = timeout, retries, first_wait
-        self.action_field, self.show, self.tasks_file = action_field, show, tasks_file
+        self.action_field, self.show, self.tasks_file, self.server_tasks = action_field, show, tasks_file, server_tasks
         http_url(self.url)  # a wrong address raises an error here
         self._key = os.environ.get(key_variable, "").strip()
         self._success = Success(success, f"openenv server {redact(self.url)}")
@@ -88,11 +92,28 @@ class OpenEnvClient:
         self._return, self._turns, self._history = 0.0, 0, ""
 
     def tasks(self, split: str = "train", n: int | None = None) -> TaskSet:
-        """The tasks of `tasks_file`, or numbers that are used as seeds."""
-        if self.tasks_file is None:
-            return numbered("openenv", split, n)
-        found = read_tasks(Path(self.tasks_file).expanduser())
-        return TaskSet([task for task in found if task.split == split], f"openenv/{split}")
+        """The tasks of `tasks_file`, else those of the server, else numbers that are used as seeds."""
+        if self.tasks_file is not None:
+            found = read_tasks(Path(self.tasks_file).expanduser())
+            return TaskSet([task for task in found if task.split == split], f"openenv/{split}")
+        if self.server_tasks:
+            lists = TaskLists(self.url, self.timeout, self._key)
+            if known := self._patiently(lists.splits, "its splits"):
+                return self._listed(lists, split, known)
+        return numbered("openenv", split, n)
+
+    def _listed(self, lists: TaskLists, split: str, known: Mapping[str, str]) -> TaskSet:
+        """The server's tasks of a split: its `reset` is given the split and the number."""
+        named = matching(split, known)
+        count, rows = self._patiently(lambda: lists.tasks(named), f"the tasks of {named}")
+
+        def task(index: int) -> Task:
+            row = rows[index] if index < len(rows) else None
+            own = row.get("id", row.get("task_id")) if isinstance(row, Mapping) else None
+            number = f"{index} {own}" if isinstance(own, str | int) else str(index)
+            return Task(f"{named} {number}", split, {"reset": {"split": named, "index": index}})
+
+        return TaskSet.lazy(count, task, f"openenv/{split}")
 
     def reset(self, task: Task, seed: int = 0) -> Observation:
         given = task.data.get("reset")
@@ -126,7 +147,8 @@ class OpenEnvClient:
         done = ended or self._turns >= self.max_turns
         if done:
             self._over = "the episode is over: call reset(task) before the next step"
-        parts = (answer.get(name) for name in ("metadata", "observation"))
+        seen = answer.get("observation")
+        parts = (answer.get("metadata"), seen.get("metadata") if isinstance(seen, Mapping) else None, seen)
         fields = {name: value for part in parts if isinstance(part, Mapping) for name, value in part.items()}
         info = {name: value for name, value in plain_values(fields).items() if not isinstance(value, str)}  # texts are in the observation
         success = done and self._success.of(reward, self._return, ended, info)
@@ -161,7 +183,7 @@ class OpenEnvClient:
         fields = fields if isinstance(fields, Mapping) else {"observation": fields}
         listed = next((fields[name] for name in LISTS_OF_ACTIONS if isinstance(fields.get(name), list)), None)
         actions = tuple(dict.fromkeys(words_of(entry) for entry in listed)) if listed else None
-        shown = [name for name in fields if name not in LISTS_OF_ACTIONS] if self.show is None else list(self.show)
+        shown = [name for name in fields if name not in (*LISTS_OF_ACTIONS, METADATA)] if self.show is None else list(self.show)
         parts = {name: fields[name] for name in shown if fields.get(name) not in (None, "", [], {})}
         single = next(iter(parts.values())) if len(parts) == 1 else None
         text = single if isinstance(single, str) else words_of(parts)
@@ -212,8 +234,8 @@ class OpenEnvClient:
             self._wire = make(self.url, self.timeout, self._key)
         return self._wire
 
-    def _patiently(self, ask: Callable[[], dict[str, Any]], what: str) -> dict[str, Any]:
-        """Retry temporary failures: a server that is starting, or has no free session. Only for a reset, which can be repeated."""
+    def _patiently(self, ask: Callable[[], Answer], what: str) -> Answer:
+        """Retry temporary failures: a server that is starting, or has no free session. Only for what can be repeated, such as a reset."""
         for attempt in range(self.retries + 1):
             try:
                 return ask()
@@ -232,6 +254,17 @@ class OpenEnvClient:
         wire, self._wire = self._wire, None
         if wire is not None:
             wire.close()
+
+
+def matching(split: str, known: Mapping[str, str]) -> str:
+    """The server's name of a split: the same name, another name for it, or the only one of its type."""
+    for name in (split, *ALIASES.get(split, ())):
+        if name in known:
+            return name
+    of_type = [name for name, kind in known.items() if kind in (split, *ALIASES.get(split, ()))]
+    if len(of_type) == 1:
+        return of_type[0]
+    raise unknown_name("split of the OpenEnv server:", split, known)
 
 
 def read_tasks(path: Path) -> list[Task]:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Mapping
 from typing import Any, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from turnwise.adapters.base import load
 from turnwise.util.errors import TurnwiseError
@@ -22,6 +22,7 @@ from turnwise.util.secret import redact
 from turnwise.util.transport import Failure, Transport
 
 LARGEST_MESSAGE = 64 * 2**20
+LONGEST_LIST = 20_000  # tasks: a longer list is not read, and its tasks have numbers
 LONGEST_GOODBYE = 2.0  # seconds that a server may take to close a session
 HTTP_OF = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
 
@@ -168,6 +169,40 @@ def action_schema(url: str, timeout: float, key: str) -> dict[str, Any]:
         raise Lost(f"{http_url(url)}/schema: {failure}", failure.passing) from None
     schema = found.get("action")
     return schema if isinstance(schema, dict) else {}
+
+
+class TaskLists:
+    """The server's lists of tasks (`/{env}/splits`, `/{env}/num_tasks`, `/{env}/tasks`), if it has them."""
+
+    def __init__(self, url: str, timeout: float, key: str):
+        self._transport = Transport(http_url(url), key, timeout)
+        self._name = ""
+
+    def splits(self) -> dict[str, str]:
+        """The names of the splits and their types; empty if the server has no such lists."""
+        try:
+            names = self._transport.get_list("list_environments")
+            self._name = quote(str(names[0]), safe="") if names else ""
+            found = self._transport.get_list(f"{self._name}/splits") if self._name else []
+        except Failure as failure:
+            refused = failure.status == 501 or (400 <= failure.status < 500 and not failure.passing and failure.status not in (401, 403))
+            if refused or "not a JSON list" in str(failure):
+                return {}  # an older server, or one whose environment has no lists
+            raise Lost(str(failure), failure.passing) from None
+        rows = [row if isinstance(row, dict) else {"name": row} for row in found]
+        return {str(row["name"]): str(row.get("type") or row["name"]) for row in rows if "name" in row}
+
+    def tasks(self, split: str) -> tuple[int, list[Any]]:
+        """How many tasks a split has, and what is known of them, which may be less."""
+        try:
+            count = self._transport.post(f"{self._name}/num_tasks", {"split": split}).get("num_tasks")
+            if isinstance(count, int) and count > LONGEST_LIST:
+                return count, []
+            listed = self._transport.post(f"{self._name}/tasks", {"split": split}).get("tasks")
+        except Failure as failure:
+            raise Lost(f"its list of tasks: {failure}", failure.passing) from None
+        known = listed if isinstance(listed, list) else []
+        return (count if isinstance(count, int) else len(known)), known
 
 
 def _details(errors: Any) -> str:

@@ -64,7 +64,11 @@ class Transport:
         """The JSON object at a path; a `Failure` for everything else."""
         return self._exchange("GET", path, None)
 
-    def _exchange(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
+    def get_list(self, path: str) -> list[Any]:
+        """The JSON list at a path; a `Failure` for everything else."""
+        return list(self._exchange("GET", path, None, lists=True)[""])
+
+    def _exchange(self, method: str, path: str, body: bytes | None, lists: bool = False) -> dict[str, Any]:
         connection = self._connection()
         watchman = threading.Timer(self._timeout, lambda: self._end(connection))
         watchman.daemon = True
@@ -93,7 +97,7 @@ class Transport:
             raise self._lost(TimeoutError(), True)
         if missing and len(raw) <= LARGEST_ANSWER:
             raise Failure(f"the connection ended {missing} bytes before the answer did", passing=True)
-        return self._read(answer, raw)
+        return self._read(answer, raw, lists)
 
     def close(self) -> None:
         """Abort every pending request."""
@@ -125,19 +129,22 @@ class Transport:
         passing = not (wrong_name or isinstance(error, ssl.SSLCertVerificationError))
         return Failure(f"the connection failed: {type(error).__name__}: {error}", passing=passing)
 
-    def _read(self, answer: http.client.HTTPResponse, raw: bytes) -> dict[str, Any]:
+    def _read(self, answer: http.client.HTTPResponse, raw: bytes, lists: bool) -> dict[str, Any]:
+        """The JSON object of an answer; a list, if one is wanted, under the name ""."""
         if len(raw) > LARGEST_ANSWER:
             raise Failure(f"an answer of more than {LARGEST_ANSWER} bytes")
         try:
             content = json.loads(raw)
         except (ValueError, RecursionError):
             content = None
+        if lists:
+            content = {"": content} if isinstance(content, list) else None
         fine = 200 <= answer.status < 300
         if fine and isinstance(content, dict):
             return content
         words = self._words(content, raw)
         if fine:
-            raise Failure(f"an answer that is not a JSON object: {words}", passing=True)
+            raise Failure(f"an answer that is not a JSON {'list' if lists else 'object'}: {words}", passing=True)
         if 300 <= answer.status < 400:
             where = redact(" ".join(str(answer.getheader("Location", "nowhere")).split()))[:WORDS_LIMIT]
             raise Failure(

@@ -124,11 +124,11 @@ def described(seen: Scene) -> str:
     return carried + ("\n".join(["You see:", *lines]) if lines else "You see nothing.")
 
 
-def where(place: Place) -> str:
+def where(place: Place, ways: tuple[str, str, str, str] = ("forward", "back", "right", "left")) -> str:
     """As in "2 steps forward and 1 step left"."""
     ahead, right = place
-    parts = [_steps(ahead, "forward", "back")] if ahead else []
-    parts += [_steps(right, "right", "left")] if right else []
+    parts = [_steps(ahead, ways[0], ways[1])] if ahead else []
+    parts += [_steps(right, ways[2], ways[3])] if right else []
     return " and ".join(parts) or "where you are"
 
 

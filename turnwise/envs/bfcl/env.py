@@ -33,8 +33,9 @@ class BfclEnv:
     `categories`: some of base, miss_func, miss_param, long_context. `classes`: only tasks that use no other API classes. `tools`: how the
     functions are listed ("short": signature and description, "signatures", "schemas": JSON, "none"). `reward`: "success": 1 at the end if
     all requests were met; "requests": a share for each that was. `end_on_failure`: end the attempt at the first request that was not met.
-    `single`: each request is a task by itself, and starts where the solution of those before it ends. `repeat_request`: every
-    observation begins with the request. `longest_result`: characters of a result that are shown.
+    `single`: each request is a task by itself, and starts where the solution of those before it ends. `earlier`: such a task shows the
+    requests before it with their calls. `repeat_request`: every observation begins with the request. `longest_result`: characters of a
+    result that are shown.
     """
 
     max_turns = 40
@@ -51,6 +52,7 @@ class BfclEnv:
         reward: Literal["success", "requests"] = "success",
         end_on_failure: bool = False,
         single: bool = False,
+        earlier: bool = True,
         repeat_request: bool = False,
         longest_result: int = 4000,
     ):
@@ -63,7 +65,7 @@ class BfclEnv:
         if longest_result < 1:
             raise TurnwiseError(f"bfcl: longest_result is at least 1, not {longest_result}")
         self.tools, self.reward, self.end_on_failure, self.single = tools, reward, end_on_failure, single
-        self.repeat_request, self.longest_result = repeat_request, longest_result
+        self.earlier, self.repeat_request, self.longest_result = earlier, repeat_request, longest_result
         self._task: Task | None = None
         self._over = "step() was called before reset(): call reset(task) first"
 
@@ -163,7 +165,7 @@ class BfclEnv:
         self._heard.hear(_words(entry, place))
         new = self._offered(place) if opening else {name: self._world.functions[name] for name in entry.late.get(place, ())}
         lines = [described(new, self.tools, "Functions:" if opening else "More functions:")] if new and self.tools != "none" else []
-        for before in range(place if opening else 0):  # a task that starts in the middle: what led there
+        for before in range(place if opening and self.earlier else 0):  # a task that starts in the middle: what led there
             lines += [f"User: {_words(entry, before)}", *(f"> {text}" for text in _solved(entry, before))]
         return "\n".join([*lines, f"User: {_words(entry, place)}"])
 

@@ -1,0 +1,61 @@
+"""The OpenEnv client against a server of the real package.
+
+The package wants an older mcp than Turnwise, so its server runs in another Python: OPENENV_PYTHON, or this one if it has the package.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import turnwise as tw
+from turnwise.data.tasks import Task
+from turnwise.envs.check import check
+
+pytest.importorskip("websockets", reason="needs websockets: pip install 'turnwise[openenv]'")
+PYTHON = os.environ.get("OPENENV_PYTHON") or (sys.executable if find_spec("openenv") else "")
+if not PYTHON:
+    pytest.skip("needs a Python with openenv, named by OPENENV_PYTHON: make test-envs makes one", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    command = [PYTHON, str(Path(__file__).with_name("openenv_server.py"))]
+    keep = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=keep) as server:
+        assert server.stdout is not None
+        yield f"http://127.0.0.1:{int(server.stdout.readline())}"
+        server.terminate()
+
+
+def test_the_contract_is_kept(url: str) -> None:
+    report = check("openenv", url=url, turns=10)
+    assert report.ok, report.problems
+
+
+def test_the_tasks_are_those_of_the_server(url: str) -> None:
+    train, valid = (tw.tasks("openenv", split, url=url) for split in ("train", "valid"))
+    assert (len(train), len(valid)) == (6, 4) and not train.overlap(valid)
+    assert valid[1].id == "validation 1 validation-1" and "hidden" not in str(valid[1].data)
+    env = tw.make("openenv", url=url)
+    for task, wanted in ((train[2], "3"), (valid[2], "1")):
+        env.reset(task)
+        end = env.step(wanted)
+        assert end.done and end.success and end.reward == 1.0
+    env.close()
+
+
+def test_metadata_is_neither_seen_nor_part_of_the_state(url: str) -> None:
+    env = tw.make("openenv", url=url)
+    first = env.reset(Task("1", data={"reset": {"index": 0}}))
+    assert (first.text, first.actions) == ("Guess a number from 1 to 4.", ("1", "2", "3", "4"))
+    one, two = env.step("2"), env.step("2")
+    assert one.observation.text == "Wrong." and one.observation.key == two.observation.key
+    assert (one.info["step"], two.info["step"]) == (1, 2)
+    env.close()

@@ -1,0 +1,146 @@
+"""Multi-turn environments of the package verifiers, played by an agent instead of a model."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+import turnwise as tw
+from turnwise.envs.base import EpisodeOver
+from turnwise.envs.check import check
+from turnwise.envs.pool import Fault, Pool
+from turnwise.util.errors import TurnwiseError
+
+SOURCE = '''
+"""Guess a word from its letters, which are told one by one."""
+import asyncio
+import random
+
+import verifiers as vf
+from datasets import Dataset
+
+WORDS = ["apple", "grape", "lemon", "melon", "peach", "plum", "fig", "date", "pear", "lime", "kiwi", "mango"]
+
+
+class Letters(vf.MultiTurnEnv):
+    async def setup_state(self, state):
+        state["told"] = 0
+
+    async def env_response(self, messages, state, **kwargs):
+        await asyncio.sleep(0)
+        last = messages[-1].content
+        if last == "boom":
+            raise ZeroDivisionError("boom")
+        if last == "fail":
+            raise vf.Error("the word list is gone")
+        if last == "hang":
+            await asyncio.sleep(60)
+        if last == state["answer"]:
+            state["final_env_response"] = [{"role": "user", "content": "Right."}]
+            return state["final_env_response"]
+        state["told"] += 1
+        return [{"role": "user", "content": f"No. It begins with {state['answer'][: state['told']]}. {random.random():.3f}"}]
+
+
+async def exact(completion, answer, **kwargs):
+    return 1.0 if any(message.role == "assistant" and message.content == answer for message in completion) else 0.0
+
+
+def turns_used(state, **kwargs):
+    return len(state["trajectory"])
+
+
+def load_environment(held_out: bool = False, **kwargs):
+    rows = Dataset.from_list([{"question": f"A fruit of {len(word)} letters?", "answer": word} for word in WORDS])
+    rubric = vf.Rubric(funcs=[exact, turns_used], weights=[1.0, 0.0])
+    more = {"eval_dataset": rows.select(range(2))} if held_out else {}
+    return Letters(dataset=rows, rubric=rubric, max_turns=4, system_prompt="Answer with one word.", **more, **kwargs)
+
+
+def load_single():
+    return "nothing"
+'''
+
+
+def test_without_a_name_the_option_is_asked_for() -> None:
+    with pytest.raises(TurnwiseError, match="give the option environment") as told:
+        tw.make("verifiers")
+    assert "\n" not in str(told.value)
+
+
+pytest.importorskip("verifiers", reason="needs verifiers: pip install 'turnwise[verifiers]'")
+
+
+@pytest.fixture(scope="module")
+def letters(tmp_path_factory: pytest.TempPathFactory) -> str:
+    place = tmp_path_factory.mktemp("verifiers") / "letters_env.py"
+    place.write_text(SOURCE)
+    return f"{place}:load_environment"
+
+
+def test_an_attempt_ends_with_the_reward_of_the_rubric(letters: str) -> None:
+    env = tw.make("verifiers", environment=letters)
+    task = env.tasks("train")[1]
+    first = env.reset(task)
+    assert first.text == "Answer with one word.\n\nA fruit of 5 letters?" and env.max_turns == 4
+    wrong = env.step("berry")
+    assert not wrong.done and wrong.observation.text.startswith("No. It begins with g.")
+    right = env.step("grape")
+    assert right.done and right.success and right.reward == 1.0 and right.observation.text == "Right."
+    assert right.info["measures"]["turns_used"] == 2.0 and right.info["stop"] == "has_final_env_response"
+    with pytest.raises(EpisodeOver):
+        env.step("grape")
+    env.close()
+
+
+def test_its_own_turn_limit_ends_an_attempt_and_it_is_scored(letters: str) -> None:
+    env = tw.make("verifiers", environment=letters, max_turns=3, success="info.turns_used")
+    env.reset(env.tasks("train")[0])
+    ends = [env.step("no") for _ in range(3)]
+    assert [end.done for end in ends] == [False, False, True] and ends[2].reward == 0.0
+    assert ends[2].success and ends[2].info["stop"] == "max_turns_reached"
+    env.close()
+
+
+def test_the_contract_is_kept_and_global_randomness_is_seeded(letters: str) -> None:
+    report = check("verifiers", environment=letters)
+    assert report.ok, report.problems
+
+
+def test_splits_come_from_the_two_datasets_or_from_one(letters: str) -> None:
+    one = {split: [task.id for task in tw.tasks("verifiers", split, environment=letters)] for split in ("train", "valid")}
+    assert len(one["train"]) == 11 and one["valid"] == ["train 9"]
+    two = {split: tw.tasks("verifiers", split, environment=letters, arguments={"held_out": True}) for split in ("train", "valid")}
+    assert (len(two["train"]), len(two["valid"])) == (12, 2) and two["valid"][0].id == "eval 0"
+
+
+def test_a_failure_ends_the_attempt_and_the_next_one_is_played(letters: str) -> None:
+    with Pool("verifiers", 1, options={"environment": letters, "timeout": 1.0}) as pool:
+        task = tw.tasks("verifiers", "train", environment=letters)[0]
+        for word, reason in (("boom", "ZeroDivisionError: boom"), ("fail", "the word list is gone"), ("hang", "no answer within 1 s")):
+            assert pool.reset(0, task, 0).fault is None
+            result = pool.step(0, word)
+            assert result.fault is Fault.ERROR and reason in result.message
+        pool.reset(0, task, 0)
+        assert pool.step(0, "apple").transition.success
+
+
+def test_closing_ends_the_thread(letters: str) -> None:
+    before = set(threading.enumerate())
+    env = tw.make("verifiers", environment=letters)
+    env.reset(env.tasks("train")[0])
+    assert len(set(threading.enumerate()) - before) == 1
+    env.close()
+    assert set(threading.enumerate()) <= before
+
+
+def test_what_is_not_an_environment_is_named(letters: str, tmp_path: Path) -> None:
+    for name, words in (
+        (letters.replace("load_environment", "load_single"), "makes str, which is not a MultiTurnEnv"),
+        (letters.replace("load_environment", "nothing_here"), "has no function nothing_here"),
+        ("no_such_environment_anywhere", "cannot be loaded"),
+    ):
+        with pytest.raises(TurnwiseError, match=words):
+            tw.make("verifiers", environment=name)
