@@ -14,6 +14,7 @@ from turnwise.envs.needs import Install, Need, private_folder
 from turnwise.envs.registry import Spec, spec
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import folder_beside
+from turnwise.util.terminal import say
 
 RETRIES, SECONDS = 2, 20  # of a connection
 UNREACHABLE = ("connection broken", "ConnectionError", "Connection refused", "name resolution", "Network is unreachable", "ReadTimeout")
@@ -75,8 +76,7 @@ def _pip(arguments: Sequence[str]) -> None:
     with subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True, errors="replace") as process:
         assert process.stderr is not None
         for line in process.stderr:
-            sys.stderr.write(line)
-            sys.stderr.flush()
+            say(line.rstrip("\n"), err=True)
             said.append(line.strip())
     if process.returncode == 0:
         return
