@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import shutil
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -30,10 +29,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-
 from turnwise.adapters.base import load
 from turnwise.data.tasks import Task
+from turnwise.envs.isolated import seeded
 from turnwise.envs.registry import NUMBERED_SPLITS
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.files import write_atomically
@@ -122,7 +120,7 @@ def make(game: Wanted) -> dict[str, Any]:
     load("textworld", "the adapter for TextWorld", "textworld")
     module = load(f"textworld.challenges.{KINDS[game.kind].module}", "the adapter for TextWorld", "textworld")
     options = load("textworld.generator.game", "the adapter for TextWorld", "textworld").GameOptions()
-    with _same_generators(game.seed), _not_compiled():
+    with seeded(game.seed), _not_compiled():
         options.seeds = game.seed
         options.grammar.only_last_action = game.goal == "brief"
         made: dict[str, Any] = module.make(_settings(game), options).serialize()
@@ -139,19 +137,6 @@ def _settings(game: Wanted) -> dict[str, Any]:
     if game.kind == "simple":
         return {"rewards": REWARDS[game.level], "goal": game.goal, "test": game.split == "test"}
     return {"level": game.level}
-
-
-@contextmanager
-def _same_generators(seed: int) -> Iterator[None]:
-    """Python's and numpy's global generators in a known state, and back as they were afterwards."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
 
 
 @contextmanager

@@ -12,21 +12,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import random
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import TimeoutError as Late
 from hashlib import blake2b
 from importlib import import_module
 from typing import Any, Literal
-
-import numpy as np
 
 from turnwise.adapters.base import Success, load, turn_limit, well_formed
 from turnwise.config.loading import load_file
 from turnwise.config.references import parse
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
+from turnwise.envs.isolated import seeded
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.seeds import derive
 
@@ -168,7 +166,7 @@ class VerifiersEnv:
         if self._thread is None:
             self._thread = _LoopThread()
         try:
-            with _seeded(derive(self._seed, self._turn)):
+            with seeded(derive(self._seed, self._turn)):
                 return self._thread.run(work, self.timeout)
         except Exception as error:
             self._stop()
@@ -218,19 +216,6 @@ async def _cancelled(task: asyncio.Task[Any]) -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError, Exception):
         await task
-
-
-@contextlib.contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Global generators that depend on the attempt alone, and are as before afterwards."""
-    before, numbers = random.getstate(), np.random.get_state()  # noqa: NPY002 (environments of others use it)
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002
-    try:
-        yield
-    finally:
-        random.setstate(before)
-        np.random.set_state(numbers)  # noqa: NPY002
 
 
 def loaded(name: str, arguments: dict[str, Any]) -> Any:

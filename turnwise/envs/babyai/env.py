@@ -14,11 +14,10 @@ from turnwise.envs.babyai.scripted import Walker
 from turnwise.envs.babyai.state import World
 from turnwise.envs.babyai.words import ACTIONS, FORWARD, Place, Scene, cell_at, described, partial_view, scene, seen_from, thing
 from turnwise.envs.base import EpisodeOver, Observation, Transition
+from turnwise.envs.in_turn import in_turn
 from turnwise.envs.snapshots import pack, read_task, restoring, task_fields, unpack
 from turnwise.util.errors import TurnwiseError, unknown_name
 
-SPLITS = {"train": 0, "valid": 1, "test": 2}
-SIZE = 100_000  # tasks of a split if no number is asked for
 WAIT = 6  # the package's action "done", which changes nothing
 NAMES = {**{name: number for number, name in enumerate(ACTIONS)}, "left": 0, "right": 1, "forward": 2, "pickup": 3}
 
@@ -72,15 +71,7 @@ class BabyAIEnv:
 
     def tasks(self, split: str = "train", n: int | None = None) -> TaskSet:
         """The levels in turn, each with the seeds of its split."""
-        if split not in SPLITS:
-            raise unknown_name("split", split, SPLITS)
-        names = self.levels
-
-        def make(index: int) -> Task:
-            name, seed = names[index % len(names)], index // len(names) * len(SPLITS) + SPLITS[split]
-            return Task(f"{name}-{seed}", split, {"level": name, "seed": seed})
-
-        return TaskSet.lazy(SIZE if n is None else n, make, f"babyai {split}")
+        return in_turn("babyai", self.levels, split, n, "level")
 
     # -- playing ------------------------------------------------------------------------------------------------------------------
 

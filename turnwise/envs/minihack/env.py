@@ -8,14 +8,13 @@ from typing import Any, Literal, get_args
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
+from turnwise.envs.in_turn import in_turn
 from turnwise.envs.minihack import tasks as known
 from turnwise.envs.minihack.explore import Explorer, wander
 from turnwise.envs.minihack.words import NEIGHBOURS, Show, choices, described, key, text_of
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.seeds import derive
 
-SPLITS = {"train": 0, "valid": 1, "test": 2}
-SIZE = 100_000  # tasks of a split if no number is asked for
 GAMES = 4  # kinds of tasks that are kept open
 MOST_LISTED = 24  # actions
 ESCAPE = "escape"
@@ -63,15 +62,7 @@ class MiniHackEnv:
 
     def tasks(self, split: str = "train", n: int | None = None) -> TaskSet:
         """The tasks in turn, each with the seeds of its split."""
-        if split not in SPLITS:
-            raise unknown_name("split", split, SPLITS)
-        names = self.levels
-
-        def make(index: int) -> Task:
-            name, seed = names[index % len(names)], index // len(names) * len(SPLITS) + SPLITS[split]
-            return Task(f"{name}-{seed}", split, {"level": name, "seed": seed})
-
-        return TaskSet.lazy(SIZE if n is None else n, make, f"minihack {split}")
+        return in_turn("minihack", self.levels, split, n, "level")
 
     # -- playing ------------------------------------------------------------------------------------------------------------------
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import random
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any
 
-import numpy as np
-
+from turnwise.envs.isolated import seeded
 from turnwise.util.errors import MissingExtra, TurnwiseError, unknown_name
 
 KEYS = ("glyphs", "chars", "blstats", "message", "screen_descriptions", "inv_strs", "inv_letters")
@@ -138,19 +135,6 @@ def chosen(levels: Sequence[str] | str, nethack: bool) -> tuple[str, ...]:
 def goal(name: str) -> str:
     """What a task wants."""
     return next((text for prefix, text in GOALS.items() if name.startswith(prefix)), STAIRS)
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """The global generators, which the packages draw from when they make a level, in a known state; theirs is restored."""
-    kept, kept_array = random.getstate(), np.random.get_state()  # noqa: NPY002
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002
-    try:
-        yield
-    finally:
-        random.setstate(kept)
-        np.random.set_state(kept_array)  # noqa: NPY002
 
 
 def opened(gym_id: str, kwargs: Mapping[str, Any] | None = None) -> Any:

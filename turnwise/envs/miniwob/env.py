@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
+from turnwise.envs.in_turn import in_turn
 from turnwise.envs.miniwob.actions import USAGE, Malformed, Move, Spot, read_action
 from turnwise.envs.miniwob.browser import MISSING, find_chromium
 from turnwise.envs.miniwob.experts import advise, known
@@ -18,8 +19,6 @@ from turnwise.envs.miniwob.screenshots import kept_screenshot, seen_screenshot
 from turnwise.envs.miniwob.view import Look, describe, plausible
 from turnwise.util.errors import TurnwiseError, unknown_name
 
-SPLITS = {"train": 0, "valid": 1, "test": 2}
-SIZE = 100_000  # tasks of a split if no number is asked for
 FULL = 0.95  # of the reward: pages give partial marks, and those about angles and distances rarely give exactly 1
 View = Literal["text", "screenshot"]
 
@@ -52,15 +51,7 @@ class MiniWobEnv:
 
     def tasks(self, split: str = "train", n: int | None = None) -> TaskSet:
         """The kinds in turn, each with its own seeds: a seed belongs to one split."""
-        if split not in SPLITS:
-            raise unknown_name("split", split, SPLITS)
-        names = self.kinds
-
-        def make(index: int) -> Task:
-            kind, number = names[index % len(names)], index // len(names) * len(SPLITS) + SPLITS[split]
-            return Task(f"{kind}-{number}", split, {"kind": kind, "seed": number})
-
-        return TaskSet.lazy(SIZE if n is None else n, make, f"miniwob {split}")
+        return in_turn("miniwob", self.kinds, split, n, "kind")
 
     def reset(self, task: Task, seed: int = 0) -> Observation:
         kind, number = _problem(task)

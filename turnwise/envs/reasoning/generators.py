@@ -10,14 +10,13 @@ import contextlib
 import io
 import json
 import math
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 from reasoning_gym.factory import CURRICULA, DATASETS
 
+from turnwise.envs.isolated import seeded
 from turnwise.envs.reasoning.guards import LEFT_OUT, admitted, allowed, disarm
 from turnwise.util.errors import TurnwiseError, unknown_name
 
@@ -93,15 +92,8 @@ def score(name: str, level: int | None, config: Mapping[str, Any], answer: str, 
 @contextlib.contextmanager
 def isolated(seed: int) -> Iterator[None]:
     """Global generators that depend on the seed alone, and are as before afterwards; without what the package prints."""
-    before, numbers = random.getstate(), np.random.get_state()  # noqa: NPY002 (the package uses it)
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            yield
-    finally:
-        random.setstate(before)
-        np.random.set_state(numbers)  # noqa: NPY002
+    with seeded(seed), contextlib.redirect_stdout(io.StringIO()):
+        yield
 
 
 @lru_cache(maxsize=256)
