@@ -1,7 +1,8 @@
 """Reading Python source from any thread.
 
 CPython 3.11.7, among others, counts the depth of the syntax tree that it builds in one place for all threads. If another thread parses
-in the middle of `ast.parse` (or of `inspect.getsource` of a class), this ends with a SystemError although the source is fine.
+in the middle of `ast.parse` (or of `inspect.getsource` of a class), this ends with a SystemError or a RecursionError although the
+source is fine.
 """
 
 from __future__ import annotations
@@ -22,6 +23,6 @@ def undisturbed(parse: Callable[[], T]) -> T:
         for _ in range(TRIES - 1):
             try:
                 return parse()
-            except SystemError:
+            except (SystemError, RecursionError):
                 continue
         return parse()
