@@ -150,12 +150,10 @@ def test_neither_a_server_of_the_machine_nor_a_file_of_the_user_can_be_reached(e
         server.setblocking(False)
         port = server.getsockname()[1]
         env.reset(env.tasks(n=1)[0])
-        seen = env.step(
-            f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo through; cat {tmp_path}/secret; ls {Path.home()}; ls /proc/1/root{tmp_path}"
-        )
+        files = f"cat {tmp_path}/secret; ls {Path.home()}; ls /proc/1/root{tmp_path}"
+        text = env.step(f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo through; {files}").observation.text
         with pytest.raises(BlockingIOError):
             server.accept()
-    text = seen.observation.text
     assert "through" not in text and "keep-this-secret" not in text
     assert "Connection refused" in text and "No such file or directory" in text
 
