@@ -106,5 +106,5 @@ def test_a_server_that_wants_a_key_is_answered_with_how_to_give_it_one():
         def post(self, path, body):
             raise Failure("HTTP 401: no key", status=401)
 
-    with pytest.raises(TurnwiseError, match="HTTP 401: no key.*key_variable"):
+    with pytest.raises(TurnwiseError, match=r"HTTP 401: no key.*key_variable"):
         UserServer("http://127.0.0.1:1/v1", "m")._posted(Closed(), {})
