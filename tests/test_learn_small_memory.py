@@ -183,9 +183,9 @@ def test_a_state_of_the_other_kind_of_moments_is_refused(monkeypatch: Any) -> No
     learners = {kind: Learner(tiny(), settings(moments=kind)) for kind in ("float32", "8bit")}
     for learner in learners.values():
         learner.update(credited(trajectories()), 0)
-    with pytest.raises(TurnwiseError, match="learner.moments"):
+    with pytest.raises(TurnwiseError, match=r"learner\.moments"):
         learners["float32"].load_state(*learners["8bit"].state())
-    with pytest.raises(TurnwiseError, match="learner.moments"):
+    with pytest.raises(TurnwiseError, match=r"learner\.moments"):
         learners["8bit"].load_state(*learners["float32"].state())
 
 

@@ -145,7 +145,7 @@ class ChunkedAdam:
         master = self.weights.masters[name]
         shape = tuple(master.shape)
         if not self._packs(master):
-            return {kind: (shape, torch.float32) for kind in EXACT}
+            return dict.fromkeys(EXACT, (shape, torch.float32))
         forms = {"codes": (shape, torch.uint8), "scales": ((*shape[:-1], moments.blocks_of(master)), torch.float32)}
         return {f"{kind}_{part}": form for kind in EXACT for part, form in forms.items()}
 
