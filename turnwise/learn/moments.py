@@ -28,19 +28,18 @@ SIGN = 128
 
 def packable(weight: Tensor) -> bool:
     """Whether a weight's moments are stored in 8 bits."""
-    return weight.dim() > 1 and weight.numel() >= FEWEST
+    return bool(weight.dim() > 1 and weight.numel() >= FEWEST)
 
 
 def blocks_of(weight: Tensor) -> int:
     """The number of blocks of a row."""
-    return -(-weight.shape[-1] // BLOCK)
+    return -(-int(weight.shape[-1]) // BLOCK)
 
 
 def moment_bytes(weight: Tensor) -> int:
     """The bytes of both moments of a weight in this form."""
-    if not packable(weight):
-        return 8 * weight.numel()
-    return 2 * (weight.numel() + 4 * (weight.numel() // weight.shape[-1]) * blocks_of(weight))
+    count, size = int(weight.numel()), int(weight.shape[-1]) if weight.dim() else 1
+    return 2 * (count + 4 * (count // size) * blocks_of(weight)) if packable(weight) else 8 * count
 
 
 def pack(values: Tensor, codes: Tensor, scales: Tensor, signed: bool, random: torch.Generator) -> None:
