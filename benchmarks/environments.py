@@ -44,6 +44,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULT = Path(__file__).with_suffix(".json")
 TASKS = 50
 FEW, MANY, LARGE = 3, 60, 20.0  # further environments for the memory; few of those that take more than 20 MB
+PATIENCE = 10.0  # seconds for making further environments, after the few
 PICTURES = ("sokoban", "boxoban", "numberline", "ezpoints", "points24", "blackjack")
 PANELS = {  # slow ones: fewer tasks than PANEL
     "minihack": 50, "miniwob": 50, "nethack": 10, "scienceworld": 10, "tau2": 50, "textworld": 20, "textworld-express": 50,
@@ -146,14 +147,15 @@ def memory(name: str, options: dict[str, Any]) -> dict[str, Any]:
         another()
         first = resident(os.getpid())
         another()
-        more = FEW if resident(os.getpid()) - first > LARGE else MANY
-        for _ in range(more - 1):
+        most = FEW if resident(os.getpid()) - first > LARGE else MANY
+        began = time.monotonic()
+        while len(made) <= most and (len(made) <= FEW or time.monotonic() - began < PATIENCE):
             another()
         last = resident(os.getpid())
     finally:
         for env in made:
             close(env)
-    return {"megabytes": float(f"{max(last - first, 0.0) / more:.2g}"), "first_megabytes": round(first - before, 1)}
+    return {"megabytes": float(f"{max(last - first, 0.0) / (len(made) - 1):.2g}"), "first_megabytes": round(first - before, 1)}
 
 
 def resident(process: int) -> float:
