@@ -22,7 +22,7 @@ from results import publish
 
 from turnwise.cluster.planning import Plan, Question, make_plan, splits
 from turnwise.cluster.service_times import Machine
-from turnwise.cluster.shapes import SHAPES
+from turnwise.learn.shapes import SHAPES
 from turnwise.cluster.simulate import Layout, Result, Simulation
 from turnwise.cluster.workload import Work
 from turnwise.report.planning import row

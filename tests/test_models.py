@@ -20,7 +20,7 @@ from turnwise.learn.further.model import FurtherModel, Training
 from turnwise.learn.further.models import Models
 from turnwise.learn.further.said import Said
 from turnwise.learn.further.tokens import difference
-from turnwise.learn.memory import USABLE
+from turnwise.learn.footprint import USABLE
 from turnwise.methods import model_kinds
 from turnwise.methods.kinds_of_models import Heads, Reward
 from turnwise.util.errors import TurnwiseError

@@ -1,0 +1,254 @@
+"""Whether a recipe fits into a GPU's memory, and the settings that make it fit. No weights are loaded.
+
+`turnwise fit` shows it, and a run on a small GPU chooses by it before it starts (`fitted`). The formulas are in `learn/footprint.py`, the
+order of choices in `learn/fitting.py`; here are the recipe's settings that they stand for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from turnwise.config.schema import Config
+from turnwise.config.sections import Lora
+from turnwise.learn.fitting import Fit, Freedom, as_it_is, choose, free_for_cache
+from turnwise.learn.footprint import CONTEXT, EVERY, FUSED, TARGETS, Beside, Demand, piece_of, wanted_cache
+from turnwise.learn.models import choose_device
+from turnwise.learn.shapes import SHAPES, ModelShape, shape_of
+from turnwise.runs.folder import Run
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.files import write_text_atomically
+
+GB = 10**9
+VLLM_PART = 0.4  # of the GPU, if the recipe does not say
+WORDS = 2000  # of a tiny model, whose vocabulary is made when a run starts
+NEARLY = 1.05  # an estimate may be off by this much: a run is refused only beyond it
+MEMORY = "memory.json"  # in the folder of a run whose settings were chosen
+SIZE = re.compile(r"qwen2\.5.*?-(\d+(?:\.\d+)?b)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A recipe with its settings as they are, and as they fit."""
+
+    config: Config
+    shape: ModelShape
+    plain: Fit
+    fit: Fit
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings to change, by their keys."""
+        return settings(self.fit)
+
+
+def find(config: Config, memory: int, shape: ModelShape | None = None, lora: bool = False) -> Found:
+    """What a recipe needs on a GPU with so many bytes, and what would make it fit. `lora`: adapters may be chosen."""
+    known = shape or shape_for(config)
+    demand, free = demand_of(config, known, memory), freedom(config, lora)
+    return Found(config, known, as_it_is(demand, memory, free), choose(demand, memory, free))
+
+
+def shape_for(config: Config) -> ModelShape:
+    """The shape of the recipe's model: of its folder, of a downloaded copy, or by its name."""
+    path, tiny = config.model.path, config.model.tiny
+    if path is None:
+        middle = -(-tiny.hidden * 8 // 3 // 32) * 32
+        size = tiny.hidden // tiny.heads
+        return ModelShape("tiny", tiny.hidden, middle, tiny.layers, tiny.heads, tiny.heads, WORDS, size, tied=True, family="llama")
+    try:
+        return shape_of(path)
+    except TurnwiseError as error:
+        from turnwise.util.hub import downloaded
+
+        if (named := SIZE.search(path)) and named[1].lower() in SHAPES:
+            return SHAPES[named[1].lower()]
+        if (copy := downloaded(path)) is not None:
+            return shape_of(copy)
+        raise TurnwiseError(
+            f"model {path}: its shape is not known here ({error}). Give --model with a size ({', '.join(SHAPES)}) or a config.json"
+        ) from None
+
+
+def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:
+    """The recipe's settings as far as memory depends on them."""
+    own, engine, lora = config.learner, config.engine, config.model.lora
+    width = 2 if config.model.dtype == "bfloat16" else 4
+    keep = EVERY if own.gradient_checkpointing is not True else 0
+    longest = config.agent.max_prompt_tokens + engine.max_tokens
+    demand = Demand(
+        shape,
+        width=width,
+        rank=lora.rank if lora is not None else 0,
+        targets=tuple(lora.targets) if lora is not None and lora.targets is not None else TARGETS,
+        four_bit=bool(_value(config.model, "base", "") == "4bit"),
+        reference=_reference(config),
+        moments=_value(own, "moments", "float32"),
+        place=_value(own, "optimiser_place", "device"),
+        slots=engine.max_batch,
+        longest=longest,
+        prefill=int(engine.options.get("prefill_tokens") or 16384),
+        graphs=bool(engine.options.get("graphs", True)) and engine.name == "native",
+        sleeps=engine.sleep,
+        tokens=own.tokens_per_batch or Demand.tokens,
+        piece=piece_of(own.tokens_per_batch),
+        sequence=longest,
+        attention=keep,
+        mlp=keep,
+        fused=lora is None and width == 2 and shape.family in FUSED,
+        beside=beside(config, shape, width),
+    )
+    return with_engine(demand, config, memory)
+
+
+def with_engine(demand: Demand, config: Config, memory: int) -> Demand:
+    """The cache of the engine that the recipe names, and whether it has a copy of the weights."""
+    engine, shape = config.engine, demand.shape
+    if engine.name == "native":
+        given = engine.options.get("cache_memory")
+        copies = engine.options.get("dtype") not in (None, config.model.dtype)
+        size = float(given or 0.0)
+        if 0 < size <= 1:
+            size *= free_for_cache(demand, memory)
+        return replace(demand, cache=min(int(size), wanted_cache(demand)), shares=not copies)
+    if engine.name == "vllm":
+        part = float(engine.options.get("memory", VLLM_PART)) * memory
+        return replace(demand, cache=max(0, int(part - demand.width * shape.parameters)), shares=False, slots=0, prefill=0)
+    cache = demand.slots * demand.longest * 2 * demand.width * shape.layers * shape.keys
+    return replace(demand, cache=cache, sleeps=True, prefill=demand.slots * demand.longest // 4)
+
+
+def beside(config: Config, shape: ModelShape, width: int) -> tuple[Beside, ...]:
+    """The recipe's further models and critic, as far as they are on the policy's GPU."""
+    found = [Beside("critic", shape.hidden + 1, 4, trained=True)] if config.learner.value is not None else []
+    for name, own in config.models.items():
+        if own.reads is not None or own.device not in (None, "cuda", "cuda:0"):
+            continue
+        known = shape_of(own.path) if own.path is not None else shape
+        wide = {"float32": 4, "bfloat16": 2, None: width if own.trained else 2}[own.dtype]
+        trained = own.trained and own.lora is None
+        found.append(Beside(name, known.parameters if own.tiny is None else 10**6, wide, trained))
+    return tuple(found)
+
+
+def _reference(config: Config) -> Any:
+    """Where the frozen copy of the policy is; none with adapters, whose base model it is, and if nothing reads it."""
+    from turnwise.setup.names import needed
+
+    reads = {"token.ref_logprob", "token.ref_logprob?", "model.reference"} & set(needed(config))
+    if config.model.lora is not None or not (config.objective.kl != "off" or reads):
+        return None
+    return _value(config.learner, "reference_place", "device")
+
+
+def _value(section: Any, name: str, default: Any) -> Any:
+    return getattr(section, name, default)
+
+
+def freedom(config: Config, lora: bool = False) -> Freedom:
+    """What the recipe leaves open."""
+    own, engine, model = config.learner, config.engine, config.model
+    native = engine.name == "native"
+
+    def unset(section: Any, name: str) -> bool:
+        return name in type(section).model_fields and name not in section.model_fields_set
+
+    return Freedom(
+        cache=native and "cache_memory" not in engine.options,
+        sleep=native and config.cluster is None and unset(engine, "sleep"),
+        tokens=own.tokens_per_batch == 0,
+        recompute=own.gradient_checkpointing is None,
+        reference=unset(own, "reference_place"),
+        moments=unset(own, "moments"),
+        place=unset(own, "optimiser_place"),
+        lora=lora,
+        four_bit=unset(model, "base") and (lora or model.lora is not None),
+    )
+
+
+def settings(fit: Fit) -> dict[str, Any]:
+    """The settings of a recipe that a fit has changed, by their keys. What the learner decides as it runs is not among them."""
+    demand = fit.demand
+    known: dict[str, tuple[str, Any]] = {
+        "cache": ("engine.options.cache_memory", demand.cache),
+        "tokens": ("learner.tokens_per_batch", demand.tokens),
+        "sleep": ("engine.sleep", True),
+        "reference": ("learner.reference_place", demand.reference),
+        "moments": ("learner.moments", demand.moments),
+        "place": ("learner.optimiser_place", demand.place),
+        "lora": ("model.lora.rank", demand.rank),
+        "four_bit": ("model.base", "4bit"),
+    }
+    if not demand.fused and demand.mlp == 0:
+        known["recompute"] = ("learner.gradient_checkpointing", True)
+    return dict(known[name] for name in fit.changed if name in known)
+
+
+def with_settings(config: Config, changes: Mapping[str, Any]) -> Config:
+    """The recipe with these settings."""
+    sections: dict[str, dict[str, Any]] = {}
+    for key, value in changes.items():
+        section, _, name = key.partition(".")
+        sections.setdefault(section, {})[name] = value
+    for section, own in sections.items():
+        before: Any = getattr(config, section)
+        options = {name.removeprefix("options."): own.pop(name) for name in list(own) if name.startswith("options.")}
+        if options:
+            own["options"] = {**before.options, **options}
+        if "lora.rank" in own:
+            own["lora"] = Lora(rank=own.pop("lora.rank"))
+        config = config.model_copy(update={section: before.model_copy(update=own)})
+    return config
+
+
+def fitted(config: Config, memory: int, say: Callable[[str], None] = lambda text: None) -> tuple[Config, Found | None]:
+    """The recipe, with settings that make it fit into so many bytes if it would not, and what was found; None if nothing had to change.
+    Raises an error if nothing that the recipe leaves open is enough."""
+    from turnwise.setup.fit_words import lines, refusal
+
+    try:
+        found = find(config, memory)
+    except TurnwiseError:
+        return config, None  # an unknown shape: nothing can be said, and the learner decides as it runs
+    if not found.fit.changed:
+        if found.fit.peak > NEARLY * memory:
+            raise TurnwiseError(refusal(found))
+        return config, None
+    if found.fit.peak > NEARLY * memory:
+        raise TurnwiseError(refusal(found))
+    say(f"this GPU has {memory / GB:.1f} GB, and the recipe would need about {found.plain.peak / GB:.1f} GB. Chosen so that it fits:")
+    for line in lines(found):
+        say(f"  {line}")
+    return with_settings(config, found.settings), found
+
+
+def for_this_gpu(config: Config, say: Callable[[str], None]) -> tuple[Config, Found | None]:
+    """The recipe as it runs here. Only a GPU that is too small changes anything; processes of a cluster decide for themselves."""
+    if config.cluster is not None or choose_device(config.device) != "cuda":
+        return config, None
+    import torch
+
+    from turnwise.engines.native.memory import free_bytes
+
+    return fitted(config, free_bytes(torch.device("cuda")) + CONTEXT, say)
+
+
+def keep_choice(run: Run, found: Found | None) -> None:
+    """Keep next to the recipe of a run what was chosen for it, and why."""
+    if found is None:
+        return
+    from turnwise.setup.fit_words import lines
+
+    record = {
+        "memory_gb": found.fit.memory / GB,
+        "as_it_is_gb": found.plain.peak / GB,
+        "predicted_peak_gb": found.fit.peak / GB,
+        "chosen": found.settings,
+        "words": lines(found),
+        "terms": {term.name: term.bytes for term in found.fit.terms},
+    }
+    with run.writing():
+        write_text_atomically(run.folder / MEMORY, json.dumps(record, indent=1) + "\n")
