@@ -27,9 +27,9 @@ from turnwise.runs.trackers import Trackers, make_trackers
 from turnwise.setup.arguments import CreditLike, EnvLike, Given, PromptsLike, RecipeLike, ReplyFunction, RewardLike, as_recipe
 from turnwise.setup.choose import make_system
 from turnwise.setup.early import check_trainable
-from turnwise.setup.fit import for_this_gpu, keep_choice
 from turnwise.setup.measure import choose_panel, report_faults, says_how, settings_of
 from turnwise.setup.resume import apply_changes, resumed_config
+from turnwise.setup.small_gpu import for_this_gpu, keep_choice
 from turnwise.setup.source import source_config, write_weights
 from turnwise.setup.state import restore
 from turnwise.setup.system import System

@@ -182,12 +182,13 @@ def _weights(demand: Demand) -> list[Term]:
     shape, trained = demand.shape, demand.trained
     half = demand.width < 4
     copy = demand.width * shape.parameters if demand.reference is not None and not demand.rank else 0
+    loaded = 4 * shape.head if demand.place == "device" else (4 - demand.width) * shape.parameters
     reference = _always("reference", copy) if demand.reference == "device" else Term("reference", {})
     found = [
         _always("weights", weight_bytes(demand)),
         _always("adapters", 4 * trained + (0 if not demand.shares else demand.width * trained) if demand.rank else 0),
         _always("float32 masters", 4 * trained if half and not demand.rank and demand.place == "device" else 0),
-        _during("weights as loaded", 4 * shape.hidden * shape.words if half and not demand.rank else 0, START),
+        _during("weights as loaded", loaded if half and not demand.rank else 0, START),
         reference,
         _always("the engine's copy of the weights", 0 if demand.shares else demand.width * shape.parameters),
     ]
@@ -262,7 +263,15 @@ def layer_bytes(shape: ModelShape, rank: int = 0, width: int = 2) -> int:
     norms, scales = 2 * (width + 4), 8
     if rank:
         hidden, queries, mlp = norms + 4 + 12, 4 * width, 3 * width + 4
-        return hidden * shape.hidden + queries * shape.queries + 2 * width * shape.keys + mlp * shape.mlp + 4 * shape.heads + 28 * rank + scales
+        return (
+            hidden * shape.hidden
+            + queries * shape.queries
+            + 2 * width * shape.keys
+            + mlp * shape.mlp
+            + 4 * shape.heads
+            + 28 * rank
+            + scales
+        )
     return (norms + 3 * width) * shape.hidden + 2 * width * (shape.queries + shape.keys) + 4 * width * shape.mlp + 4 * shape.heads + scales
 
 

@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from turnwise.setup.fit import Found
 
 GB = 10**9
-PHASES = {"start": "start", "collect": "collecting", "learn": "forward,\nbackward", "step": "optimiser\nstep", "publish": "publishing\nweights"}
+PHASES = {
+    "start": "start",
+    "collect": "collecting",
+    "learn": "forward,\nbackward",
+    "step": "optimiser\nstep",
+    "publish": "publishing\nweights",
+}
 
 
 def show(found: Found, name: str) -> None:

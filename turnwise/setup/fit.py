@@ -1,32 +1,26 @@
 """Whether a recipe fits into a GPU's memory, and the settings that make it fit. No weights are loaded.
 
-`turnwise fit` shows it, and a run on a small GPU chooses by it before it starts (`fitted`). The formulas are in `learn/footprint.py`, the
-order of choices in `learn/fitting.py`; here are the recipe's settings that they stand for.
+`turnwise fit` shows it, and a run on a small GPU chooses by it before it starts (`small_gpu.py`). The formulas are in
+`learn/footprint.py`, the order of choices in `learn/fitting.py`; here are the recipe's settings that they stand for.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from turnwise.config.schema import Config
 from turnwise.config.sections import Lora
 from turnwise.learn.fitting import Fit, Freedom, as_it_is, choose, free_for_cache
-from turnwise.learn.footprint import CONTEXT, EVERY, FUSED, TARGETS, Beside, Demand, piece_of, wanted_cache
-from turnwise.learn.models import choose_device
+from turnwise.learn.footprint import EVERY, FUSED, TARGETS, Beside, Demand, piece_of, wanted_cache
 from turnwise.learn.shapes import SHAPES, ModelShape, shape_of
-from turnwise.runs.folder import Run
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.files import write_text_atomically
 
 GB = 10**9
 VLLM_PART = 0.4  # of the GPU, if the recipe does not say
 WORDS = 2000  # of a tiny model, whose vocabulary is made when a run starts
-NEARLY = 1.05  # an estimate may be off by this much: a run is refused only beyond it
-MEMORY = "memory.json"  # in the folder of a run whose settings were chosen
 SIZE = re.compile(r"qwen2\.5.*?-(\d+(?:\.\d+)?b)\b", re.IGNORECASE)
 
 
@@ -202,53 +196,3 @@ def with_settings(config: Config, changes: Mapping[str, Any]) -> Config:
             own["lora"] = Lora(rank=own.pop("lora.rank"))
         config = config.model_copy(update={section: before.model_copy(update=own)})
     return config
-
-
-def fitted(config: Config, memory: int, say: Callable[[str], None] = lambda text: None) -> tuple[Config, Found | None]:
-    """The recipe, with settings that make it fit into so many bytes if it would not, and what was found; None if nothing had to change.
-    Raises an error if nothing that the recipe leaves open is enough."""
-    from turnwise.setup.fit_words import lines, refusal
-
-    try:
-        found = find(config, memory)
-    except TurnwiseError:
-        return config, None  # an unknown shape: nothing can be said, and the learner decides as it runs
-    if not found.fit.changed:
-        if found.fit.peak > NEARLY * memory:
-            raise TurnwiseError(refusal(found))
-        return config, None
-    if found.fit.peak > NEARLY * memory:
-        raise TurnwiseError(refusal(found))
-    say(f"this GPU has {memory / GB:.1f} GB, and the recipe would need about {found.plain.peak / GB:.1f} GB. Chosen so that it fits:")
-    for line in lines(found):
-        say(f"  {line}")
-    return with_settings(config, found.settings), found
-
-
-def for_this_gpu(config: Config, say: Callable[[str], None]) -> tuple[Config, Found | None]:
-    """The recipe as it runs here. Only a GPU that is too small changes anything; processes of a cluster decide for themselves."""
-    if config.cluster is not None or choose_device(config.device) != "cuda":
-        return config, None
-    import torch
-
-    from turnwise.engines.native.memory import free_bytes
-
-    return fitted(config, free_bytes(torch.device("cuda")) + CONTEXT, say)
-
-
-def keep_choice(run: Run, found: Found | None) -> None:
-    """Keep next to the recipe of a run what was chosen for it, and why."""
-    if found is None:
-        return
-    from turnwise.setup.fit_words import lines
-
-    record = {
-        "memory_gb": found.fit.memory / GB,
-        "as_it_is_gb": found.plain.peak / GB,
-        "predicted_peak_gb": found.fit.peak / GB,
-        "chosen": found.settings,
-        "words": lines(found),
-        "terms": {term.name: term.bytes for term in found.fit.terms},
-    }
-    with run.writing():
-        write_text_atomically(run.folder / MEMORY, json.dumps(record, indent=1) + "\n")

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from turnwise.cluster.service_times import EngineTimes, Machine
-from turnwise.learn.footprint import EIGHT_BIT, EXACT, LANES, LEARN, MOST_TOKENS, Demand
 from turnwise.learn.fitting import Fit
+from turnwise.learn.footprint import EIGHT_BIT, EXACT, LANES, LEARN, MOST_TOKENS, Demand
 from turnwise.setup.fit import GB, Found, settings
 
 HOST_BYTES_PER_S = 2.5e10  # assumption: what a PCIe 4.0 slot carries in one direction
@@ -160,7 +160,11 @@ def refusal(found: Found) -> str:
     fixed = fixed_settings(found)
     return (
         f"this GPU has {memory / GB:.1f} GB, and the run needs at least {fit.peak / GB:.1f} GB ({named} GB, …)"
-        + (f" with {', '.join(fixed)}, which the recipe sets and which are not changed" if fixed else " with every setting that saves memory")
+        + (
+            f" with {', '.join(fixed)}, which the recipe sets and which are not changed"
+            if fixed
+            else " with every setting that saves memory"
+        )
         + ". `turnwise fit RECIPE` shows all of it. "
         + (f"Leave these open ({', '.join(_opened(fixed))}), " if fixed else "Use adapters (model.lora.rank=16), ")
         + "a smaller model, shorter prompts (agent.max_prompt_tokens) or a larger GPU"
