@@ -140,6 +140,8 @@ def recipe(case: Case, options: argparse.Namespace) -> Config:
         "env.tasks": 64,
         "env.max_turns": options.turns,
         "iterations": options.iterations,
+        "model.path": None,  # the weights are made here
+        "model.tiny.max_length": 32768,
         "engine.max_tokens": options.response,
         "learner.tokens_per_batch": 0,
         "eval.n": 2,
