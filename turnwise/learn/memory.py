@@ -19,6 +19,7 @@ from turnwise.learn.fused.stack import Kept
 from turnwise.learn.logprobs import CHUNK_ELEMENTS
 from turnwise.learn.optimiser import Optimiser, Weights
 from turnwise.learn.ranks.tensors import held
+from turnwise.learn.settings import OptimiserSettings
 from turnwise.learn.shapes import NAMES, ModelShape, shape_from
 
 CPU_TOKENS = 8192
@@ -91,6 +92,15 @@ class Memory:
         """How many rows of logits are made at once; None: the usual number of the device."""
         weight = self.policy.head.weight
         return max(1, self.piece // weight.shape[0]) if weight.is_cuda else None
+
+
+def lacks_room(policy: PackedModel, weights: Weights, settings: OptimiserSettings) -> bool:
+    """Whether a second copy of a model on its GPU would leave less than a quarter of it for activations and the engine's cache."""
+    copied = sum(weight.numel() * weight.element_size() for weight in policy.causal.parameters())
+    coming = sum(4 * held(master) for master in weights.masters.values()) + Optimiser(weights, settings).bytes_to_come
+    free, total = free_bytes(policy.device), torch.cuda.mem_get_info(policy.device)[1]
+    total = int(torch.cuda.get_per_process_memory_fraction(policy.device) * total)
+    return bool(free - copied - coming < total / 4)
 
 
 def peak_memory(device: torch.device) -> dict[str, float]:
