@@ -32,7 +32,6 @@ from torch import nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from turnwise.config.schema import Config
-from turnwise.config.sections import Model
 from turnwise.config.writing import to_toml
 from turnwise.learn.footprint import CONTEXT, in_use, terms
 from turnwise.learn.shapes import SHAPES, ModelShape
@@ -63,10 +62,8 @@ CASES = {
     "0.5b": Case("alfworld.toml", SHAPES["0.5b"], 12),
     "1.5b": Case("alfworld.toml", SHAPES["1.5b"], 24),
     "7b-lora": Case("alfworld-7b-lora.toml", SHAPES["7b"], 40),
+    "7b-lora-4bit": Case("alfworld-7b-lora.toml", SHAPES["7b"], 24, ("model.lora.base=4bit",)),  # needs bitsandbytes
 }
-FOUR_BIT = "base"  # the field of [model] that names the precision of weights below adapters
-if FOUR_BIT in Model.model_fields:
-    CASES["7b-lora-4bit"] = Case("alfworld-7b-lora.toml", SHAPES["7b"], 24, (f"model.{FOUR_BIT}=4bit",))
 
 
 class RandomForCausalLM(Qwen2ForCausalLM):

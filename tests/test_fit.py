@@ -237,6 +237,20 @@ RECIPE = str(HERE / "recipes" / "alfworld.toml")
 OPEN = ["learner.tokens_per_batch=0"]
 
 
+def test_the_adapters_recipe_fits_into_24_gb_on_weights_of_4_bits() -> None:
+    config = Config.load(HERE / "recipes" / "alfworld-7b-lora.toml", [*OPEN, "model.lora.base=4bit"])
+    found = find(config, 24 * GB)
+    assert found.fit.fits and found.fit.demand.four_bit and found.fit.demand.reference is None
+    assert not {"engine.options.cache_memory", "engine.sleep"} & set(found.settings), "the transformers engine serves it"
+    half = find(Config.load(HERE / "recipes" / "alfworld-7b-lora.toml", OPEN), 24 * GB)
+    assert found.fit.terms[0].most < 0.45 * half.fit.terms[0].most
+
+
+def test_a_reference_may_decide_by_itself_where_it_is() -> None:
+    for memory, place in ((24, "host"), (141, "device")):
+        assert find(Config.load(RECIPE, [*OPEN, "learner.reference_place=auto"]), memory * GB).plain.demand.reference == place
+
+
 def test_what_a_recipe_sets_is_not_free() -> None:
     free = freedom(Config.load(RECIPE))
     assert not free.tokens and free.cache and free.sleep and free.recompute and not free.lora
@@ -287,11 +301,10 @@ def test_a_run_on_a_small_gpu_keeps_what_was_chosen(monkeypatch: pytest.MonkeyPa
 
 
 def test_settings_are_set_where_they_belong() -> None:
-    config = with_settings(
-        Config.load(RECIPE), {"engine.options.cache_memory": 5, "engine.sleep": True, "learner.tokens_per_batch": 7, "model.lora.rank": 16}
-    )
+    changes = {"engine.options.cache_memory": 5, "engine.sleep": True, "learner.tokens_per_batch": 7}
+    config = with_settings(Config.load(RECIPE), {**changes, "model.lora.rank": 16, "model.lora.base": "4bit"})
     assert config.engine.options == {"cache_memory": 5} and config.engine.sleep and config.learner.tokens_per_batch == 7
-    assert config.model.lora is not None and config.model.lora.rank == 16
+    assert config.model.lora is not None and (config.model.lora.rank, config.model.lora.base) == (16, "4bit")
 
 
 def invoke(*words: str) -> str:

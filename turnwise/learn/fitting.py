@@ -34,7 +34,7 @@ from turnwise.learn.footprint import (
     wanted_cache,
 )
 
-LEVERS = ("cache", "tokens", "recompute", "sleep", "reference", "moments", "place", "lora", "four_bit")
+LEVERS = ("cache", "tokens", "recompute", "sleep", "moments", "place", "reference", "lora", "four_bit")
 GPU_PART = 0.5  # of the free memory: what the engine's cache takes by itself
 MARGIN = 0.03  # of the memory that a choice leaves free
 RANK = 16
@@ -119,18 +119,19 @@ def variants(demand: Demand, free: Freedom) -> Iterator[Demand]:
     """What the optimiser and the reference keep, from the least change to the largest."""
     yield demand
     found = demand
-    if free.reference and demand.reference == "device":
-        found = replace(demand, reference="host")
-        yield found
     if free.moments and demand.moments == "float32":
-        yield replace(found, moments="8bit")
+        found = replace(demand, moments="8bit")
+        yield found
     if free.place and demand.place == "device":  # with it, 8 bits would save nothing more on the device
-        yield replace(found, place="host")
+        found = replace(demand, place="host")
+        yield found
+    if free.reference and demand.reference == "device":
+        yield replace(found, reference="host")
     if free.lora and not demand.rank:
         demand = replace(demand, rank=RANK, fused=False, reference=None)
         yield demand
     if free.four_bit and demand.rank:
-        yield replace(demand, four_bit=True)
+        yield replace(demand, four_bit=True, graphs=False, sleeps=True)
 
 
 def candidates(demand: Demand, free: Freedom, rows: int) -> Iterator[Demand]:
@@ -139,7 +140,8 @@ def candidates(demand: Demand, free: Freedom, rows: int) -> Iterator[Demand]:
     sizes = [size for size in (*SIZES, FEWEST_TOKENS) if size <= demand.tokens] if free.tokens else [demand.tokens]
     demand = replace(demand, cache=least_cache(demand, rows)) if free.cache else demand
     again = replace(demand, attention=0, mlp=0) if free.recompute else demand
-    for asleep in (False, True) if free.sleep and not demand.sleeps else (demand.sleeps,):
+    either = (False, True) if 2 * rows >= demand.slots else (True, False)  # with few rows, decoding gains more than recording costs
+    for asleep in either if free.sleep and not demand.sleeps else (demand.sleeps,):
         for own, few in ((demand, FEW_TOKENS if free.tokens else 0), (again, 0)):
             for size in sizes:
                 if size >= few:
@@ -187,7 +189,7 @@ def changes(given: Demand, plain: Demand, found: Demand) -> tuple[str, ...]:
         "cache": found.cache != plain.cache,
         "tokens": found.tokens != plain.tokens,
         "recompute": min(found.mlp, found.attention) < min(found.shape.layers, given.mlp, given.attention),
-        "sleep": found.sleeps != given.sleeps,
+        "sleep": found.sleeps != given.sleeps and not found.four_bit,
         "reference": found.reference != given.reference and not found.rank,
         "moments": found.moments != given.moments,
         "place": found.place != given.place,

@@ -13,9 +13,10 @@ from typing import Any
 
 from turnwise.config.schema import Config
 from turnwise.config.sections import Lora
-from turnwise.learn.fitting import Fit, Freedom, as_it_is, choose, free_for_cache
-from turnwise.learn.footprint import EVERY, FUSED, TARGETS, Beside, Demand, piece_of, wanted_cache
+from turnwise.learn.fitting import MARGIN, Fit, Freedom, as_it_is, choose, free_for_cache
+from turnwise.learn.footprint import COLLECT, CONTEXT, EVERY, FUSED, TARGETS, Beside, Demand, piece_of, terms, totals, wanted_cache
 from turnwise.learn.shapes import SHAPES, ModelShape, shape_of
+from turnwise.setup.names import needed
 from turnwise.util.errors import TurnwiseError
 
 GB = 10**9
@@ -78,10 +79,10 @@ def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:
         width=width,
         rank=lora.rank if lora is not None else 0,
         targets=tuple(lora.targets) if lora is not None and lora.targets is not None else TARGETS,
-        four_bit=bool(_value(config.model, "base", "") == "4bit"),
-        reference=_reference(config),
-        moments=_value(own, "moments", "float32"),
-        place=_value(own, "optimiser_place", "device"),
+        four_bit=lora is not None and lora.base == "4bit",
+        reference=_reference(config, shape, memory),
+        moments=own.moments,
+        place=own.optimiser_place,
         slots=engine.max_batch,
         longest=longest,
         prefill=int(engine.options.get("prefill_tokens") or 16384),
@@ -99,9 +100,10 @@ def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:
 
 
 def with_engine(demand: Demand, config: Config, memory: int) -> Demand:
-    """The cache of the engine that the recipe names, and whether it has a copy of the weights."""
+    """The cache of the engine that the recipe names, and whether it has a copy of the weights. The transformers engine, which also serves
+    weights of 4 bits, takes fewer rows if its memory runs out, so its cache is at most what is left."""
     engine, shape = config.engine, demand.shape
-    if engine.name == "native":
+    if engine.name == "native" and not demand.four_bit:
         given = engine.options.get("cache_memory")
         copies = engine.options.get("dtype") not in (None, config.model.dtype)
         size = float(given or 0.0)
@@ -110,9 +112,11 @@ def with_engine(demand: Demand, config: Config, memory: int) -> Demand:
         return replace(demand, cache=min(int(size), wanted_cache(demand)), shares=not copies)
     if engine.name == "vllm":
         part = float(engine.options.get("memory", VLLM_PART)) * memory
-        return replace(demand, cache=max(0, int(part - demand.width * shape.parameters)), shares=False, slots=0, prefill=0)
-    cache = demand.slots * demand.longest * 2 * demand.width * shape.layers * shape.keys
-    return replace(demand, cache=cache, sleeps=True, prefill=demand.slots * demand.longest // 4)
+        return replace(demand, cache=max(0, int(part - demand.width * shape.parameters)), shares=False, slots=0, prefill=0, graphs=False)
+    demand = replace(demand, sleeps=True, graphs=False)
+    row = demand.longest * 2 * demand.width * shape.layers * shape.keys
+    left = int((1 - MARGIN) * memory) - totals(terms(demand))[COLLECT]
+    return replace(demand, cache=max(row, min(demand.slots * row, left)))
 
 
 def beside(config: Config, shape: ModelShape, width: int) -> tuple[Beside, ...]:
@@ -128,27 +132,25 @@ def beside(config: Config, shape: ModelShape, width: int) -> tuple[Beside, ...]:
     return tuple(found)
 
 
-def _reference(config: Config) -> Any:
+def _reference(config: Config, shape: ModelShape, memory: int) -> Any:
     """Where the frozen copy of the policy is; none with adapters, whose base model it is, and if nothing reads it."""
-    from turnwise.setup.names import needed
-
     reads = {"token.ref_logprob", "token.ref_logprob?", "model.reference"} & set(needed(config))
     if config.model.lora is not None or not (config.objective.kl != "off" or reads):
         return None
-    return _value(config.learner, "reference_place", "device")
-
-
-def _value(section: Any, name: str, default: Any) -> Any:
-    return getattr(section, name, default)
+    place = config.learner.reference_place
+    if place != "auto":
+        return place
+    needed_per_weight = 20  # the weight, its master, the copy, the gradient and the moments
+    return "host" if memory - CONTEXT - needed_per_weight * shape.parameters < memory / 4 else "device"
 
 
 def freedom(config: Config, lora: bool = False) -> Freedom:
     """What the recipe leaves open."""
-    own, engine, model = config.learner, config.engine, config.model
-    native = engine.name == "native"
+    own, engine, lora_base = config.learner, config.engine, config.model.lora
+    native = engine.name == "native" and not (lora_base is not None and lora_base.base == "4bit")
 
     def unset(section: Any, name: str) -> bool:
-        return name in type(section).model_fields and name not in section.model_fields_set
+        return name not in section.model_fields_set
 
     return Freedom(
         cache=native and "cache_memory" not in engine.options,
@@ -159,7 +161,7 @@ def freedom(config: Config, lora: bool = False) -> Freedom:
         moments=unset(own, "moments"),
         place=unset(own, "optimiser_place"),
         lora=lora,
-        four_bit=unset(model, "base") and (lora or model.lora is not None),
+        four_bit=lora and (lora_base is None or unset(lora_base, "base")),
     )
 
 
@@ -174,8 +176,10 @@ def settings(fit: Fit) -> dict[str, Any]:
         "moments": ("learner.moments", demand.moments),
         "place": ("learner.optimiser_place", demand.place),
         "lora": ("model.lora.rank", demand.rank),
-        "four_bit": ("model.base", "4bit"),
+        "four_bit": ("model.lora.base", "4bit"),
     }
+    if demand.four_bit:
+        del known["cache"]  # the transformers engine has no such setting
     if not demand.fused and demand.mlp == 0:
         known["recompute"] = ("learner.gradient_checkpointing", True)
     return dict(known[name] for name in fit.changed if name in known)
@@ -192,7 +196,8 @@ def with_settings(config: Config, changes: Mapping[str, Any]) -> Config:
         options = {name.removeprefix("options."): own.pop(name) for name in list(own) if name.startswith("options.")}
         if options:
             own["options"] = {**before.options, **options}
-        if "lora.rank" in own:
-            own["lora"] = Lora(rank=own.pop("lora.rank"))
+        lora = {name.removeprefix("lora."): own.pop(name) for name in list(own) if name.startswith("lora.")}
+        if lora:
+            own["lora"] = before.lora.model_copy(update=lora) if before.lora is not None else Lora(**lora)
         config = config.model_copy(update={section: before.model_copy(update=own)})
     return config

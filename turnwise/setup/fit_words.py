@@ -79,7 +79,9 @@ def _sleep(before: Demand, after: Demand, machine: Machine) -> Cost:
 
 
 def _reference(before: Demand, after: Demand, machine: Machine) -> Cost:
-    return Cost(seconds=after.width * after.shape.parameters / HOST_BYTES_PER_S, each="pass of the reference")
+    """Every micro-batch of its pass brings the layers to the device."""
+    seconds = after.width * after.shape.matrices / HOST_BYTES_PER_S
+    return Cost(STEP_TOKENS / max(1, after.read) * seconds / _update_seconds(after, machine))
 
 
 def _moments(before: Demand, after: Demand, machine: Machine) -> Cost:
