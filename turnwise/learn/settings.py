@@ -156,7 +156,7 @@ class LearnerSettings:
         """Raises an error for settings that only one process can have. `packed`: the base of its adapters is stored in 4 bits."""
         if packed:
             raise TurnwiseError("model.lora.base = '4bit' is for a learner of one process: set cluster.learners = 1, or base = 'full'")
-        asked = {"reference_place": self.reference_place} if self.reference_place == "host" else {}
+        asked: dict[str, str] = {"reference_place": self.reference_place} if self.reference_place == "host" else {}
         asked |= {"moments": self.optimiser.moments} if self.optimiser.moments != "float32" else {}
         asked |= {"optimiser_place": self.optimiser.optimiser_place} if self.optimiser.optimiser_place != "device" else {}
         for name, value in asked.items():
