@@ -84,8 +84,15 @@ class Memory:
         head = getattr(sizes, "head_dim", None) or hidden // sizes.num_attention_heads
         queries = sizes.num_attention_heads * head
         attention = 4 * queries + 4 * sizes.num_key_value_heads * head + 4 * sizes.num_attention_heads
+        own = self.policy.fused.weights.layers if self.policy.fused is not None else []
+        if any(layer.q_norm is not None for layer in own):  # heads are kept before their norms too
+            attention += 2 * queries + 4 * sizes.num_key_value_heads * head
+        if any(layer.experts is not None for layer in own):  # each token goes through several MLPs
+            middle = sizes.num_experts_per_tok * sizes.moe_intermediate_size
         working = 8 * middle + 16 * hidden
         residuals = layers * (4 * hidden + 8)
+        if any(layer.after_mlp is not None for layer in own):  # what is normed before it is added
+            residuals *= 2
         inside = min(kept.attention, layers) * attention + min(kept.mlp, layers) * 4 * middle
         return float(tokens * (working + residuals + inside))
 
