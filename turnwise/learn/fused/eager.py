@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
-
 GELU, CUBIC = 1.5957691216057308, 0.044715  # u = GELU · x · (1 + CUBIC · x²)
 
 

@@ -58,9 +58,7 @@ class AttentionHalf(torch.autograd.Function):  # type: ignore[misc]
         ops, wanted = operations(total.device), ctx.needs_input_grad[6:]
         out_grad, after = _after_backward(out_grad, last, layer.after_attention)
         normed = ops.add_norm(total, None, layer.before_attention, frame.eps)[1]
-        raw, qkv, mixed, state = (
-            (kept[:raws], kept[raws], kept[raws + 1], kept[raws + 2 :]) if kept else _read(normed, layer, frame)
-        )
+        raw, qkv, mixed, state = (kept[:raws], kept[raws], kept[raws + 1], kept[raws + 2 :]) if kept else _read(normed, layer, frame)
         out_weight = out_grad.t() @ (mixed if places is None else mixed[places]) if wanted[1] else None
         mixed_grad = out_grad @ layer.out.weight
         if places is not None:
