@@ -99,15 +99,14 @@ class Memory:
     def _to_come(self, optimiser: Optimiser | None) -> int:
         """Bytes of gradients and moments that are not allocated yet."""
         count: int = sum(held(master) for master in self.weights.masters.values())
-        gradients = 0 if any(master.grad is not None for master in self.weights.masters.values()) else 4 * count
+        gradients = 0 if self.weights.gradients() else 4 * count
         return gradients + self.moments_to_come(optimiser)
 
     def moments_to_come(self, optimiser: Optimiser | None) -> int:
         """Bytes of the optimiser's moments alone: unlike gradients, which are freed after each step, they stay."""
-        if optimiser is not None and optimiser.has_moments:
-            return 0
-        count: int = sum(held(master) for master in self.weights.masters.values())
-        return 8 * count
+        if optimiser is not None:
+            return optimiser.bytes_to_come
+        return sum(8 * held(master) for master in self.weights.masters.values())
 
     def _head_bytes(self) -> int:
         """A chunk of logits with its gradient, and the output layer's gradient in float32 and in its final dtype."""
