@@ -84,7 +84,8 @@ def _read(normed: Tensor, layer: Layer, frame: Frame) -> tuple[tuple[Tensor, ...
     """What heads were before their norms (if they have any), normed and rotated queries and keys with values, what was read with them, and
     what the backward pass of attention needs."""
     ops, sizes = operations(normed.device), (frame.heads, frame.kv_heads, frame.size)
-    qkv, raw = linear(normed, layer.qkv.weight, layer.qkv.bias), ()
+    qkv = linear(normed, layer.qkv.weight, layer.qkv.bias)
+    raw: tuple[Tensor, ...] = ()
     if layer.q_norm is not None:
         raw = (qkv,)
         qkv = ops.norm_heads(qkv, layer.q_norm, layer.k_norm, *sizes, frame.eps)
