@@ -55,6 +55,13 @@ def _bytes(memory: float, device: torch.device) -> int:
         return int(memory)
     if device.type != "cuda":
         raise TurnwiseError("engine: on a CPU cache_memory is a number of bytes")
-    free, _ = torch.cuda.mem_get_info(device)
-    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(memory * (free + unused))
+    return int(memory * free_bytes(device))
+
+
+def free_bytes(device: torch.device) -> int:
+    """What a process can still allocate: free on the device or cached by torch, within its share."""
+    free, total = torch.cuda.mem_get_info(device)
+    used, held = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
+    share = int(torch.cuda.get_per_process_memory_fraction(device) * total)
+    left: int = min(free + held - used, share - used)
+    return left
