@@ -44,7 +44,7 @@ def cost(name: str, found: Found, machine: Machine | None = None) -> Cost:
 
 def _update_seconds(demand: Demand, machine: Machine) -> float:
     """Seconds of the matrix products of one optimiser step."""
-    return 6.0 * (demand.shape.matrices + demand.shape.head / 8) * STEP_TOKENS / machine.flop_per_s
+    return 6.0 * (demand.shape.used + demand.shape.head / 8) * STEP_TOKENS / machine.flop_per_s
 
 
 def _cache(before: Demand, after: Demand, machine: Machine) -> Cost:
@@ -68,7 +68,7 @@ def _tokens(before: Demand, after: Demand, machine: Machine) -> Cost:
 def _recompute(before: Demand, after: Demand, machine: Machine) -> Cost:
     """A forward pass is a third of an update; of each layer, the halves that keep nothing are computed again."""
     shape = after.shape
-    mlp = 3 * shape.hidden * shape.mlp * shape.layers / shape.matrices
+    mlp = 3 * shape.hidden * shape.middle * shape.layers / shape.used
     missing = [1 - min(kept, shape.layers) / shape.layers for kept in (after.attention, after.mlp)]
     return Cost(((1 - mlp) * missing[0] + mlp * missing[1]) / 3)
 
