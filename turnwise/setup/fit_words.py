@@ -168,7 +168,7 @@ def refusal(found: Found) -> str:
             else " with every setting that saves memory"
         )
         + ". `turnwise fit RECIPE` shows all of it. "
-        + (f"Leave these open ({', '.join(_opened(fixed))}), " if fixed else "Use adapters (model.lora.rank=16), ")
+        + (f"Leave them open ({', '.join(opened(fixed))}), " if fixed else "Use adapters (model.lora.rank=16), ")
         + "a smaller model, shorter prompts (agent.max_prompt_tokens) or a larger GPU"
     )
 
@@ -186,6 +186,7 @@ def fixed_settings(found: Found) -> list[str]:
     return known
 
 
-def _opened(fixed: list[str]) -> list[str]:
+def opened(fixed: list[str]) -> list[str]:
+    """What to type so that these settings are left open; a setting without such a value has to be removed from the recipe."""
     values = {"learner.tokens_per_batch": "0", "learner.gradient_checkpointing": "none"}
-    return [f"{key}={values[key]}" for text in fixed if (key := text.partition("=")[0]) in values] or ["leave them out"]
+    return [f"{key}={values[key]}" for text in fixed if (key := text.partition("=")[0]) in values] or ["remove them"]
