@@ -207,6 +207,13 @@ def _optimiser(demand: Demand) -> list[Term]:
     ]
 
 
+def host_bytes(demand: Demand) -> int:
+    """Bytes of the host's memory that stand for those of the device."""
+    masters = 4 if demand.width < 4 and not demand.rank else 0
+    state = (masters + (EIGHT_BIT if demand.moments == "8bit" else EXACT)) * demand.trained if demand.place == "host" else 0
+    return int(state) + (demand.width * demand.shape.parameters if demand.reference == "host" else 0)
+
+
 # -- the engine -------------------------------------------------------------------------------------------------------------------
 
 
