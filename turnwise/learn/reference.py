@@ -35,7 +35,6 @@ class Reference:
             self._streamed = Streamed(frozen, parameter.device, dtype)
             with self._streamed.active():
                 self.policy = policy.like(frozen)
-                use_own_layers_if_copied(self.policy)
                 self._release()
             return
         frozen = model if model is not None else copy.deepcopy(policy.causal)
@@ -87,9 +86,3 @@ class Reference:
                 "with adapters the reference is the base model, which cannot follow: save the model merged and start a new learner from it"
             )
         self.load({name: tensor.detach() for name, tensor in policy.causal.named_parameters()})
-
-
-def use_own_layers_if_copied(policy: PackedModel) -> None:
-    """Fused layers that read copies of weights would make them before a streamed layer's weights are there: the model's own run instead."""
-    if policy.fused is not None and policy.fused.weights._copies:
-        policy.fused = None
