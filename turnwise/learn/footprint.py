@@ -27,7 +27,7 @@ PAGE = 64  # tokens of a page of the engine's cache
 CONTEXT = int(0.7e9)  # CUDA itself, its libraries and the kernels
 GRAPH = int(15e6)  # of a recorded decode step, outside torch
 LANES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # sizes of recorded decode steps
-FUSED = ("llama", "qwen2")  # families whose layers the learner runs itself
+FUSED = ("llama", "qwen2", "qwen3", "qwen3_moe", "gemma3_text", "smollm3")  # families whose layers the learner runs itself
 FOUR_BIT = 0.52  # bytes per weight: half a byte, and a scale for every 64 weights, itself in 8 bits
 EIGHT_BIT = 2 * (1 + 4 / 128)  # bytes per weight: two moments of one byte, and a scale for every 128 of them
 EXACT = 8  # bytes per weight: two moments in float32
@@ -205,6 +205,13 @@ def _optimiser(demand: Demand) -> list[Term]:
         _during("optimiser state", 0 if away else per_weight * trained, COLLECT, LEARN, STEP, PUBLISH),
         _during("a chunk of the optimiser", chunk, STEP),
     ]
+
+
+def host_bytes(demand: Demand) -> int:
+    """Bytes of the host's memory that stand for those of the device."""
+    masters = 4 if demand.width < 4 and not demand.rank else 0
+    state = (masters + (EIGHT_BIT if demand.moments == "8bit" else EXACT)) * demand.trained if demand.place == "host" else 0
+    return int(state) + (demand.width * demand.shape.parameters if demand.reference == "host" else 0)
 
 
 # -- the engine -------------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from turnwise.cluster.service_times import EngineTimes, Machine
 from turnwise.learn.fitting import Fit
-from turnwise.learn.footprint import EIGHT_BIT, EXACT, LANES, LEARN, MOST_TOKENS, Demand
+from turnwise.learn.footprint import EIGHT_BIT, EXACT, LANES, LEARN, MOST_TOKENS, Demand, host_bytes
 from turnwise.setup.fit import GB, Found, settings
 
 HOST_BYTES_PER_S = 2.5e10  # assumption: what a PCIe 4.0 slot carries in one direction
@@ -127,9 +127,9 @@ def words(name: str, found: Found) -> str:
         "tokens": f"{after.tokens:,} tokens at once",
         "recompute": f"activations of {again} of {layers} layers are computed again",
         "sleep": "the cache is released during an update",
-        "reference": "the reference is in host memory",
+        "reference": "the reference in host memory",
         "moments": "the optimiser's moments in 8 bits, which rounds them",
-        "place": "the optimiser's state in host memory",
+        "place": f"the optimiser's state in host memory, which then holds {host_bytes(after) / GB:.1f} GB",
         "lora": f"adapters of rank {after.rank} instead of all weights, which changes what is learned",
         "four_bit": "the weights below the adapters in 4 bits, which rounds them",
     }
@@ -168,7 +168,7 @@ def refusal(found: Found) -> str:
             else " with every setting that saves memory"
         )
         + ". `turnwise fit RECIPE` shows all of it. "
-        + (f"Leave these open ({', '.join(_opened(fixed))}), " if fixed else "Use adapters (model.lora.rank=16), ")
+        + (f"Leave them open ({', '.join(opened(fixed))}), " if fixed else "Use adapters (model.lora.rank=16), ")
         + "a smaller model, shorter prompts (agent.max_prompt_tokens) or a larger GPU"
     )
 
@@ -186,6 +186,7 @@ def fixed_settings(found: Found) -> list[str]:
     return known
 
 
-def _opened(fixed: list[str]) -> list[str]:
+def opened(fixed: list[str]) -> list[str]:
+    """What to type so that these settings are left open; a setting without such a value has to be removed from the recipe."""
     values = {"learner.tokens_per_batch": "0", "learner.gradient_checkpointing": "none"}
-    return [f"{key}={values[key]}" for text in fixed if (key := text.partition("=")[0]) in values] or ["leave them out"]
+    return [f"{key}={values[key]}" for text in fixed if (key := text.partition("=")[0]) in values] or ["remove them"]
