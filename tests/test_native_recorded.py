@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from native_doubles import paged_runner
-from native_models import ask, make, plain_logprobs, prompt, worst
+from native_models import ask, drain, make, plain_logprobs, prompt, worst
 from test_native_cache import run_randomly
 
 import turnwise.engines.native.engine as native_engine
@@ -73,8 +73,7 @@ def test_tokens_are_those_of_an_engine_without_switches(recorded: Make, variant:
     engines += [recorded(model, 40, 16, {"record": True, "draw": draw}, max_length=128) for draw in ("rows", "tiles", "fused")]
     for engine in engines:
         engine.submit(requests)
-        found = {r.key: r for _ in iter(lambda: engine.pending, 0) for r in engine.poll()}
-        answers.append({n: r.token_ids for n, r in found.items()})
+        answers.append({n: r.token_ids for n, r in drain(engine).items()})
     assert all(answer == answers[0] for answer in answers[1:]) and len(answers[0]) == 6
 
 

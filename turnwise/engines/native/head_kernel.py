@@ -176,7 +176,7 @@ def draw_fused(hidden: Tensor, head: Tensor, bias: Tensor | None, to: Drawing, b
 
 def fusible(hidden: Tensor, head: Tensor) -> bool:
     """Whether the fused product takes these: rows without gaps, of a size that divides into parts."""
-    return hidden.is_contiguous() and head.is_contiguous() and hidden.dtype == head.dtype and hidden.shape[1] % 16 == 0
+    return bool(hidden.is_contiguous() and head.is_contiguous() and hidden.dtype == head.dtype and hidden.shape[1] % 16 == 0)
 
 
 def blocks_for(rows: int, width: int) -> Blocks:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
 TURNS = 4  # host buffers: more than steps are ever under way
 ALIGNED = 32  # numbers: kernels are compiled for addresses that divide by 128 bytes

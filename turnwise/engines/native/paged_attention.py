@@ -159,7 +159,8 @@ def attend_singles(
     sums = torch.empty(lanes * shape.heads * splits, dtype=torch.float32, device=qkv.device)
     _single[(lanes, shape.kv_heads, splits)](
         qkv, cache, tables.pages, slots, positions, tables.cos, tables.sin, layer.q_norm, layer.k_norm, out, parts, sums,
-        sums if arrivals is None else arrivals, qkv.stride(0), tables.pages.stride(0), cache.stride(0), size**-0.5 * LOG2_E, shape.eps, splits,
+        sums if arrivals is None else arrivals, qkv.stride(0), tables.pages.stride(0), cache.stride(0),
+        size**-0.5 * LOG2_E, shape.eps, splits,
         HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], SPLIT=splits > 1, NORM=layer.q_norm is not None,
         ROWS=max(16, triton.next_power_of_2(shape.group)), PRECISION=_precision(qkv), num_warps=WARPS, num_stages=STAGES,
         MERGE=arrivals is not None,
