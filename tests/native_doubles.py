@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, rms_norm, silu
+from torch.nn.functional import gelu, linear, rms_norm, silu
 
 from turnwise.engines.sampling import Columns, draw
 
@@ -26,9 +26,9 @@ def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> Ten
     return rms_norm(x, (x.shape[-1],), weight, eps)
 
 
-def silu_mul(both: Tensor) -> Tensor:
+def gate_mul(both: Tensor, kind: str) -> Tensor:
     gate, up = both.chunk(2, -1)
-    return silu(gate) * up
+    return (silu(gate) if kind == "silu" else gelu(gate, approximate="tanh")) * up
 
 
 def begin(control: Tensor, last: Tensor, table: Tensor, page_size: int) -> Tensor:
@@ -40,21 +40,25 @@ def begin(control: Tensor, last: Tensor, table: Tensor, page_size: int) -> Tenso
 def rotate(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any) -> None:
     heads, place, size = qkv.view(len(qkv), -1, shape.head_dim), positions.long(), cache.shape[3]
     turning = heads[:, : shape.heads + shape.kv_heads]
-    cos, sin = tables.cos[place][:, None], tables.sin[place][:, None]
+    if layer.q_norm is not None:
+        turning[:, : shape.heads] = add_norm(turning[:, : shape.heads], None, layer.q_norm, shape.eps)
+        turning[:, shape.heads :] = add_norm(turning[:, shape.heads :], None, layer.k_norm, shape.eps)
+    cos, sin = (table[layer.rotation][place][:, None] for table in (tables.cos, tables.sin))
     turning.copy_(turning * cos + turning.roll(shape.head_dim // 2, -1) * sin)
     page = tables.pages[slots.long(), place // size].long()
     cache[0][page, :, place % size] = turning[:, shape.heads :]
     cache[1][page, :, place % size] = heads[:, shape.heads + shape.kv_heads :]
 
 
-def _attend(query: Tensor, cache: Tensor, pages: Tensor, first: int, shape: Any) -> Tensor:
+def _attend(query: Tensor, cache: Tensor, layer: Any, pages: Tensor, first: int, shape: Any) -> Tensor:
     """Tokens of one sequence from position `first` on: [tokens, heads · size]."""
     count = len(query)
     used = pages[: -(-(first + count) // cache.shape[3])].long()
     keys, values = (x[used].transpose(0, 1).flatten(1, 2)[:, : first + count].repeat_interleave(shape.group, 0) for x in cache)
     heads = query.view(count, shape.heads, shape.head_dim).transpose(0, 1)
-    hidden = torch.arange(first + count) > torch.arange(first, first + count)[:, None]
-    score = (heads @ keys.transpose(1, 2) * shape.head_dim**-0.5).masked_fill(hidden, -torch.inf)
+    key, own = torch.arange(first + count), torch.arange(first, first + count)[:, None]
+    hidden = (key > own) | (key <= own - (layer.window or first + count))
+    score = (heads @ keys.transpose(1, 2) * shape.scale).masked_fill(hidden, -torch.inf)
     return (score.softmax(-1) @ values).transpose(0, 1).reshape(count, -1)
 
 
@@ -63,16 +67,16 @@ def attend_singles(
 ) -> Tensor:
     rotate(qkv, cache, layer, tables, slots, positions, shape)
     queries, lanes = qkv[:, : shape.heads * shape.head_dim], zip(slots.tolist(), positions.tolist(), strict=True)
-    rows = [_attend(queries[n : n + 1], cache, tables.pages[slot], place, shape) for n, (slot, place) in enumerate(lanes)]
+    rows = [_attend(queries[n : n + 1], cache, layer, tables.pages[slot], place, shape) for n, (slot, place) in enumerate(lanes)]
     return torch.cat(rows)
 
 
-def attend_prompts(qkv: Tensor, cache: Tensor, table: Tensor, blocks: Tensor, block_size: int, shape: Any) -> Tensor:
+def attend_prompts(qkv: Tensor, cache: Tensor, layer: Any, table: Tensor, blocks: Tensor, block_size: int, shape: Any) -> Tensor:
     queries = qkv[:, : shape.heads * shape.head_dim]
     out = torch.full_like(queries, torch.nan)  # what no block covers must not matter
     for slot, token, first, count in blocks.tolist():
         if count:
-            out[token : token + count] = _attend(queries[token : token + count], cache, table[slot], first, shape)
+            out[token : token + count] = _attend(queries[token : token + count], cache, layer, table[slot], first, shape)
     return out
 
 
@@ -126,7 +130,7 @@ def copy_pages(cache: Tensor, pairs: Tensor) -> None:
 
 
 MODULES = {
-    "kernels": (add_norm, begin, rotate, silu_mul),
+    "kernels": (add_norm, begin, gate_mul, rotate),
     "paged_attention": (attend_singles, attend_prompts),
     "draw_kernel": (draw_tokens,),
     "head_kernel": (Drawing, draw_fused, draw_tiles, fusible),

@@ -32,8 +32,8 @@ ROWS, WIDTH, WORDS = 8, 32, 197
 
 @dataclass
 class Tables:
-    cos: torch.Tensor
-    sin: torch.Tensor
+    cos: Any
+    sin: Any
     pages: torch.Tensor
     last: torch.Tensor
     floats: torch.Tensor
@@ -47,12 +47,15 @@ class Shape:
     head_dim: int = 16
     eps: float = 1e-6
     group: int = 2
+    scale: float = 0.25
 
 
 @dataclass
 class Layer:
     q_norm: Any = None
     k_norm: Any = None
+    rotation: int = 0
+    window: int = 0
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -104,7 +107,7 @@ def paged_case(splits_lengths: list[int]) -> tuple[torch.Tensor, torch.Tensor, T
     table = torch.randperm(lanes * pages, generator=torch.Generator().manual_seed(5)).view(lanes, pages).int()
     cache = random(2, lanes * pages, shape.kv_heads, page, shape.head_dim, seed=3)
     angles = torch.arange(max(splits_lengths) + 1)[:, None] * torch.tensor([1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003])
-    cos, sin = torch.cat([angles.cos()] * 2, -1), torch.cat([-angles.sin(), angles.sin()], -1)
+    cos, sin = (torch.cat([angles.cos()] * 2, -1),), (torch.cat([-angles.sin(), angles.sin()], -1),)
     tables = Tables(cos, sin, table, torch.zeros(lanes), torch.zeros(lanes, 3), torch.zeros(lanes, 3))
     qkv = random(lanes, (shape.heads + 2 * shape.kv_heads) * shape.head_dim, seed=4)
     return qkv, cache, tables, torch.tensor(splits_lengths).int() - 1
@@ -120,7 +123,7 @@ def test_split_sequences_attend_as_whole_ones(monkeypatch: pytest.MonkeyPatch, m
     other, turned = cache.clone(), qkv.clone()
     found = paged_attention.attend_singles(qkv, cache, Layer(), tables, slots, positions, Shape(), arrivals)
     rotate(turned, other, Layer(), tables, slots, positions, Shape())
-    expected = torch.cat([_attend(turned[n : n + 1, :64], other, tables.pages[n], int(positions[n]), Shape()) for n in range(3)])
+    expected = torch.cat([_attend(turned[n : n + 1, :64], other, Layer(), tables.pages[n], int(positions[n]), Shape()) for n in range(3)])
     assert (found - expected).abs().max() < 1e-5 and (cache - other).abs().max() < 1e-5
     assert arrivals is None or not arrivals.any()
 

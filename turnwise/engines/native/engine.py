@@ -39,7 +39,7 @@ FEWEST_PREFILL_TOKENS = 64
 
 @register("native")
 class NativeEngine:
-    """Generation with the learner's own weights in place: fast, for the Llama and Qwen families.
+    """Generation with the learner's own weights in place: fast, for the Llama, Qwen, Gemma 3 and SmolLM3 families.
 
     `model` is the learner's own module, whose weights are used in place. `max_length` bounds prompt and response together (default: what
     the model was made for); `max_batch` is how many rows run at once; `prefill_tokens` how many prompt tokens one forward takes.

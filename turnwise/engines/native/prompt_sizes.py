@@ -98,4 +98,4 @@ def recording_bytes(weights: Weights, slots: int) -> int:
     shape = weights.shape
     widest = max(3 * shape.middle, 2 * (shape.heads + shape.kv_heads) * shape.head_dim)
     tokens = max(prompt_sizes(weights)[-1], slots)
-    return tokens * (4 * shape.hidden + widest) * weights.dtype.itemsize + slots * shape.vocabulary * 4
+    return int(tokens * (4 * shape.hidden + widest) * weights.dtype.itemsize + slots * shape.vocabulary * 4)

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding
 
 from turnwise.engines.native.cuda import CudaRunner, originals
 from turnwise.engines.native.draw_kernel import draw_tokens
@@ -150,7 +149,7 @@ class RecordedRunner(CudaRunner):
         arrivals = self._arrivals if self.switches.merge else None
         tokens = begin(control, tables.last, tables.pages, self.page_size)
         x, delta = self._layers(
-            embedding(tokens, self.weights.embedding),
+            self.weights.embed(tokens),
             lambda qkv, cache, layer: attend_singles(qkv, cache, layer, tables, slots, positions, shape, arrivals),
         )
         self._draw_into(x, delta, slots, places, results, way)
@@ -180,7 +179,7 @@ class RecordedRunner(CudaRunner):
         """All layers over the tokens; of each row's last token, what the draw needs is kept."""
         tokens, positions, slots, blocks, last = pieces
         x, delta = self._layers(
-            embedding(tokens.long(), self.weights.embedding),
+            self.weights.embed(tokens.long()),
             lambda qkv, cache, layer: self._attend_prompts(qkv, cache, layer, slots, positions, blocks.view(-1, 4), size.block),
         )
         ends = last.long()
@@ -195,7 +194,7 @@ class RecordedRunner(CudaRunner):
         w, t = self.weights, self.tables
         hidden = add_norm(x, delta, w.norm, w.shape.eps)
         drawing = Drawing(slots, places, t.floats, t.integers, t.last, results.tokens, results.logprobs)
-        if way == "fused" and fusible(hidden, w.head):
+        if way == "fused" and w.shape.softcap is None and fusible(hidden, w.head):
             draw_fused(hidden, w.head, w.head_bias, drawing)
         elif way == "rows":
             draw_tokens(self._logits(hidden), *drawing)

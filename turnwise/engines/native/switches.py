@@ -17,13 +17,11 @@ class Switches:
     """`record`: prompts run as recorded graphs, and a step takes one copy to the GPU and one back. `draw`: how tokens are drawn where no
     row has a top-p, top-k or min-p: `rows` one program per row over its logits, `tiles` many programs per row, `fused` within the output
     layer's matrix product without writing logits, `auto` what was measured to be best for that many rows. `merge`: the parts of a long
-    sequence's attention are merged by the last program that is done, without another kernel. `products`: the products after attention and
-    after the activation leave their parts to be summed by the norm that follows."""
+    sequence's attention are merged by the last program that is done, without another kernel."""
 
     record: bool = False
     draw: str = "rows"
     merge: bool = False
-    products: bool = False
 
     def __post_init__(self) -> None:
         if self.draw not in WAYS:

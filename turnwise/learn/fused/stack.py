@@ -36,6 +36,8 @@ def reason_against(model: Any) -> str | None:
     if reason := supports(model):
         return reason
     config, layer = model.config, model.model.layers[0]
+    if config.model_type not in ("llama", "qwen2") or any(getattr(one.self_attn, "sliding_window", None) for one in model.model.layers):
+        return f"its layers ({config.model_type}) differ from those of Llama and Qwen2"
     if getattr(config, "attention_dropout", 0.0):
         return "its attention has dropout"
     if hasattr(layer.self_attn, "q_norm"):
@@ -75,7 +77,7 @@ class FusedStack:
         if self._tables is None or len(self._tables[0]) < longest:
             size = 1 << max(longest - 1, 1023).bit_length()
             with torch.no_grad():
-                self._tables = self.weights.rotation(size)
+                self._tables = self.weights.rotations(size)[0]
         return self._tables
 
 
