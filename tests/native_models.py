@@ -62,7 +62,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3, windows": ("qwen3", {"head_dim": 32, "use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1}),
     "qwen3-moe": ("qwen3_moe", MOE),
     "qwen3-moe, normed and tied": ("qwen3_moe", MOE | {"norm_topk_prob": True, "tie_word_embeddings": True, "head_dim": 16}),
-    "qwen3-moe, a dense layer": ("qwen3_moe", MOE | {"mlp_only_layers": [0], "attention_bias": True}),
+    "qwen3-moe, a dense layer": ("qwen3_moe", MOE | {"mlp_only_layers": [0]}),
     "gemma3": ("gemma3", GEMMA | {"rope_parameters": BASES}),
     "gemma3, untied and capped": ("gemma3", GEMMA | {"tie_word_embeddings": False, "final_logit_softcapping": 3.0, "head_dim": 16}),
     "smollm3": ("smollm3", NOPE),

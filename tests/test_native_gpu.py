@@ -37,7 +37,10 @@ def gap(model: Any, prompts: list[list[int]], responses: dict[int, Response], te
     return worst
 
 
-@pytest.mark.parametrize("variant", ["qwen2", "qwen3", "llama with biases", "llama, one head for all"])
+VARIANTS = ["qwen2", "qwen3", "llama with biases", "llama, one head for all", "qwen3, windows", "qwen3-moe", "gemma3", "smollm3"]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("graphs", [False, True])
 def test_logprobs_are_those_of_the_models_forward_over_two_turns(variant: str, graphs: bool) -> None:
     model = make(variant).cuda()

@@ -135,6 +135,11 @@ class Optimiser(Section):
     """AdamW's betas."""
     clip: float | None = Field(1.0, gt=0)
     """Maximum gradient norm; none: no clipping."""
+    moments: Literal["float32", "8bit"] = "float32"
+    """How AdamW's moments are stored: in float32 (8 bytes per weight) or in 8 bits with a scale per block (about 2 bytes)."""
+    optimiser_place: Literal["device", "host"] = "device"
+    """Where the moments and the float32 master weights are: on the model's device, or in host memory, from which each step brings them in
+    chunks. Affects memory use and speed only, never the result."""
 
 
 class Learner(Optimiser):

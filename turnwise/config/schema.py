@@ -218,6 +218,12 @@ def with_cluster(config: Config) -> list[str]:
         found.append(
             "engine.sleep: engines of a cluster keep their memory. Lower engine.options.cache_memory, or use cluster.placement=apart"
         )
+    found += [
+        f"learner.{name}={getattr(config.learner, name)} is for a learner of one process. cluster.learners={own.learners} share the "
+        f"optimiser's memory among them: leave learner.{name} out"
+        for name in ("moments", "optimiser_place")
+        if own.learners > 1 and getattr(config.learner, name) != type(config.learner).model_fields[name].default
+    ]
     if config.device == "cpu" and own.transfer == "ipc":
         found.append("cluster.transfer=ipc shares the memory of a GPU: with device=cpu use auto or store")
     return found

@@ -79,6 +79,8 @@ class Learner:
         self.ranks = ranks if ranks is not None and ranks.sharded else None
         self.decisions = decisions or (Decisions() if self.ranks is None else Decisions(self.ranks.together))
         self.settings = settings or LearnerSettings()
+        if self.ranks is not None:
+            self.settings.check_sharded()
         self.device = torch.device(device) if device is not None else next(model.parameters()).device
         self.model = model.to(self.device).eval()
         dtype = getattr(torch, self.settings.dtype)
@@ -94,7 +96,8 @@ class Learner:
         if self.critic is not None:
             own = {f"critic.{name}": parameter for name, parameter in self.critic.named_parameters()}
             trained, exact = trained | own, exact | set(own)
-        self.weights = Weights(trained.items(), dtype if self.ranks is None else torch.float32, exact)
+        host = self.settings.optimiser.optimiser_place == "host"
+        self.weights = Weights(trained.items(), dtype if self.ranks is None else torch.float32, exact, host)
         self.policy = self._packed_model(model, vision)
         half = None if adapted or self.ranks is None else dtype  # several processes keep float32, which they compute with in this dtype
         self.reference = Reference(self.policy, reference, half) if self.settings.needs_reference else None

@@ -84,23 +84,29 @@ class Memory:
         head = getattr(sizes, "head_dim", None) or hidden // sizes.num_attention_heads
         queries = sizes.num_attention_heads * head
         attention = 4 * queries + 4 * sizes.num_key_value_heads * head + 4 * sizes.num_attention_heads
+        own = self.policy.fused.weights.layers if self.policy.fused is not None else []
+        if any(layer.q_norm is not None for layer in own):  # heads are kept before their norms too
+            attention += 2 * queries + 4 * sizes.num_key_value_heads * head
+        if any(layer.experts is not None for layer in own):  # each token goes through several MLPs
+            middle = sizes.num_experts_per_tok * sizes.moe_intermediate_size
         working = 8 * middle + 16 * hidden
         residuals = layers * (4 * hidden + 8)
+        if any(layer.after_mlp is not None for layer in own):  # what is normed before it is added
+            residuals *= 2
         inside = min(kept.attention, layers) * attention + min(kept.mlp, layers) * 4 * middle
         return float(tokens * (working + residuals + inside))
 
     def _to_come(self, optimiser: Optimiser | None) -> int:
         """Bytes of gradients and moments that are not allocated yet."""
         count: int = sum(held(master) for master in self.weights.masters.values())
-        gradients = 0 if any(master.grad is not None for master in self.weights.masters.values()) else 4 * count
+        gradients = 0 if self.weights.gradients() else 4 * count
         return gradients + self.moments_to_come(optimiser)
 
     def moments_to_come(self, optimiser: Optimiser | None) -> int:
         """Bytes of the optimiser's moments alone: unlike gradients, which are freed after each step, they stay."""
-        if optimiser is not None and optimiser.has_moments:
-            return 0
-        count: int = sum(held(master) for master in self.weights.masters.values())
-        return 8 * count
+        if optimiser is not None:
+            return optimiser.bytes_to_come
+        return sum(8 * held(master) for master in self.weights.masters.values())
 
     def _head_bytes(self) -> int:
         """A chunk of logits with its gradient, and the output layer's gradient in float32 and in its final dtype."""

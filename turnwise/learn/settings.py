@@ -16,6 +16,8 @@ from turnwise.util.errors import TurnwiseError, unknown_name
 Decay = Literal["constant", "linear", "cosine"]
 PASSES = ("epochs", "minibatches", "minibatch_size", "minibatch_unit")  # settings that a step schedule may have as options
 Dtype = Literal["float32", "bfloat16"]
+Moments = Literal["float32", "8bit"]
+Place = Literal["device", "host"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,8 @@ class OptimiserSettings:
     lr, schedule, warmup  the learning rate rises from 0 in `warmup` steps, then stays, or falls with the run's progress towards `final_lr`
     weight_decay          not on norms and biases (weights with fewer than two axes)
     clip                  largest norm of the whole gradient; None does not clip
+    moments               how AdamW's moments are stored: float32 (8 bytes per weight), or 8 bits with a scale per block (2.06 bytes)
+    optimiser_place       where moments and float32 master weights are: on the model's device, or in host memory
     max_bad_steps         after this many steps in a row with a loss or gradient that is not finite, training stops with an error
     """
 
@@ -37,9 +41,13 @@ class OptimiserSettings:
     eps: float = 1e-8
     clip: float | None = 1.0
     max_bad_steps: int = 3
+    moments: Moments = "float32"
+    optimiser_place: Place = "device"
 
     def __post_init__(self) -> None:
         _choice(self, "schedule", get_args(Decay))
+        _choice(self, "moments", get_args(Moments))
+        _choice(self, "optimiser_place", get_args(Place))
         _numbers(self, at_least={"lr": 0, "warmup": 0, "final_lr": 0, "weight_decay": 0, "max_bad_steps": 1}, above={"eps": 0, "clip": 0})
         if not all(0 <= beta < 1 for beta in self.betas):
             raise TurnwiseError(f"learner: betas are two numbers in [0, 1), not {self.betas!r}")
@@ -138,6 +146,16 @@ class LearnerSettings:
             raise TurnwiseError(
                 "learner: this loss averages over whole trajectories, which mini-batches of turns cut: use minibatch_unit='trajectory'"
             )
+
+    def check_sharded(self) -> None:
+        """Raises an error for settings that only one process can have."""
+        defaults = OptimiserSettings()
+        for name in ("moments", "optimiser_place"):
+            if getattr(self.optimiser, name) != getattr(defaults, name):
+                raise TurnwiseError(
+                    f"learner.{name} = {getattr(self.optimiser, name)!r} is for a learner of one process. Several share the optimiser's "
+                    f"memory among them: leave learner.{name} out, or set cluster.learners = 1"
+                )
 
     def _check_schedule(self) -> None:
         entry = schedules[self.schedule]

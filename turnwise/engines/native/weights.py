@@ -147,14 +147,17 @@ class Weights:
             return True
         with torch.no_grad():
             moved = [linear.update() for layer in self.layers for linear in layer.linears]
-            self._copy_again()
+        self.copy_again()
         return any(moved)
 
-    def _copy_again(self) -> None:
-        for source, copy, added in self._copies:
-            copy.copy_(source)
-            if added:
-                copy += added
+    def copy_again(self) -> None:
+        """Refresh what is copied, if anything is."""
+        if not self._copies:
+            return
+        sources, copies, added = map(list, zip(*self._copies, strict=True))
+        with torch.no_grad():
+            torch._foreach_copy_(copies, sources)
+            torch._foreach_add_(copies, added)
 
     def embed(self, ids: Tensor) -> Tensor:
         """What goes into the first layer."""

@@ -85,9 +85,8 @@ def build(name: str, section: Section, beside: Beside) -> FurtherModel:
 
 def training_of(section: Section) -> Training:
     """The optimiser's settings from the recipe."""
-    optimiser = OptimiserSettings(
-        section.lr, section.schedule, section.warmup, weight_decay=section.weight_decay, betas=section.betas, clip=section.clip
-    )
+    shared = ("lr", "schedule", "warmup", "weight_decay", "betas", "clip", "moments", "optimiser_place")
+    optimiser = OptimiserSettings(**{name: getattr(section, name) for name in shared})
     return Training(optimiser, section.epochs, section.minibatches)
 
 
