@@ -62,6 +62,23 @@ def test_the_expert_solves_every_family_at_every_level_and_printing_solves_none(
         assert not play(env, task, [f"echo {wanted!r}; find . -type f -not -path './.git/*' -exec cat {{}} +", "submit"]).success, task.id
 
 
+@sandboxed
+@pytest.mark.parametrize("name", ["follow", "deliver", "weed", "swap", "setting"])
+def test_an_errand_takes_all_of_its_steps(env: ShellEnv, name: str) -> None:
+    """Without the last command that changes files, or with another name in it, the task is not solved."""
+    for task in ShellEnv(families=name).tasks("valid", n=3):
+        *steps, last, submit = env.expert(task)
+        assert not play(env, task, [*steps, submit]).success, task.id
+        assert not play(env, task, [*steps, re.sub(r"\w+(?=\W*\w*$)", "other", last), submit]).success, task.id
+
+
+@sandboxed
+def test_random_commands_stay_in_the_working_folder(env: ShellEnv) -> None:
+    """Above it they would search the whole system, and every attempt would take as long as its time limit allows."""
+    env.reset(next(iter(env.tasks("train", n=1))))
+    assert not any(re.search(r"\bcd\b|\.\.", env.random_action(number)) for number in range(200))
+
+
 def test_there_are_at_least_twelve_families_and_the_splits_share_no_task() -> None:
     assert len(known_families) >= 12
     if not works():

@@ -159,6 +159,10 @@ class Learner(Optimiser):
     """Save memory by recomputing activations; none: if a GPU's memory requires it, never on a CPU."""
     skip_zero_credit: bool | None = None
     """Skip turns whose credit is exactly 0, if nothing else needs them; none: on a GPU."""
+    reference_place: Literal["device", "host", "auto"] = "device"
+    """With a KL reference that is a copy of the model: where its weights are. On the model's device; in host memory, from which its layers
+    come one after another when it scores; or (auto) in host memory if a GPU would have too little left. Affects memory use and speed
+    only, never the result."""
     old_logprobs: Literal["learner", "engine", "auto"] = "learner"
     """The old log-probs of the ratio: recomputed by the learner, reported by the engine, or (auto) the engine's if they are close
     enough to the learner's."""

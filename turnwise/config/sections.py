@@ -97,6 +97,9 @@ class Lora(Section):
     """Dropout on the adapters' input."""
     targets: list[str] | None = None
     """Names of the linear layers; none: all of attention and MLP."""
+    base: Literal["full", "4bit"] = "full"
+    """How the frozen weights of the linear layers are stored: as model.dtype says, or in 4 bits (NF4, with bitsandbytes), which engine and
+    learner both compute with."""
 
 
 class Tiny(Section):

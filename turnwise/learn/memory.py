@@ -18,6 +18,7 @@ from turnwise.learn.fused.stack import Kept
 from turnwise.learn.logprobs import CHUNK_ELEMENTS
 from turnwise.learn.optimiser import Optimiser, Weights
 from turnwise.learn.ranks.tensors import held
+from turnwise.learn.settings import OptimiserSettings
 
 CPU_TOKENS = 8192
 MOST_TOKENS = 32768  # larger products are not faster
@@ -113,6 +114,15 @@ class Memory:
         weight = self.policy.head.weight
         trained: int = weight.numel() * (8 if weight.requires_grad else 0)
         return 8 * CHUNK_ELEMENTS["cuda"] + trained
+
+
+def lacks_room(policy: PackedModel, weights: Weights, settings: OptimiserSettings) -> bool:
+    """Whether a second copy of a model on its GPU would leave less than a quarter of it for activations and the engine's cache."""
+    copied = sum(weight.numel() * weight.element_size() for weight in policy.causal.parameters())
+    coming = sum(4 * held(master) for master in weights.masters.values()) + Optimiser(weights, settings).bytes_to_come
+    free, total = free_bytes(policy.device), torch.cuda.mem_get_info(policy.device)[1]
+    total = int(torch.cuda.get_per_process_memory_fraction(policy.device) * total)
+    return bool(free - copied - coming < total / 4)
 
 
 def free_bytes(device: torch.device) -> int:

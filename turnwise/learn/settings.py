@@ -18,6 +18,7 @@ PASSES = ("epochs", "minibatches", "minibatch_size", "minibatch_unit")  # settin
 Dtype = Literal["float32", "bfloat16"]
 Moments = Literal["float32", "8bit"]
 Place = Literal["device", "host"]
+ReferencePlace = Literal["device", "host", "auto"]
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,8 @@ class LearnerSettings:
     dtype                        of the computation; the optimiser's copy of the weights is always float32
     gradient_checkpointing       save memory by computing activations twice; None: if a GPU's memory requires it, never on a CPU
     skip_zero_credit             leave sequences out whose credit is exactly 0, if nothing else needs them; None: on a GPU
+    reference_place              where the reference's copy of the weights is: on the model's device, in host memory, from which its layers
+                                 come one after another when it scores, or "auto": in host memory if a GPU would have too little left
     temperature                  the sampler's; log-probs are at this temperature
     old_logprobs, engine_gap     whose log-probs the ratio is anchored on: the learner's before the first step, the engine's, or "auto":
                                  the engine's if their mean distance from the learner's on a sample is at most `engine_gap`
@@ -121,6 +124,7 @@ class LearnerSettings:
     dtype: Dtype = "float32"
     gradient_checkpointing: bool | None = None
     skip_zero_credit: bool | None = None
+    reference_place: ReferencePlace = "device"
     temperature: float = 1.0
     old_logprobs: Literal["learner", "engine", "auto"] = "learner"
     engine_gap: float = 0.03
@@ -135,6 +139,7 @@ class LearnerSettings:
         _choice(self, "minibatch_unit", ("trajectory", "turn"))
         _choice(self, "dtype", get_args(Dtype))
         _choice(self, "old_logprobs", ("learner", "engine", "auto"))
+        _choice(self, "reference_place", get_args(ReferencePlace))
         _choice(self, "kl_reward", ("k1", "k2", "k3"))
         counts = {"epochs": 1, "minibatches": 1, "minibatch_size": 1, "tokens_per_batch": 0}
         positive: dict[str, float] = {"temperature": 0, "kl_stop": 0, "constant": 0, "kl_reward_cap": 0}
@@ -147,15 +152,18 @@ class LearnerSettings:
                 "learner: this loss averages over whole trajectories, which mini-batches of turns cut: use minibatch_unit='trajectory'"
             )
 
-    def check_sharded(self) -> None:
-        """Raises an error for settings that only one process can have."""
-        defaults = OptimiserSettings()
-        for name in ("moments", "optimiser_place"):
-            if getattr(self.optimiser, name) != getattr(defaults, name):
-                raise TurnwiseError(
-                    f"learner.{name} = {getattr(self.optimiser, name)!r} is for a learner of one process. Several share the optimiser's "
-                    f"memory among them: leave learner.{name} out, or set cluster.learners = 1"
-                )
+    def check_sharded(self, packed: bool = False) -> None:
+        """Raises an error for settings that only one process can have. `packed`: the base of its adapters is stored in 4 bits."""
+        if packed:
+            raise TurnwiseError("model.lora.base = '4bit' is for a learner of one process: set cluster.learners = 1, or base = 'full'")
+        asked: dict[str, str] = {"reference_place": self.reference_place} if self.reference_place == "host" else {}
+        asked |= {"moments": self.optimiser.moments} if self.optimiser.moments != "float32" else {}
+        asked |= {"optimiser_place": self.optimiser.optimiser_place} if self.optimiser.optimiser_place != "device" else {}
+        for name, value in asked.items():
+            raise TurnwiseError(
+                f"learner.{name} = {value!r} is for a learner of one process. Several share this memory among them: leave "
+                f"learner.{name} out, or set cluster.learners = 1"
+            )
 
     def _check_schedule(self) -> None:
         entry = schedules[self.schedule]

@@ -50,13 +50,24 @@ class FusedStack:
 
     def __init__(self, model: Any):
         self.model = model
-        self.weights = Weights(model)
+        self._weights: Weights | None = Weights(model)
         self.kept = Kept()
         self._tables: list[tuple[Tensor, Tensor]] = []
+
+    @property
+    def weights(self) -> Weights:
+        """The parameters as these layers read them."""
+        if self._weights is None:
+            self._weights = Weights(self.model)
+        return self._weights
 
     def update(self) -> None:
         """Look up where the parameters are now: something may have moved them."""
         self.weights.update()
+
+    def release(self) -> None:
+        """Forget where the parameters are until they are needed again."""
+        self._weights = None
 
     def hidden(self, ids: Tensor, positions: Tensor, lengths: list[int], offsets: Tensor, places: Tensor | None = None) -> Tensor:
         """The last hidden states of all tokens of a packed row, or of those at `places` (each at most once)."""
@@ -68,7 +79,10 @@ class FusedStack:
         x, delta = embedding(ids, inner.embed_tokens.weight, inner.embed_tokens.padding_idx), None
         if self.weights.embedding_scale is not None:
             x = x * self.weights.embedding_scale
+        fetch = getattr(self.model, "fetch_layer", None)  # of a model whose layers come from host memory
         for number, (layer, module) in enumerate(zip(layers, inner.layers, strict=True)):
+            if fetch is not None:
+                fetch(number)
             left = len(layers) - number
             chosen = places if left == 1 else None
             x, delta = AttentionHalf.apply(x, delta, layer, frame, left <= self.kept.attention, chosen, *_attention(module))
