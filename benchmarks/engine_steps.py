@@ -6,8 +6,9 @@
 
 `check` compares every way with the plain one and with the model's own forward; nothing is timed if it fails. `draw` times the output layer
 with the draw by number of rows and says what to put into `switches.MEASURED`. `cut` tries block sizes for the draw with top-p, `attention`
-numbers of programs and warps for decode attention. `decode`, `whole` and `games` run the engine: single steps, 128 × (1,024 + 128) tokens,
-and 128 dialogues of short turns that are answered at once, as games do. `timeline` draws where GPU and host are busy in the latter.
+numbers of programs, warps and loads ahead for decode attention. `decode`, `whole` and `games` run the engine: single steps, 128 × (1,024 +
+128) tokens, and 128 dialogues of short turns that are answered at once, as games do. `timeline` draws where GPU and host are busy in the
+latter.
 
 Models have random weights in bf16 (engine_shapes.py). Every figure is a median or a minimum of several runs after one that is not counted.
 The last lines are a table.
@@ -21,6 +22,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -64,6 +66,47 @@ def median_us(work: Callable[[], Any], rounds: int = 20) -> float:
         torch.cuda.synchronize()
         found.append(start.elapsed_time(end) * 1e3)
     return statistics.median(found)
+
+
+def graph_us(work: Callable[[], Any], calls: int = 10) -> float:
+    """Microseconds of one call on the GPU without its launch: several are recorded and replayed."""
+    try:
+        work()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(calls):
+                work()
+        return median_us(graph.replay) / calls
+    except Exception as error:
+        print("skipped:", str(error).splitlines()[0][:120], flush=True)
+        return float("inf")
+
+
+class Attention:
+    """One layer's cache with random keys and values, and queries for one token per lane."""
+
+    def __init__(self, weights: Any, lanes: int, context: int, ragged: bool):
+        self.shape, self.layer, page = weights.shape, weights.layers[0], 64
+        rng = random.Random(0)
+        lengths = [int(context * rng.uniform(0.25, 1.75)) if ragged else context for _ in range(lanes)]
+        width = -(-max(lengths) // page)
+        cos, sin = zip(*weights.rotations(max(lengths) + 1), strict=True)
+        pages = torch.randperm(lanes * width, device="cuda").view(lanes, width).int()
+        self.tables = SimpleNamespace(cos=cos, sin=sin, pages=pages)
+        shape = 2, lanes * width, self.shape.kv_heads, page, self.shape.head_dim
+        self.cache = torch.randn(shape, device="cuda", dtype=weights.dtype)
+        size = (self.shape.heads + 2 * self.shape.kv_heads) * self.shape.head_dim
+        self.qkv = torch.randn(lanes, size, device="cuda", dtype=weights.dtype)
+        self.slots, self.positions = torch.arange(lanes, device="cuda").int(), torch.tensor(lengths, device="cuda").int() - 1
+        self.arrivals = torch.zeros(lanes * self.shape.kv_heads, dtype=torch.int32, device="cuda")
+        self.bytes = sum(lengths) * 2 * self.shape.kv_heads * self.shape.head_dim * weights.dtype.itemsize
+
+    def attend(self, merge: bool) -> torch.Tensor:
+        arrivals = self.arrivals if merge else None
+        return paged_attention.attend_singles(
+            self.qkv, self.cache, self.layer, self.tables, self.slots, self.positions, self.shape, arrivals
+        )
 
 
 class Draws:
@@ -116,6 +159,7 @@ class Steps(Bench):
 
     def check(self) -> dict[str, Any]:
         found = {f"draw, {kind}": self._check_draws(kind) for kind in (torch.float32, torch.bfloat16)}
+        found["attention"] = self._check_attention()
         exact = as_float(self.model)
         found["engine"] = {name: self._check_engine(way, exact) for name, way in WAYS.items()}
         gaps = {name: one["mean"] for name, one in found["engine"].items()}
@@ -140,6 +184,17 @@ class Steps(Bench):
                 different, count = different + int((~same).sum()), count + rows
                 worst = max(worst, (logprobs - theirs)[same].abs().max().item())
         return {"right": worst < 1e-3 and different <= max(2, count // 50), "worst": worst, "different": different, "of": count}
+
+    def _check_attention(self) -> dict[str, Any]:
+        """The same result for every way to split and merge, over and over: an error that changes would be a race."""
+        case = Attention(self.engine.weights, 24, 700, True)
+        plain, worst = case.attend(False).float(), 0.0
+        for programs in (264, 1056):
+            for stages in (3, 5):
+                with patch.multiple(paged_attention, PROGRAMS=programs, STAGES=stages):
+                    for merge in (False, True, True, True):
+                        worst = max(worst, ((case.attend(merge).float() - plain).norm() / plain.norm()).item())
+        return {"right": worst < 1e-2 and not case.arrivals.any().item(), "worst": worst}
 
     def _check_engine(self, way: dict[str, Any], exact: Any) -> dict[str, float]:
         """Two turns of eight dialogues, the second one recorded; the distance of log-probs from the same model in float32."""
@@ -191,17 +246,23 @@ class Steps(Bench):
         return found
 
     def attention(self) -> dict[str, Any]:
-        """Decode steps by how attention is split among programs."""
+        """Decode attention of one layer by how it is split among programs, warps and loads ahead; us, the fastest first."""
         found: dict[str, Any] = {}
-        for lanes in (128, 512):
-            for programs in (264, 528, 1056):
-                for warps in (2, 4):
-                    for merge in (False, True):
-                        with patch.multiple(paged_attention, PROGRAMS=programs, WARPS=warps):
-                            self.use({"merge": merge}, lanes)
-                            name = f"{lanes} lanes, {programs} programs, {warps} warps, {'merged inside' if merge else 'merge'}"
-                            found[name] = self.decode(lanes, steps=24)["ms_per_step"]
-        return dict(sorted(found.items(), key=lambda one: (one[0].split()[0], one[1])))
+        weights = self.engine.weights
+        for lanes, context, ragged in ((128, 1152, False), (128, 1152, True), (128, 4400, False), (128, 4400, True), (512, 1152, False)):
+            case = Attention(weights, lanes, context, ragged)
+            times = {"floor": case.bytes / self.ceiling["copy_bytes_per_s"] * 1e6}
+            for programs in (264, 528, 1056, 2112):
+                for warps, stages in ((2, 3), (2, 5), (4, 3), (4, 5)):
+                    with patch.multiple(paged_attention, PROGRAMS=programs, WARPS=warps, STAGES=stages):
+                        for merge in (False, True):
+                            name = f"{programs} programs, {warps} warps, {stages} stages, {'merged inside' if merge else 'merge'}"
+                            times[name] = graph_us(lambda case=case, merge=merge: case.attend(merge))
+            found[f"{lanes} lanes at {context}{', ragged' if ragged else ''}"] = dict(sorted(times.items(), key=lambda one: one[1])[:9])
+            found[f"{lanes} lanes at {context}{', ragged' if ragged else ''}"]["now"] = times["528 programs, 2 warps, 3 stages, merge"]
+            del case
+            torch.cuda.empty_cache()
+        return found
 
     # The engine.
 
@@ -215,6 +276,9 @@ class Steps(Bench):
                     self.use(WAYS[name], lanes)
                     found[f"{lanes} rows, top-p {top_p}, {name}"] = self.decode(lanes)["ms_per_step"]
         self.top_p = 1.0
+        for name in ("before", "all, tiles", "all, fused"):
+            self.use(WAYS[name], 128, 4864)
+            found[f"128 rows at 4,400, {name}"] = self.decode(128, 4400)["ms_per_step"]
         return found
 
     def whole(self) -> dict[str, Any]:
