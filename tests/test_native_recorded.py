@@ -134,9 +134,7 @@ def test_many_short_rows_take_a_larger_size_and_too_many_tokens_none() -> None:
 def test_memory_of_recorded_steps_is_left_out_of_the_caches_part(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = Weights(make())
     assert recording_bytes(weights, 8) > 4096 * 4 * 3 * weights.shape.middle
-    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (1000, 2000))
-    monkeypatch.setattr("torch.cuda.memory_reserved", lambda device: 0)
-    monkeypatch.setattr("torch.cuda.memory_allocated", lambda device: 0)
+    monkeypatch.setattr(engine_memory, "free_bytes", lambda device: 1000)
     gpu = torch.device("cuda")
     assert engine_memory._bytes(0.5, gpu) == 500 and engine_memory._bytes(0.5, gpu, 200) == 400
     assert engine_memory._bytes(777, gpu, 200) == 777  # bytes are what was asked for

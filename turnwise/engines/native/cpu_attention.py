@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from turnwise.engines.native.families import Shape
 
-SCATTERED = 2.0  # pages read per row: above this, a copy of the rows' own pages is faster
+SCATTERED = 1.75  # pages read per row: above this, a copy of the rows' own pages is faster
 
 
 class Singles:
@@ -52,9 +52,13 @@ class Singles:
         grouped = query.reshape(len(query), shape.kv_heads, shape.group, shape.head_dim)
         if self.rows_at is not None:
             grouped = grouped.new_zeros(len(self.mask), *grouped.shape[1:]).index_copy_(0, self.rows_at, grouped)
-        k, v = keys[self.range][:, :, self.seen], values[self.range][:, :, self.seen]
+        k, v = (self._own(x[:, :, self.seen]) for x in (keys, values))
         out = scaled_dot_product_attention(grouped, k, v, attn_mask=self.mask, scale=shape.scaling)
         return (out if self.rows_at is None else out[self.rows_at]).reshape(len(query), -1)
+
+    def _own(self, pages: Tensor) -> Tensor:
+        """The rows' pages. A copy takes only what is seen of them, and `index_select` is several times as fast as an index."""
+        return pages[self.range] if isinstance(self.range, slice) else pages.index_select(0, self.range)
 
 
 class Prompt:

@@ -62,6 +62,13 @@ def _bytes(memory: float, device: torch.device, taken: int = 0) -> int:
         return int(memory)
     if device.type != "cuda":
         raise TurnwiseError("engine: on a CPU cache_memory is a number of bytes")
-    free, _ = torch.cuda.mem_get_info(device)
-    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return max(0, int(memory * (free + unused - taken)))
+    return max(0, int(memory * (free_bytes(device) - taken)))
+
+
+def free_bytes(device: torch.device) -> int:
+    """What a process can still allocate: free on the device or cached by torch, within its share."""
+    free, total = torch.cuda.mem_get_info(device)
+    used, held = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
+    share = int(torch.cuda.get_per_process_memory_fraction(device) * total)
+    left: int = min(free + held - used, share - used)
+    return left

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from turnwise.engines.native import supports
-from turnwise.engines.native.weights import Weights
+from turnwise.engines.native.weights import OUTSIDE, Weights
 from turnwise.learn.fused.attention import Frame
 from turnwise.learn.fused.experts import ExpertsHalf
 from turnwise.learn.fused.layers import AttentionHalf, LastNorm, MlpHalf
@@ -72,17 +72,18 @@ class FusedStack:
     def hidden(self, ids: Tensor, positions: Tensor, lengths: list[int], offsets: Tensor, places: Tensor | None = None) -> Tensor:
         """The last hidden states of all tokens of a packed row, or of those at `places` (each at most once)."""
         inner, shape, layers = self.model.model, self.weights.shape, self.weights.layers
-        self.weights.copy_again()  # an optimiser step may have been taken since the last look
+        fetch = getattr(self.model, "fetch_layer", None)  # of a model whose layers come from host memory
+        self.weights.copy_again(None if fetch is None else OUTSIDE)  # an optimiser step may have been taken since the last look
         cos, sin = zip(*self._rotations(max(lengths)), strict=True)
         sizes = shape.heads, shape.kv_heads, shape.head_dim
         frame = Frame(lengths, offsets, positions, cos, sin, *sizes, shape.eps, scaling=shape.scaling)
         x, delta = embedding(ids, inner.embed_tokens.weight, inner.embed_tokens.padding_idx), None
         if self.weights.embedding_scale is not None:
             x = x * self.weights.embedding_scale
-        fetch = getattr(self.model, "fetch_layer", None)  # of a model whose layers come from host memory
         for number, (layer, module) in enumerate(zip(layers, inner.layers, strict=True)):
             if fetch is not None:
                 fetch(number)
+                self.weights.copy_again(number)
             left = len(layers) - number
             chosen = places if left == 1 else None
             x, delta = AttentionHalf.apply(x, delta, layer, frame, left <= self.kept.attention, chosen, *_attention(module))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from turnwise.util.errors import TurnwiseError, unknown_name
 
@@ -23,12 +25,22 @@ class ModelShape:
     words: int
     head_size: int
     tied: bool = False
+    family: str = "qwen2"
+
+    @property
+    def queries(self) -> int:
+        """Numbers of a token's queries."""
+        return self.heads * self.head_size
+
+    @property
+    def keys(self) -> int:
+        """Numbers of a token's keys, and of its values."""
+        return self.key_heads * self.head_size
 
     @cached_property
     def matrices(self) -> int:
         """Parameters of all layers."""
-        width = self.head_size * self.heads
-        return self.layers * (2 * self.hidden * width + 2 * self.hidden * self.head_size * self.key_heads + 3 * self.hidden * self.mlp)
+        return self.layers * (2 * self.hidden * self.queries + 2 * self.hidden * self.keys + 3 * self.hidden * self.mlp)
 
     @cached_property
     def head(self) -> int:
@@ -50,6 +62,10 @@ class ModelShape:
         return 4.0 * self.layers * self.head_size * self.heads
 
 
+NAMES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size", "head_dim")
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
 def _qwen(name: str, hidden: int, mlp: int, layers: int, heads: int, key_heads: int, words: int = 152064, tied: bool = False) -> ModelShape:
     return ModelShape(name, hidden, mlp, layers, heads, key_heads, words, hidden // heads, tied)
 
@@ -69,10 +85,11 @@ SHAPES = {  # Qwen2.5
 
 
 def shape_of(model: str) -> ModelShape:
-    """A model by its size (`7b`), or by a folder with its config.json."""
+    """A model by its size (`7b`), or by a folder with its config.json, or by that file."""
     if model.lower() in SHAPES:
         return SHAPES[model.lower()]
-    path = Path(model).expanduser() / "config.json"
+    given = Path(model).expanduser()
+    path = given if given.suffix == ".json" else given / "config.json"
     if not path.is_file():
         if "/" in model or Path(model).exists():
             raise TurnwiseError(f"{path} does not exist: give a folder with a model, or a size: {', '.join(SHAPES)}")
@@ -80,19 +97,28 @@ def shape_of(model: str) -> ModelShape:
     try:
         read = json.loads(path.read_text(encoding="utf-8"))
         values = read.get("text_config", read)
-        heads = int(values["num_attention_heads"])
-        return ModelShape(
-            Path(model).name,
-            hidden=int(values["hidden_size"]),
-            mlp=int(values["intermediate_size"]),
-            layers=int(values["num_hidden_layers"]),
-            heads=heads,
-            key_heads=int(values.get("num_key_value_heads") or heads),
-            words=int(values["vocab_size"]),
-            head_size=int(values.get("head_dim") or values["hidden_size"] // heads),
-            tied=bool(values.get("tie_word_embeddings", read.get("tie_word_embeddings", False))),
-        )
+        tied = {"tie_word_embeddings": read.get("tie_word_embeddings", False)}
+        if experts := next((key for key in EXPERTS if values.get(key)), None):
+            raise ValueError(f"{experts} = {values[experts]}: a mixture of experts")
+        return shape_from(tied | values, given.name if given.suffix != ".json" else given.parent.name or "model")
     except (ValueError, KeyError, TypeError) as error:
         raise TurnwiseError(
             f"{path} does not describe a dense decoder as expected ({error!r}): give a size: {', '.join(SHAPES)}"
         ) from error
+
+
+def shape_from(values: Mapping[str, Any], name: str) -> ModelShape:
+    """The shape that the values of a config.json describe."""
+    heads = int(values["num_attention_heads"])
+    return ModelShape(
+        name,
+        hidden=int(values["hidden_size"]),
+        mlp=int(values["intermediate_size"]),
+        layers=int(values["num_hidden_layers"]),
+        heads=heads,
+        key_heads=int(values.get("num_key_value_heads") or heads),
+        words=int(values["vocab_size"]),
+        head_size=int(values.get("head_dim") or values["hidden_size"] // heads),
+        tied=bool(values.get("tie_word_embeddings", False)),
+        family=str(values.get("model_type") or ""),
+    )
