@@ -119,8 +119,8 @@ class RandomSystem(System):
     shape: ModelShape = TINY
 
     def _load(self) -> tuple[Any, Any]:
-        own = self.config.env
-        _, tokenizer = build_tiny_for(own.name, options=dict(own.options), sample=40, layers=1, hidden=16, heads=1, limits=self.limits)
+        own, sample = self.config.env, 4 if self.shape is TINY else 40
+        _, tokenizer = build_tiny_for(own.name, options=dict(own.options), sample=sample, layers=1, hidden=16, heads=1, limits=self.limits)
         return random_model(self.shape), tokenizer
 
 
@@ -149,7 +149,7 @@ def recipe(case: Case, options: argparse.Namespace) -> Config:
     }
     if options.tiny:
         changes |= {"model.dtype": "float32", "collect.groups": 1, "collect.group_size": 2, "engine.max_batch": 4}
-        changes |= {"agent.max_prompt_tokens": 512, "env.tasks": 4, "agent.history": 1}
+        changes |= {"agent.max_prompt_tokens": 512, "env.tasks": 4, "env.options.size": "tiny", "agent.history": 1, "eval.n": 1}
     values = dict(pair.split("=", 1) for pair in case.settings)
     return Config.load(RECIPES / case.recipe, changes | values)
 

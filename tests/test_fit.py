@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from learn_cases import tiny
 from typer.testing import CliRunner
 
@@ -203,6 +204,13 @@ def test_a_choice_that_fits_is_within_the_memory_in_every_phase() -> None:
         assert fit.fits and all(size <= memory * GB for size in totals(fit.terms).values())
 
 
+def test_host_memory_is_used_only_if_the_host_has_it() -> None:
+    fit = choose(WINDOW, 20 * GB, Freedom(), host=64 * GB)
+    assert fit.fits and fit.demand.place == "host"
+    assert footprint.host_bytes(fit.demand) >= 12 * SMALL.parameters
+    assert not choose(WINDOW, 20 * GB, Freedom(), host=8 * GB).fits
+
+
 def test_nothing_that_is_fixed_is_chosen() -> None:
     fixed = Freedom(cache=False, sleep=False, tokens=False, recompute=False, reference=False, moments=False, place=False)
     given = replace(WINDOW, cache=4 * GB)
@@ -326,7 +334,8 @@ def test_the_command_shows_terms_phases_choices_and_costs() -> None:
         "estimate",
     ):
         assert word in text, word
-    assert "as it is" in invoke(RECIPE, "--memory", "141") or "It fits" in invoke(RECIPE, "--memory", "141")
+    assert "It fits" in invoke(RECIPE, "--memory", "141")
+    assert "learner.tokens_per_batch=0" in invoke(RECIPE), "a setting that is in the way, and how to leave it open"
 
 
 def test_the_command_gives_the_same_as_json() -> None:
@@ -350,7 +359,7 @@ def test_a_model_is_known_by_its_size_its_config_or_its_name(tmp_path: Path) -> 
     assert isinstance(result.exception, TurnwiseError) and "--model" in str(result.exception)
 
 
-def test_a_mixture_of_experts_is_not_taken_for_a_dense_model(tmp_path: Path) -> None:
+def test_an_unknown_mixture_of_experts_is_not_taken_for_a_dense_model(tmp_path: Path) -> None:
     sizes = {
         "hidden_size": 64,
         "intermediate_size": 128,
@@ -362,6 +371,18 @@ def test_a_mixture_of_experts_is_not_taken_for_a_dense_model(tmp_path: Path) -> 
     (tmp_path / "config.json").write_text(json.dumps(sizes))
     result = CliRunner().invoke(app, ["fit", RECIPE, "--model", str(tmp_path)])
     assert isinstance(result.exception, TurnwiseError) and "mixture of experts" in str(result.exception)
+
+
+@pytest.mark.parametrize("kind", ["Qwen3", "Qwen3Moe"])
+def test_shapes_of_other_families_have_as_many_parameters_as_their_models(kind: str) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    more = {"head_dim": 16, "vocab_size": 100, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+    config = getattr(transformers, f"{kind}Config")(**sizes, **(more if kind == "Qwen3Moe" else {"head_dim": 16, "vocab_size": 100}))
+    with torch.device("meta"):
+        model = getattr(transformers, f"{kind}ForCausalLM")(config)
+    shape = shape_from(config.to_dict(), kind)
+    assert shape.parameters == pytest.approx(sum(weight.numel() for weight in model.parameters()), rel=0.01)
+    assert shape.head_norms and (shape.middle, shape.used < shape.matrices) == ((96, True) if kind == "Qwen3Moe" else (128, False))
 
 
 def test_a_fit_knows_its_peak() -> None:

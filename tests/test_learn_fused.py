@@ -12,7 +12,7 @@ from native_models import FAMILIES, VARIANTS, make
 from test_learn_gradient import GradientOf, assert_same
 
 from turnwise.data.batch import Batch
-from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, add_lora, gae_targets, pack
+from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, add_lora, forward, gae_targets, pack
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.fused import reason_against
 from turnwise.learn.fused.stack import Kept
@@ -127,6 +127,13 @@ def test_models_that_fused_layers_do_not_know_are_named_with_the_reason() -> Non
         with pytest.raises(TurnwiseError, match=word):
             PackedModel(model, fused=True)
     assert reason_against(tiny()) is None
+
+
+def test_where_fused_layers_would_be_used_a_model_that_they_do_not_take_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forward, "_on_gpu_in_half", lambda weight: True)
+    with pytest.warns(UserWarning, match=r"^Qwen2ForCausalLM: .* \(it has adapters\): transformers' own layers train it$"):
+        assert PackedModel(add_lora(tiny(), rank=2)).fused is None
+    assert PackedModel(tiny()).fused is not None
 
 
 def fused_learner(settings: LearnerSettings) -> Learner:

@@ -24,6 +24,7 @@ from turnwise.learn.footprint import (
     Term,
     automatic_layers,
     automatic_tokens,
+    host_bytes,
     logits_bytes,
     page_bytes,
     pages_of,
@@ -98,13 +99,16 @@ def free_for_cache(demand: Demand, memory: int) -> int:
     return max(0, memory - totals([term for term in terms(demand) if term.name not in later])[COLLECT])
 
 
-def choose(demand: Demand, memory: int, free: Freedom) -> Fit:
-    """The settings as they are if they fit; otherwise the first choice that does, or the smallest one if none does."""
+def choose(demand: Demand, memory: int, free: Freedom, host: int | None = None) -> Fit:
+    """The settings as they are if they fit; otherwise the first choice that does, or the smallest one if none does. `host`: bytes of the
+    host's memory that may stand for those of the GPU; None: as many as are needed."""
     plain = as_it_is(demand, memory, free)
     if plain.fits:
         return plain
     usable, smallest = int(memory * (1 - MARGIN)), plain
     for variant in variants(demand, free):
+        if host is not None and host_bytes(variant) > max(host, host_bytes(demand)):
+            continue
         for rows in (demand.slots // 2, max(1, demand.slots // 16)):
             for candidate in candidates(variant, free, rows):
                 found = _with_room(candidate, usable, free)

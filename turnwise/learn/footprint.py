@@ -28,8 +28,6 @@ CONTEXT = int(0.7e9)  # CUDA itself, its libraries and the kernels
 GRAPH = int(15e6)  # of a recorded decode step, outside torch
 LANES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # sizes of recorded decode steps
 FUSED = ("llama", "qwen2", "qwen3", "qwen3_moe", "gemma3_text", "smollm3")  # families whose layers the learner runs itself
-HEAD_NORMS = ("qwen3", "qwen3_moe", "gemma3_text")  # of these, heads are kept before their norms too
-MORE_NORMS = ("gemma3_text",)  # of these, what is normed before it is added
 FOUR_BIT = 0.52  # bytes per weight: half a byte, and a scale for every 64 weights, itself in 8 bits
 EIGHT_BIT = 2 * (1 + 4 / 128)  # bytes per weight: two moments of one byte, and a scale for every 128 of them
 EXACT = 8  # bytes per weight: two moments in float32
@@ -209,6 +207,13 @@ def _optimiser(demand: Demand) -> list[Term]:
     ]
 
 
+def host_bytes(demand: Demand) -> int:
+    """Bytes of the host's memory that stand for those of the device."""
+    masters = 4 if demand.width < 4 and not demand.rank else 0
+    state = (masters + (EIGHT_BIT if demand.moments == "8bit" else EXACT)) * demand.trained if demand.place == "host" else 0
+    return int(state) + (demand.width * demand.shape.parameters if demand.reference == "host" else 0)
+
+
 # -- the engine -------------------------------------------------------------------------------------------------------------------
 
 
@@ -231,9 +236,9 @@ def _engine(demand: Demand) -> list[Term]:
     shape, width = demand.shape, demand.width
     held = (COLLECT,) if demand.sleeps else (COLLECT, LEARN, STEP, PUBLISH)
     lanes = min(demand.slots, LANES[-1])
-    step = demand.slots * (4 * shape.words + width * (4 * shape.hidden + shape.queries + 2 * shape.keys + 3 * shape.mlp))
+    step = demand.slots * (4 * shape.words + width * (4 * shape.hidden + shape.queries + 2 * shape.keys + 3 * shape.middle))
     recorded = sum(size <= lanes for size in LANES) if demand.graphs else 0
-    prompt = demand.prefill * width * (3 * shape.mlp + 3 * shape.hidden + 2 * shape.queries + 2 * shape.keys)
+    prompt = demand.prefill * width * (3 * shape.middle + 3 * shape.hidden + 2 * shape.queries + 2 * shape.keys)
     drawn = demand.slots * 4 * shape.words
     return [
         _during("engine's cache", demand.cache, *held),
@@ -251,33 +256,25 @@ VARYING = ("activations", "a layer's work", "logits", "engine's prompts")
 def fused_bytes(shape: ModelShape, attention: int = EVERY, mlp: int = EVERY, width: int = 2, lse: int = 4) -> int:
     """Bytes per token that the learner's own layers keep: the residual before each half, the scale of its norm, and what was asked for."""
     read = width * (2 * shape.queries + 2 * shape.keys) + lse * shape.heads
-    if shape.family in HEAD_NORMS:
+    if shape.head_norms:  # heads are kept before their norms too
         read += width * (shape.queries + 2 * shape.keys)
-    inside = min(attention, shape.layers) * read + min(mlp, shape.layers) * 2 * width * shape.mlp
-    halves = 4 if shape.family in MORE_NORMS else 2
-    return shape.layers * halves * (width * shape.hidden + 4) + inside
+    inside = min(attention, shape.layers) * read + min(mlp, shape.layers) * 2 * width * shape.middle
+    return shape.layers * (4 if shape.wrapped else 2) * (width * shape.hidden + 4) + inside
 
 
 def fused_work(shape: ModelShape) -> int:
     """Bytes per token of the backward pass of one half of a layer, in 16 bits."""
-    return 8 * shape.mlp + 16 * shape.hidden
+    return 8 * shape.middle + 16 * shape.hidden
 
 
 def layer_bytes(shape: ModelShape, rank: int = 0, width: int = 2) -> int:
     """Bytes per token that one layer of transformers keeps. Adapters on all linear layers read a float32 copy of each input."""
     norms, scales = 2 * (width + 4), 8
+    heads = 2 * width * shape.keys + 4 * shape.heads + (width + 4) * (shape.queries + shape.keys) * shape.head_norms
     if rank:
-        hidden, queries, mlp = norms + 4 + 12, 4 * width, 3 * width + 4
-        return (
-            hidden * shape.hidden
-            + queries * shape.queries
-            + 2 * width * shape.keys
-            + mlp * shape.mlp
-            + 4 * shape.heads
-            + 28 * rank
-            + scales
-        )
-    return (norms + 3 * width) * shape.hidden + 2 * width * (shape.queries + shape.keys) + 4 * width * shape.mlp + 4 * shape.heads + scales
+        inner = (norms + 4 + 12) * shape.hidden + 4 * width * shape.queries + (3 * width + 4) * shape.middle
+        return inner + heads + 28 * rank + scales
+    return (norms + 3 * width) * shape.hidden + 2 * width * shape.queries + 4 * width * shape.middle + heads + scales
 
 
 def kept_bytes(demand: Demand) -> int:
@@ -295,7 +292,7 @@ def work_bytes(demand: Demand) -> int:
     if demand.fused:
         return fused_work(demand.shape) * demand.width // 2
     again = layer_bytes(demand.shape, demand.rank, demand.width) if min(demand.attention, demand.mlp) <= 0 else 0
-    return again + demand.width * (5 * demand.shape.mlp + 8 * demand.shape.hidden)
+    return again + demand.width * (5 * demand.shape.middle + 8 * demand.shape.hidden)
 
 
 def automatic_tokens(shape: ModelShape, room: float, keep: bool | None) -> int:
@@ -322,7 +319,7 @@ def fused_peak(shape: ModelShape, tokens: int, attention: int = EVERY, mlp: int 
 def recomputes(shape: ModelShape, tokens: int, room: float) -> bool:
     """Whether layers of transformers keep nothing of a micro-batch. A safe estimate: some families keep several float32 copies of a norm's
     input."""
-    return tokens * shape.layers * (36 * shape.hidden + 10 * shape.mlp) > room
+    return tokens * shape.layers * (36 * shape.hidden + 10 * shape.middle) > room
 
 
 def piece_of(tokens: int) -> int:

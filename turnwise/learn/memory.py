@@ -68,7 +68,7 @@ class Memory:
     @property
     def _shape(self) -> ModelShape:
         config = self.policy.causal.config.get_text_config()
-        return shape_from({name: getattr(config, name, None) for name in (*NAMES, "model_type")}, "policy")
+        return shape_from({name: getattr(config, name, None) for name in NAMES}, "policy")
 
     def _to_come(self, optimiser: Optimiser | None) -> int:
         """Bytes of gradients and moments that are not allocated yet."""

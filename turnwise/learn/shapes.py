@@ -14,7 +14,9 @@ from turnwise.util.errors import TurnwiseError, unknown_name
 
 @dataclass(frozen=True)
 class ModelShape:
-    """A dense decoder with grouped key heads and a gated MLP. `tied`: the output layer is the embedding."""
+    """A decoder with grouped key heads and a gated MLP. `tied`: the output layer is the embedding. `head_norms`: queries and keys are
+    normed; `wrapped`: what a half of a layer adds is normed before. With `experts`, a layer has so many MLPs, each token goes through
+    `active` of them, and `mlp` is the size of one."""
 
     name: str
     hidden: int
@@ -26,6 +28,15 @@ class ModelShape:
     head_size: int
     tied: bool = False
     family: str = "qwen2"
+    head_norms: bool = False
+    wrapped: bool = False
+    experts: int = 0
+    active: int = 1
+
+    @property
+    def middle(self) -> int:
+        """Numbers inside the MLPs that a token goes through."""
+        return self.mlp * (self.active if self.experts else 1)
 
     @property
     def queries(self) -> int:
@@ -40,7 +51,13 @@ class ModelShape:
     @cached_property
     def matrices(self) -> int:
         """Parameters of all layers."""
-        return self.layers * (2 * self.hidden * self.queries + 2 * self.hidden * self.keys + 3 * self.hidden * self.mlp)
+        mlps = 3 * self.hidden * self.mlp * max(1, self.experts) + self.hidden * self.experts
+        return self.layers * (2 * self.hidden * self.queries + 2 * self.hidden * self.keys + mlps)
+
+    @cached_property
+    def used(self) -> int:
+        """Those of them that a token goes through."""
+        return self.matrices - self.layers * 3 * self.hidden * self.mlp * max(0, self.experts - self.active)
 
     @cached_property
     def head(self) -> int:
@@ -62,7 +79,13 @@ class ModelShape:
         return 4.0 * self.layers * self.head_size * self.heads
 
 
-NAMES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size", "head_dim")
+NAMES = (
+    *("model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size"),
+    *("head_dim", "num_experts", "num_experts_per_tok", "moe_intermediate_size"),
+)
+HEAD_NORMS = ("qwen3", "qwen3_moe", "gemma3", "gemma3_text")
+WRAPPED = ("gemma3", "gemma3_text")
+MIXTURES = ("qwen3_moe",)
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
@@ -98,8 +121,9 @@ def shape_of(model: str) -> ModelShape:
         read = json.loads(path.read_text(encoding="utf-8"))
         values = read.get("text_config", read)
         tied = {"tie_word_embeddings": read.get("tie_word_embeddings", False)}
-        if experts := next((key for key in EXPERTS if values.get(key)), None):
-            raise ValueError(f"{experts} = {values[experts]}: a mixture of experts")
+        experts = next((key for key in EXPERTS if values.get(key)), None)
+        if experts is not None and values.get("model_type") not in MIXTURES:
+            raise ValueError(f"{experts} = {values[experts]}: a mixture of experts of another family than {', '.join(MIXTURES)}")
         return shape_from(tied | values, given.name if given.suffix != ".json" else given.parent.name or "model")
     except (ValueError, KeyError, TypeError) as error:
         raise TurnwiseError(
@@ -109,16 +133,21 @@ def shape_of(model: str) -> ModelShape:
 
 def shape_from(values: Mapping[str, Any], name: str) -> ModelShape:
     """The shape that the values of a config.json describe."""
-    heads = int(values["num_attention_heads"])
+    heads, family = int(values["num_attention_heads"]), str(values.get("model_type") or "")
+    mixed = family in MIXTURES
     return ModelShape(
         name,
         hidden=int(values["hidden_size"]),
-        mlp=int(values["intermediate_size"]),
+        mlp=int(values["moe_intermediate_size" if mixed else "intermediate_size"]),
         layers=int(values["num_hidden_layers"]),
         heads=heads,
         key_heads=int(values.get("num_key_value_heads") or heads),
         words=int(values["vocab_size"]),
         head_size=int(values.get("head_dim") or values["hidden_size"] // heads),
         tied=bool(values.get("tie_word_embeddings", False)),
-        family=str(values.get("model_type") or ""),
+        family=family,
+        head_norms=family in HEAD_NORMS,
+        wrapped=family in WRAPPED,
+        experts=next(int(values[key]) for key in EXPERTS if values.get(key)) if mixed else 0,
+        active=int(values["num_experts_per_tok"]) if mixed else 1,
     )

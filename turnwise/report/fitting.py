@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.setup.fit_words import ESTIMATE, cost, fixed_settings, keys, words
+from turnwise.setup.fit_words import ESTIMATE, cost, fixed_settings, keys, opened, words
 from turnwise.util.console import Console
 from turnwise.util.terminal import say
 
@@ -73,7 +73,11 @@ def _verdict(found: Found) -> str:
     fixed = fixed_settings(found)
     if fit.fits or not fixed:
         return first
-    return f"{first}\nThe recipe sets {', '.join(fixed)}; such settings are never changed."
+    return f"{first}\n{_fixed(fixed)}"
+
+
+def _fixed(fixed: list[str]) -> str:
+    return f"The recipe sets {', '.join(fixed)}; such settings are never changed. To leave them open: {', '.join(opened(fixed))}."
 
 
 def _number(size: int) -> str:
@@ -90,6 +94,8 @@ def overview(several: Sequence[Found], name: str) -> None:
         shown.add_row(f"{found.fit.memory / GB:g} GB", f"{found.fit.peak / GB:.1f}", "yes" if found.fit.fits else "no", chosen)
     console = Console(wide=120)
     console.print(shown)
+    if (fixed := fixed_settings(several[0])) and not all(found.fit.fits for found in several):
+        console.print(Text(_fixed(fixed)), soft_wrap=True)
     console.print(Text("One of them in detail: --memory GB."), soft_wrap=True)
 
 

@@ -40,11 +40,12 @@ class Found:
         return settings(self.fit)
 
 
-def find(config: Config, memory: int, shape: ModelShape | None = None, lora: bool = False) -> Found:
-    """What a recipe needs on a GPU with so many bytes, and what would make it fit. `lora`: adapters may be chosen."""
+def find(config: Config, memory: int, shape: ModelShape | None = None, lora: bool = False, host: int | None = None) -> Found:
+    """What a recipe needs on a GPU with so many bytes, and what would make it fit. `lora`: adapters may be chosen. `host`: bytes of the
+    host's memory that may be used instead."""
     known = shape or shape_for(config)
     demand, free = demand_of(config, known, memory), freedom(config, lora)
-    return Found(config, known, as_it_is(demand, memory, free), choose(demand, memory, free))
+    return Found(config, known, as_it_is(demand, memory, free), choose(demand, memory, free, host))
 
 
 def shape_for(config: Config) -> ModelShape:

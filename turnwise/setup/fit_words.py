@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from turnwise.cluster.service_times import EngineTimes, Machine
 from turnwise.learn.fitting import Fit
-from turnwise.learn.footprint import EIGHT_BIT, EXACT, LANES, LEARN, MOST_TOKENS, Demand
+from turnwise.learn.footprint import EIGHT_BIT, EXACT, LANES, LEARN, MOST_TOKENS, Demand, host_bytes
 from turnwise.setup.fit import GB, Found, settings
 
 HOST_BYTES_PER_S = 2.5e10  # assumption: what a PCIe 4.0 slot carries in one direction
@@ -44,7 +44,7 @@ def cost(name: str, found: Found, machine: Machine | None = None) -> Cost:
 
 def _update_seconds(demand: Demand, machine: Machine) -> float:
     """Seconds of the matrix products of one optimiser step."""
-    return 6.0 * (demand.shape.matrices + demand.shape.head / 8) * STEP_TOKENS / machine.flop_per_s
+    return 6.0 * (demand.shape.used + demand.shape.head / 8) * STEP_TOKENS / machine.flop_per_s
 
 
 def _cache(before: Demand, after: Demand, machine: Machine) -> Cost:
@@ -68,7 +68,7 @@ def _tokens(before: Demand, after: Demand, machine: Machine) -> Cost:
 def _recompute(before: Demand, after: Demand, machine: Machine) -> Cost:
     """A forward pass is a third of an update; of each layer, the halves that keep nothing are computed again."""
     shape = after.shape
-    mlp = 3 * shape.hidden * shape.mlp * shape.layers / shape.matrices
+    mlp = 3 * shape.hidden * shape.middle * shape.layers / shape.used
     missing = [1 - min(kept, shape.layers) / shape.layers for kept in (after.attention, after.mlp)]
     return Cost(((1 - mlp) * missing[0] + mlp * missing[1]) / 3)
 
@@ -127,9 +127,9 @@ def words(name: str, found: Found) -> str:
         "tokens": f"{after.tokens:,} tokens at once",
         "recompute": f"activations of {again} of {layers} layers are computed again",
         "sleep": "the cache is released during an update",
-        "reference": "the reference is in host memory",
+        "reference": "the reference in host memory",
         "moments": "the optimiser's moments in 8 bits, which rounds them",
-        "place": "the optimiser's state in host memory",
+        "place": f"the optimiser's state in host memory, which then holds {host_bytes(after) / GB:.1f} GB",
         "lora": f"adapters of rank {after.rank} instead of all weights, which changes what is learned",
         "four_bit": "the weights below the adapters in 4 bits, which rounds them",
     }
@@ -168,7 +168,7 @@ def refusal(found: Found) -> str:
             else " with every setting that saves memory"
         )
         + ". `turnwise fit RECIPE` shows all of it. "
-        + (f"Leave these open ({', '.join(_opened(fixed))}), " if fixed else "Use adapters (model.lora.rank=16), ")
+        + (f"Leave them open ({', '.join(opened(fixed))}), " if fixed else "Use adapters (model.lora.rank=16), ")
         + "a smaller model, shorter prompts (agent.max_prompt_tokens) or a larger GPU"
     )
 
@@ -186,6 +186,7 @@ def fixed_settings(found: Found) -> list[str]:
     return known
 
 
-def _opened(fixed: list[str]) -> list[str]:
+def opened(fixed: list[str]) -> list[str]:
+    """What to type so that these settings are left open; a setting without such a value has to be removed from the recipe."""
     values = {"learner.tokens_per_batch": "0", "learner.gradient_checkpointing": "none"}
-    return [f"{key}={values[key]}" for text in fixed if (key := text.partition("=")[0]) in values] or ["leave them out"]
+    return [f"{key}={values[key]}" for text in fixed if (key := text.partition("=")[0]) in values] or ["remove them"]

@@ -13,16 +13,20 @@ from turnwise.setup.fit import GB, Found, find, with_settings
 from turnwise.setup.fit_words import lines, refusal
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically
+from turnwise.util.machine import all_memory
 
 NEARLY = 1.05  # an estimate may be off by this much: a run is refused only beyond it
+HOST_PART = 0.6  # of the host's memory: the model is loaded there too, and checkpoints are made there
 MEMORY = "memory.json"  # in the folder of a run whose settings were chosen
 
 
-def fitted(config: Config, memory: int, say: Callable[[str], None] = lambda text: None) -> tuple[Config, Found | None]:
+def fitted(
+    config: Config, memory: int, say: Callable[[str], None] = lambda text: None, host: int | None = None
+) -> tuple[Config, Found | None]:
     """The recipe, with settings that make it fit into so many bytes if it would not, and what was found; None if nothing had to change.
-    Raises an error if nothing that the recipe leaves open is enough."""
+    Raises an error if nothing that the recipe leaves open is enough. `host`: bytes of the host's memory that may be used."""
     try:
-        found = find(config, memory)
+        found = find(config, memory, host=host)
     except TurnwiseError:
         return config, None  # an unknown shape: nothing can be said, and the learner decides as it runs
     if found.fit.peak > NEARLY * memory:
@@ -43,7 +47,7 @@ def for_this_gpu(config: Config, say: Callable[[str], None]) -> tuple[Config, Fo
 
     from turnwise.engines.native.memory import free_bytes
 
-    return fitted(config, free_bytes(torch.device("cuda")) + CONTEXT, say)
+    return fitted(config, free_bytes(torch.device("cuda")) + CONTEXT, say, int(HOST_PART * all_memory()))
 
 
 def keep_choice(run: Run, found: Found | None) -> None:

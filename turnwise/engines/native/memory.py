@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 
 from turnwise.engines.native.eager import EagerRunner
@@ -12,9 +10,9 @@ from turnwise.engines.native.requests import Runner
 from turnwise.engines.native.switches import PLAIN, Switches
 from turnwise.engines.native.weights import Weights
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.machine import all_memory as _all_memory
 
 CPU_PART = 0.25  # of all memory; what no row uses is never touched
-SMALL_MACHINE = 8 * 2**30
 GPU_PART = 0.5
 GPU_PAGE = 64  # tokens
 
@@ -35,13 +33,6 @@ def make_runner(weights: Weights, slots: int, longest: int, memory: float | None
         return CudaRunner(weights, slots, longest, pages, GPU_PAGE, graphs)
     budget = _bytes(memory, weights.device) if memory is not None else int(CPU_PART * _all_memory())
     return EagerRunner(weights, slots, _pages(budget, weights, longest, 2 * slots), longest)
-
-
-def _all_memory() -> int:
-    """The machine's memory in bytes; a modest guess if the system does not tell, such as Windows."""
-    if not hasattr(os, "sysconf"):
-        return SMALL_MACHINE
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _pages(budget: int, weights: Weights, size: int, wanted: int) -> int:
