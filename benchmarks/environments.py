@@ -44,11 +44,12 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULT = Path(__file__).with_suffix(".json")
 TASKS = 50
 FEW, MANY, LARGE = 3, 60, 20.0  # further environments for the memory; few of those that take more than 20 MB
+PATIENCE = 10.0  # seconds for making further environments, after the few
 PICTURES = ("sokoban", "boxoban", "numberline", "ezpoints", "points24", "blackjack")
 PANELS = {  # slow ones: fewer tasks than PANEL
     "minihack": 50, "miniwob": 50, "nethack": 10, "scienceworld": 10, "tau2": 50, "textworld": 20, "textworld-express": 50,
 }  # fmt: skip
-LONGEST = {"scores": 1800, "speeds": 120}  # seconds for one environment
+LONGEST = {"scores": 1800, "speeds": 240}  # seconds for one environment
 Part = Literal["scores", "speeds"]
 
 
@@ -146,14 +147,15 @@ def memory(name: str, options: dict[str, Any]) -> dict[str, Any]:
         another()
         first = resident(os.getpid())
         another()
-        more = FEW if resident(os.getpid()) - first > LARGE else MANY
-        for _ in range(more - 1):
+        most = FEW if resident(os.getpid()) - first > LARGE else MANY
+        began = time.monotonic()
+        while len(made) <= most and (len(made) <= FEW or time.monotonic() - began < PATIENCE):
             another()
         last = resident(os.getpid())
     finally:
         for env in made:
             close(env)
-    return {"megabytes": float(f"{max(last - first, 0.0) / more:.2g}"), "first_megabytes": round(first - before, 1)}
+    return {"megabytes": float(f"{max(last - first, 0.0) / (len(made) - 1):.2g}"), "first_megabytes": round(first - before, 1)}
 
 
 def resident(process: int) -> float:
@@ -282,6 +284,11 @@ def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     return {**{key: value for key, value in old.items() if key != "missing" or not new}, **new}
 
 
+def committed() -> dict[str, Any]:
+    """The last results."""
+    return dict(json.loads(RESULT.read_text())) if RESULT.is_file() else {"environments": {}}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="only these environments")
@@ -291,19 +298,19 @@ def main() -> None:
     parser.add_argument("--pages", action="store_true", help="put the committed results into the tables of docs/")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    result: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.is_file() else {"environments": {}}
     if args.pages:
-        put_into_pages(result)
+        put_into_pages(committed())
         return
     if args.one:
         spec(args.one.partition(", ")[0])
         print(json.dumps(measure(args.one, args.seconds, args.only)))
         return
     parts: tuple[Part, ...] = (args.only,) if args.only else get_args(Part)
-    result["machine"] = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    machine, result = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}", committed()
     for label, found in measure_all(args.names, args.seconds, parts):
+        result = committed() if args.write else result  # another run may have written other rows in the meantime
         rows = {**result["environments"], label: merged(result["environments"].get(label, {}), found)}
-        result["environments"] = dict(sorted(rows.items()))
+        result = {"machine": machine, "environments": dict(sorted(rows.items()))}
         if args.write:
             write_text_atomically(RESULT, json.dumps(result, indent=2) + "\n")
     print(json.dumps(result, indent=2))

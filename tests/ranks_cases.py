@@ -15,6 +15,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from learn_cases import VOCABULARY, credited, tiny, trajectories
+from native_models import make
 
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
@@ -79,6 +80,15 @@ def tied_embeddings(ranks: Ranks | None, folder: Path) -> Found:
     learner = Learner(tiny(kind="llama", tie_word_embeddings=True), SETTINGS, ranks=ranks)
     found = updated(learner, credited(trajectories(groups=3, context="full")))
     assert learner.model.lm_head.weight is learner.model.model.embed_tokens.weight
+    return found
+
+
+@case
+def experts_windows_and_norms_of_heads(ranks: Ranks | None, folder: Path) -> Found:
+    found: Found = {}
+    for family in ("qwen3-moe", "gemma3", "smollm3"):
+        learner = Learner(make(family, num_hidden_layers=2, layer_types=None), replace(SETTINGS, epochs=1), ranks=ranks)
+        found |= {f"{family}: {name}": value for name, value in updated(learner, credited(trajectories(2))).items()}
     return found
 
 

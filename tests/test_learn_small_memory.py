@@ -11,6 +11,7 @@ import torch
 from learn_cases import credited, equal, tiny, trajectories, weights_of
 from torch import nn
 
+from turnwise.config.schema import Config
 from turnwise.learn import chunked, moments
 from turnwise.learn.checkpoint import latest_good, save
 from turnwise.learn.learner import Learner
@@ -18,6 +19,7 @@ from turnwise.learn.optimiser import Optimiser, Weights
 from turnwise.learn.packing import pack
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
 from turnwise.objectives import Loss
+from turnwise.setup.build import learner_settings
 from turnwise.util.errors import TurnwiseError
 
 
@@ -210,3 +212,12 @@ def test_an_unknown_kind_or_place_is_an_error_that_suggests_one() -> None:
 def test_several_processes_refuse_what_one_process_can_have(name: str, value: str) -> None:
     with pytest.raises(TurnwiseError, match=f"learner.{name}"):
         LearnerSettings(optimiser=OptimiserSettings(**{name: value})).check_sharded()  # type: ignore[arg-type]
+
+
+def test_a_recipe_sets_them_and_a_cluster_of_learners_refuses_them() -> None:
+    words = {"moments": "8bit", "optimiser_place": "host", "reference_place": "auto"}
+    recipe = {"learner": words, "model": {"tiny": {"max_length": 4096}}}
+    made = learner_settings(Config.load(recipe))
+    assert (made.optimiser.moments, made.optimiser.optimiser_place, made.reference_place) == tuple(words.values())
+    with pytest.raises(TurnwiseError, match=r"learner\.moments.*learner\.optimiser_place"):
+        Config.load(recipe | {"cluster": {"learners": 2}})

@@ -115,6 +115,8 @@ class Tiny(Section):
     """Maximum sequence length."""
     vocabulary_tasks: int = Field(400, ge=1)
     """Number of training tasks that are played to collect the vocabulary."""
+    names: bool = False
+    """One token for a name such as get_stock_info, instead of one for each of its words: for actions that are calls."""
 
 
 class Model(Section):

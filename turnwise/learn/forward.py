@@ -139,11 +139,13 @@ class PackedModel:
     def _fuse(self, wanted: bool | None) -> None:
         """Use our layers if they are wanted, known, and give what the model's own layers give."""
         weight = self.causal.get_input_embeddings().weight
-        half = weight.is_cuda and weight.dtype in (torch.bfloat16, torch.float16)
-        reason = reason_against(self.outer) if wanted or (wanted is None and half and self.packs) else "not wanted"
-        if wanted and reason:
-            raise TurnwiseError(f"{type(self.causal).__name__} cannot run through fused layers: {reason}")
-        if reason is not None:
+        half, name = _on_gpu_in_half(weight), type(self.causal).__name__
+        if not (wanted or (wanted is None and half and self.packs)):
+            return
+        if reason := reason_against(self.outer):
+            if wanted:
+                raise TurnwiseError(f"{name} cannot run through fused layers: {reason}")
+            warnings.warn(f"{name}: the fused layers do not take this model ({reason}): transformers' own layers train it", stacklevel=3)
             return
         ids, position, lengths = np.arange(1, 17) % len(weight), _places(11, 5), [11, 5]
         with torch.no_grad(), self.attention():
@@ -152,7 +154,7 @@ class PackedModel:
             gap = (self._hidden(ids, position, lengths) - wanted_hidden).norm() / wanted_hidden.norm()
         if not gap <= (0.1 if half else 1e-3):
             self.fused = None
-            warnings.warn(f"{type(self.causal).__name__}: fused layers differ by {gap:.2g} from its own, which are used", stacklevel=3)
+            warnings.warn(f"{name}: fused layers differ by {gap:.2g} from its own, which are used", stacklevel=3)
 
     @property
     def head(self) -> Head:
@@ -313,6 +315,10 @@ class PackedModel:
                 f"{type(self.causal).__name__}: its log-probs differ by {gap:.3g} from those of its output layer alone. Either its weights "
                 "hold numbers that are not finite, or it changes its logits in a way that the learner does not know"
             )
+
+
+def _on_gpu_in_half(weight: Tensor) -> bool:
+    return weight.is_cuda and weight.dtype in (torch.bfloat16, torch.float16)
 
 
 def asked(layer: int) -> dict[str, bool]:

@@ -27,6 +27,7 @@ from turnwise.agent.vision import Vision
 from turnwise.data.batch import Batch
 from turnwise.learn.anchoring import engine_logprobs, placed
 from turnwise.learn.decide import Decisions
+from turnwise.learn.footprint import piece_of
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.fourbit import has_packed
 from turnwise.learn.logprobs import token_logprobs
@@ -83,14 +84,14 @@ class Learner:
         if self.ranks is not None:
             self.settings.check_sharded(has_packed(model))
         self.device = torch.device(device) if device is not None else next(model.parameters()).device
-        self.model = model.to(self.device).eval()
         dtype = getattr(torch, self.settings.dtype)
-        adapted = hasattr(model, "disable_adapter")
-        trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-        exact = set(trained) if adapted else set()  # adapters are small and learn slowly: float32
         for parameter in model.parameters():
             if not parameter.requires_grad and parameter.is_floating_point():  # otherwise codes of a base in 4 bits
                 parameter.data = parameter.data.to(dtype)
+        self.model = model.to(self.device).eval()  # what is not trained may be too large for the device in float32
+        adapted = hasattr(model, "disable_adapter")
+        trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        exact = set(trained) if adapted else set()  # adapters are small and learn slowly: float32
         self.critic = self._make_critic()
         self.objective, self.correction = self.settings.loss.made(), self.settings.loss.made_correction()
         self.schedule = self.settings.made_schedule()
@@ -111,6 +112,7 @@ class Learner:
         self._automatic = self.settings.tokens_per_batch == 0
         twice = self.settings.gradient_checkpointing
         self.memory = Memory(self.policy, self.weights, None if twice is None else not twice)
+        self.memory.piece = piece_of(self.settings.tokens_per_batch)
         self._look_at_memory()
         again = self.policy.fused is None and self.memory.must_recompute(self.settings.tokens_per_batch)
         if again if self.ranks is None else self.decisions.recompute(again):
@@ -243,7 +245,8 @@ class Learner:
         source, target = (torch.as_tensor(x, device=policy.device) for x in (part.source, part.target))
         hidden = policy.hidden(part, source if critic is None else None)
         chosen = hidden if critic is None else hidden[source]
-        logprob, entropy = token_logprobs(chosen, policy.head, target, temperature=self.settings.temperature, entropy=True)
+        rows = self.memory.rows_of_logits()
+        logprob, entropy = token_logprobs(chosen, policy.head, target, temperature=self.settings.temperature, entropy=True, chunk=rows)
         assert entropy is not None
         return logprob, entropy, None if critic is None else critic(hidden, part)
 
