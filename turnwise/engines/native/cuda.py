@@ -19,7 +19,8 @@ from torch import Tensor
 from turnwise.engines.native.draw_kernel import draw_tokens
 from turnwise.engines.native.kernels import add_norm, begin, gate_mul, rotate
 from turnwise.engines.native.paged_attention import attend_prompts, attend_singles
-from turnwise.engines.native.requests import RunningRequest, Step
+from turnwise.engines.native.prompt_sizes import block_for
+from turnwise.engines.native.requests import RunningRequest, Step, StepResult
 from turnwise.engines.native.weights import Layer, Weights
 from turnwise.engines.sampling import Noted, measure, reports_of, signed
 
@@ -123,7 +124,7 @@ class CudaRunner:
         self._recordings.clear()
         self._pool = None
 
-    def launch(self, step: Step) -> Landing:
+    def launch(self, step: Step) -> StepResult:
         with torch.no_grad():
             self._note_settings(step.admitted)
             if step.copies:
@@ -204,8 +205,7 @@ class CudaRunner:
     # A step with prompts.
 
     def _prompts(self, step: Step) -> Landing:
-        longest = max(step.counts)
-        block = 128 if longest > 64 else 64 if longest > 16 else 16
+        block = block_for(max(step.counts))
         tokens, positions, slots, ends = self._flatten(step)
         starts = np.concatenate([[0], ends[:-1]])
         blocks = [
@@ -272,16 +272,20 @@ class CudaRunner:
         self, x: Tensor, delta: Tensor, slots: Tensor, places: Tensor, reports: Sequence[str] = ()
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         w = self.weights
-        hidden = add_norm(x, delta, w.norm, w.shape.eps)
+        logits = self._logits(add_norm(x, delta, w.norm, w.shape.eps))
+        tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
+        logprobs = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
+        t = self.tables
+        draw_tokens(logits, slots, places, t.floats, t.integers, t.last, tokens, logprobs)
+        return tokens, logprobs, measure(logits, t.floats[slots.long(), 0], reports) if reports else None
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """The output layer, in float32."""
+        w = self.weights
         if hidden.is_cuda and hidden.dtype != torch.float32:
             logits = torch.mm(hidden, w.head.t(), out_dtype=torch.float32)
         else:
             logits = torch.mm(hidden.float(), w.head.float().t())
         if w.head_bias is not None:
             logits += w.head_bias
-        logits = w.bounded(logits)
-        tokens = torch.empty(len(hidden), dtype=torch.int64, device=hidden.device)
-        logprobs = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
-        t = self.tables
-        draw_tokens(logits, slots, places, t.floats, t.integers, t.last, tokens, logprobs)
-        return tokens, logprobs, measure(logits, t.floats[slots.long(), 0], reports) if reports else None
+        return w.bounded(logits)

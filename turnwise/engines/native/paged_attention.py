@@ -24,6 +24,7 @@ from torch import Tensor
 
 PROGRAMS = 528  # enough to keep every multiprocessor of a large GPU reading; more splits only add to the merging
 WARPS = 2
+STAGES = 3
 MOST_SPLITS = 32
 LOG2_E = 1.4426950408889634
 
@@ -49,9 +50,10 @@ def _turned(source, norm, cos, sin, row, column, real, eps, SIZE: tl.constexpr, 
 
 @triton.jit
 def _single(
-    qkv, cache, table, slots, positions, cos, sin, q_norm, k_norm, out, parts, sums, row_stride, table_stride, values, scale, eps, splits,
+    qkv, cache, table, slots, positions, cos, sin, q_norm, k_norm, out, parts, sums, arrivals, row_stride, table_stride, values, scale, eps,
+    splits,
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr,
-    NORM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
+    NORM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, MERGE: tl.constexpr,
 ):  # fmt: skip
     lane, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     GROUP: tl.constexpr = HEADS // KV
@@ -108,6 +110,32 @@ def _single(
         part = (lane * HEADS + head) * splits + split
         tl.store(parts + part[:, None] * SIZE + column[None, :], sum_ / tl.maximum(total, 1e-30)[:, None], mask=real[:, None])
         tl.store(sums + part, tl.where(total > 0, top + tl.log2(tl.maximum(total, 1e-30)), float("-inf")), mask=real)
+        if MERGE:
+            tl.debug_barrier()  # all of this part is written before it counts as arrived
+            arrival = arrivals + lane * KV + kv_head
+            if tl.atomic_add(arrival, 1, sem="acq_rel") == splits - 1:  # the last one: all parts are there
+                tl.store(arrival, 0)  # as the next layer expects it
+                target = out + lane * HEADS * SIZE + head[:, None] * SIZE + column[None, :]
+                merged = _merged(parts, sums, (lane * HEADS + head) * splits, column, real, splits, SIZE, ROWS)
+                tl.store(target, merged.to(out.dtype.element_ty), mask=real[:, None])
+
+
+@triton.jit
+def _merged(parts, sums, first, column, real, splits, SIZE: tl.constexpr, ROWS: tl.constexpr):
+    """The attention of rows whose parts begin at `first`: read past the multiprocessor's own cache, since others have written them."""
+    top = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    sum_ = tl.zeros([ROWS, SIZE], tl.float32)
+    for number in range(splits):
+        size = tl.load(sums + first + number, mask=real, other=0.0, cache_modifier=".cg")
+        place = parts + (first + number)[:, None] * SIZE + column[None, :]
+        part = tl.load(place, mask=real[:, None], other=0.0, cache_modifier=".cg")
+        higher = tl.maximum(top, size)  # the first part holds the first page, so it is finite from there on
+        fade, weight = tl.exp2(top - higher), tl.exp2(size - higher)
+        total = total * fade + weight
+        sum_ = sum_ * fade[:, None] + part * weight[:, None]
+        top = higher
+    return sum_ / total[:, None]
 
 
 @triton.jit
@@ -130,9 +158,12 @@ def splits_for(lanes: int, kv_heads: int) -> int:
     return splits
 
 
-def attend_singles(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any) -> Tensor:
+def attend_singles(
+    qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any, arrivals: Tensor | None = None
+) -> Tensor:
     """One token per lane at `positions`. Queries and keys are normed and rotated in the same pass, and the new keys and values go
-    into the cache: `qkv` is as the matrix product left it. [lanes, heads · size]."""
+    into the cache: `qkv` is as the matrix product left it. With `arrivals` (a zero for every lane and key head, zero again afterwards), the
+    last program of a sequence merges its parts. [lanes, heads · size]."""
     lanes, size = len(qkv), shape.head_dim
     splits = splits_for(lanes, shape.kv_heads)
     out = qkv.new_empty(lanes, shape.heads * size)
@@ -140,11 +171,13 @@ def attend_singles(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: T
     sums = torch.empty(lanes * shape.heads * splits, dtype=torch.float32, device=qkv.device)
     _single[(lanes, shape.kv_heads, splits)](
         qkv, cache, tables.pages, slots, positions, tables.cos[layer.rotation], tables.sin[layer.rotation], layer.q_norm, layer.k_norm, out,
-        parts, sums, qkv.stride(0), tables.pages.stride(0), cache.stride(0), shape.scale * LOG2_E, shape.eps, splits,
+        parts, sums, sums if arrivals is None else arrivals, qkv.stride(0), tables.pages.stride(0), cache.stride(0),
+        shape.scale * LOG2_E, shape.eps, splits,
         HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], SPLIT=splits > 1, NORM=layer.q_norm is not None,
-        WINDOW=layer.window, ROWS=max(16, triton.next_power_of_2(shape.group)), PRECISION=_precision(qkv), num_warps=WARPS, num_stages=3,
+        WINDOW=layer.window, ROWS=max(16, triton.next_power_of_2(shape.group)), PRECISION=_precision(qkv), MERGE=arrivals is not None,
+        num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
-    if splits > 1:
+    if splits > 1 and arrivals is None:
         _merge[(lanes * shape.heads,)](parts, sums, out, SIZE=size, SPLITS=splits, num_warps=2)
     return out
 
@@ -219,7 +252,8 @@ def attend_prompts(qkv: Tensor, cache: Tensor, layer: Any, table: Tensor, blocks
     _prompt[(len(blocks), shape.heads)](
         qkv, cache, table, blocks, out, qkv.stride(0), table.stride(0), cache.stride(0), shape.scale * LOG2_E,
         HEADS=shape.heads, KV=shape.kv_heads, SIZE=shape.head_dim, PAGE=cache.shape[3], BLOCK=block_size, WINDOW=layer.window,
-        PRECISION=_precision(qkv), num_warps=8 if block_size >= 128 else 4, num_stages=3,
+        PRECISION=_precision(qkv), num_warps=8 if block_size >= 128 else 4,
+        num_stages=3 if shape.head_dim <= 128 else 2,  # pages of wider heads: two at a time fill the memory of a multiprocessor
     )  # fmt: skip
     return out
 
