@@ -2,11 +2,12 @@
 
     python tests/cluster/kills.py                          # all of it: `make test-cluster`
     python tests/cluster/kills.py --runs engines,workers --out FILE   # a part; FILE keeps what other parts have found
+    python tests/cluster/kills.py --runs ranks --folder FOLDER        # with the undisturbed runs of another time
 
-A cluster of a head and four nodes on this machine trains the smallest agent. A moment is something that happens (`moments.py`), not a
-second. Each run is struck at several moments, one after another; the driver is resumed after each death. In step, a run must end with the
-weights of an undisturbed one, bit by bit. Always, every iteration is logged once, every attempt is in one batch at most, and every group
-is learned from, too old or failed. Writes a line per run, and JSON with an entry per strike.
+A Ray cluster on this machine, of several nodes where nodes are killed, trains the smallest agent. A moment is something that happens
+(`moments.py`), not a second. Each run is struck at several moments, one after another; the driver is resumed after each death. In step, a
+run must end with the weights of an undisturbed one, bit by bit. Always, every iteration is logged once, every attempt is in one batch at
+most, and every group is learned from, too old or failed. Writes a line per run, and JSON with an entry per strike.
 """
 
 from __future__ import annotations
@@ -27,34 +28,42 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE / "inside"), str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-LIMIT = 900.0  # seconds for one run
+LIMIT = 1200.0  # seconds for one life of a driver
 PAUSE = 0.05
-NODES, CPUS = 4, 2
+PATIENT = {  # a busy machine is slow, and that is not a loss
+    "RAY_worker_register_timeout_seconds": "300",
+    "RAY_health_check_timeout_ms": "60000",
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_worker_prestart": "0",
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", default="", help="names of runs in moments.py, with commas; default: all")
     parser.add_argument("--out", type=Path, help="a file for the result")
-    parser.add_argument("--keep", action="store_true", help="keep the runs' folders")
+    parser.add_argument("--folder", type=Path, help="where runs are kept; undisturbed ones that are there are used")
     given = parser.parse_args()
     if "TURNWISE_KILLS" not in os.environ:  # again, with what is inside every process from its start
-        os.environ["TURNWISE_KILLS"] = tempfile.mkdtemp(prefix="turnwise-kills-")
+        os.environ["TURNWISE_KILLS"] = str(given.folder.absolute()) if given.folder else tempfile.mkdtemp(prefix="turnwise-kills-")
+        os.environ |= PATIENT
         os.execv(sys.executable, [sys.executable, *sys.argv])
     from moments import RUNS
 
     folder = Path(os.environ["TURNWISE_KILLS"])
     names = [name for name in given.runs.split(",") if name] or [name for name, run in RUNS.items() if run.strikes]
-    wanted = [*dict.fromkeys([RUNS[name].like for name in names] + names)]
+    known = {name for name in RUNS if not RUNS[name].strikes and (folder / name / "summary.json").is_file()}
+    wanted = [name for name in dict.fromkeys([RUNS[name].like for name in names] + names) if name and name not in known]
     found = json.loads(given.out.read_text())["strikes"] if given.out is not None and given.out.is_file() else []
-    with Harness(folder) as harness:
+    nodes = 3 if any(strike.kind == "node" for name in names for strike in RUNS[name].strikes) else 0
+    with Harness(folder, nodes) as harness:
         for name in wanted:
             rows = harness.perform(name)
             found = [row for row in found if row["run"] != name] + rows
             if given.out is not None:
                 given.out.write_text(json.dumps(_report(found), indent=1) + "\n")
     good = _report(found)["good"] == len(found)
-    if good and not given.keep:
+    if good and given.folder is None:
         shutil.rmtree(folder)
     print(json.dumps({key: value for key, value in _report(found).items() if key != "strikes"}))
     return 0 if good else 1
@@ -67,25 +76,28 @@ def _report(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _good(row: dict[str, Any]) -> bool:
-    return bool(row["struck"] and row["ended"] and not row["counted_twice"] and row["all_groups_ended"] and row["weights_equal"] is not False)
+    return bool(
+        row["struck"] and row["ended"] and row["counted_twice"] == 0 and row["all_groups_ended"] and row["weights_equal"] is not False
+    )
 
 
 class Harness:
     """Runs on one cluster, in a folder. This process has loaded torch and Ray and never uses them: every driver is a fork of it."""
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self, folder: Path, nodes: int):
+        self.folder, self.count = folder, nodes
 
     def __enter__(self) -> Harness:
-        command = [sys.executable, str(HERE / "nodes.py"), str(NODES), str(CPUS)]
-        self.nodes = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL)
+        command = [sys.executable, str(HERE / "nodes.py"), str(self.count)]
+        with (self.folder / "nodes.log").open("w") as log:
+            self.nodes = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, stderr=log)
         assert self.nodes.stdout is not None
         import ray  # noqa: F401
 
         import turnwise.setup.gang  # noqa: F401
 
         line = self.nodes.stdout.readline()
-        assert line.startswith("address "), f"the nodes did not start: {line}"
+        assert line.startswith("address "), f"the nodes did not start: {(self.folder / 'nodes.log').read_text()}"
         self.address = line.split()[1]
         return self
 
@@ -118,7 +130,9 @@ class Harness:
         print(json.dumps({"run": name, "struck": [one is not None for one in struck]} | result), flush=True)
         shared = {"run": name, "staleness": run.settings.get("cluster.staleness", 0)}
         return [
-            shared | {"kind": strike.kind, "moment": strike.words, "struck": one is not None, "after_iteration": (one or {}).get("iteration")} | result
+            shared
+            | {"kind": strike.kind, "moment": strike.words, "struck": one is not None, "after_iteration": (one or {}).get("iteration")}
+            | result
             for strike, one in zip(run.strikes, struck, strict=True)
         ]
 
@@ -141,20 +155,24 @@ class Harness:
 
     def _train(self, name: str) -> None:
         """In a fork: the run, or what is left of it."""
-        import turnwise as tw
         from cluster_runs import SMALL
         from moments import ITERATIONS, RUNS
+
+        import turnwise as tw
 
         log = os.open(self.folder / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        more = {"cluster.address": self.address, "cluster.deadline": 240, "env.workers": 1, "run.keep_rollouts": 99}
-        settings = SMALL | more | {"env.name": f"{HERE / 'levers.py'}:Levers", "iterations": ITERATIONS, "name": name, "out": str(self.folder)}
+        own = dict(RUNS[name].settings)
+        more = {"env.workers": 1, "run.keep_rollouts": 99} | ({"cluster.address": self.address, "cluster.deadline": 400} if own else {})
+        settings = (
+            SMALL | more | {"env.name": f"{HERE / 'levers.py'}:Levers", "iterations": ITERATIONS, "name": name, "out": str(self.folder)}
+        )
         try:
             if (self.folder / name / "config.toml").is_file():
                 tw.train(resume=self.folder / name)
             else:
-                tw.train(ROOT / "recipes" / "own-env.toml", **(settings | dict(RUNS[name].settings)))
+                tw.train(ROOT / "recipes" / "own-env.toml", **(settings | own))
         except BaseException as error:
             print(f"{type(error).__name__}: {error}", flush=True)
             os._exit(1)
@@ -176,7 +194,12 @@ class Harness:
         from turnwise.runs.folder import Run
 
         if not (self.folder / name / "model" / "model.safetensors").is_file():
-            return {"log": (self.folder / f"{name}.log").read_text()[-1500:], "counted_twice": None, "all_groups_ended": False, "weights_equal": False}
+            return {
+                "log": (self.folder / f"{name}.log").read_text()[-1500:],
+                "counted_twice": None,
+                "all_groups_ended": False,
+                "weights_equal": False,
+            }
         run = Run.open(self.folder / name)
         lines = run.metrics()
         attempts = [(one["id"], one["group"], one["stop"]) for line in lines[1:] for one in run.trajectories(line["iteration"])]

@@ -68,8 +68,7 @@ def _driver(moment: str, iteration: int, words: str) -> Strike:
 RUNS: dict[str, Run] = {
     "two-engines": Run(TWO),
     "two-ranks": Run(RANKS),
-    "one-engine": Run(ONE),
-    "ahead": Run(AHEAD),
+    "plain": Run({}),  # one process: one engine must give the same
     "engines": Run(
         TWO,
         (
@@ -154,7 +153,7 @@ RUNS: dict[str, Run] = {
             _driver("evaluates", 9, "during the evaluation"),
             _driver("exports", 9, "during the export"),
         ),
-        "one-engine",
+        "plain",
         driver=True,
     ),
     "ahead-parts": Run(
@@ -167,7 +166,6 @@ RUNS: dict[str, Run] = {
             _worker("environment", "last step", 5, "while collecting ahead, after the last step"),
             _engine("driver", "has gradients", 6, "during the optimiser step, while collecting ahead"),
         ),
-        "ahead",
     ),
     "ahead-driver": Run(
         AHEAD,
@@ -175,7 +173,6 @@ RUNS: dict[str, Run] = {
             _driver("has collected", 2, "when a batch is collected, others being under way"),
             _driver("publishes", 6, "while publishing, others being under way"),
         ),
-        "ahead",
         driver=True,
     ),
 }

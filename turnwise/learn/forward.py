@@ -145,12 +145,21 @@ class PackedModel:
             raise TurnwiseError(f"{type(self.causal).__name__} cannot run through fused layers: {reason}")
         if reason is not None:
             return
-        ids, position, lengths = np.arange(1, 17) % len(weight), _places(11, 5), [11, 5]
+        self._try_fused(lambda: FusedStack(self.causal), 0.1 if half else 1e-3)
+
+    def fuse_shared(self, dtype: torch.dtype) -> None:
+        """Use our layers with weights that several processes share, if they give what the model's own layers give. All call this
+        together, after `reason_against` found nothing in the whole weights. `dtype` is what they compute in."""
+        with torch.no_grad():
+            self.inside(lambda: self._try_fused(lambda: FusedStack(self.causal, dtype), 1e-3 if dtype == torch.float32 else 0.1))
+
+    def _try_fused(self, make: Callable[[], FusedStack], most: float) -> None:
+        ids, position, lengths = np.arange(1, 17) % self.causal.config.get_text_config().vocab_size, _places(11, 5), [11, 5]
         with torch.no_grad(), self.attention():
-            wanted_hidden = self._hidden(ids, position, lengths)
-            self.fused = FusedStack(self.causal)
-            gap = (self._hidden(ids, position, lengths) - wanted_hidden).norm() / wanted_hidden.norm()
-        if not gap <= (0.1 if half else 1e-3):
+            wanted = self._hidden(ids, position, lengths)
+            self.fused = make()
+            gap = (self._hidden(ids, position, lengths) - wanted).norm() / wanted.norm()
+        if not gap <= most:
             self.fused = None
             warnings.warn(f"{type(self.causal).__name__}: fused layers differ by {gap:.2g} from its own, which are used", stacklevel=3)
 

@@ -135,7 +135,7 @@ class Weights:
             raise TurnwiseError(f"the native engine cannot run this model: {reason}")
         self.model = _causal(model)
         self.dtype: torch.dtype = dtype or self.model.lm_head.weight.dtype
-        self.shape = _shape(self.model.config)
+        self.shape = shape_of(self.model.config)
         self._read()
 
     def _read(self) -> None:
@@ -166,12 +166,8 @@ class Weights:
         return any(moved)
 
     def rotation(self, length: int) -> tuple[Tensor, Tensor]:
-        """cos and sin of every position's angles, [length, head_dim], as transformers rounds them; sin has the sign that goes with a
-        rotation by half the head: first half minus, second half plus."""
-        rotary = self.model.model.rotary_emb
-        angles = torch.arange(length, device=self.device)[:, None].float() * rotary.inv_freq.float().to(self.device)
-        cos, sin = angles.cos() * rotary.attention_scaling, angles.sin() * rotary.attention_scaling
-        return torch.cat([cos, cos], -1).to(self.dtype), torch.cat([-sin, sin], -1).to(self.dtype)
+        """cos and sin of every position's angles, [length, head_dim]."""
+        return rotation(self.model.model.rotary_emb, length, self.device, self.dtype)
 
     def _layer(self, layer: Any) -> Layer:
         attention, mlp = layer.self_attn, layer.mlp
@@ -198,6 +194,14 @@ class Weights:
     def _read_pointers(self) -> list[int]:
         """The addresses of the parameters that are read in place."""
         return [parameter.data_ptr() for name, parameter in self.model.named_parameters() if "_proj" not in name]
+
+
+def rotation(rotary: Any, length: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """cos and sin of every position's angles, [length, head_dim], as transformers rounds them; sin has the sign that goes with a rotation
+    by half the head: first half minus, second half plus."""
+    angles = torch.arange(length, device=device)[:, None].float() * rotary.inv_freq.float().to(device)
+    cos, sin = angles.cos() * rotary.attention_scaling, angles.sin() * rotary.attention_scaling
+    return torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype)
 
 
 def supports(model: Any) -> str | None:
@@ -270,7 +274,7 @@ def _unfit_gpu(causal: Any) -> str | None:
         return f"there are no kernels for devices of type {causal.lm_head.weight.device.type}"
     if find_spec("triton") is None:
         return "the kernels for a GPU need triton, which is not installed"
-    size = _shape(causal.config).head_dim
+    size = shape_of(causal.config).head_dim
     return None if size in GPU_HEADS else f"its heads have {size} numbers, and the kernels for a GPU know {GPU_HEADS}"
 
 
@@ -319,7 +323,8 @@ def _adjacent(parameters: Sequence[Any]) -> bool:
     return True
 
 
-def _shape(config: Any) -> Shape:
+def shape_of(config: Any) -> Shape:
+    """The sizes of a model, from its configuration."""
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return Shape(
         layers=config.num_hidden_layers,

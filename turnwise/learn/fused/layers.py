@@ -5,11 +5,14 @@ addition and the norm are one pass. The caller chooses what is kept for the back
 its inside. Norms, rotations and activations are always recomputed, because reading them from memory would cost as much.
 
 The weights come joined (query, key and value are one product, gate and up are one), as the native engine reads them; the parameters are
-also arguments, because gradients belong to them.
+also arguments, because gradients belong to them. Without joined weights, each pass joins the parameters as they are then: several processes
+that share a model have whole parameters only during a pass.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,6 +22,50 @@ from torch.nn.functional import linear
 from turnwise.engines.native.weights import Layer
 from turnwise.learn.fused import eager
 from turnwise.learn.fused.attention import Frame, attend, attend_backward
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A joined weight, and its bias or none."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The weights of one half, from its parameters in the order in which it returns their gradients: norm, output, what is joined, and
+    the biases of that."""
+
+    norm: Tensor
+    out: Product
+    inner: Product
+
+    @classmethod
+    def of(cls, parameters: Sequence[Tensor], count: int) -> Joined:
+        norm, out, *rest = (parameter.detach() for parameter in parameters)
+        bias = torch.cat(rest[count:]) if rest[count:] else None
+        return cls(norm, Product(out), Product(torch.cat(rest[:count]), bias))
+
+    @property
+    def before_attention(self) -> Tensor:
+        return self.norm
+
+    @property
+    def before_mlp(self) -> Tensor:
+        return self.norm
+
+    @property
+    def qkv(self) -> Product:
+        return self.inner
+
+    @property
+    def gate_up(self) -> Product:
+        return self.inner
+
+    @property
+    def down(self) -> Product:
+        return self.out
 
 
 def operations(device: torch.device) -> Any:
@@ -35,13 +82,14 @@ class AttentionHalf(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, delta: Tensor | None, layer: Layer, frame: Frame, keep: bool, places: Tensor | None, *weights: Tensor
+        ctx: Any, x: Tensor, delta: Tensor | None, given: Layer | None, frame: Frame, keep: bool, places: Tensor | None, *weights: Tensor
     ) -> tuple[Tensor, Tensor]:
-        ops = operations(x.device)
+        ops, layer = operations(x.device), given or Joined.of(weights, 3)
         total, normed, scales = ops.add_norm(x, delta, layer.before_attention, frame.eps)
         qkv, mixed, state = _read(normed, layer, frame)
-        ctx.save_for_backward(total, scales, *((qkv, mixed, *state) if keep else ()))
-        ctx.rest = layer, frame, places, delta is not None
+        own = () if given is not None else weights
+        ctx.save_for_backward(total, scales, *own, *((qkv, mixed, *state) if keep else ()))
+        ctx.rest = given, len(own), frame, places, delta is not None
         ctx.sizes = [len(weight) for weight in weights[2:5]]
         if places is None:
             return total, linear(mixed, layer.out.weight)
@@ -49,9 +97,10 @@ class AttentionHalf(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, total_grad: Tensor, out_grad: Tensor) -> tuple[Any, ...]:
-        layer, frame, places, has_delta = ctx.rest
+        given, count, frame, places, has_delta = ctx.rest
         total, scales, *kept = ctx.saved_tensors
-        ops = operations(total.device)
+        ops, layer = operations(total.device), given or Joined.of(kept[:count], 3)
+        del kept[:count]
         normed = ops.add_norm(total, None, layer.before_attention, frame.eps)[1]
         qkv, mixed, state = (kept[0], kept[1], kept[2:]) if kept else _read(normed, layer, frame)
         wanted = ctx.needs_input_grad[6:]
@@ -70,7 +119,7 @@ class AttentionHalf(torch.autograd.Function):  # type: ignore[misc]
         return x_grad, x_grad if has_delta else None, None, None, None, None, norm, out_weight, *joined, *biases
 
 
-def _read(normed: Tensor, layer: Layer, frame: Frame) -> tuple[Tensor, Tensor, Any]:
+def _read(normed: Tensor, layer: Layer | Joined, frame: Frame) -> tuple[Tensor, Tensor, Any]:
     """Rotated queries and keys with values, what was read with them, and what the backward pass of attention needs."""
     qkv = linear(normed, layer.qkv.weight, layer.qkv.bias)
     operations(normed.device).rotate(qkv, frame.cos, frame.sin, frame.positions, frame.heads, frame.kv_heads, frame.size)
@@ -86,19 +135,21 @@ class MlpHalf(torch.autograd.Function):  # type: ignore[misc]
     """Norm, gate and up, activation, down."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, delta: Tensor, layer: Layer, eps: float, keep: bool, *weights: Tensor) -> tuple[Tensor, Tensor]:
-        ops = operations(x.device)
+    def forward(ctx: Any, x: Tensor, delta: Tensor, given: Layer | None, eps: float, keep: bool, *weights: Tensor) -> tuple[Tensor, Tensor]:
+        ops, layer = operations(x.device), given or Joined.of(weights, 2)
         total, normed, scales = ops.add_norm(x, delta, layer.before_mlp, eps)
         both = linear(normed, layer.gate_up.weight)
-        ctx.save_for_backward(total, scales, *((both,) if keep else ()))
-        ctx.rest = layer, eps
+        own = () if given is not None else weights
+        ctx.save_for_backward(total, scales, *own, *((both,) if keep else ()))
+        ctx.rest = given, len(own), eps
         return total, linear(ops.swiglu(both), layer.down.weight)
 
     @staticmethod
     def backward(ctx: Any, total_grad: Tensor, out_grad: Tensor) -> tuple[Any, ...]:
-        layer, eps = ctx.rest
+        given, count, eps = ctx.rest
         total, scales, *kept = ctx.saved_tensors
-        ops = operations(total.device)
+        ops, layer = operations(total.device), given or Joined.of(kept[:count], 2)
+        del kept[:count]
         normed = ops.add_norm(total, None, layer.before_mlp, eps)[1]
         both = kept[0] if kept else linear(normed, layer.gate_up.weight)
         both_grad, active = ops.swiglu_backward(both, out_grad @ layer.down.weight)

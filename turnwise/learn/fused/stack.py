@@ -2,6 +2,9 @@
 
 Which models: what the native engine knows, without adapters, norms on queries and keys, dropout, or biases other than those of query, key
 and value. On a GPU in half precision `PackedModel` uses it; on a CPU only tests do, so that results there stay those of transformers.
+
+Several processes that share the weights (`turnwise.learn.ranks`) have those of a layer while its module is called, so there the modules are
+called, and their forward pass is replaced by ours.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from turnwise.engines.native import supports
-from turnwise.engines.native.weights import Weights
+from turnwise.engines.native.weights import Layer, Weights, rotation, shape_of
 from turnwise.learn.fused.attention import Frame
 from turnwise.learn.fused.layers import AttentionHalf, LastNorm, MlpHalf
 
@@ -44,30 +47,48 @@ def reason_against(model: Any) -> str | None:
     return "it has biases after attention" if any(module.bias is not None for module in plain) else None
 
 
-class FusedStack:
-    """`model` is a causal language model of transformers for which `reason_against` found nothing."""
+@dataclass(frozen=True)
+class Call:
+    """One layer of one pass, for a module whose parameters are whole only while it is called."""
 
-    def __init__(self, model: Any):
-        self.model = model
-        self.weights = Weights(model)
+    frame: Frame
+    kept: tuple[bool, bool]
+    places: Tensor | None
+
+    def __call__(self, module: Any, x: Tensor, delta: Tensor | None) -> tuple[Tensor, Tensor]:
+        return _layer(x, delta, None, module, self)
+
+
+class FusedStack:
+    """`model` is a causal language model of transformers for which `reason_against` found nothing. `shared`: its weights are shared by
+    several processes, which compute in this dtype."""
+
+    def __init__(self, model: Any, shared: torch.dtype | None = None):
+        self.model, self.shape = model, shape_of(model.config)
+        self.weights = Weights(model) if shared is None else None
+        self.dtype = shared if self.weights is None else self.weights.dtype
         self.kept = Kept()
         self._tables: tuple[Tensor, Tensor] | None = None
+        if shared is not None:
+            for module in model.model.layers:
+                _take_calls(module)
 
     def update(self) -> None:
         """Look up where the parameters are now: something may have moved them."""
-        self.weights.update()
+        if self.weights is not None:
+            self.weights.update()
 
     def hidden(self, ids: Tensor, positions: Tensor, lengths: list[int], offsets: Tensor, places: Tensor | None = None) -> Tensor:
         """The last hidden states of all tokens of a packed row, or of those at `places` (each at most once)."""
-        inner, shape, layers = self.model.model, self.weights.shape, self.weights.layers
+        inner, shape = self.model.model, self.shape
+        joined = self.weights.layers if self.weights is not None else [None] * len(inner.layers)
         cos, sin = self._rotations(max(lengths))
         frame = Frame(lengths, offsets, positions, cos, sin, shape.heads, shape.kv_heads, shape.head_dim, shape.eps)
         x, delta = embedding(ids, inner.embed_tokens.weight, inner.embed_tokens.padding_idx), None
-        for number, (layer, module) in enumerate(zip(layers, inner.layers, strict=True)):
-            left = len(layers) - number
-            chosen = places if left == 1 else None
-            x, delta = AttentionHalf.apply(x, delta, layer, frame, left <= self.kept.attention, chosen, *_attention(module))
-            x, delta = MlpHalf.apply(x, delta, layer, shape.eps, left <= self.kept.mlp, *_mlp(module))
+        for number, (layer, module) in enumerate(zip(joined, inner.layers, strict=True)):
+            left = len(joined) - number
+            call = Call(frame, (left <= self.kept.attention, left <= self.kept.mlp), places if left == 1 else None)
+            x, delta = module(x, delta, call) if layer is None else _layer(x, delta, layer, module, call)
         out: Tensor = LastNorm.apply(x, delta, inner.norm.weight, shape.eps)
         return out
 
@@ -75,8 +96,29 @@ class FusedStack:
         if self._tables is None or len(self._tables[0]) < longest:
             size = 1 << max(longest - 1, 1023).bit_length()
             with torch.no_grad():
-                self._tables = self.weights.rotation(size)
+                inner = self.model.model
+                self._tables = rotation(inner.rotary_emb, size, inner.embed_tokens.weight.device, self.dtype)
         return self._tables
+
+
+def _layer(x: Tensor, delta: Tensor | None, layer: Layer | None, module: Any, call: Call) -> tuple[Tensor, Tensor]:
+    """Both halves of a layer."""
+    attention, mlp = call.kept
+    x, delta = AttentionHalf.apply(x, delta, layer, call.frame, attention, call.places, *_attention(module))
+    found: tuple[Tensor, Tensor] = MlpHalf.apply(x, delta, layer, call.frame.eps, mlp, *_mlp(module))
+    return found
+
+
+def _take_calls(module: Any) -> None:
+    """From now on, a layer's module also takes a `Call` after its usual first argument and what is to be added to it."""
+    own = module.forward
+
+    def forward(x: Tensor, *rest: Any, **named: Any) -> Any:
+        if len(rest) == 2 and isinstance(rest[1], Call):
+            return rest[1](module, x, rest[0])
+        return own(x, *rest, **named)
+
+    module.forward = forward
 
 
 def _attention(module: Any) -> list[Tensor]:
