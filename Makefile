@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help quickstart test browser sandbox bfcl lint check bench test-oracle test-agents test-cluster test-envs programs clean
+.PHONY: help quickstart test browser sandbox bfcl lint check bench test-oracle test-agents test-cluster test-envs bench-envs programs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -123,6 +123,11 @@ programs:  ## Chromium with its driver, Java and bubblewrap for the tests of the
 
 test-envs: $(ENVS)/.made $(VENV)/openenv/.made programs  ## every environment on its real package; the result is kept in benchmarks/environments-check.json
 	$(ENVS_RUN) tests/envs/run.py --install $(if $(ONLY),--only $(ONLY)) --write
+
+bench-envs: $(ENVS)/.made programs  ## the speeds of every environment that `make test-envs` has installed, into benchmarks/ and the tables of docs/
+	$(ENVS_RUN) benchmarks/environments.py --only speeds --write $(ONLY) >/dev/null
+	$(ENVS_RUN) benchmarks/browser.py --write || true
+	$(ENVS_RUN) benchmarks/environments.py --pages
 
 bench: $(VENV)/.dev  ## run the benchmarks and write their results beside them
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/credit.py --write

@@ -22,9 +22,9 @@ from results import publish
 
 from turnwise.cluster.planning import Plan, Question, make_plan, splits
 from turnwise.cluster.service_times import Machine
-from turnwise.cluster.shapes import SHAPES
 from turnwise.cluster.simulate import Layout, Result, Simulation
 from turnwise.cluster.workload import Work
+from turnwise.learn.shapes import SHAPES
 from turnwise.report.planning import row
 
 HERE = Path(__file__).parent

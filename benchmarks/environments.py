@@ -1,9 +1,11 @@
 """Every environment that can run here: what simple agents score on a fixed panel, how fast it is, and how much memory it takes.
 
-    python benchmarks/environments.py [--seconds 3] [--write] [NAME …]
+    python benchmarks/environments.py [--seconds 3] [--write] [--only scores|speeds] [NAME …]
     python benchmarks/environments.py --pages            # put the committed results into the tables of docs/
+    make bench-envs                                      # all speeds, with the packages of `make test-envs`, then the tables
 
-Prints JSON. Each environment is measured in a fresh process, one environment at a time:
+Prints a line per environment, and JSON at the end. Each environment is measured in a fresh process, one environment at a time. `scores` do
+not depend on what else the machine does; `speeds` do, and take about ten minutes for all environments:
 
 - `agents`: random, scripted and expert agents on tasks of the validation split (`turnwise/envs/agents.py`), and what the checker found;
 - `steps_per_second`: random actions (the expert's, if there are none) on tasks of the first split, observation included. `reset_ms`: a
@@ -12,25 +14,27 @@ Prints JSON. Each environment is measured in a fresh process, one environment at
 - `megabytes`: growth of resident memory, child processes included, per further environment after the first; `first_megabytes`: of
   the first, with its imports and shared data.
 
-With `--write`, environments that are missing here keep their old figures; those that have none are listed with what they are missing.
+With `--write`, every row is written as soon as it is known. Environments that are missing here, fail or take too long keep their old
+figures; those that have none are listed with what they are missing. `date` and `load` say when the speeds were measured, and how many
+processes wanted to run then.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import datetime
 import json
 import os
 import platform
 import random
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
-
-from results import publish
+from typing import Any, Literal, get_args
 
 from turnwise.envs.agents import AGENTS, PANEL, compare
 from turnwise.envs.registry import close, describe, make, spec, tasks, turn_limit
@@ -40,21 +44,25 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULT = Path(__file__).with_suffix(".json")
 TASKS = 50
 FEW, MANY, LARGE = 3, 60, 20.0  # further environments for the memory; few of those that take more than 20 MB
+PATIENCE = 10.0  # seconds for making further environments, after the few
 PICTURES = ("sokoban", "boxoban", "numberline", "ezpoints", "points24", "blackjack")
-PANELS = {"scienceworld": 10, "textworld": 20, "textworld-express": 50, "miniwob": 50, "tau2": 50}  # slow ones: fewer tasks than PANEL
-LONGEST = 900  # seconds for one environment
+PANELS = {  # slow ones: fewer tasks than PANEL
+    "minihack": 50, "miniwob": 50, "nethack": 10, "scienceworld": 10, "tau2": 50, "textworld": 20, "textworld-express": 50,
+}  # fmt: skip
+LONGEST = {"scores": 1800, "speeds": 120}  # seconds for one environment
+Part = Literal["scores", "speeds"]
 
 
-def measure(label: str, seconds: float) -> dict[str, Any]:
-    """All figures of one environment, in this process."""
+def measure(label: str, seconds: float, part: Part) -> dict[str, Any]:
+    """The scores or the speeds of one environment, in this process."""
     name, _, pictures = label.partition(", ")
     options = {"observe": "image"} if pictures else {}
-    found = memory(name, options)  # first: nothing of it is loaded yet
-    found = speed(name, seconds, options) | found
-    if pictures:
-        return found
+    if part == "speeds":
+        found = memory(name, options)  # first: nothing of it is loaded yet
+        when = {"date": datetime.date.today().isoformat(), "load": round(os.getloadavg()[0], 1)}
+        return speed(name, seconds, options) | found | when
     played = compare(name, PANELS.get(name, PANEL))
-    return {**{key: played[key] for key in ("split", "tasks", "panel_hash", "max_turns", "contract", "agents")}, **found}
+    return {key: played[key] for key in ("split", "tasks", "panel_hash", "max_turns", "contract", "agents")}
 
 
 # -- speed --------------------------------------------------------------------------------------------------------------------------------
@@ -139,14 +147,15 @@ def memory(name: str, options: dict[str, Any]) -> dict[str, Any]:
         another()
         first = resident(os.getpid())
         another()
-        more = FEW if resident(os.getpid()) - first > LARGE else MANY
-        for _ in range(more - 1):
+        most = FEW if resident(os.getpid()) - first > LARGE else MANY
+        began = time.monotonic()
+        while len(made) <= most and (len(made) <= FEW or time.monotonic() - began < PATIENCE):
             another()
         last = resident(os.getpid())
     finally:
         for env in made:
             close(env)
-    return {"megabytes": float(f"{max(last - first, 0.0) / more:.2g}"), "first_megabytes": round(first - before, 1)}
+    return {"megabytes": float(f"{max(last - first, 0.0) / (len(made) - 1):.2g}"), "first_megabytes": round(first - before, 1)}
 
 
 def resident(process: int) -> float:
@@ -184,7 +193,7 @@ def lines(result: dict[str, Any]) -> list[str]:
     """The table of docs/environments.md, one line per environment."""
     found = []
     for name, row in result["environments"].items():
-        if "agents" in row:
+        if "agents" in row and "steps_per_second" in row:
             cells = [_score(row["agents"][agent]) for agent in AGENTS]
             numbers = [_number(row[key]) for key in ("steps_per_second", "reset_ms", "megabytes")]
             found.append(f"| `{name}` | {row['tasks']} {row['split']} | {row['max_turns']} | {' | '.join(cells + numbers)} |")
@@ -233,56 +242,78 @@ def put_into_pages(result: dict[str, Any]) -> None:
 # -- all of them --------------------------------------------------------------------------------------------------------------------------
 
 
-def measured_apart(label: str, seconds: float) -> dict[str, Any]:
-    """The figures of one environment from a fresh process; what went wrong otherwise."""
-    command = [sys.executable, __file__, "--one", label, "--seconds", str(seconds)]
+def measured_apart(label: str, seconds: float, part: Part) -> dict[str, Any]:
+    """The figures of one environment from a fresh process; what went wrong otherwise. All that it started ends with it."""
+    command = [sys.executable, __file__, "--one", label, "--seconds", str(seconds), "--only", part]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LONGEST)
-        return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+        return dict(json.loads(process.communicate(timeout=LONGEST[part])[0].strip().splitlines()[-1]))
     except (subprocess.TimeoutExpired, ValueError, IndexError) as error:
-        return {"missing": [f"it could not be measured: {type(error).__name__}"]}
+        return {"failed": f"{part}: {'no end within the limit' if isinstance(error, subprocess.TimeoutExpired) else 'see the error above'}"}
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
-def measure_all(names: list[str], seconds: float) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for row in describe():
-        name = row["name"]
-        if names and name not in names:
-            continue
+def measure_all(names: list[str], seconds: float, parts: tuple[Part, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """One environment after another, with a line about each."""
+    rows = [row for row in describe() if not names or row["name"] in names]
+    for number, row in enumerate(rows, 1):
+        name, start = row["name"], time.monotonic()
         if not row["ready"]:
-            found[name] = {"missing": [need["what"] for need in row["needs"] if not need["present"]] or [row["error"]]}
+            yield name, {"missing": [need["what"] for need in row["needs"] if not need["present"]] or [row["error"]]}
+            print(f"[{number}/{len(rows)}] {name}: missing", file=sys.stderr, flush=True)
             continue
         for label in (name, f"{name}, pictures") if name in PICTURES else (name,):
-            print(label, file=sys.stderr)
-            found[label] = measured_apart(label, seconds)
-    return found
+            found: dict[str, Any] = {}
+            for part in parts:
+                if part == "speeds" or label == name:
+                    found |= measured_apart(label, seconds, part)
+            yield label, found
+            words = found.get("failed", f"{found.get('steps_per_second', '–')} steps per second")
+            print(f"[{number}/{len(rows)}] {label}: {words}, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+
+
+def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """A row with what was measured now; what was not, or failed, is kept."""
+    if "missing" in new and "missing" not in old:
+        return old or new
+    if "failed" in new:
+        new = {key: value for key, value in new.items() if key != "failed"} or ({} if old else {"missing": [new["failed"]]})
+    return {**{key: value for key, value in old.items() if key != "missing" or not new}, **new}
+
+
+def committed() -> dict[str, Any]:
+    """The last results."""
+    return dict(json.loads(RESULT.read_text())) if RESULT.is_file() else {"environments": {}}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="only these environments")
     parser.add_argument("--seconds", type=float, default=3.0, help="seconds of stepping for each")
+    parser.add_argument("--only", choices=get_args(Part), help="scores or speeds; both if left out")
     parser.add_argument("--write", action="store_true", help=f"write {RESULT.name}")
     parser.add_argument("--pages", action="store_true", help="put the committed results into the tables of docs/")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    before = json.loads(RESULT.read_text()) if RESULT.is_file() else {"environments": {}}
     if args.pages:
-        put_into_pages(before)
+        put_into_pages(committed())
         return
     if args.one:
         spec(args.one.partition(", ")[0])
-        print(json.dumps(measure(args.one, args.seconds)))
+        print(json.dumps(measure(args.one, args.seconds, args.only)))
         return
-    found = measure_all(args.names, args.seconds)
-    kept = {name: row for name, row in before["environments"].items() if "missing" not in row or name not in found}
-    merged = {**found, **{name: row for name, row in kept.items() if name not in found or "missing" in found[name]}}
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    publish(
-        {"machine": machine, "environments": dict(sorted((merged if args.write else found).items()))},
-        RESULT if args.write else None,
-        indent=2,
-    )
+    parts: tuple[Part, ...] = (args.only,) if args.only else get_args(Part)
+    machine, result = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}", committed()
+    for label, found in measure_all(args.names, args.seconds, parts):
+        result = committed() if args.write else result  # another run may have written other rows in the meantime
+        rows = {**result["environments"], label: merged(result["environments"].get(label, {}), found)}
+        result = {"machine": machine, "environments": dict(sorted(rows.items()))}
+        if args.write:
+            write_text_atomically(RESULT, json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result, indent=2))
 
 
 if __name__ == "__main__":

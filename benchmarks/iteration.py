@@ -307,7 +307,7 @@ def measure(bench: Bench) -> dict[str, Any]:
         "seconds": {name: round(value, 2) for name, value in seconds.items()} | {"total": round(sum(seconds.values()), 2)},
         **shares(seconds, bench.floors),
         "engine_gap": {"mean": metrics["engine_gap"], "max": metrics["engine_gap_max"]},
-        "peak_gb": round(torch.cuda.max_memory_allocated() / 1e9, 1) if on_gpu else None,
+        "peak_gb": round(max(metrics["memory_peak_gib"] * 2**30, torch.cuda.max_memory_allocated()) / 1e9, 1) if on_gpu else None,
     }
 
 

@@ -71,6 +71,10 @@ class Counted(Reporter):
     def __init__(self) -> None:
         self.name, self.done, self.total = "", 0, 0
         self.seen: list[tuple[str, int, int]] = []
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
     def phase(self, name: str, total: int | None = None) -> None:
         self.name, self.done, self.total = name, 0, total or 0
@@ -86,7 +90,9 @@ class Counted(Reporter):
 def test_progress_counts_attempts_and_never_exceeds_its_total(tmp_path: Path) -> None:
     shown = Counted()
     dynamic = {"collect.strategy": "dynamic", "collect.refills": 3, "env.reward_scale": 0.0}  # all returns are equal: every refill is used
-    start(tmp_path, iterations=1, reporter=shown, **dynamic)
+    run = start(tmp_path, iterations=1, reporter=shown, **dynamic)
+    before = Run.open(run.folder).evaluation(0)["success"]
+    assert f"before the first iteration: held-out {before:.1%}" in shown.notes
     assert all(done <= total for _, done, total in shown.seen)
     collected = [entry for entry in shown.seen if entry[0] == "collecting"]
     attempts = TINY["collect.groups"] * TINY["collect.group_size"]

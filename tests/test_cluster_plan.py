@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from turnwise.cli.app import app
 from turnwise.cluster.planning import MOST_GPUS, Question, make_plan, splits
 from turnwise.cluster.service_times import EngineTimes, LearnerTimes, Machine, largest_share
-from turnwise.cluster.shapes import SHAPES, shape_of
 from turnwise.cluster.simulate import Layout, Result, Simulation
 from turnwise.cluster.workload import Work
+from turnwise.learn.shapes import SHAPES, shape_of
 from turnwise.util.errors import TurnwiseError
 
 SMALL = Work(groups=16, turns=30)

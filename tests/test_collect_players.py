@@ -135,3 +135,17 @@ def test_an_environment_makes_random_and_scripted_actions_itself(workers: int) -
     assert set(random) == {"up", "down"}
     assert random == play(RandomPlayer(asks=True), Advised(Unlisted, required=False), turns=30)
     assert play(RulePlayer(), Advised(Unlisted, required=False), workers, turns=3) == ["stay"] * 3
+
+
+class AdvisingUnlisted(Unlisted):
+    """Its expert stays."""
+
+    def expert_action(self) -> str:
+        return "stay"
+
+
+def test_a_noisy_expert_asks_for_random_actions_where_none_are_listed_and_only_if_it_may() -> None:
+    played = play(ExpertPlayer(noise=0.4, asks=True), Advised(AdvisingUnlisted), turns=60)
+    assert set(played) == {"stay", "up", "down"}
+    assert played == play(ExpertPlayer(noise=0.4, asks=True), Advised(AdvisingUnlisted), turns=60)
+    assert play(ExpertPlayer(noise=0.4), Advised(AdvisingUnlisted), turns=60) == ["stay"] * 60

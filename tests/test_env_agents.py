@@ -115,6 +115,16 @@ def test_a_table_says_what_could_not_be_measured(bench: Any) -> None:
     assert bench.not_measured(result) == "Not measured, with what is missing: `lamp` (package lamp)."
 
 
+def test_what_cannot_be_measured_again_keeps_its_old_figures(bench: Any) -> None:
+    old = {"agents": {}, "tasks": 3, "steps_per_second": 10.0}
+    assert bench.merged(old, {"missing": ["package lamp"]}) == old
+    assert bench.merged(old, {"failed": "speeds: no end within the limit"}) == old
+    assert bench.merged(old, {"steps_per_second": 20.0}) == {**old, "steps_per_second": 20.0}
+    assert bench.merged({}, {"failed": "scores: see the error above"}) == {"missing": ["scores: see the error above"]}
+    assert bench.merged({"missing": ["package lamp"]}, {"tasks": 3}) == {"tasks": 3}
+    assert bench.merged({"missing": ["package lamp"]}, {"missing": ["Java"]}) == {"missing": ["Java"]}
+
+
 def test_the_memory_of_environments_counts_their_processes(bench: Any) -> None:
     before = bench.resident(os.getpid())
     with subprocess.Popen([sys.executable, "-c", "print('up', flush=True); input()"], stdin=-1, stdout=-1, text=True) as child:

@@ -14,6 +14,7 @@ from test_learn_gradient import GradientOf, assert_same
 
 from turnwise import credit
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, pack
+from turnwise.learn.footprint import fused_peak
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.memory import CPU_TOKENS, Memory
 from turnwise.learn.optimiser import Weights
@@ -51,7 +52,7 @@ def test_less_memory_keeps_less_and_the_plan_always_fits_if_it_can() -> None:
         estimate = memory(room=float(room))
         plan = estimate.plan(4096)
         kept.append(min(plan.mlp, 4) + min(plan.attention, 4))
-        assert plan.mlp == plan.attention == 0 or estimate._bytes(4096, plan) <= room
+        assert plan.mlp == plan.attention == 0 or fused_peak(estimate._shape, 4096, plan.attention, plan.mlp) <= room
     assert kept == sorted(kept) and kept[0] == 0 and kept[-1] == 8
     assert memory(room=5e7).plan(2048).mlp > memory(room=5e7).plan(8192).mlp
 

@@ -14,13 +14,13 @@ from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 from turnwise.data.batch import Batch
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, pack
+from turnwise.learn.footprint import USABLE
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.further.loading import Headless
 from turnwise.learn.further.model import FurtherModel, Training
 from turnwise.learn.further.models import Models
 from turnwise.learn.further.said import Said
 from turnwise.learn.further.tokens import difference
-from turnwise.learn.memory import USABLE
 from turnwise.methods import model_kinds
 from turnwise.methods.kinds_of_models import Heads, Reward
 from turnwise.util.errors import TurnwiseError

@@ -42,6 +42,7 @@ from turnwise.learn.learner import Learner
 from turnwise.learn.packing import pack
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_trajectories
+from turnwise.util.notice import Once
 
 PROGRAMS = str(ROOT / "tests" / "program_cases.py")
 TASK = {"prompt": "say something"}
@@ -267,6 +268,27 @@ def test_a_command_is_played_and_its_end_is_the_reward(end: str, options: dict[s
     assert (trajectory.stop, trajectory.success) == (wanted[0], wanted[2]), trajectory.stop_detail
     assert trajectory.turns[0].observation == "say something"
     assert wanted[1] is None or trajectory.reward == wanted[1]
+
+
+def test_attempts_without_any_reward_are_noticed_once() -> None:
+    def quiet(task: dict[str, Any], client: Any) -> None:
+        program_cases.ask(client, [program_cases.user(task["prompt"])], temperature=0.5)
+
+    def heard(*works: ProgramCollector) -> list[str]:
+        found: list[str] = []
+        say = Once(found.append)
+        for work in works:
+            work.say = say
+            work.run(starts(2))
+        return found
+
+    own, returned = heard(collector(quiet), collector(quiet))  # two iterations
+    assert "temperature" in own and "recipe's count" in own
+    assert returned.endswith("the program returned nothing, and no reward was posted: the attempt is worth 0")
+    unpaid = COMMAND.replace('post("/reward", {"value": 0.125})', "")
+    (printed,) = heard(collector(command=[sys.executable, "-I", "-S", "-c", unpaid, "{prompt}"]))
+    assert "is not a number or a JSON object: 'done with t'" in printed
+    assert heard(collector(program_cases.two_turns), collector(command=[sys.executable, "-I", "-S", "-c", COMMAND, "{prompt}"])) == []
 
 
 def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import resource
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -61,6 +62,23 @@ def test_the_expert_solves_every_family_at_every_level_and_printing_solves_none(
         assert not play(env, task, [f"echo {wanted!r}; find . -type f -not -path './.git/*' -exec cat {{}} +", "submit"]).success, task.id
 
 
+@sandboxed
+@pytest.mark.parametrize("name", ["follow", "deliver", "weed", "swap", "setting"])
+def test_an_errand_takes_all_of_its_steps(env: ShellEnv, name: str) -> None:
+    """Without the last command that changes files, or with another name in it, the task is not solved."""
+    for task in ShellEnv(families=name).tasks("valid", n=3):
+        *steps, last, submit = env.expert(task)
+        assert not play(env, task, [*steps, submit]).success, task.id
+        assert not play(env, task, [*steps, re.sub(r"\w+(?=\W*\w*$)", "other", last), submit]).success, task.id
+
+
+@sandboxed
+def test_random_commands_stay_in_the_working_folder(env: ShellEnv) -> None:
+    """Above it they would search the whole system, and every attempt would take as long as its time limit allows."""
+    env.reset(next(iter(env.tasks("train", n=1))))
+    assert not any(re.search(r"\bcd\b|\.\.", env.random_action(number)) for number in range(200))
+
+
 def test_there_are_at_least_twelve_families_and_the_splits_share_no_task() -> None:
     assert len(known_families) >= 12
     if not works():
@@ -97,6 +115,7 @@ HOSTILE = {
     "forks": (":(){ :|:& };: ; sleep 30", "took longer|processes"),
     "sleeps": ("sleep 100", "took longer than 0.5 seconds"),
     "prints without end": ("yes", "printed more than"),
+    "prints a gigabyte": ("head -c 1G /dev/zero | tr '\\0' x", "printed more than"),
     "ends its shell": ("exit 3", "the shell exited"),
     "kills its shell": ("kill -9 $$", "the shell exited"),
     "kills everything": ("kill -9 -1; kill -9 1; echo still here", ""),
@@ -139,6 +158,21 @@ def test_a_hostile_command_ends_with_a_reason_and_the_attempt_goes_on(what: str)
     while sandboxes() > before and time.monotonic() < deadline:
         time.sleep(0.05)
     assert sandboxes() <= before, "a process of the sandbox is left"
+
+
+@sandboxed
+def test_neither_a_server_of_the_machine_nor_a_file_of_the_user_can_be_reached(env: ShellEnv, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("keep-this-secret\n")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        port = server.getsockname()[1]
+        env.reset(env.tasks(n=1)[0])
+        files = f"cat {tmp_path}/secret; ls {Path.home()}; ls /proc/1/root{tmp_path}"
+        text = env.step(f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo through; {files}").observation.text
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert "through" not in text and "keep-this-secret" not in text
+    assert "Connection refused" in text and "No such file or directory" in text
 
 
 def gone(pid: int) -> bool:

@@ -10,6 +10,7 @@ from turnwise.envs.tau2.scoring import matches, same
 from turnwise.envs.tau2.users import first_person, sentences
 from turnwise.envs.tau2.worlds import Done, Overlay
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.transport import Failure
 
 
 @pytest.mark.parametrize(
@@ -98,3 +99,12 @@ def test_a_server_needs_sensible_numbers_and_its_key(monkeypatch):
     with pytest.raises(TurnwiseError, match="TAU2_KEY"):
         UserServer("http://127.0.0.1:1/v1", "m", key_variable="TAU2_KEY").speaker()
     assert read_user("scripted") is None
+
+
+def test_a_server_that_wants_a_key_is_answered_with_how_to_give_it_one():
+    class Closed:
+        def post(self, path, body):
+            raise Failure("HTTP 401: no key", status=401)
+
+    with pytest.raises(TurnwiseError, match=r"HTTP 401: no key.*key_variable"):
+        UserServer("http://127.0.0.1:1/v1", "m")._posted(Closed(), {})

@@ -186,3 +186,12 @@ def test_the_words_of_a_text_without_end_are_taken_from_its_beginning(monkeypatc
     monkeypatch.setattr("turnwise.learn.tiny.LONGEST_TEXT", 8)
     vocabulary = build_tokenizer(["mug desk drawer", "cup"]).get_vocab()
     assert {"mug", "desk", "cup"} <= set(vocabulary) and "drawer" not in vocabulary
+
+
+def test_names_of_several_words_are_one_token_if_asked_for() -> None:
+    call = "get_stock_info(symbol='NVDA') my_list"
+    plain, named = (build_tokenizer([call, "stock info"], names=names) for names in (False, True))
+    assert named.tokenize(call)[0] == "get_stock_info" and "Ġmy_list" in named.tokenize(call)
+    assert plain.tokenize(call)[:5] == ["get", "_", "stock", "_", "info"]
+    for text in (call, "stock_info", "get_other_info", "_private_", "__", "a" * 40 + "_b" * 40, "ä_ö"):
+        assert named.decode(named(text)["input_ids"]) == text

@@ -29,6 +29,7 @@ from turnwise.setup.choose import make_system
 from turnwise.setup.early import check_trainable
 from turnwise.setup.measure import choose_panel, report_faults, says_how, settings_of
 from turnwise.setup.resume import apply_changes, resumed_config
+from turnwise.setup.small_gpu import for_this_gpu, keep_choice
 from turnwise.setup.source import source_config, write_weights
 from turnwise.setup.state import restore
 from turnwise.setup.system import System
@@ -99,9 +100,11 @@ def train_given(
     values, changes, source = as_recipe(given.default_recipe if recipe is None else recipe, given, overrides)
     config = overridden(values, changes, source).trusted(trust)
     check_trainable(config)
+    config, chosen = for_this_gpu(config, (reporter or Reporter()).note)
     run = Run.create(config.out, config.name, to_toml(config), doing="train")
     with run.locked("train"):
         try:
+            keep_choice(run, chosen)
             return train_config(config, run, reporter)
         except TurnwiseError:
             run.remove_unused()

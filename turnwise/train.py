@@ -76,6 +76,8 @@ def close_iteration(run: Run, system: System, state: State, reporter: Reporter, 
     if iteration > 0:
         reporter.iteration(iteration, metrics)
         watch(metrics, config.credit.name, reporter.note)
+    elif state.score is not None:
+        reporter.note(f"before the first iteration: held-out {state.score:.1%}")
     if iteration in (0, config.iterations) or iteration % (config.run.checkpoint_every or config.iterations) == 0:
         save(run, system, state)
 

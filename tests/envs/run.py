@@ -2,10 +2,11 @@
 
     python tests/envs/run.py [--install] [--only NAME,NAME] [--write]
 
-Installs what pip can bring, one environment after another, so that a package that cannot be installed costs only its own environment. Then
-runs tests/envs in full, and the checker on every environment that is ready. Prints JSON with versions, counts and seconds; `--write`
-keeps it in benchmarks/environments-check.json, where environments that were left out keep their last result. The exit code is 1 if a test
-or a check failed; what is missing on this machine is reported and is not a failure.
+One environment after another: installs what pip can bring, runs the checker, and runs its tests in full. A package that cannot be installed
+costs only its own environment. Prints JSON with one row per environment: the date, the versions of its packages, what the checker says, how
+many tests passed, failed and were skipped, and the seconds of both. `--write` keeps each row in benchmarks/environments-check.json as soon
+as it is known; environments that were left out keep their last row. The exit code is 1 if a test or a check failed; what is missing on this
+machine is reported and is not a failure.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from turnwise.util.files import write_text_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULT = ROOT / "benchmarks" / "environments-check.json"
+MORE_TESTS = {"shell": ("tests/test_shell.py", "tests/test_shell_training.py")}
 LONGEST = {"install": 900, "tests": 900, "check": 600}  # seconds for one environment
 
 
@@ -40,34 +42,43 @@ def main() -> int:
     parser.add_argument("--only", default="", help="these environments, separated by commas")
     parser.add_argument("--write", action="store_true", help=f"keep the result in {RESULT.relative_to(ROOT)}")
     given = parser.parse_args()
-    chosen = given.only.split(",") if given.only else names()
-    rows = {name: one(name, given.install) for name in chosen}
-    tests = {path.stem.removeprefix("test_"): run_tests(path) for path in files(chosen if given.only else None)}
-    before = json.loads(RESULT.read_text()) if RESULT.is_file() else {}
-    result = {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
-        "date": datetime.date.today().isoformat(),
-        "environments": dict(sorted({**before.get("environments", {}), **rows}.items())),
-        "tests": dict(sorted({**before.get("tests", {}), **tests}.items())),
-    }
-    text = json.dumps(result, indent=2) + "\n"
-    if given.write:
-        write_text_atomically(RESULT, text)
-    print(text)
-    return int(any(row["check"] == "failed" for row in rows.values()) or any(row["failed"] for row in tests.values()))
+    rows: dict[str, Any] = {}
+    for name in given.only.split(",") if given.only else names():
+        rows[name] = one(name, given.install)
+        if found := tests_of(name):
+            rows[name]["tests"] = run_tests(found)
+        print(f"{name}: {told(rows[name])}", file=sys.stderr, flush=True)
+        if given.write:
+            before = json.loads(RESULT.read_text()) if RESULT.is_file() else {}
+            text = json.dumps({"environments": dict(sorted({**before.get("environments", {}), **rows}.items()))}, indent=2)
+            write_text_atomically(RESULT, text + "\n")
+    print(json.dumps({"environments": rows}, indent=2))
+    return int(any(row["check"] == "failed" or row.get("tests", {}).get("failed") for row in rows.values()))
+
+
+def told(row: dict[str, Any]) -> str:
+    """One line about an environment."""
+    words = f"check {row['check']}, {row.get('seconds', 0)} s"
+    if tests := row.get("tests"):
+        words += f"; tests: {tests['passed']} passed, {tests['failed']} failed, {tests['skipped']} skipped, {tests['seconds']} s"
+    return words
 
 
 def one(name: str, install: bool) -> dict[str, Any]:
-    """The versions of an environment's packages, and what the checker says."""
-    start, error = time.monotonic(), ""
+    """When and where, the versions of an environment's packages, and what the checker says."""
+    error = ""
     if install and missing(spec(name)):
-        print(f"installing what {name} needs", file=sys.stderr)
+        print(f"installing what {name} needs", file=sys.stderr, flush=True)
         error = command(["envs", "--install", name], LONGEST["install"])[1]
-    found: dict[str, Any] = {"versions": versions(spec(name))}
+    found: dict[str, Any] = {
+        "date": datetime.date.today().isoformat(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "versions": versions(spec(name)),
+    }
     if left := probe(name):
         last = [line for line in error.splitlines() if line.startswith("turnwise: ") or "pip could not" in line]
         return found | {"check": "skipped", "missing": left, **({"installation": last[-1]} if last else {})}
-    print(f"checking {name}", file=sys.stderr)
+    print(f"checking {name}", file=sys.stderr, flush=True)
     start = time.monotonic()
     code, told = command(["envs", "--check", name, "--json"], LONGEST["check"])
     found |= {"check": "passed" if code == 0 else "failed", "seconds": round(time.monotonic() - start, 1)}
@@ -122,17 +133,17 @@ def version_of(package: str, private: str) -> str:
     return next((found.version for found in metadata.distributions(name=package, path=where)), "")
 
 
-def files(only: list[str] | None) -> list[Path]:
-    """The test files, all of them or those of some environments."""
-    found = sorted(Path(__file__).parent.glob("test_*.py"))
-    return [path for path in found if only is None or path.stem.removeprefix("test_") in only]
+def tests_of(name: str) -> list[Path]:
+    """The test files of an environment on its real package."""
+    wanted = [ROOT / "tests" / "envs" / f"test_{name.replace('-', '_')}.py", *(ROOT / path for path in MORE_TESTS.get(name, ()))]
+    return [path for path in wanted if path.is_file()]
 
 
-def run_tests(path: Path) -> dict[str, Any]:
-    """One file in a process of its own: counts, reasons of what was skipped, seconds."""
-    print(f"testing {path.name}", file=sys.stderr)
-    report = Path(os.environ.get("TMPDIR", "/tmp")) / f"turnwise-{os.getpid()}-{path.stem}.xml"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junit-xml={report}", str(path)]
+def run_tests(paths: list[Path]) -> dict[str, Any]:
+    """Test files in a process of their own: counts, reasons of what was skipped, seconds."""
+    print(f"testing {', '.join(path.name for path in paths)}", file=sys.stderr, flush=True)
+    report = Path(os.environ.get("TMPDIR", "/tmp")) / f"turnwise-{os.getpid()}-{paths[0].stem}.xml"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junit-xml={report}", *map(str, paths)]
     start = time.monotonic()
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST["tests"], cwd=ROOT)
@@ -142,7 +153,7 @@ def run_tests(path: Path) -> dict[str, Any]:
     report.unlink(missing_ok=True)
     if counts["failed"]:
         print(done.stdout[-6000:], file=sys.stderr)
-    return counts | {"seconds": round(time.monotonic() - start, 1)}
+    return {**counts, "seconds": round(time.monotonic() - start, 1)}
 
 
 def count(report: Path) -> dict[str, Any]:
@@ -150,8 +161,14 @@ def count(report: Path) -> dict[str, Any]:
     skipped = [case.find("skipped") for case in cases if case.find("skipped") is not None]
     failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
     told = [f"{case.get('name')}" for case in failed] + sorted({str(reason.get("message")) for reason in skipped if reason is not None})
-    counts = {"passed": len(cases) - len(skipped) - len(failed), "failed": len(failed), "skipped": len(skipped)}
-    return counts | ({"told": told} if told else {})
+    longest = sorted(cases, key=lambda case: -float(case.get("time", 0)))[:3]
+    return {
+        "passed": len(cases) - len(skipped) - len(failed),
+        "failed": len(failed),
+        "skipped": len(skipped),
+        "slowest": {str(case.get("name")): round(float(case.get("time", 0)), 1) for case in longest},
+        **({"told": told} if told else {}),
+    }
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from needing import ready
 import turnwise as tw
 from turnwise.adapters.java import JavaLost
 from turnwise.adapters.textworld_express import FOLDS, GAMES, SEEDS, TextWorldExpressEnv
+from turnwise.data.tasks import Task
 from turnwise.envs.check import check
 from turnwise.envs.findings import essence
 from turnwise.envs.pool import Fault, Pool
@@ -49,6 +50,14 @@ def test_the_package_s_solution_wins_every_game_of_every_split(env: TextWorldExp
             env.reset(task)
             ends = [env.step(action) for action in env.expert(task)]
             assert ends[-1].success and ends[-1].done and sum(end.reward for end in ends) == pytest.approx(1.0), task.id
+
+
+def test_a_solution_that_is_too_long_is_replaced_by_one_that_fits(env: TextWorldExpressEnv) -> None:
+    task = Task("cookingworld/10469", "valid", {"game": "cookingworld", "seed": 10_469})  # the player's first solution has 118 actions
+    env.reset(task)
+    plan = env.expert(task)
+    assert len(plan) <= env.max_turns
+    assert [env.step(action) for action in plan][-1].success
 
 
 def test_the_splits_are_the_folds_of_the_package(kept: TextWorldExpressEnv) -> None:

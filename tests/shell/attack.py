@@ -4,15 +4,20 @@
 
 Commands are random texts, random words of a shell, and attacks with random targets. Before and after, every file of a set of folders
 outside is compared by name, size, time and content: a canary folder with open permissions, the folders of the system's settings and
-programs, and the user's home. Prints JSON; exit code 1 if anything changed or a process is left.
+programs, and the plain files and keys of the user's home. This process adopts what the sandboxes leave behind, so that no process can get
+away unseen. Prints JSON; `--write` keeps it next to this file. Exit code 1 if anything changed or a process is left.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import datetime
 import json
 import os
+import platform
 import random
+import subprocess
 import sys
 import tempfile
 import time
@@ -21,7 +26,12 @@ from pathlib import Path
 
 from turnwise.envs.shell.box import Limits
 from turnwise.envs.shell.sandbox import Shell
+from turnwise.envs.shell.spares import leave, take
 from turnwise.envs.shell.tree import file, folder
+from turnwise.util.files import write_text_atomically
+
+RESULT = Path(__file__).with_suffix(".json")
+PR_SET_CHILD_SUBREAPER = 36
 
 WORDS = tuple(
     """
@@ -70,61 +80,97 @@ def command(rng: random.Random, targets: list[str]) -> str:
     return "".join(chr(rng.choice([rng.randrange(1, 128), rng.randrange(128, 0x3000)])) for _ in range(rng.randint(1, 60)))
 
 
-def fingerprint(folders: list[str]) -> dict[str, str]:
-    """Every file below the folders: size, time and permissions; content of small ones."""
+def fingerprint(watched: list[str]) -> dict[str, str]:
+    """Every watched file, and every file below a watched folder: size, time and permissions; content of small ones."""
     found = {}
-    for top in folders:
-        for where, names, files in os.walk(top):
-            for name in [*names, *files]:
-                path = Path(where) / name
-                try:
-                    status = path.lstat()
-                    content = path.read_bytes() if path.is_file() and not path.is_symlink() and status.st_size < 65536 else b""
-                except OSError:
-                    continue
-                digest = blake2b(content, digest_size=8).hexdigest()
-                found[str(path)] = f"{status.st_size} {status.st_mtime_ns} {status.st_mode} {digest}"
+    for top in watched:
+        for path in [Path(top), *(Path(where) / name for where, names, files in os.walk(top) for name in [*names, *files])]:
+            try:
+                status = path.lstat()
+                content = path.read_bytes() if path.is_file() and not path.is_symlink() and status.st_size < 65536 else b""
+            except OSError:
+                continue
+            digest = blake2b(content, digest_size=8).hexdigest()
+            found[str(path)] = f"{status.st_size} {status.st_mtime_ns} {status.st_mode} {digest}"
     return found
+
+
+def left() -> list[str]:
+    """The processes that this one has started or adopted and that are still there; those that ended are collected."""
+    while True:
+        try:
+            if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                break
+        except ChildProcessError:
+            return []
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [Path(f"/proc/{one}/cmdline").read_text().replace("\0", " ").strip() for one in children]
+
+
+def attack(commands: int, seed: int, canary: str) -> dict[str, int]:
+    """Runs the commands, up to 200 per sandbox. `ended`: how many of them ended their sandbox."""
+    rng, targets = random.Random(seed), [canary, "/etc", "/usr/bin", str(Path.home()), "/work", "/tmp", "/"]
+    tree = {"a.txt": file("a\n"), "d": folder(), "d/b.sh": file("echo b\n", 0o755)}
+    limits = Limits(seconds=0.2, memory_mb=256, processes=32, disk_mb=4, printed_mb=4)
+    counts, shell, start = {"commands": 0, "ended": 0, "sandboxes": 0}, None, time.monotonic()
+    for number in range(commands):
+        if shell is None or shell.ended or number % 200 == 0:
+            if shell is not None:
+                shell.close()
+            shell = Shell(tree, limits, box=take(limits, "bubblewrap", rng))  # started ahead, as in the environment
+            counts["sandboxes"] += 1
+        counts["ended"] += bool(shell.run(command(rng, targets)).ended)
+        counts["commands"] += 1
+        if number % 1000 == 999:
+            print(f"{number + 1} commands, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+    if shell is not None:
+        shell.close()
+    leave(rng)
+    return counts
+
+
+def watched_by_default() -> list[str]:
+    home = Path.home()
+    return ["/etc", "/usr/bin", "/usr/sbin", "/usr/local", str(home / ".ssh"), *sorted(str(one) for one in home.iterdir() if one.is_file())]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--commands", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--watch",
-        nargs="*",
-        default=["/etc", "/usr/bin", "/usr/sbin", "/usr/local", str(Path.home() / ".ssh")],
-    )
+    parser.add_argument("--watch", nargs="*", help="files and folders outside, instead of the usual ones")
+    parser.add_argument("--write", action="store_true", help=f"keep the result in {RESULT.name}")
     args = parser.parse_args()
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     canary = Path(tempfile.mkdtemp(prefix="canary"))
     canary.chmod(0o777)
     (canary / "canary").write_text("alive\n")
     (canary / "canary").chmod(0o666)
-    watched = [str(canary), *args.watch]
+    watched = [str(canary), *(watched_by_default() if args.watch is None else args.watch)]
     before, start = fingerprint(watched), time.monotonic()
-    rng, targets = random.Random(args.seed), [str(canary), "/etc", "/usr/bin", str(Path.home()), "/work", "/tmp", "/"]
-    tree = {"a.txt": file("a\n"), "d": folder(), "d/b.sh": file("echo b\n", 0o755)}
-    limits = Limits(seconds=0.2, memory_mb=256, processes=32, disk_mb=4, printed_mb=4)
-    counts = {"commands": 0, "ended": 0, "sandboxes": 0}
-    shell = None
-    for number in range(args.commands):
-        if shell is None or shell.ended or number % 200 == 0:
-            if shell is not None:
-                shell.close()
-            shell = Shell(tree, limits)
-            counts["sandboxes"] += 1
-        counts["ended"] += bool(shell.run(command(rng, targets)).ended)
-        counts["commands"] += 1
-        if number % 1000 == 999:
-            print(f"{number + 1} commands, {time.monotonic() - start:.0f} s", file=sys.stderr)
-    if shell is not None:
-        shell.close()
-    after = fingerprint(watched)
+    counts = attack(args.commands, args.seed, str(canary))
+    after, processes = fingerprint(watched), left()
     changed = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
-    counts |= {"files_watched": len(before), "files_changed": len(changed), "seconds": round(time.monotonic() - start)}
-    print(json.dumps(counts | {"changed": changed[:20]}, indent=1))
-    return bool(changed)
+    result = {
+        "date": datetime.date.today().isoformat(),
+        "machine": f"{platform.system()} {platform.release()}, {platform.machine()}, Python {platform.python_version()}",
+        "bubblewrap": subprocess.run(["bwrap", "--version"], capture_output=True, text=True).stdout.strip(),
+        "seed": args.seed,
+        **counts,
+        "files_watched": len(before),
+        "files_changed": len(changed),
+        "processes_left": len(processes),
+        "seconds": round(time.monotonic() - start),
+        "changed": changed[:20],
+        "left": processes[:20],
+    }
+    text = json.dumps(result, indent=1) + "\n"
+    print(text, end="")
+    if args.write:
+        write_text_atomically(RESULT, text)
+    (canary / "canary").unlink(missing_ok=True)
+    canary.rmdir()
+    return bool(changed or processes)
 
 
 if __name__ == "__main__":

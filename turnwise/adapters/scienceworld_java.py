@@ -98,13 +98,13 @@ class Simulator:
         try:
             self.load(kind, variation, simplifications, gold=True)
             plan = self._java.texts(self._server, "getGoldActionSequence")
+            self.step("look around")
+            for turn, action in enumerate(plan, 1):
+                self.step(action)
+                if float(self._java.call(self._server, "getScore")) >= 1.0:
+                    return plan[:turn]
         finally:
             self._java.seconds = seconds
-        self.step("look around")
-        for turn, action in enumerate(plan, 1):
-            self.step(action)
-            if float(self._java.call(self._server, "getScore")) >= 1.0:
-                return plan[:turn]
         return plan
 
     def description(self) -> str:

@@ -18,6 +18,7 @@ from turnwise.cli.compare import compare
 from turnwise.cli.envs import envs
 from turnwise.cli.evaluate import evaluate
 from turnwise.cli.export import export
+from turnwise.cli.fit import fit
 from turnwise.cli.lab import lab
 from turnwise.cli.play import play
 from turnwise.cli.replay import replay
@@ -69,6 +70,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "play": play,
     "algos": algos,
     "lab": lab,
+    "fit": fit,
     "train": train,
     "eval": evaluate,
     "sweep": sweep,

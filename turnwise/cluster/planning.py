@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from turnwise.cluster.service_times import Machine
-from turnwise.cluster.shapes import ModelShape, shape_of
 from turnwise.cluster.simulate import Layout, Result, Simulation
 from turnwise.cluster.workload import Work
+from turnwise.learn.shapes import ModelShape, shape_of
 from turnwise.util.errors import TurnwiseError
 
 MOST_GPUS = 1024

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from turnwise.cluster.shapes import ModelShape
+from turnwise.learn.shapes import ModelShape
 
 
 @dataclass(frozen=True)

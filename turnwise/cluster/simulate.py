@@ -22,8 +22,8 @@ import numpy as np
 
 from turnwise.cluster.scheduler import Action, Cancel, Dispatch, Ended, Group, Lease, Scheduler
 from turnwise.cluster.service_times import EngineTimes, LearnerTimes, Machine
-from turnwise.cluster.shapes import ModelShape
 from turnwise.cluster.workload import Work
+from turnwise.learn.shapes import ModelShape
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 

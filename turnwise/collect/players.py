@@ -69,15 +69,19 @@ class RandomPlayer:
 @dataclass(frozen=True, slots=True)
 class ExpertPlayer:
     """What the environment's expert would do. With `noise`, this share of the turns is a random admissible action instead, so that
-    examples show how to recover from a mistake. For that the environment's expert must advise from any state (`expert_action`)."""
+    examples show how to recover from a mistake. For that the environment's expert must advise from any state (`expert_action`). If no
+    actions are listed and it `asks`, the environment's `random_action` makes one."""
 
     noise: float = 0.0
-    hidden: Sequence[str] = ()  # patterns of actions that random turns never take
+    hidden: Sequence[str] = ()  # patterns of listed actions that random turns never take
+    asks: bool = False
 
     def act(self, observation: Observation, situation: Situation) -> str | None:
         noisy = self.noise > 0 and derive(situation.seed, "expert noise", situation.turn) < self.noise * 2**63
         if noisy and (allowed := without(observation.actions or (), self.hidden)):
             return RandomPlayer().act(replace(observation, actions=allowed), situation)
+        if noisy and observation.actions is None and self.asks:
+            return RandomPlayer(asks=True).act(observation, situation)
         return ASK_EXPERT
 
 

@@ -36,6 +36,7 @@ from turnwise.envs.program.running import Ended, Running
 from turnwise.envs.prompts.env import worth
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.garbage import rare_searches
+from turnwise.util.notice import Once
 
 ASK_SECONDS = 0.05  # how often limits and cancelling are looked at while programs run
 NEVER = "the program never called the model"
@@ -80,6 +81,7 @@ class ProgramCollector:
     whole: bool = False
     counts: Counter[str] = field(default_factory=Counter)
     lost: str = ""
+    say: Once = field(default_factory=lambda: Once(lambda text: None))
     policy: None = None
     _side: int = field(default=0, init=False)
 
@@ -91,7 +93,7 @@ class ProgramCollector:
         order = [start.number for start in waiting]
         self.on_start(len(order))
         limits = Limits(calls=self.max_turns, tokens=self.env.max_tokens)
-        with rare_searches(), Endpoint(self.engine, self.chat, self.sampling, limits) as endpoint:
+        with rare_searches(), Endpoint(self.engine, self.chat, self.sampling, limits, say=self.say) as endpoint:
             done = self._play(endpoint, waiting)
         found = [trajectory for number in order if number in done for trajectory in self._numbered(done[number])]
         self.counts["attempts"] += len(done)
@@ -192,6 +194,8 @@ class ProgramCollector:
         if how.problem:
             return Worth(self.env.crash_reward or 0.0, False)
         if self.env.reward is None:
+            if how.result is None and not recorder.rewards:
+                self.say(f"task {start.task.id}: {how.silent}, and no reward was posted: the attempt is worth 0", "no result")
             return read_worth(how.result, start.task.id)
         task = {"id": start.task.id, "split": start.task.split, **start.task.data}
         given = [task, [plain(call) for call in recorder.finished()], how.result]

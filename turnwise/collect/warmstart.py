@@ -55,7 +55,7 @@ def expert_trajectories(
     learned as text. With `learn_all`, random turns are learned like the expert's: the examples are those of a clumsy player. Actions that
     the agent is never shown (`hide_actions`) are never taken at random either. An attempt that a fault ended is included, with its stop
     reason."""
-    player = ExpertPlayer(noise, agent.settings.hide_actions)
+    player = ExpertPlayer(noise, agent.settings.hide_actions, asks=noise > 0 and offers(name, options, "random_action"))
     plays = [_play(task, number, agent, max_turns, player, derive(seed, task.id), on_fault, learn_all) for number, task in enumerate(tasks)]
     return _all(Advised(portable(name, options)), plays, limits or Limits(), on_task)
 

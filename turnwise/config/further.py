@@ -70,6 +70,8 @@ class FurtherModel(Optimiser):
             raise ValueError(f"say where its weights come from with exactly one of {', '.join(SOURCES)}; given: {found}")
         if self.lora is not None and (not self.trained or self.reads):
             raise ValueError("lora goes with trained = true and separate weights")
+        if self.lora is not None and self.lora.base != "full":
+            raise ValueError("lora.base = 4bit is for the policy (model.lora): a further model keeps its base as it is")
         if self.texts and (self.path is None or self.trained):
             raise ValueError("texts = true is for a frozen model with its own tokenizer (path)")
         if self.reads and (self.dtype or self.device):

@@ -135,6 +135,11 @@ class Optimiser(Section):
     """AdamW's betas."""
     clip: float | None = Field(1.0, gt=0)
     """Maximum gradient norm; none: no clipping."""
+    moments: Literal["float32", "8bit"] = "float32"
+    """How AdamW's moments are stored: in float32 (8 bytes per weight) or in 8 bits with a scale per block (about 2 bytes)."""
+    optimiser_place: Literal["device", "host"] = "device"
+    """Where the moments and the float32 master weights are: on the model's device, or in host memory, from which each step brings them in
+    chunks. Affects memory use and speed only, never the result."""
 
 
 class Learner(Optimiser):
@@ -154,6 +159,10 @@ class Learner(Optimiser):
     """Save memory by recomputing activations; none: if a GPU's memory requires it, never on a CPU."""
     skip_zero_credit: bool | None = None
     """Skip turns whose credit is exactly 0, if nothing else needs them; none: on a GPU."""
+    reference_place: Literal["device", "host", "auto"] = "device"
+    """With a KL reference that is a copy of the model: where its weights are. On the model's device; in host memory, from which its layers
+    come one after another when it scores; or (auto) in host memory if a GPU would have too little left. Affects memory use and speed
+    only, never the result."""
     old_logprobs: Literal["learner", "engine", "auto"] = "learner"
     """The old log-probs of the ratio: recomputed by the learner, reported by the engine, or (auto) the engine's if they are close
     enough to the learner's."""

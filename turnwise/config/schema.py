@@ -218,6 +218,14 @@ def with_cluster(config: Config) -> list[str]:
         found.append(
             "engine.sleep: engines of a cluster keep their memory. Lower engine.options.cache_memory, or use cluster.placement=apart"
         )
+    found += [
+        f"learner.{name}={value} is for a learner of one process. cluster.learners={own.learners} share this memory among them: leave "
+        f"learner.{name} out"
+        for name, value in (("moments", "8bit"), ("optimiser_place", "host"), ("reference_place", "host"))
+        if own.learners > 1 and getattr(config.learner, name) == value
+    ]
+    if own.learners > 1 and config.model.lora is not None and config.model.lora.base == "4bit":
+        found.append(f"model.lora.base=4bit is for a learner of one process, not for cluster.learners={own.learners}")
     if config.device == "cpu" and own.transfer == "ipc":
         found.append("cluster.transfer=ipc shares the memory of a GPU: with device=cpu use auto or store")
     return found

@@ -97,6 +97,9 @@ class Lora(Section):
     """Dropout on the adapters' input."""
     targets: list[str] | None = None
     """Names of the linear layers; none: all of attention and MLP."""
+    base: Literal["full", "4bit"] = "full"
+    """How the frozen weights of the linear layers are stored: as model.dtype says, or in 4 bits (NF4, with bitsandbytes), which engine and
+    learner both compute with."""
 
 
 class Tiny(Section):
@@ -112,6 +115,8 @@ class Tiny(Section):
     """Maximum sequence length."""
     vocabulary_tasks: int = Field(400, ge=1)
     """Number of training tasks that are played to collect the vocabulary."""
+    names: bool = False
+    """One token for a name such as get_stock_info, instead of one for each of its words: for actions that are calls."""
 
 
 class Model(Section):

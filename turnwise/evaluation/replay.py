@@ -152,7 +152,7 @@ def _move(run: Run, iteration: int, variant: Variant, batch: Batch) -> dict[str,
 
     def look(weights: Any) -> None:
         if not gradients:
-            gradients.append({name: m.grad.detach().cpu().clone() for name, m in weights.masters.items() if m.grad is not None})
+            gradients.append({name: gradient.detach().cpu().clone() for name, gradient in weights.gradients().items()})
 
     learner.optimiser.look = look
     packed = pack(batch.trajectories, batch.rollouts)

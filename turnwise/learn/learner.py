@@ -27,9 +27,11 @@ from turnwise.agent.vision import Vision
 from turnwise.data.batch import Batch
 from turnwise.learn.anchoring import engine_logprobs, placed
 from turnwise.learn.decide import Decisions
+from turnwise.learn.footprint import piece_of
 from turnwise.learn.forward import PackedModel
+from turnwise.learn.fourbit import has_packed
 from turnwise.learn.logprobs import token_logprobs
-from turnwise.learn.memory import Memory
+from turnwise.learn.memory import Memory, lacks_room
 from turnwise.learn.optimiser import Optimiser, Weights
 from turnwise.learn.packing import Packed, pack
 from turnwise.learn.pieces import begin, load_states, states_of, tell
@@ -79,25 +81,28 @@ class Learner:
         self.ranks = ranks if ranks is not None and ranks.sharded else None
         self.decisions = decisions or (Decisions() if self.ranks is None else Decisions(self.ranks.together))
         self.settings = settings or LearnerSettings()
+        if self.ranks is not None:
+            self.settings.check_sharded(has_packed(model))
         self.device = torch.device(device) if device is not None else next(model.parameters()).device
-        self.model = model.to(self.device).eval()
         dtype = getattr(torch, self.settings.dtype)
+        for parameter in model.parameters():
+            if not parameter.requires_grad and parameter.is_floating_point():  # otherwise codes of a base in 4 bits
+                parameter.data = parameter.data.to(dtype)
+        self.model = model.to(self.device).eval()  # what is not trained may be too large for the device in float32
         adapted = hasattr(model, "disable_adapter")
         trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         exact = set(trained) if adapted else set()  # adapters are small and learn slowly: float32
-        for parameter in model.parameters():
-            if not parameter.requires_grad:
-                parameter.data = parameter.data.to(dtype)
         self.critic = self._make_critic()
         self.objective, self.correction = self.settings.loss.made(), self.settings.loss.made_correction()
         self.schedule = self.settings.made_schedule()
         if self.critic is not None:
             own = {f"critic.{name}": parameter for name, parameter in self.critic.named_parameters()}
             trained, exact = trained | own, exact | set(own)
-        self.weights = Weights(trained.items(), dtype if self.ranks is None else torch.float32, exact)
+        host = self.settings.optimiser.optimiser_place == "host"
+        self.weights = Weights(trained.items(), dtype if self.ranks is None else torch.float32, exact, host)
         self.policy = self._packed_model(model, vision)
         half = None if adapted or self.ranks is None else dtype  # several processes keep float32, which they compute with in this dtype
-        self.reference = Reference(self.policy, reference, half) if self.settings.needs_reference else None
+        self.reference = Reference(self.policy, reference, half, self._reference_on_host()) if self.settings.needs_reference else None
         self._frozen = fingerprint(model) if self.ranks is not None else None  # of whole weights
         if self.ranks is not None:
             self._shard(self.ranks, dtype)
@@ -107,6 +112,7 @@ class Learner:
         self._automatic = self.settings.tokens_per_batch == 0
         twice = self.settings.gradient_checkpointing
         self.memory = Memory(self.policy, self.weights, None if twice is None else not twice)
+        self.memory.piece = piece_of(self.settings.tokens_per_batch)
         self._look_at_memory()
         again = self.policy.fused is None and self.memory.must_recompute(self.settings.tokens_per_batch)
         if again if self.ranks is None else self.decisions.recompute(again):
@@ -118,6 +124,12 @@ class Learner:
         if self.ranks is not None:
             raise TurnwiseError("a vision-language model is trained by one process: set cluster.learners = 1")
         return SeeingModel(model, vision)
+
+    def _reference_on_host(self) -> bool:
+        """Whether the reference's weights are in host memory: as the settings say, or if that leaves a GPU too little for the rest."""
+        if self.settings.reference_place != "auto" or self.ranks is not None:
+            return self.settings.reference_place == "host"
+        return self.device.type == "cuda" and lacks_room(self.policy, self.weights, self.settings.optimiser)
 
     def _shard(self, ranks: Ranks, dtype: torch.dtype) -> None:
         """Keep a share of the weights only: the optimiser's parameters are from now on those of the share."""
@@ -232,7 +244,8 @@ class Learner:
         source, target = (torch.as_tensor(x, device=policy.device) for x in (part.source, part.target))
         hidden = policy.hidden(part, source if critic is None else None)
         chosen = hidden if critic is None else hidden[source]
-        logprob, entropy = token_logprobs(chosen, policy.head, target, temperature=self.settings.temperature, entropy=True)
+        rows = self.memory.rows_of_logits()
+        logprob, entropy = token_logprobs(chosen, policy.head, target, temperature=self.settings.temperature, entropy=True, chunk=rows)
         assert entropy is not None
         return logprob, entropy, None if critic is None else critic(hidden, part)
 
@@ -349,7 +362,7 @@ class Learner:
     def make_reference(self) -> Reference:
         """A further frozen copy of the policy as it is now; with adapters, the model without them."""
         if self.ranks is None or hasattr(self.model, "disable_adapter"):
-            return Reference(self.policy)
+            return Reference(self.policy, host=self._reference_on_host())
         made = Reference(self.policy, plain_model(self.policy, self._dtype), self._dtype)
         Sharded(made.policy, self.ranks, self._dtype)
         return made
@@ -368,6 +381,8 @@ class Learner:
         """Write the model as a Hugging Face folder, atomically. Adapters are merged into it, or written alone with merged=False."""
         if self.ranks is not None:
             return write_sharded(self.policy, self.ranks, self._dtype, Path(folder), merged, tokenizer)
+        if merged and has_packed(self.model):
+            return write_model(plain_model(self.policy, self._dtype, device="cpu"), Path(folder), merged, tokenizer)
         return write_model(self.model, Path(folder), merged, tokenizer)
 
     def full_weights(self, merged: bool = True) -> Iterator[tuple[str, Tensor]]:

@@ -9,21 +9,20 @@ the batch has a fixed size, and results do not depend on the machine.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
+from turnwise.engines.native.memory import free_bytes
+from turnwise.learn import footprint
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.fused.stack import Kept
 from turnwise.learn.logprobs import CHUNK_ELEMENTS
 from turnwise.learn.optimiser import Optimiser, Weights
 from turnwise.learn.ranks.tensors import held
+from turnwise.learn.settings import OptimiserSettings
+from turnwise.learn.shapes import NAMES, ModelShape, shape_from
 
 CPU_TOKENS = 8192
-MOST_TOKENS = 32768  # larger products are not faster
-SIZES = (MOST_TOKENS, 24576, 16384, 8192, 4096, 2048)
-FEWEST_TOKENS = 1024
-USABLE = 0.92  # of the free memory: an allocator cannot fill every gap
 
 
 class Memory:
@@ -33,6 +32,7 @@ class Memory:
         """`keep`: everything (true), nothing that can be computed again (false), or what the memory allows (None)."""
         self.policy, self.weights, self.keep = policy, weights, keep
         self.room = float("inf")
+        self.piece = CHUNK_ELEMENTS["cuda"]  # numbers of logits that exist at once on a GPU
         self.others: Callable[[], int] = lambda: 0  # bytes that other models on this device will still allocate permanently
 
     def look(self, optimiser: Optimiser | None = None) -> None:
@@ -40,25 +40,19 @@ class Memory:
         device = self.policy.device
         if device.type == "cuda":
             gathered = 0 if self.policy.sharded is None else self.policy.sharded.gathered_bytes
-            self.room = USABLE * (free_bytes(device) - self._to_come(optimiser) - self._head_bytes() - self.others() - gathered)
+            self.room = footprint.USABLE * (free_bytes(device) - self._to_come(optimiser) - self._head_bytes() - self.others() - gathered)
 
     def tokens(self) -> int:
         """Tokens of a micro-batch: as many as are useful and fit with everything kept; if those are few, more with less kept."""
         if self.room == float("inf"):
             return CPU_TOKENS
-        largest = next((size for size in SIZES if self._bytes(size, Kept()) <= self.room), FEWEST_TOKENS)
-        again = next((size for size in SIZES if self._bytes(size, Kept(0, 0)) <= self.room), FEWEST_TOKENS)
-        return largest if self.keep is True else again if self.keep is False else max(largest, min(again, MOST_TOKENS // 2))
+        return footprint.automatic_tokens(self._shape, self.room, self.keep)
 
     def plan(self, tokens: int) -> Kept:
         """What a micro-batch of this many tokens keeps: first attention, which is small, then the MLPs of as many layers as fit."""
         if self.keep is not None or self.room == float("inf"):
             return Kept() if self.keep is not False else Kept(0, 0)
-        layers = self._config.num_hidden_layers
-        for kept in (*(Kept(layers, n) for n in range(layers, -1, -1)), Kept(0, 0)):
-            if self._bytes(tokens, kept) <= self.room:
-                break
-        return kept
+        return Kept(*footprint.automatic_layers(self._shape, tokens, self.room))
 
     def prepare(self, tokens: int) -> None:
         """Tell the model's layers what to keep of the next micro-batch."""
@@ -69,53 +63,44 @@ class Memory:
         """Whether layers of transformers, which keep all or nothing, should keep nothing of a micro-batch of this many tokens."""
         if self.keep is not None or self.room == float("inf"):
             return self.keep is False
-        sizes = self._config
-        kept = sizes.num_hidden_layers * (36 * sizes.hidden_size + 10 * sizes.intermediate_size)  # several float32 copies of a norm's input
-        return bool(tokens * kept > self.room)
+        return footprint.recomputes(self._shape, tokens, self.room)
 
     @property
-    def _config(self) -> Any:
-        return self.policy.causal.config.get_text_config()
-
-    def _bytes(self, tokens: int, kept: Kept) -> float:
-        """The peak memory of a micro-batch, in the fused layers and in half precision."""
-        sizes = self._config
-        layers, hidden, middle = sizes.num_hidden_layers, sizes.hidden_size, sizes.intermediate_size
-        head = getattr(sizes, "head_dim", None) or hidden // sizes.num_attention_heads
-        queries = sizes.num_attention_heads * head
-        attention = 4 * queries + 4 * sizes.num_key_value_heads * head + 4 * sizes.num_attention_heads
-        working = 8 * middle + 16 * hidden
-        residuals = layers * (4 * hidden + 8)
-        inside = min(kept.attention, layers) * attention + min(kept.mlp, layers) * 4 * middle
-        return float(tokens * (working + residuals + inside))
+    def _shape(self) -> ModelShape:
+        config = self.policy.causal.config.get_text_config()
+        return shape_from({name: getattr(config, name, None) for name in NAMES}, "policy")
 
     def _to_come(self, optimiser: Optimiser | None) -> int:
         """Bytes of gradients and moments that are not allocated yet."""
         count: int = sum(held(master) for master in self.weights.masters.values())
-        gradients = 0 if any(master.grad is not None for master in self.weights.masters.values()) else 4 * count
+        gradients = 0 if self.weights.gradients() else 4 * count
         return gradients + self.moments_to_come(optimiser)
 
     def moments_to_come(self, optimiser: Optimiser | None) -> int:
         """Bytes of the optimiser's moments alone: unlike gradients, which are freed after each step, they stay."""
-        if optimiser is not None and optimiser.has_moments:
-            return 0
-        count: int = sum(held(master) for master in self.weights.masters.values())
-        return 8 * count
+        if optimiser is not None:
+            return optimiser.bytes_to_come
+        return sum(8 * held(master) for master in self.weights.masters.values())
 
     def _head_bytes(self) -> int:
         """A chunk of logits with its gradient, and the output layer's gradient in float32 and in its final dtype."""
         weight = self.policy.head.weight
         trained: int = weight.numel() * (8 if weight.requires_grad else 0)
-        return 8 * CHUNK_ELEMENTS["cuda"] + trained
+        return 8 * self.piece + trained
+
+    def rows_of_logits(self) -> int | None:
+        """How many rows of logits are made at once; None: the usual number of the device."""
+        weight = self.policy.head.weight
+        return max(1, self.piece // weight.shape[0]) if weight.is_cuda else None
 
 
-def free_bytes(device: torch.device) -> int:
-    """What a process can still allocate: free on the device or cached by torch, within its share."""
-    free, total = torch.cuda.mem_get_info(device)
-    used, held = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
-    share = int(torch.cuda.get_per_process_memory_fraction(device) * total)
-    left: int = min(free + held - used, share - used)
-    return left
+def lacks_room(policy: PackedModel, weights: Weights, settings: OptimiserSettings) -> bool:
+    """Whether a second copy of a model on its GPU would leave less than a quarter of it for activations and the engine's cache."""
+    copied = sum(weight.numel() * weight.element_size() for weight in policy.causal.parameters())
+    coming = sum(4 * held(master) for master in weights.masters.values()) + Optimiser(weights, settings).bytes_to_come
+    free, total = free_bytes(policy.device), torch.cuda.mem_get_info(policy.device)[1]
+    total = int(torch.cuda.get_per_process_memory_fraction(policy.device) * total)
+    return bool(free - copied - coming < total / 4)
 
 
 def peak_memory(device: torch.device) -> dict[str, float]:

@@ -76,6 +76,7 @@ def load(config: Config, folder: str | Path | None = None, limits: Limits | None
         hidden=tiny.hidden,
         heads=tiny.heads,
         max_length=tiny.max_length,
+        names=tiny.names,
         seed=config.seed,
         limits=limits,
     )
@@ -101,7 +102,8 @@ def load_tokenizer(config: Config, folder: str | Path | None = None, limits: Lim
 
     own = config.agent
     words = environment_texts(config.env.name, n=WORDS_FROM, options=config.env.options, limits=limits)
-    return build_tokenizer([*words, own.system, own.instructions or "", load_template(own.prompt).source])
+    texts = [*words, own.system, own.instructions or "", load_template(own.prompt).source]
+    return build_tokenizer(texts, names=config.model.tiny.names)
 
 
 def tokenizer_of(path: str | Path) -> Any:

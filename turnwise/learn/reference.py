@@ -1,4 +1,5 @@
-"""The frozen policy that KL is measured against: a copy of the model, or, with adapters, the model with its adapters switched off."""
+"""The frozen policy that KL is measured against: a copy of the model, on its device or in host memory, or, with adapters, the model with
+its adapters switched off."""
 
 from __future__ import annotations
 
@@ -12,23 +13,34 @@ from torch import Tensor, nn
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.optimiser import check_names
 from turnwise.learn.ranks.tensors import put
+from turnwise.learn.streamed import Streamed, host_twin
 from turnwise.util.errors import TurnwiseError
 
 
 class Reference:
     """`policy` is the packed model to score with, inside `active()`."""
 
-    def __init__(self, policy: PackedModel, model: nn.Module | None = None, dtype: torch.dtype | None = None):
-        """`model` is a custom reference; without it, a copy of the current policy. `dtype` is what it computes in; None: as the policy."""
+    def __init__(self, policy: PackedModel, model: nn.Module | None = None, dtype: torch.dtype | None = None, host: bool = False):
+        """`model` is a custom reference; without it, a copy of the current policy. `dtype` is what it computes in; None: as the policy.
+        `host`: its weights are in host memory, and come to the device layer by layer while it scores."""
         self._adapted = model is None and hasattr(policy.outer, "disable_adapter")
+        self._streamed: Streamed | None = None
+        self.policy = policy
         if self._adapted:
-            self.policy = policy
+            return
+        parameter = next(policy.causal.parameters())
+        dtype = dtype or parameter.dtype
+        if host:
+            frozen = (model.to("cpu") if model is not None else host_twin(policy.causal)).requires_grad_(False).eval()
+            self._streamed = Streamed(frozen, parameter.device, dtype)
+            with self._streamed.active():
+                self.policy = policy.like(frozen)
+                self._release()
             return
         frozen = model if model is not None else copy.deepcopy(policy.causal)
-        parameter = next(policy.causal.parameters())
         frozen = frozen.to(parameter.device).requires_grad_(False).eval()
         for own in frozen.parameters():
-            own.data = own.data.to(dtype or parameter.dtype)
+            own.data = own.data.to(dtype)
         self.policy = policy.like(frozen)
 
     @property
@@ -38,12 +50,23 @@ class Reference:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Open while scoring: adapters are off and come back afterwards."""
+        """Open while scoring: adapters are off and come back afterwards; weights in host memory come to the device."""
         if self._adapted:
             with self.policy.outer.disable_adapter():
                 yield
+        elif self._streamed is not None:
+            with self._streamed.active():
+                try:
+                    yield
+                finally:
+                    self._release()
         else:
             yield
+
+    def _release(self) -> None:
+        """Fused layers forget where the weights are: they will be elsewhere the next time, and would be kept in memory until then."""
+        if self.policy.fused is not None:
+            self.policy.fused.release()
 
     def tensors(self) -> dict[str, Tensor]:
         """The copy's weights; empty if it shares the model's."""

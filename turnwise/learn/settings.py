@@ -16,6 +16,9 @@ from turnwise.util.errors import TurnwiseError, unknown_name
 Decay = Literal["constant", "linear", "cosine"]
 PASSES = ("epochs", "minibatches", "minibatch_size", "minibatch_unit")  # settings that a step schedule may have as options
 Dtype = Literal["float32", "bfloat16"]
+Moments = Literal["float32", "8bit"]
+Place = Literal["device", "host"]
+ReferencePlace = Literal["device", "host", "auto"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,8 @@ class OptimiserSettings:
     lr, schedule, warmup  the learning rate rises from 0 in `warmup` steps, then stays, or falls with the run's progress towards `final_lr`
     weight_decay          not on norms and biases (weights with fewer than two axes)
     clip                  largest norm of the whole gradient; None does not clip
+    moments               how AdamW's moments are stored: float32 (8 bytes per weight), or 8 bits with a scale per block (2.06 bytes)
+    optimiser_place       where moments and float32 master weights are: on the model's device, or in host memory
     max_bad_steps         after this many steps in a row with a loss or gradient that is not finite, training stops with an error
     """
 
@@ -37,9 +42,13 @@ class OptimiserSettings:
     eps: float = 1e-8
     clip: float | None = 1.0
     max_bad_steps: int = 3
+    moments: Moments = "float32"
+    optimiser_place: Place = "device"
 
     def __post_init__(self) -> None:
         _choice(self, "schedule", get_args(Decay))
+        _choice(self, "moments", get_args(Moments))
+        _choice(self, "optimiser_place", get_args(Place))
         _numbers(self, at_least={"lr": 0, "warmup": 0, "final_lr": 0, "weight_decay": 0, "max_bad_steps": 1}, above={"eps": 0, "clip": 0})
         if not all(0 <= beta < 1 for beta in self.betas):
             raise TurnwiseError(f"learner: betas are two numbers in [0, 1), not {self.betas!r}")
@@ -90,6 +99,8 @@ class LearnerSettings:
     dtype                        of the computation; the optimiser's copy of the weights is always float32
     gradient_checkpointing       save memory by computing activations twice; None: if a GPU's memory requires it, never on a CPU
     skip_zero_credit             leave sequences out whose credit is exactly 0, if nothing else needs them; None: on a GPU
+    reference_place              where the reference's copy of the weights is: on the model's device, in host memory, from which its layers
+                                 come one after another when it scores, or "auto": in host memory if a GPU would have too little left
     temperature                  the sampler's; log-probs are at this temperature
     old_logprobs, engine_gap     whose log-probs the ratio is anchored on: the learner's before the first step, the engine's, or "auto":
                                  the engine's if their mean distance from the learner's on a sample is at most `engine_gap`
@@ -113,6 +124,7 @@ class LearnerSettings:
     dtype: Dtype = "float32"
     gradient_checkpointing: bool | None = None
     skip_zero_credit: bool | None = None
+    reference_place: ReferencePlace = "device"
     temperature: float = 1.0
     old_logprobs: Literal["learner", "engine", "auto"] = "learner"
     engine_gap: float = 0.03
@@ -127,6 +139,7 @@ class LearnerSettings:
         _choice(self, "minibatch_unit", ("trajectory", "turn"))
         _choice(self, "dtype", get_args(Dtype))
         _choice(self, "old_logprobs", ("learner", "engine", "auto"))
+        _choice(self, "reference_place", get_args(ReferencePlace))
         _choice(self, "kl_reward", ("k1", "k2", "k3"))
         counts = {"epochs": 1, "minibatches": 1, "minibatch_size": 1, "tokens_per_batch": 0}
         positive: dict[str, float] = {"temperature": 0, "kl_stop": 0, "constant": 0, "kl_reward_cap": 0}
@@ -137,6 +150,19 @@ class LearnerSettings:
         if self.loss.level == "trajectory" and self.minibatch_unit == "turn":
             raise TurnwiseError(
                 "learner: this loss averages over whole trajectories, which mini-batches of turns cut: use minibatch_unit='trajectory'"
+            )
+
+    def check_sharded(self, packed: bool = False) -> None:
+        """Raises an error for settings that only one process can have. `packed`: the base of its adapters is stored in 4 bits."""
+        if packed:
+            raise TurnwiseError("model.lora.base = '4bit' is for a learner of one process: set cluster.learners = 1, or base = 'full'")
+        asked: dict[str, str] = {"reference_place": self.reference_place} if self.reference_place == "host" else {}
+        asked |= {"moments": self.optimiser.moments} if self.optimiser.moments != "float32" else {}
+        asked |= {"optimiser_place": self.optimiser.optimiser_place} if self.optimiser.optimiser_place != "device" else {}
+        for name, value in asked.items():
+            raise TurnwiseError(
+                f"learner.{name} = {value!r} is for a learner of one process. Several share this memory among them: leave "
+                f"learner.{name} out, or set cluster.learners = 1"
             )
 
     def _check_schedule(self) -> None:

@@ -28,6 +28,7 @@ from turnwise.util.errors import Stopped, TurnwiseError
 UNKNOWN, PAD, SYSTEM, USER, AGENT, END = "<|unknown|>", "<|pad|>", "<|system|>", "<|user|>", "<|agent|>", "<|end|>"
 SPECIAL = (UNKNOWN, PAD, SYSTEM, USER, AGENT, END)
 LONGEST_WORD = 32
+MOST_JOINED = 7  # further words of a name such as get_stock_info
 LONGEST_TEXT = 1_000_000  # characters of one text that words are taken from: no prompt holds more, and an environment may say anything
 INITIAL_SPREAD = 0.68  # over √hidden: 0.06 at 128. The 0.02 that suits wide models made one of 128 about five times slower to learn to copy
 CHAT_TEMPLATE = (
@@ -61,21 +62,29 @@ class TinySize:
 
 
 def build_tiny(
-    texts: Iterable[str], layers: int = 4, hidden: int = 128, heads: int = 4, max_length: int = 4096, seed: int = 0
+    texts: Iterable[str],
+    layers: int = 4,
+    hidden: int = 128,
+    heads: int = 4,
+    max_length: int = 4096,
+    seed: int = 0,
+    names: bool = False,
 ) -> tuple[Any, Any]:
     """A model with random weights and its tokenizer. `texts` may be texts or a list of words: every word in them becomes a token.
     The same texts in any order, sizes and seed give the same model and tokenizer."""
     size = TinySize(layers, hidden, heads, max_length)
-    tokenizer = build_tokenizer(texts, max_length)
+    tokenizer = build_tokenizer(texts, max_length, names=names)
     return build_model(len(tokenizer), size, seed, tokenizer), tokenizer
 
 
-def build_tokenizer(texts: Iterable[str], max_length: int = 4096, vocabulary: int = 16_384) -> Any:
-    """The tokenizer: bytes, digits, and the words of the texts (the most frequent ones, if there are more than `vocabulary`)."""
+def build_tokenizer(texts: Iterable[str], max_length: int = 4096, vocabulary: int = 16_384, names: bool = False) -> Any:
+    """The tokenizer: bytes, digits, and the words of the texts (the most frequent ones, if there are more than `vocabulary`). With `names`,
+    words joined by underscores, such as get_stock_info, are one word."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    pattern = Regex(rf" ?\p{{L}}{{1,{LONGEST_WORD}}}| ?\p{{N}}| ?[^\s\p{{L}}\p{{N}}]|\s")
+    joined = rf"(?:_\p{{L}}{{1,{LONGEST_WORD}}}){{0,{MOST_JOINED}}}" if names else ""
+    pattern = Regex(rf" ?\p{{L}}{{1,{LONGEST_WORD}}}{joined}| ?\p{{N}}| ?[^\s\p{{L}}\p{{N}}]|\s")
     splitter = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(pattern, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
@@ -88,7 +97,7 @@ def build_tokenizer(texts: Iterable[str], max_length: int = 4096, vocabulary: in
             {token: number for number, token in enumerate(tokens)},
             unk_token=UNKNOWN,
             continuing_subword_prefix="",  # a part inside a word is the same token as at its start: longest match over plain parts
-            max_input_chars_per_word=8 * LONGEST_WORD,  # a letter is up to four bytes
+            max_input_chars_per_word=8 * LONGEST_WORD * (1 + names * MOST_JOINED),  # a letter is up to four bytes
         )
     )
     core.pre_tokenizer = splitter
@@ -153,6 +162,7 @@ def build_tiny_for(
     heads: int = 4,
     max_length: int = 4096,
     seed: int = 0,
+    names: bool = False,
     limits: Limits | None = None,
 ) -> tuple[Any, Any]:
     """A tiny model that knows the words of an environment, and those in `extra` (a prompt template, a system message).
@@ -160,7 +170,7 @@ def build_tiny_for(
     The words come from `sample` tasks, always the same ones: the vocabulary does not depend on the seed. `limits` says how it is played.
     """
     texts = chain(environment_texts(env, n=sample, options=options, limits=limits), extra)
-    return build_tiny(texts, layers, hidden, heads, max_length, seed)
+    return build_tiny(texts, layers, hidden, heads, max_length, seed, names)
 
 
 def environment_texts(

@@ -5,6 +5,7 @@
     evals/           every evaluation: outcomes, attempts   summary.json    before and after, for people and tools
     model/           the trained model, a Hugging Face folder   warnings.jsonl   what looked wrong during the run
     environment.json what its environment says about how to show its attempts, if it says anything
+    memory.json      what was chosen for a GPU that is too small for the recipe as it is, if anything was
 
 Every write is atomic or append-only. After a crash the last line of metrics.jsonl may be incomplete, and there may be lines of iterations
 that were never checkpointed. `rewind` drops both, so that a resumed run leaves the same file as an uninterrupted one.

@@ -302,7 +302,8 @@ class Playing(System):
         exact = hasattr(model, "disable_adapter")
         model = model.to(device).eval()
         for parameter in model.parameters():
-            parameter.data = parameter.data.to(torch.float32 if exact and parameter.requires_grad else dtype)
+            if parameter.is_floating_point():  # otherwise codes of a base in 4 bits
+                parameter.data = parameter.data.to(torch.float32 if exact and parameter.requires_grad else dtype)
         return cast("Learner", SimpleNamespace(model=model, device=device))
 
 

@@ -28,7 +28,8 @@ MORE_ROUNDS = 4  # times that a warm start is extended by half of its steps
 
 def imitate(system: System, own: Sft, examples: Sequence[Trajectory]) -> dict[str, float]:
     """Learn from the examples for as long as the recipe asks. Metrics: those of the imitation, and what was measured last."""
-    optimiser = settings_from(own, OptimiserSettings, weight_decay=system.config.learner.weight_decay)
+    learner = system.config.learner
+    optimiser = settings_from(own, OptimiserSettings, weight_decay=learner.weight_decay, moments=learner.moments)
     settings = settings_from(own, SftSettings, optimiser=optimiser, until=own.until or 1.0)
     order = derive(system.config.seed, "warm start order")
     measure = _measure(system, own)

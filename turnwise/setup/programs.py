@@ -41,6 +41,7 @@ def program_collector(system: System, temperature: float | None = None) -> Progr
         on_end=system.on_end,
         on_fault=system.faults.hear,
         whole=True,
+        say=system.once,
     )
 
 

@@ -25,7 +25,7 @@ from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically
 
 MAY_CHANGE = (
-    *("iterations", "name", "eval.every"),
+    *("iterations", "name", "eval.every", "learner.optimiser_place", "learner.reference_place"),
     *("cluster.address", "cluster.port", "cluster.deadline", "cluster.retries"),
     *("run.checkpoint_every", "run.keep_checkpoints", "run.keep_rollouts", "run.keep_tokens", "run.trackers", "run.tracker_options"),
 )

@@ -52,7 +52,7 @@ from turnwise.setup.names import know, needed
 from turnwise.setup.needs import check_needs, reports
 from turnwise.setup.programs import for_learning, is_program, program_collector
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.notice import told_after
+from turnwise.util.notice import Once, told_after
 
 DEFAULT_MAX_TURNS = 50
 PATIENCE = 15.0  # seconds before a start that seems to hang is explained
@@ -103,6 +103,11 @@ class System:
         words = f"still waiting for environment {self.config.env.name!r}; if this does not end, does its reset or step return?"
         with told_after(PATIENCE, self.say, words):
             first_look(self.pool, self.config.env.name, tasks, self.say, self.cancelled)
+
+    @cached_property
+    def once(self) -> Once:
+        """Takes notices that would come up again and again."""
+        return Once(self.say)
 
     @cached_property
     def faults(self) -> FaultWatch:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 
 from turnwise.engines.native.eager import EagerRunner
 from turnwise.engines.native.requests import Runner
 from turnwise.engines.native.weights import Weights
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.machine import all_memory as _all_memory
 
 CPU_PART = 0.25  # of all memory; what no row uses is never touched
-SMALL_MACHINE = 8 * 2**30
 GPU_PART = 0.5
 GPU_PAGE = 64  # tokens
 
@@ -29,13 +27,6 @@ def make_runner(weights: Weights, slots: int, longest: int, memory: float | None
         return CudaRunner(weights, slots, longest, _pages(budget, weights, GPU_PAGE, wanted), GPU_PAGE, graphs)
     budget = _bytes(memory, weights.device) if memory is not None else int(CPU_PART * _all_memory())
     return EagerRunner(weights, slots, _pages(budget, weights, longest, 2 * slots), longest)
-
-
-def _all_memory() -> int:
-    """The machine's memory in bytes; a modest guess if the system does not tell, such as Windows."""
-    if not hasattr(os, "sysconf"):
-        return SMALL_MACHINE
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _pages(budget: int, weights: Weights, size: int, wanted: int) -> int:
@@ -55,6 +46,13 @@ def _bytes(memory: float, device: torch.device) -> int:
         return int(memory)
     if device.type != "cuda":
         raise TurnwiseError("engine: on a CPU cache_memory is a number of bytes")
-    free, _ = torch.cuda.mem_get_info(device)
-    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(memory * (free + unused))
+    return int(memory * free_bytes(device))
+
+
+def free_bytes(device: torch.device) -> int:
+    """What a process can still allocate: free on the device or cached by torch, within its share."""
+    free, total = torch.cuda.mem_get_info(device)
+    used, held = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
+    share = int(torch.cuda.get_per_process_memory_fraction(device) * total)
+    left: int = min(free + held - used, share - used)
+    return left

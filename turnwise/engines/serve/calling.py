@@ -23,6 +23,7 @@ from turnwise.engines.serve.continuation import Conversations, Node, digests, ex
 from turnwise.engines.serve.driver import Driver, Ticket
 from turnwise.engines.serve.schema import mismatch
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.notice import Once
 from turnwise.util.seeds import derive
 
 log = logging.getLogger("turnwise.endpoint")
@@ -66,7 +67,7 @@ class Caller:
     driver: Driver
     sampling: Sampling
     honour: bool = False
-    _noted: set[str] = field(default_factory=set)
+    say: Once = field(default_factory=lambda: Once(log.warning))
 
     # Before sampling.
 
@@ -140,7 +141,7 @@ class Caller:
                     bridge = self.dialogue.bridge_ids(parent.response_ids, asked.said[covered:])
                     return [*parent.prompt_ids, *parent.response_ids, *bridge, *end], parent
                 except TurnwiseError as error:
-                    self._note(f"a conversation was not continued, but sent anew: {error}")
+                    self.say(f"a conversation was not continued, but sent anew: {error}")
             return [*self.dialogue.opening_ids(asked.said, asked.tools, asked.request), *end], None
 
         end = self.dialogue.encode(forced) if forced else []
@@ -170,7 +171,7 @@ class Caller:
         found = replace(base, max_tokens=most, stop=tuple(dict.fromkeys((*base.stop, *asked.stop))))
         if not self.honour:
             if {asked.temperature, asked.top_p, asked.top_k, asked.min_p, asked.seed} != {None}:
-                self._note("a program asks for a temperature, top-p, top-k, min-p or seed of its own: in training the recipe's count")
+                self.say("a program asks for a temperature, top-p, top-k, min-p or seed of its own: in training the recipe's count")
             return found
         if asked.temperature is not None:
             found = replace(found, temperature=0.0 if asked.temperature < COLDEST else asked.temperature)
@@ -260,12 +261,6 @@ class Caller:
             return read
         problem = mismatch(read.content, asked.schema if asked.schema is not None else {"type": "object"})
         return replace(read, problem=read.problem or problem)
-
-    def _note(self, text: str) -> None:
-        """Say something once."""
-        if text not in self._noted:
-            self._noted.add(text)
-            log.warning(text)
 
 
 def share(messages: list[dict[str, Any]], earlier: list[dict[str, Any]]) -> None:

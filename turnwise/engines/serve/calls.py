@@ -68,6 +68,7 @@ class Recorder:
     limits: Limits = field(default_factory=Limits)
     calls: list[Call] = field(default_factory=list)
     early_reward: float = 0.0
+    rewards: int = 0  # how many were given
     early_notes: list[str] = field(default_factory=list)
     next_anchor: str | None = None
     stop: str = ""
@@ -102,6 +103,7 @@ class Recorder:
             place = next((one.number for one in self.calls if one.id == call), None)
             if place is None:
                 return False
+        self.rewards += 1
         if place is None:
             self.early_reward += value
             self.early_notes += [note] if note else []

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, TypeVar
 from turnwise.agent.chat import Chat
 from turnwise.agent.dialogue import Dialogue
 from turnwise.engines.base import Engine, Sampling
-from turnwise.engines.serve.calling import KEPT, Attempt, Caller
+from turnwise.engines.serve.calling import KEPT, Attempt, Caller, log
 from turnwise.engines.serve.calls import Recorder
 from turnwise.engines.serve.continuation import Conversations
 from turnwise.engines.serve.driver import Driver
 from turnwise.engines.serve.limits import Limits
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.notice import Once
 
 if TYPE_CHECKING:
     from turnwise.engines.serve.app import Service
@@ -43,7 +44,7 @@ class Endpoint:
 
     Every attempt has its own base URL and key: `open` it, let the program run, `close` it and take what was recorded. Inside
     `paused` the engine belongs to the caller, for an update and `publish`; calls wait. `honour` lets clients choose the temperature and the
-    like, for use after training. Methods may be called from any thread but the endpoint's own."""
+    like, for use after training. `say` takes notices. Methods may be called from any thread but the endpoint's own."""
 
     def __init__(
         self,
@@ -56,12 +57,14 @@ class Endpoint:
         *,
         honour: bool = False,
         model: str = "turnwise",
+        say: Once | None = None,
     ):
         self.limits = limits or Limits()
         self.driver = Driver(engine)
         self._socket = _listen(host, port)
         self.host, self.port = host, int(self._socket.getsockname()[1])
-        self._service = self._made(Caller(Dialogue(chat), self.driver, sampling, honour), model)
+        caller = Caller(Dialogue(chat), self.driver, sampling, honour, say or Once(log.warning))
+        self._service = self._made(caller, model)
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: Server | None = None

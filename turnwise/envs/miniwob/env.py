@@ -93,6 +93,8 @@ class MiniWobEnv:
         elif move.verb in ("click", "hover"):
             (page.click if move.verb == "click" else page.hover)(self._point(page, move.at))
         elif move.verb == "drag":
+            for spot in (move.at, move.to):  # both in sight first: the second may scroll the first away from where it was
+                self._point(page, spot)
             page.drag(self._point(page, move.at), self._point(page, move.to))
         elif move.verb == "type":
             return self._type(page, move)

@@ -30,11 +30,13 @@ LONGEST_LINE = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a program ended: with a result, or with an error (`problem`, and its lines in the user's files)."""
+    """How a program ended: with a result, or with an error (`problem`, and its lines in the user's files). `silent` says why there is no
+    result, if it did not fail."""
 
     result: Any = None
     problem: str = ""
     own_lines: str = ""
+    silent: str = "the program returned nothing"
 
 
 class Running(Protocol):
@@ -112,9 +114,10 @@ class CommandAttempt:
             why = f"signal {-code}" if code < 0 else f"exit code {code}"
             return Ended(problem=f"the program ended with {why}: {complained[-1] if complained else last}"[:500])
         found = read_result(last)
+        why = f"the last line that the program printed is not a number or a JSON object: {last[:200]!r}"
         if found is None and self._result == "printed":
-            return Ended(problem=f"the last line that the program printed is not a number or a JSON object: {last[:200]!r}")
-        return Ended(found)
+            return Ended(problem=why)
+        return Ended(found, silent=why if last else "the program printed nothing")
 
     def kill(self) -> None:
         """End the process with all that it has started."""

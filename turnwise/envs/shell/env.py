@@ -24,9 +24,22 @@ SUBMIT = "submit"
 SPLITS = {"train": 0, "valid": 1, "test": 2}
 SIZE = 100_000  # tasks of a split if no number is asked for
 COMMON = (
-    "ls", "ls -R", "pwd", "cat {one}", "head -2 {one}", "wc -l {one}", "rm -r {one}", "mv {one} {other}", "cp -r {one} {other}",
-    "mkdir {name}", "touch {name}.txt", "cd {one}", "cd ..", "grep -r {name} .", "find . -name '*.txt'", "sort {one} > {name}.txt", SUBMIT,
-)  # fmt: skip
+    "ls",
+    "ls -R",
+    "pwd",
+    "cat {one}",
+    "head -2 {one}",
+    "wc -l {one}",
+    "rm -r {one}",
+    "mv {one} {other}",
+    "cp -r {one} {other}",
+    "mkdir {name}",
+    "touch {name}.txt",
+    "grep -r {name} .",
+    "find . -name '*.txt'",
+    "sort {one} > {name}.txt",
+    SUBMIT,
+)  # fmt: skip; no `cd ..`: after it, others would search the whole system
 MOST_KEPT = 256  # results of set-ups
 SETUP = 60.0  # seconds for one
 

@@ -91,7 +91,8 @@ class UserServer:
                 return transport.post("chat/completions", body)
             except Failure as failure:
                 if not left or not failure.passing:
-                    raise TurnwiseError(f"the server {redact(self.url)} gave no message: {failure}") from None
+                    key = "" if self.key_variable or failure.status not in (401, 403) else ". Name its key's variable with key_variable"
+                    raise TurnwiseError(f"the server {redact(self.url)} gave no message: {failure}{key}") from None
                 left -= 1
                 time.sleep(min(failure.retry_after or PAUSE, LONGEST_PAUSE))
 

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from turnwise.config.further import FurtherModel as Section
 from turnwise.learn import models as loading
 from turnwise.learn.forward import PackedModel
+from turnwise.learn.fourbit import has_packed
 from turnwise.learn.further.model import FurtherModel, Training
 from turnwise.learn.further.scorer import plain_weights
 from turnwise.learn.further.tokens import check_shared
@@ -85,9 +86,8 @@ def build(name: str, section: Section, beside: Beside) -> FurtherModel:
 
 def training_of(section: Section) -> Training:
     """The optimiser's settings from the recipe."""
-    optimiser = OptimiserSettings(
-        section.lr, section.schedule, section.warmup, weight_decay=section.weight_decay, betas=section.betas, clip=section.clip
-    )
+    shared = ("lr", "schedule", "warmup", "weight_decay", "betas", "clip", "moments", "optimiser_place")
+    optimiser = OptimiserSettings(**{name: getattr(section, name) for name in shared})
     return Training(optimiser, section.epochs, section.minibatches)
 
 
@@ -139,7 +139,7 @@ def _device(name: str, section: Section, learner: Learner) -> torch.device:
 
 def copied(learner: Learner) -> Any:
     """A separate plain model with the policy's weights, float32."""
-    if learner.ranks is not None:
+    if learner.ranks is not None or has_packed(learner.model):
         return plain_model(learner.policy, torch.float32).requires_grad_(True)
     model: Any = copy.deepcopy(learner.model)
     model = model.merge_and_unload() if hasattr(model, "merge_and_unload") else model

@@ -110,7 +110,8 @@ class FurtherModel(Scorer):
             if not weight.requires_grad and id(weight) not in exact_ids:
                 weight.data = weight.data.to(dtype)
         exact = {name for name, weight in trained.items() if adapted or id(weight) in exact_ids}
-        return Weights(trained.items(), dtype, exact)
+        host = self.training is not None and self.training.optimiser.optimiser_place == "host"
+        return Weights(trained.items(), dtype, exact, host)
 
     # -- scoring ------------------------------------------------------------------------------------------------------------------
 

@@ -76,9 +76,10 @@ def together(decisions: Decisions, work: Callable[[], T]) -> T:
 
 def sum_gradients(weights: Weights, ranks: Ranks) -> None:
     """The gradients on whole weights, summed over all processes. A weight without a gradient anywhere gets none."""
-    masters = list(weights.masters.values())
-    somewhere = np.any(ranks.gather([master.grad is not None for master in masters]), axis=0)
-    for master, some in zip(masters, somewhere.tolist(), strict=True):
+    names, own = list(weights.masters), weights.gradients()
+    somewhere = np.any(ranks.gather([name in own for name in names]), axis=0)
+    for name, some in zip(names, somewhere.tolist(), strict=True):
         if some:
-            master.grad = torch.zeros_like(master) if master.grad is None else master.grad
-            ranks.sum_([master.grad])
+            gradient = own[name] if name in own else torch.zeros_like(weights.masters[name], device=weights.parameters[name].device)
+            weights.put_gradient(name, gradient)
+            ranks.sum_([gradient])

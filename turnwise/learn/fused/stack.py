@@ -64,28 +64,43 @@ class FusedStack:
     several processes, which compute in this dtype."""
 
     def __init__(self, model: Any, shared: torch.dtype | None = None):
-        self.model, self.shape = model, shape_of(model.config)
-        self.weights = Weights(model) if shared is None else None
-        self.dtype = shared if self.weights is None else self.weights.dtype
+        self.model, self.shape, self.shared = model, shape_of(model.config), shared
+        self._weights = Weights(model) if shared is None else None
+        self.dtype = shared if self._weights is None else self._weights.dtype
         self.kept = Kept()
         self._tables: tuple[Tensor, Tensor] | None = None
         if shared is not None:
             for module in model.model.layers:
                 _take_calls(module)
 
+    @property
+    def weights(self) -> Weights | None:
+        """The parameters as these layers read them; None if several processes share them."""
+        if self._weights is None and self.shared is None:
+            self._weights = Weights(self.model)
+        return self._weights
+
     def update(self) -> None:
         """Look up where the parameters are now: something may have moved them."""
-        if self.weights is not None:
-            self.weights.update()
+        if (weights := self.weights) is not None:
+            weights.update()
+
+    def release(self) -> None:
+        """Forget where the parameters are until they are needed again."""
+        self._weights = None
 
     def hidden(self, ids: Tensor, positions: Tensor, lengths: list[int], offsets: Tensor, places: Tensor | None = None) -> Tensor:
         """The last hidden states of all tokens of a packed row, or of those at `places` (each at most once)."""
         inner, shape = self.model.model, self.shape
-        joined = self.weights.layers if self.weights is not None else [None] * len(inner.layers)
+        weights = self.weights
+        joined = weights.layers if weights is not None else [None] * len(inner.layers)
         cos, sin = self._rotations(max(lengths))
         frame = Frame(lengths, offsets, positions, cos, sin, shape.heads, shape.kv_heads, shape.head_dim, shape.eps)
         x, delta = embedding(ids, inner.embed_tokens.weight, inner.embed_tokens.padding_idx), None
+        fetch = getattr(self.model, "fetch_layer", None)  # of a model whose layers come from host memory
         for number, (layer, module) in enumerate(zip(joined, inner.layers, strict=True)):
+            if fetch is not None:
+                fetch(number)
             left = len(joined) - number
             call = Call(frame, (left <= self.kept.attention, left <= self.kept.mlp), places if left == 1 else None)
             x, delta = module(x, delta, call) if layer is None else _layer(x, delta, layer, module, call)
@@ -97,7 +112,7 @@ class FusedStack:
             size = 1 << max(longest - 1, 1023).bit_length()
             with torch.no_grad():
                 inner = self.model.model
-                self._tables = rotation(inner.rotary_emb, size, inner.embed_tokens.weight.device, self.dtype)
+                self._tables = rotation(inner.rotary_emb, size, self.model.lm_head.weight.device, self.dtype)
         return self._tables
 
 

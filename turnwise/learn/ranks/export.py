@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from turnwise.engines.fourbit import dense
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.ranks.group import Ranks
 from turnwise.learn.ranks.tensors import whole
@@ -26,7 +27,7 @@ def plain_weights_of(policy: PackedModel, dtype: torch.dtype) -> Iterator[tuple[
     for name, weight in policy.causal.named_parameters():
         if "lora_" in name:
             continue
-        full = whole(weight).detach()
+        full = dense(whole(weight)).detach()
         owner, adapted, _ = name.rpartition(".base_layer.weight")
         if adapted:
             full = _merged(policy.causal.get_submodule(owner), full)

@@ -7,7 +7,7 @@ from importlib import import_module
 from turnwise.envs.miniwob.experts.base import EXPERTS
 from turnwise.envs.miniwob.view import Look
 
-FILES = ("buttons", "fields", "lists", "mail", "moves", "widgets")
+FILES = ("buttons", "fields", "lists", "mail", "moves", "pages", "widgets")
 
 
 def known() -> frozenset[str]:

@@ -52,9 +52,13 @@ def spinner(look: Look) -> str | None:
 
 
 @expert("choose-date", "choose-date-easy", "choose-date-medium", "choose-date-nodelay")
-def calendar(look: Look) -> str | None:
+def date(look: Look) -> str | None:
+    return calendar(look, first(look, kind="textbox"))
+
+
+def calendar(look: Look, box: Item | None) -> str | None:
+    """Choose the date of the task in the calendar of a field; submit when it is there."""
     month, day, year = said(look, r"(\d+)/(\d+)/(\d+)")
-    box = first(look, kind="textbox")
     if box is None or box.value == f"{month}/{day}/{year}":
         return press(look)
     shown = [item for item in look.items if item.text in MONTHS]

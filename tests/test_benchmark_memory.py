@@ -1,0 +1,44 @@
+"""benchmarks/memory.py, which is made for a GPU, runs from end to end on a CPU."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+from turnwise.config.loading import load_file
+
+
+@pytest.fixture(scope="module")
+def bench() -> Any:
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        return load_file(ROOT / "benchmarks" / "memory.py")
+    finally:
+        sys.path.pop(0)
+
+
+def test_a_case_runs_from_end_to_end_with_a_tiny_shape(bench: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.main(["--case", "1.5b", "--tiny", "--iterations", "1", "--turns", "2", "--response", "4"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["iterations"] == 1 and found["limit_gb"] == 24 and found["measured_peak_gb"] is None
+    assert 0 < found["predicted_in_use_gb"] <= found["predicted_peak_gb"] < 24
+    assert found["sampled_tokens_per_s"] > 0 and found["learned_tokens_per_s"] > 0
+
+
+def test_the_cases_are_predicted_to_fit(bench: Any) -> None:
+    from argparse import Namespace
+
+    for name, case in bench.CASES.items():
+        config = bench.recipe(case, Namespace(turns=10, response=64, iterations=10, tiny=False))
+        fit = bench.find(config, int(case.limit * 10**9), case.shape).fit
+        assert fit.fits and fit.peak <= case.limit * 10**9, name
+
+
+def test_random_weights_have_the_shape_and_are_finite(bench: Any) -> None:
+    model = bench.random_model(bench.TINY)
+    assert sum(weight.numel() for weight in model.parameters()) == pytest.approx(bench.TINY.parameters, rel=0.01)
+    assert all(bool(weight.isfinite().all()) and float(weight.detach().abs().max()) < 10 for weight in model.parameters())

@@ -1,0 +1,390 @@
+"""Whether a recipe fits into a GPU's memory: the formulas against measurements and against what torch saves, and the choice of settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from learn_cases import tiny
+from typer.testing import CliRunner
+
+from turnwise.cli.app import app
+from turnwise.config.schema import Config
+from turnwise.config.writing import to_toml
+from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.learn import footprint
+from turnwise.learn.fitting import LEVERS, Fit, Freedom, as_it_is, choose
+from turnwise.learn.footprint import LEARN, OUTSIDE, PHASES, Beside, Demand, in_use, terms, totals, wanted_cache
+from turnwise.learn.forward import PackedModel
+from turnwise.learn.fused.stack import Kept
+from turnwise.learn.lora import add_lora
+from turnwise.learn.packing import pack
+from turnwise.learn.shapes import SHAPES, shape_from
+from turnwise.runs.folder import Run
+from turnwise.setup.fit import GB, find, freedom, with_settings
+from turnwise.setup.small_gpu import fitted, for_this_gpu, keep_choice
+from turnwise.util.errors import TurnwiseError
+
+HERE = Path(__file__).parent.parent
+SMALL = SHAPES["1.5b"]
+
+# -- against what was measured on an H200 -----------------------------------------------------------------------------------------
+
+
+def measured(name: str) -> Any:
+    return json.loads((HERE / "benchmarks" / name).read_text())
+
+
+def iteration(longest: int, tokens: int) -> Demand:
+    """The settings of benchmarks/iteration.py: 128 rows, a cache that holds all of them, a reference."""
+    cache = int(1.15 * 128 * (longest + 64) * SMALL.cache_bytes)
+    return Demand(SMALL, cache=cache, longest=longest + 1, sequence=longest, tokens=tokens)
+
+
+@pytest.mark.parametrize(("context", "longest"), [("window", 800), ("full", 8440)])
+def test_what_stays_between_updates_is_as_measured(context: str, longest: int) -> None:
+    """benchmarks/iteration-*.json: the peak since the end of the update, that is, without gradients and activations."""
+    inside = totals([term for term in terms(iteration(longest, 32768)) if term.name not in OUTSIDE])
+    assert inside["publish"] / GB == pytest.approx(measured(f"iteration-{context}.json")["peak_gb"], rel=0.02)
+
+
+@pytest.mark.parametrize(("longest", "tokens", "peak"), [(800, 40 * 800, 80.8), (8440, 3 * 8440, 104.7)])
+def test_the_peak_of_an_iteration_is_as_measured(longest: int, tokens: int, peak: float) -> None:
+    """An earlier run of the same benchmark, which reported the peak of the whole update."""
+    assert in_use(terms(iteration(longest, tokens))) / GB == pytest.approx(peak, rel=0.04)
+
+
+@pytest.mark.parametrize(("number", "tokens", "mlp"), [(0, 40 * 830, 22), (1, 3 * 8509, 28)])
+def test_the_peak_of_an_update_alone_is_as_measured(number: int, tokens: int, mlp: int) -> None:
+    """benchmarks/learner-1.5b.json, without an engine. Of the longer sequences fewer fit into a batch, so all layers keep everything."""
+    found = measured("learner-1.5b.json")["compared"][number]["packed"]
+    demand = Demand(SMALL, slots=0, graphs=False, tokens=tokens, attention=28, mlp=mlp)
+    assert in_use(terms(demand)) / GB == pytest.approx(found["peak_gb"], rel=0.05)
+    assert totals(terms(demand))[LEARN] / GB == pytest.approx(found["reserved_gb"], rel=0.08)
+
+
+def test_the_peak_of_training_on_real_games_is_as_measured() -> None:
+    """docs/results/alfworld: a 0.5B model, 144 rows of 4,120 tokens, 16,384 tokens at once."""
+    rows = [json.loads(line) for line in (HERE / "docs/results/alfworld/gigpo-2/metrics.jsonl").read_text().splitlines()]
+    peak = max(row["learner/memory_peak_gib"] for row in rows if "learner/memory_peak_gib" in row)
+    demand = Demand(SHAPES["0.5b"], slots=144, longest=4120, sequence=4120, tokens=16384)
+    found = in_use(terms(replace(demand, cache=wanted_cache(demand))))
+    assert found / 2**30 == pytest.approx(peak, rel=0.05)
+
+
+# -- against what torch saves for a backward pass -----------------------------------------------------------------------------------
+
+
+def saved_bytes(model: Any, work: Callable[[], Any]) -> int:
+    """Bytes of all storages that a forward pass keeps, without those of the model."""
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    seen: dict[int, int] = {}
+    alive = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            seen[storage.data_ptr()] = storage.nbytes()
+            alive.append(tensor)  # its address is not used again
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        alive.append(work())
+    return sum(seen.values())
+
+
+def saved_per_token(
+    rank: int = 0, fused: bool = False, kept: Kept | None = None, again: bool = False, **sizes: Any
+) -> tuple[float, Demand]:
+    """What a small model keeps per token, in bfloat16, from two lengths; and the demand that describes it."""
+    model = tiny(**{"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 3} | sizes).bfloat16()
+    shape = shape_from(model.config.to_dict(), "tiny")
+    model = add_lora(model, rank=rank) if rank else model
+    policy = PackedModel(model, fused=fused)
+    if again:
+        policy.causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if policy.fused is not None and kept is not None:
+        policy.fused.kept = kept
+    model.train()
+    found = []
+    for length in (64, 128):
+        ids = [1] * (length - 1)
+        packed = pack([Trajectory(0, number, turns=[Turn(anchor="a", prompt_ids=ids, response_ids=[2])]) for number in range(2)])
+        with policy.attention():
+            found.append(saved_bytes(model, lambda packed=packed: policy.hidden(packed)))  # type: ignore[misc]
+    layers = (kept.attention, kept.mlp) if kept is not None else (0, 0) if again else (3, 3)
+    demand = Demand(shape, rank=rank, fused=fused, attention=layers[0], mlp=layers[1])
+    return (found[1] - found[0]) / 128, demand
+
+
+SHAPED: list[dict[str, Any]] = [{}, {"num_attention_heads": 8, "head_dim": 16, "hidden_size": 96, "num_hidden_layers": 2}]
+
+
+@pytest.mark.parametrize("sizes", SHAPED)
+@pytest.mark.parametrize("kept", [Kept(9, 9), Kept(9, 1), Kept(2, 0), Kept(0, 0)])
+def test_the_fused_layers_keep_exactly_what_the_formula_says(sizes: dict[str, Any], kept: Kept) -> None:
+    saved, demand = saved_per_token(fused=True, kept=kept, **sizes)
+    shape = demand.shape
+    outside = 2 * shape.hidden + 4 + 8  # the norm after the last layer, and the token's id
+    assert saved == footprint.fused_bytes(shape, kept.attention, kept.mlp, lse=0) + outside  # a CPU's attention keeps no log-sums
+
+
+@pytest.mark.parametrize("sizes", SHAPED)
+@pytest.mark.parametrize("rank", [0, 8])
+def test_layers_of_transformers_keep_what_the_formula_says(sizes: dict[str, Any], rank: int) -> None:
+    saved, demand = saved_per_token(rank=rank, **sizes)
+    assert saved == pytest.approx(footprint.kept_bytes(demand), rel=0.12)
+
+
+@pytest.mark.parametrize("rank", [0, 8])
+def test_layers_that_compute_again_keep_their_input_only(rank: int) -> None:
+    saved, demand = saved_per_token(rank=rank, again=True, num_hidden_layers=4)
+    outside = saved - footprint.kept_bytes(demand)  # the embedding, positions and the last norm
+    assert 0 <= outside < 8 * demand.shape.hidden
+    assert saved < 0.1 * footprint.kept_bytes(replace(demand, attention=4, mlp=4))
+
+
+def test_adapters_have_as_many_parameters_as_peft_gives_them() -> None:
+    model = tiny(hidden_size=64, intermediate_size=160)
+    shape = shape_from(model.config.to_dict(), "tiny")
+    for targets in (None, ["q_proj", "down_proj"]):
+        adapted = add_lora(tiny(hidden_size=64, intermediate_size=160), rank=4, targets=targets)
+        trained = sum(parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad)
+        assert footprint.adapter_parameters(shape, 4, footprint.TARGETS if targets is None else targets) == trained
+
+
+# -- the choice ---------------------------------------------------------------------------------------------------------------------
+
+WINDOW = Demand(SMALL, longest=2560, sequence=2560)
+CASES = {
+    "0.5b": (replace(WINDOW, shape=SHAPES["0.5b"]), 12),
+    "1.5b": (WINDOW, 24),
+    "1.5b full": (replace(WINDOW, longest=12800, sequence=12800), 24),
+    "7b adapters": (replace(WINDOW, shape=SHAPES["7b"], rank=64, fused=False, reference=None), 40),
+    "7b adapters, 4 bits": (replace(WINDOW, shape=SHAPES["7b"], rank=64, fused=False, reference=None, four_bit=True), 24),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_usual_models_fit_into_small_cards(name: str) -> None:
+    demand, memory = CASES[name]
+    fit = choose(demand, memory * GB, Freedom())
+    assert fit.fits and fit.demand.rank == demand.rank
+    assert fit.demand.cache >= demand.longest * demand.shape.cache_bytes, "a row of the longest length has room"
+
+
+def test_a_large_gpu_changes_nothing() -> None:
+    for demand, _ in CASES.values():
+        fit = choose(demand, 141 * GB, Freedom())
+        assert fit.fits and not fit.changed
+        assert fit.demand == as_it_is(demand, 141 * GB, Freedom()).demand
+
+
+def test_less_memory_changes_more_and_in_the_order_of_cost() -> None:
+    before: set[str] = set()
+    for memory in (80, 64, 48, 40, 32):
+        fit = choose(WINDOW, memory * GB, Freedom())
+        assert fit.fits
+        last = {"reference", "moments", "place"} & set(fit.changed)
+        assert len(last) >= len(before)
+        assert not last or {"cache", "tokens"} <= set(fit.changed), "what costs little is changed first"
+        before = last
+    assert [name for name in LEVERS if name in fit.changed] == list(fit.changed)
+
+
+def test_a_choice_that_fits_is_within_the_memory_in_every_phase() -> None:
+    for memory in (14, 18, 24, 30, 36, 44, 60):
+        fit = choose(WINDOW, memory * GB, Freedom())
+        assert fit.fits and all(size <= memory * GB for size in totals(fit.terms).values())
+
+
+def test_host_memory_is_used_only_if_the_host_has_it() -> None:
+    fit = choose(WINDOW, 20 * GB, Freedom(), host=64 * GB)
+    assert fit.fits and fit.demand.place == "host"
+    assert footprint.host_bytes(fit.demand) >= 12 * SMALL.parameters
+    assert not choose(WINDOW, 20 * GB, Freedom(), host=8 * GB).fits
+
+
+def test_nothing_that_is_fixed_is_chosen() -> None:
+    fixed = Freedom(cache=False, sleep=False, tokens=False, recompute=False, reference=False, moments=False, place=False)
+    given = replace(WINDOW, cache=4 * GB)
+    fit = choose(given, 24 * GB, fixed)
+    assert not fit.fits and not fit.changed and fit.demand == given
+
+
+def test_adapters_are_chosen_only_if_they_are_asked_for() -> None:
+    demand = replace(WINDOW, shape=SHAPES["7b"])
+    assert not choose(demand, 24 * GB, Freedom()).fits
+    fit = choose(demand, 24 * GB, Freedom(lora=True))
+    assert fit.fits and fit.changed[-1] == "lora" and "reference" not in fit.changed
+
+
+def test_every_term_is_named_once_and_grows_with_the_model() -> None:
+    demand = replace(WINDOW, beside=(Beside("prm", 10**8, 2, trained=True),), place="host", moments="8bit")
+    names = [term.name for term in terms(demand)]
+    assert len(names) == len(set(names)) and "model prm" in names
+    smaller, larger = (totals(terms(replace(demand, shape=SHAPES[size]))) for size in ("1.5b", "7b"))
+    assert all(smaller[phase] < larger[phase] for phase in PHASES)
+    page = (HERE / "docs" / "performance.md").read_text()
+    shown = {term.name for given, _ in CASES.values() for term in terms(replace(given, cache=GB))} | {*names} - {
+        "model prm",
+        "optimiser of prm",
+    }
+    assert all(f"| {name} |" in page for name in shown), "docs/performance.md has the formula of every term"
+
+
+# -- a recipe -----------------------------------------------------------------------------------------------------------------------
+
+RECIPE = str(HERE / "recipes" / "alfworld.toml")
+OPEN = ["learner.tokens_per_batch=0"]
+
+
+def test_the_adapters_recipe_fits_into_24_gb_on_weights_of_4_bits() -> None:
+    config = Config.load(HERE / "recipes" / "alfworld-7b-lora.toml", [*OPEN, "model.lora.base=4bit"])
+    found = find(config, 24 * GB)
+    assert found.fit.fits and found.fit.demand.four_bit and found.fit.demand.reference is None
+    assert not {"engine.options.cache_memory", "engine.sleep"} & set(found.settings), "the transformers engine serves it"
+    half = find(Config.load(HERE / "recipes" / "alfworld-7b-lora.toml", OPEN), 24 * GB)
+    assert found.fit.terms[0].most < 0.45 * half.fit.terms[0].most
+
+
+def test_a_reference_may_decide_by_itself_where_it_is() -> None:
+    for memory, place in ((24, "host"), (141, "device")):
+        assert find(Config.load(RECIPE, [*OPEN, "learner.reference_place=auto"]), memory * GB).plain.demand.reference == place
+
+
+def test_what_a_recipe_sets_is_not_free() -> None:
+    free = freedom(Config.load(RECIPE))
+    assert not free.tokens and free.cache and free.sleep and free.recompute and not free.lora
+    given = ["engine.options.cache_memory=1e9", "engine.sleep=false", "learner.gradient_checkpointing=true", *OPEN]
+    free = freedom(Config.load(RECIPE, given))
+    assert free.tokens and not (free.cache or free.sleep or free.recompute)
+
+
+def test_a_recipe_on_a_small_gpu_gets_settings_and_says_so() -> None:
+    said: list[str] = []
+    config = Config.load(RECIPE, [*OPEN, "model.path=Qwen/Qwen2.5-0.5B-Instruct"])
+    found, choice = fitted(config, 16 * GB, said.append)
+    assert choice is not None and len(said) == 1 + len(choice.fit.changed)
+    assert found.engine.options["cache_memory"] == choice.fit.demand.cache and found.learner.tokens_per_batch == choice.fit.demand.tokens
+    assert find(found, 16 * GB).fit.fits
+    again, second = fitted(found, 16 * GB)
+    assert again == found or (second is not None and set(second.fit.changed) <= {"recompute"}), "what was chosen stays"
+
+
+def test_a_recipe_on_a_large_gpu_stays_as_it_is() -> None:
+    said: list[str] = []
+    config = Config.load(RECIPE)
+    assert fitted(config, 141 * GB, said.append) == (config, None) and not said
+
+
+def test_a_recipe_that_cannot_fit_is_refused_with_what_to_do() -> None:
+    with pytest.raises(TurnwiseError, match=r"learner.tokens_per_batch=32768.*not changed.*learner.tokens_per_batch=0"):
+        fitted(Config.load(RECIPE), 10 * GB)
+    with pytest.raises(TurnwiseError, match=r"has 4.0 GB.*at least.*model.lora.rank=16"):
+        fitted(Config.load(RECIPE, OPEN), 4 * GB)
+
+
+def test_on_a_cpu_and_on_a_cluster_nothing_is_chosen() -> None:
+    for config in (Config.load(RECIPE, ["device=cpu"]), Config.load(RECIPE, ["cluster.engines=2"])):
+        assert for_this_gpu(config, pytest.fail) == (config, None)
+
+
+def test_a_run_on_a_small_gpu_keeps_what_was_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("turnwise.setup.small_gpu.choose_device", lambda name: "cuda")
+    monkeypatch.setattr("turnwise.engines.native.memory.free_bytes", lambda device: 15 * GB)
+    config, found = for_this_gpu(Config.load(RECIPE, [*OPEN, "model.path=Qwen/Qwen2.5-0.5B-Instruct"]), lambda text: None)
+    run = Run.create(tmp_path, "small", to_toml(config))
+    keep_choice(run, found)
+    kept = json.loads((run.folder / "memory.json").read_text())
+    again = Config.load(run.folder / "config.toml")
+    assert again.learner.tokens_per_batch == kept["chosen"]["learner.tokens_per_batch"] == config.learner.tokens_per_batch
+    assert kept["predicted_peak_gb"] <= kept["memory_gb"] < kept["as_it_is_gb"] and kept["words"] and kept["terms"]["weights"]
+
+
+def test_settings_are_set_where_they_belong() -> None:
+    changes = {"engine.options.cache_memory": 5, "engine.sleep": True, "learner.tokens_per_batch": 7}
+    config = with_settings(Config.load(RECIPE), {**changes, "model.lora.rank": 16, "model.lora.base": "4bit"})
+    assert config.engine.options == {"cache_memory": 5} and config.engine.sleep and config.learner.tokens_per_batch == 7
+    assert config.model.lora is not None and (config.model.lora.rank, config.model.lora.base) == (16, "4bit")
+
+
+def invoke(*words: str) -> str:
+    result = CliRunner().invoke(app, ["fit", *words])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_command_shows_terms_phases_choices_and_costs() -> None:
+    text = invoke(RECIPE, "--memory", "40", *OPEN)
+    for word in (
+        "As it is",
+        "fits",
+        "optimiser state",
+        "engine's cache",
+        "publishing",
+        "learner.tokens_per_batch=",
+        "of an update",
+        "estimate",
+    ):
+        assert word in text, word
+    assert "It fits" in invoke(RECIPE, "--memory", "141")
+    assert "learner.tokens_per_batch=0" in invoke(RECIPE), "a setting that is in the way, and how to leave it open"
+
+
+def test_the_command_gives_the_same_as_json() -> None:
+    found = json.loads(invoke(RECIPE, "--memory", "40", "--json", *OPEN))
+    assert found["fits"] and found["peak_gb"] <= 40 and found["settings"]["learner.tokens_per_batch"] > 0
+    assert found["phases_gb"]["learn"] == pytest.approx(sum(one.get("learn", 0) for one in found["terms_gb"].values()), abs=0.01)
+    several = json.loads(invoke(RECIPE, "--json"))
+    assert [one["memory_gb"] for one in several] == sorted(one["memory_gb"] for one in several)
+
+
+def test_a_model_is_known_by_its_size_its_config_or_its_name(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}
+    (tmp_path / "config.json").write_text(json.dumps(sizes))
+    for given in (str(tmp_path), str(tmp_path / "config.json")):
+        assert (
+            json.loads(invoke(RECIPE, "--memory", "24", "--model", given, "--json"))["parameters"]
+            == 2 * (4 * 64**2 + 3 * 64 * 128) + 2 * 6400
+        )
+    assert json.loads(invoke(RECIPE, "--memory", "141", "--json"))["model"] == "1.5b", "the size in the name on the hub"
+    result = CliRunner().invoke(app, ["fit", RECIPE, "model.path=somebody/unknown"])
+    assert isinstance(result.exception, TurnwiseError) and "--model" in str(result.exception)
+
+
+def test_an_unknown_mixture_of_experts_is_not_taken_for_a_dense_model(tmp_path: Path) -> None:
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "vocab_size": 100,
+        "num_experts": 8,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(sizes))
+    result = CliRunner().invoke(app, ["fit", RECIPE, "--model", str(tmp_path)])
+    assert isinstance(result.exception, TurnwiseError) and "mixture of experts" in str(result.exception)
+
+
+@pytest.mark.parametrize("kind", ["Qwen3", "Qwen3Moe"])
+def test_shapes_of_other_families_have_as_many_parameters_as_their_models(kind: str) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    more = {"head_dim": 16, "vocab_size": 100, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+    config = getattr(transformers, f"{kind}Config")(**sizes, **(more if kind == "Qwen3Moe" else {"head_dim": 16, "vocab_size": 100}))
+    with torch.device("meta"):
+        model = getattr(transformers, f"{kind}ForCausalLM")(config)
+    shape = shape_from(config.to_dict(), kind)
+    assert shape.parameters == pytest.approx(sum(weight.numel() for weight in model.parameters()), rel=0.01)
+    assert shape.head_norms and (shape.middle, shape.used < shape.matrices) == ((96, True) if kind == "Qwen3Moe" else (128, False))
+
+
+def test_a_fit_knows_its_peak() -> None:
+    fit = Fit(WINDOW, 10 * GB)
+    assert fit.peak == footprint.peak(terms(WINDOW))[1] and not fit.fits

@@ -1,0 +1,102 @@
+"""Adapters on a base in 4 bits. Needs bitsandbytes (extra `4bit`)."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from learn_cases import credited, equal, tiny, trajectories
+from transformers import AutoModelForCausalLM
+
+from turnwise.config.schema import Config
+from turnwise.engines.fourbit import dense, is_packed
+from turnwise.engines.native import supports
+from turnwise.learn.fourbit import has_packed, pack_base
+from turnwise.learn.learner import Learner
+from turnwise.learn.lora import add_lora
+from turnwise.learn.packing import pack
+from turnwise.learn.settings import LearnerSettings, OptimiserSettings
+from turnwise.objectives import Loss
+from turnwise.util.errors import TurnwiseError
+
+needs_library = pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed (extra 4bit)")
+
+
+def base(seed: int = 0) -> Any:
+    return tiny(seed, hidden_size=64, intermediate_size=128)
+
+
+def made() -> Learner:
+    model = add_lora(pack_base(base(), "cpu", torch.float32), rank=4)
+    return Learner(model, LearnerSettings(loss=Loss(kl_coef=0.1), optimiser=OptimiserSettings(lr=2e-2)))
+
+
+@needs_library
+def test_inner_linear_layers_take_four_bits_and_the_rest_stays() -> None:
+    plain, model = base(), pack_base(base(), "cpu", torch.float32)
+    layer = model.model.layers[0].mlp.up_proj
+    assert is_packed(layer) and layer.weight.numel() * layer.weight.element_size() == 64 * 128 // 2
+    assert not is_packed(model.lm_head) and torch.equal(model.lm_head.weight, plain.lm_head.weight)
+    found, wanted = dense(layer.weight), plain.model.layers[0].mlp.up_proj.weight
+    assert found.shape == wanted.shape and (found - wanted).norm() < 0.15 * wanted.norm()
+
+
+@needs_library
+def test_the_learner_computes_with_what_the_codes_stand_for() -> None:
+    learner, packed = made(), pack(trajectories())
+    plain = base()
+    for name, module in learner.policy.causal.named_modules():
+        if name.endswith("base_layer"):
+            plain.get_submodule(name.removesuffix(".base_layer")).weight.data = dense(module.weight)
+    assert np.allclose(learner.logprobs(packed), Learner(plain).logprobs(packed), atol=1e-4)
+    assert np.array_equal(learner.reference_logprobs(packed), learner.logprobs(packed))  # the adapters start at zero
+
+
+@needs_library
+def test_an_update_moves_the_adapters_alone_and_a_state_resumes_exactly() -> None:
+    learner, packed = made(), pack(trajectories())
+    codes = {name: weight.clone() for name, weight in learner.model.named_parameters() if weight.dtype == torch.uint8}
+    learner.update(credited(trajectories()), 0)
+    assert codes and all(torch.equal(codes[name], dict(learner.model.named_parameters())[name]) for name in codes)
+    assert all("lora_" in name for name in learner.weights.masters)
+    again = made()
+    again.load_state(*learner.state())
+    for one in (learner, again):
+        one.update(credited(trajectories()), 1)
+    assert equal(learner.state()[0], again.state()[0])
+    assert not np.array_equal(learner.reference_logprobs(packed), learner.logprobs(packed))
+
+
+@needs_library
+def test_the_merged_model_is_written_without_codes(tmp_path: Path) -> None:
+    learner, packed = made(), pack(trajectories())
+    learner.update(credited(trajectories()), 0)
+    written = AutoModelForCausalLM.from_pretrained(learner.save_model(tmp_path / "model"), dtype=torch.float32)
+    assert not has_packed(written)
+    assert np.allclose(Learner(written).logprobs(packed), learner.logprobs(packed), atol=1e-4)
+
+
+@needs_library
+def test_the_native_engine_says_whether_it_takes_such_a_model() -> None:
+    reason = supports(made().model)
+    assert reason is None or "quantised" in reason
+
+
+def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    with pytest.raises(TurnwiseError, match=r"turnwise\[4bit\]"):
+        pack_base(base(), "cpu", torch.float32)
+
+
+def test_several_processes_and_further_models_refuse_it() -> None:
+    with pytest.raises(TurnwiseError, match="4bit"):
+        LearnerSettings().check_sharded(packed=True)
+    with pytest.raises(TurnwiseError, match="one process"):
+        Config.load({"cluster": {"learners": 2}, "model": {"lora": {"base": "4bit"}}})
+    with pytest.raises(TurnwiseError, match=r"model\.lora"):
+        Config.load({"models": {"judge": {"copy_of": "policy", "trained": True, "lora": {"base": "4bit"}}}})

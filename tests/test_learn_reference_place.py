@@ -1,0 +1,143 @@
+"""A reference whose weights are in host memory and come to the device layer by layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from learn_cases import credited, equal, tiny, trajectories
+
+from turnwise.config.schema import Config
+from turnwise.learn.forward import PackedModel
+from turnwise.learn.learner import Learner
+from turnwise.learn.packing import Packed, pack
+from turnwise.learn.reference import Reference
+from turnwise.learn.settings import LearnerSettings, OptimiserSettings
+from turnwise.learn.streamed import Streamed, host_twin
+from turnwise.objectives import Loss
+from turnwise.util.errors import TurnwiseError
+
+CPU = torch.device("cpu")
+
+
+def deep(**more: Any) -> Any:
+    """More layers than buffers, an odd number of them."""
+    return tiny(**{"num_hidden_layers": 5, **more})
+
+
+def made(place: str, **more: Any) -> Learner:
+    settings = LearnerSettings(
+        loss=Loss(kl_coef=0.1),
+        optimiser=OptimiserSettings(lr=1e-2),
+        reference_place=place,  # type: ignore[arg-type]
+        **more,
+    )
+    return Learner(deep(), settings)
+
+
+def hidden(policy: PackedModel, packed: Packed) -> torch.Tensor:
+    with torch.no_grad(), policy.attention():
+        return policy.hidden(packed)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_updates_are_bitwise_those_with_the_reference_on_the_device(dtype: str) -> None:
+    found, packed = credited(trajectories()), pack(trajectories())
+    learners = [made(place, dtype=dtype, tokens_per_batch=40) for place in ("device", "host", "auto")]
+    for learner in learners:
+        learner.update(found, 0)
+    scores = [learner.reference_logprobs(packed) for learner in learners]
+    assert all(np.array_equal(own, scores[0]) for own in scores)
+    assert not np.array_equal(scores[0], learners[0].logprobs(packed))
+    assert all(equal(learner.state()[0], learners[0].state()[0]) for learner in learners)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "llama"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_streamed_layers_compute_what_resident_ones_do(kind: str, fused: bool) -> None:
+    model, packed = deep(kind=kind, tie_word_embeddings=kind == "llama"), pack(trajectories(context="full"))
+    wanted = hidden(PackedModel(model, fused=fused), packed)
+    twin = host_twin(model)
+    streamed = Streamed(twin, CPU, torch.float32)
+    with streamed.active():
+        policy = PackedModel(twin, fused=fused)
+    for _ in range(2):
+        with streamed.active():
+            assert torch.equal(hidden(policy, packed), wanted)
+            if policy.fused is not None:
+                policy.fused.release()
+
+
+def test_outside_a_pass_all_weights_are_in_host_memory_and_nothing_can_compute() -> None:
+    twin = host_twin(deep())
+    streamed = Streamed(twin, CPU, torch.float32)
+    with streamed.active():
+        policy = PackedModel(twin, fused=False)
+        inside = {weight.data_ptr() for weight in twin.model.layers[4].parameters()}
+        assert inside == {weight.data_ptr() for weight in twin.model.layers[0].parameters()}  # they share a buffer
+    assert all(group.is_in(group.home) for group in (streamed.root, *streamed.layers))
+    with pytest.raises(TurnwiseError, match=r"active\(\)"):
+        hidden(policy, pack(trajectories()))
+
+
+def test_the_device_holds_two_layers_and_what_is_not_in_layers() -> None:
+    model = deep()
+    streamed = Streamed(host_twin(model), CPU, torch.float32)
+    layer = sum(weight.numel() for weight in model.model.layers[0].parameters())
+    rest = sum(weight.numel() for weight in model.parameters()) - 5 * layer
+    assert streamed.bytes_ == 4 * (rest + 2 * layer)
+
+
+def test_layers_that_share_weights_come_all_at_once() -> None:
+    model = deep()
+    model.model.layers[3] = model.model.layers[1]
+    wanted = hidden(PackedModel(model, fused=False), pack(trajectories()))
+    twin = host_twin(model)
+    streamed = Streamed(twin, CPU, torch.float32)
+    assert not streamed.layers
+    with streamed.active():
+        assert torch.equal(hidden(PackedModel(twin, fused=False), pack(trajectories())), wanted)
+
+
+def test_weights_that_something_moves_are_an_error_not_wrong_numbers() -> None:
+    twin = host_twin(deep())
+    streamed = Streamed(twin, CPU, torch.float32)
+    weight = twin.model.layers[2].mlp.up_proj.weight
+    with pytest.raises(TurnwiseError, match="reference_place"), streamed.active():
+        weight.data = weight.data.clone()
+    assert all(group.is_in(group.home) for group in streamed.layers)
+
+
+def test_a_reference_in_host_memory_is_kept_resumed_and_reset() -> None:
+    found, packed = credited(trajectories()), pack(trajectories())
+    learner = made("host")
+    learner.update(found, 0)
+    wanted = learner.reference_logprobs(packed)
+    for place in ("device", "host"):
+        again = Learner(deep(seed=9), made(place).settings)
+        again.load_state(*learner.state())
+        assert np.array_equal(again.reference_logprobs(packed), wanted)
+    learner.reset_reference()
+    assert np.array_equal(learner.reference_logprobs(packed), learner.logprobs(packed))
+
+
+def test_a_custom_reference_and_a_further_one_can_be_in_host_memory() -> None:
+    packed, learner = pack(trajectories()), made("host")
+    own = Learner(deep(), learner.settings, reference=deep(seed=1))
+    plain = Learner(deep(), made("device").settings, reference=deep(seed=1))
+    assert np.array_equal(own.reference_logprobs(packed), plain.reference_logprobs(packed))
+    made_later = learner.make_reference()
+    assert isinstance(made_later, Reference)
+    with made_later.active():
+        assert torch.equal(hidden(made_later.policy, packed), hidden(learner.policy, packed))
+
+
+def test_a_wrong_place_and_several_processes_are_errors() -> None:
+    with pytest.raises(TurnwiseError, match="auto"):
+        LearnerSettings(reference_place="autos")  # type: ignore[arg-type]
+    with pytest.raises(TurnwiseError, match="one process"):
+        LearnerSettings(reference_place="host").check_sharded()
+    with pytest.raises(TurnwiseError, match="one process"):
+        Config.load({"cluster": {"learners": 2}, "learner": {"reference_place": "host"}})

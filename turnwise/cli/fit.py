@@ -1,0 +1,42 @@
+"""`turnwise fit`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from turnwise.cli.shared import Overrides
+
+CARDS = (12, 16, 24, 40, 48, 80, 141)
+
+
+def fit(
+    recipe: Annotated[str | None, typer.Argument(help="A recipe (TOML). Default: the quickstart.")] = None,
+    overrides: Overrides = None,
+    memory: Annotated[float | None, typer.Option(help="Gigabytes (10^9 bytes) of the GPU. Default: one line for each of several.")] = None,
+    model: Annotated[str | None, typer.Option(help="Instead of the recipe's: a size (0.5b, 1.5b, 3b, 7b, …) or a config.json.")] = None,
+    lora: Annotated[bool, typer.Option("--lora", help="Also consider adapters instead of training all weights.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Show whether a recipe fits into a GPU's memory, what would make it fit, and what that costs. No weights are loaded."""
+    from turnwise.config.recipes import is_override, shipped_recipe
+    from turnwise.config.schema import Config
+    from turnwise.learn.shapes import shape_of
+    from turnwise.report.fitting import overview, print_json, show
+    from turnwise.setup.fit import GB, find
+    from turnwise.util.errors import TurnwiseError
+
+    if recipe is not None and is_override(recipe):
+        overrides, recipe = [recipe, *(overrides or [])], None
+    if memory is not None and not memory > 0:
+        raise TurnwiseError(f"--memory takes gigabytes above 0, not {memory:g}")
+    config = Config.load(recipe or str(shipped_recipe("quickstart")), overrides or [])
+    shape = shape_of(model) if model is not None else None
+    found = [find(config, int(size * GB), shape, lora) for size in ((memory,) if memory is not None else CARDS)]
+    if as_json:
+        print_json(found)
+    elif memory is not None:
+        show(found[0], config.name)
+    else:
+        overview(found, config.name)

@@ -1,0 +1,203 @@
+"""Which settings make a run fit into a GPU's memory.
+
+    fit = choose(demand, memory=24 * 10**9, free=Freedom())
+    fit.fits, fit.changed                           # whether, and what had to change, in the order of `LEVERS`
+
+What costs least comes first: a smaller cache, fewer tokens at once, activations that are computed again, then what the optimiser keeps.
+Adapters change what is trained, so they are a choice only if they are asked for. Settings that the user has made are never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from turnwise.learn.footprint import (
+    COLLECT,
+    FEW_TOKENS,
+    FEWEST_TOKENS,
+    LEARN,
+    SIZES,
+    STEP,
+    USABLE,
+    Demand,
+    Term,
+    automatic_layers,
+    automatic_tokens,
+    host_bytes,
+    logits_bytes,
+    page_bytes,
+    pages_of,
+    piece_of,
+    recomputes,
+    terms,
+    totals,
+    wanted_cache,
+)
+
+LEVERS = ("cache", "tokens", "recompute", "sleep", "moments", "place", "reference", "lora", "four_bit")
+GPU_PART = 0.5  # of the free memory: what the engine's cache takes by itself
+MARGIN = 0.03  # of the memory that a choice leaves free
+RANK = 16
+
+
+@dataclass(frozen=True)
+class Freedom:
+    """What may be chosen: settings that the user has not made. `tokens` and `recompute` are otherwise decided by the learner as it runs."""
+
+    cache: bool = True
+    sleep: bool = True
+    tokens: bool = True
+    recompute: bool = True
+    reference: bool = True
+    moments: bool = True
+    place: bool = True
+    lora: bool = False
+    four_bit: bool = False
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Settings, what they need, and which of them had to change so that it fits."""
+
+    demand: Demand
+    memory: int
+    changed: tuple[str, ...] = ()
+
+    @property
+    def terms(self) -> list[Term]:
+        return terms(self.demand)
+
+    @property
+    def totals(self) -> dict[str, int]:
+        return totals(self.terms)
+
+    @property
+    def peak(self) -> int:
+        return max(self.totals.values())
+
+    @property
+    def fits(self) -> bool:
+        return self.peak <= self.memory
+
+
+def as_it_is(demand: Demand, memory: int, free: Freedom) -> Fit:
+    """What would happen without a choice: the engine takes half of what is free, and the learner decides by what is left."""
+    found = demand
+    if free.cache:
+        found = replace(demand, cache=min(wanted_cache(demand), int(GPU_PART * free_for_cache(demand, memory))))
+    room = USABLE * left_for_activations(found, memory)
+    keep = None if free.recompute else demand.mlp > 0
+    if free.tokens:
+        found = replace(found, tokens=automatic_tokens(demand.shape, room, keep))
+    return Fit(_kept(found, room) if free.recompute else found, memory)
+
+
+def free_for_cache(demand: Demand, memory: int) -> int:
+    """Bytes that are free when the engine is made: the optimiser has no state yet, and nothing was computed."""
+    later = ("optimiser state", "engine's cache", "decode steps", "engine's prompts", "recorded steps")
+    return max(0, memory - totals([term for term in terms(demand) if term.name not in later])[COLLECT])
+
+
+def choose(demand: Demand, memory: int, free: Freedom, host: int | None = None) -> Fit:
+    """The settings as they are if they fit; otherwise the first choice that does, or the smallest one if none does. `host`: bytes of the
+    host's memory that may stand for those of the GPU; None: as many as are needed."""
+    plain = as_it_is(demand, memory, free)
+    if plain.fits:
+        return plain
+    usable, smallest = int(memory * (1 - MARGIN)), plain
+    for variant in variants(demand, free):
+        if host is not None and host_bytes(variant) > max(host, host_bytes(demand)):
+            continue
+        for rows in (demand.slots // 2, max(1, demand.slots // 16)):
+            for candidate in candidates(variant, free, rows):
+                found = _with_room(candidate, usable, free)
+                fit = Fit(found, memory, changes(demand, plain.demand, found))
+                if fit.peak <= usable:
+                    return fit
+                smallest = min(smallest, fit, key=lambda one: one.peak)
+    return smallest
+
+
+def variants(demand: Demand, free: Freedom) -> Iterator[Demand]:
+    """What the optimiser and the reference keep, from the least change to the largest."""
+    yield demand
+    found = demand
+    if free.moments and demand.moments == "float32":
+        found = replace(demand, moments="8bit")
+        yield found
+    if free.place and demand.place == "device":  # with it, 8 bits would save nothing more on the device
+        found = replace(demand, place="host")
+        yield found
+    if free.reference and demand.reference == "device":
+        yield replace(found, reference="host")
+    if free.lora and not demand.rank:
+        demand = replace(demand, rank=RANK, fused=False, reference=None)
+        yield demand
+    if free.four_bit and demand.rank:
+        yield replace(demand, four_bit=True, graphs=False, sleeps=True)
+
+
+def candidates(demand: Demand, free: Freedom, rows: int) -> Iterator[Demand]:
+    """Tokens at once and what is kept of them: fewer tokens first, down to a size at which computing activations again costs less. Then
+    the same with a cache that is released during updates."""
+    sizes = [size for size in (*SIZES, FEWEST_TOKENS) if size <= demand.tokens] if free.tokens else [demand.tokens]
+    demand = replace(demand, cache=least_cache(demand, rows)) if free.cache else demand
+    again = replace(demand, attention=0, mlp=0) if free.recompute else demand
+    either = (False, True) if 2 * rows >= demand.slots else (True, False)  # with few rows, decoding gains more than recording costs
+    for asleep in either if free.sleep and not demand.sleeps else (demand.sleeps,):
+        for own, few in ((demand, FEW_TOKENS if free.tokens else 0), (again, 0)):
+            for size in sizes:
+                if size >= few:
+                    yield replace(own, tokens=size, piece=piece_of(size), sleeps=asleep)
+
+
+def least_cache(demand: Demand, rows: int) -> int:
+    """Bytes of a cache for so many rows of the longest length."""
+    return min(wanted_cache(demand), (max(1, rows) * pages_of(demand.longest) + 1) * page_bytes(demand.shape, demand.width))
+
+
+def _with_room(demand: Demand, memory: int, free: Freedom) -> Demand:
+    """What is left goes to activations that are kept, then to the cache."""
+    if free.recompute and demand.mlp == 0 and (left := left_for_activations(demand, memory)) > 0:
+        demand = _kept(demand, USABLE * left)
+    if not free.cache:
+        return demand
+    sums = totals(terms(demand))
+    phases = (COLLECT,) if demand.sleeps else (COLLECT, LEARN, STEP)
+    spare = memory - max(sums[phase] for phase in phases)
+    page = page_bytes(demand.shape, demand.width)
+    return replace(demand, cache=min(wanted_cache(demand), demand.cache + max(0, spare) // page * page))
+
+
+def left_for_activations(demand: Demand, memory: int) -> int:
+    """Bytes that the learner finds free for the activations of a micro-batch, as it counts them: next to a whole piece of logits."""
+    varying = ("activations", "a layer's work", "allocator's gaps", "logits")
+    held = sum(term.bytes.get(LEARN, 0) for term in terms(demand) if term.name not in varying)
+    return memory - held - logits_bytes(demand.shape, demand.piece, not demand.rank)
+
+
+def _kept(demand: Demand, room: float) -> Demand:
+    """The layers that keep what they computed, as the learner decides."""
+    if demand.fused:
+        attention, mlp = automatic_layers(demand.shape, demand.read, room)
+    else:
+        attention = mlp = 0 if recomputes(demand.shape, demand.read, room) else demand.shape.layers
+    return replace(demand, attention=attention, mlp=mlp)
+
+
+def changes(given: Demand, plain: Demand, found: Demand) -> tuple[str, ...]:
+    """The names of what differs from what would happen without a choice, in the order of `LEVERS`; and whether anything is computed
+    again."""
+    differs = {
+        "cache": found.cache != plain.cache,
+        "tokens": found.tokens != plain.tokens,
+        "recompute": min(found.mlp, found.attention) < min(found.shape.layers, given.mlp, given.attention),
+        "sleep": found.sleeps != given.sleeps and not found.four_bit,
+        "reference": found.reference != given.reference and not found.rank,
+        "moments": found.moments != given.moments,
+        "place": found.place != given.place,
+        "lora": found.rank != given.rank,
+        "four_bit": found.four_bit != given.four_bit,
+    }
+    return tuple(name for name in LEVERS if differs[name])

@@ -1,0 +1,341 @@
+"""What a run keeps in a GPU's memory, term by term, as functions of a model's shape: no torch, no GPU, no weights.
+
+    found = terms(Demand(SHAPES["1.5b"], tokens=8192, cache=4 * 10**9))
+    peak(found)                                     # the phase that needs most, and its bytes
+
+Every term has a formula, and docs/performance.md lists them. The learner decides with the same functions what a backward pass keeps
+(`memory.py`); `fitting.py` chooses settings with them. Bytes are those that torch allocates, except for the terms in `OUTSIDE`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from turnwise.learn.shapes import ModelShape
+
+START, COLLECT, LEARN, STEP, PUBLISH = PHASES = ("start", "collect", "learn", "step", "publish")
+EVERY = 10**6  # layers: all of them
+USABLE = 0.92  # of what is left for activations: an allocator cannot fill every gap
+MOST_TOKENS = 32768  # of a micro-batch: larger products are not faster
+SIZES = (MOST_TOKENS, 24576, 16384, 8192, 4096, 2048)
+FEWEST_TOKENS = 1024
+FEW_TOKENS = 4096  # up to so many at once, logits are made in smaller pieces
+LOGITS, FEW_LOGITS = 2**28, 2**26  # numbers of a piece of logits on a GPU
+PAGE = 64  # tokens of a page of the engine's cache
+CONTEXT = int(0.7e9)  # CUDA itself, its libraries and the kernels
+GRAPH = int(15e6)  # of a recorded decode step, outside torch
+LANES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # sizes of recorded decode steps
+FUSED = ("llama", "qwen2")  # families whose layers the learner runs itself
+FOUR_BIT = 0.52  # bytes per weight: half a byte, and a scale for every 64 weights, itself in 8 bits
+EIGHT_BIT = 2 * (1 + 4 / 128)  # bytes per weight: two moments of one byte, and a scale for every 128 of them
+EXACT = 8  # bytes per weight: two moments in float32
+CHUNK = 2**22  # weights that a step in chunks updates at once
+TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+OUTSIDE = ("CUDA context", "recorded steps", "allocator's gaps")
+
+Place = Literal["device", "host"]
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A further model on the same GPU."""
+
+    name: str
+    parameters: int
+    width: int = 2
+    trained: bool = False
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What memory depends on.
+
+    width             bytes of a number that is computed with
+    rank, targets     of adapters; 0: all weights are trained
+    four_bit          the weights below the adapters have 4 bits
+    reference         a frozen copy: none, on the device, or in the host's memory (and on the device while it scores)
+    moments, place    the optimiser's moments: float32 or 8bit, on the device or, with the float32 masters, in the host's memory
+    shares            the engine computes with the learner's weights
+    cache             bytes of keys and values; `sleeps`: they are released during an update
+    slots, longest    rows of the engine, and tokens of the longest of them; `prefill` prompt tokens go through it at once
+    tokens            of a micro-batch; a sequence of `sequence` tokens is never cut
+    attention, mlp    layers, counted from the last, that keep what they computed for the backward pass
+    piece             numbers of logits that exist at once
+    fused             the learner's own layers; otherwise those of transformers, which keep all or nothing
+    """
+
+    shape: ModelShape
+    width: int = 2
+    rank: int = 0
+    targets: tuple[str, ...] = TARGETS
+    four_bit: bool = False
+    reference: Place | None = "device"
+    moments: Literal["float32", "8bit"] = "float32"
+    place: Place = "device"
+    shares: bool = True
+    graphs: bool = True
+    cache: int = 0
+    sleeps: bool = False
+    slots: int = 128
+    longest: int = 2560
+    prefill: int = 16384
+    tokens: int = 32768
+    sequence: int = 0
+    attention: int = EVERY
+    mlp: int = EVERY
+    piece: int = LOGITS
+    fused: bool = True
+    beside: tuple[Beside, ...] = field(default=())
+
+    @property
+    def trained(self) -> int:
+        """Trained parameters."""
+        return adapter_parameters(self.shape, self.rank, self.targets) if self.rank else self.shape.parameters
+
+    @property
+    def read(self) -> int:
+        """Tokens of the largest micro-batch: a long sequence makes it larger than `tokens`."""
+        return max(self.tokens, self.sequence)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the longest length that the cache holds at the same time."""
+        page = page_bytes(self.shape, self.width)
+        return min(self.slots, self.cache // page // pages_of(self.longest))
+
+
+@dataclass(frozen=True)
+class Term:
+    """A named part of the memory, in bytes by phase."""
+
+    name: str
+    bytes: dict[str, int]
+
+    @property
+    def most(self) -> int:
+        return max(self.bytes.values(), default=0)
+
+
+def terms(demand: Demand) -> list[Term]:
+    """All parts of the memory; those that are empty are left out."""
+    found = [*_weights(demand), *_optimiser(demand), *_engine(demand), *_activations(demand)]
+    found += [_always(f"model {own.name}", own.parameters * own.width) for own in demand.beside]
+    found += [_always(f"optimiser of {own.name}", 16 * own.parameters) for own in demand.beside if own.trained]
+    gaps = {phase: int((1 / USABLE - 1) * sum(term.bytes.get(phase, 0) for term in found if term.name in VARYING)) for phase in PHASES}
+    found += [Term("allocator's gaps", gaps), _always("CUDA context", CONTEXT)]
+    return [term for term in found if term.most]
+
+
+def totals(found: Sequence[Term]) -> dict[str, int]:
+    """The sum of all terms in each phase."""
+    return {phase: sum(term.bytes.get(phase, 0) for term in found) for phase in PHASES}
+
+
+def peak(found: Sequence[Term]) -> tuple[str, int]:
+    """The phase that needs most, and its bytes."""
+    sums = totals(found)
+    phase = max(PHASES, key=lambda name: sums[name])
+    return phase, sums[phase]
+
+
+def in_use(found: Sequence[Term]) -> int:
+    """The peak of what torch counts as allocated."""
+    return peak([term for term in found if term.name not in OUTSIDE])[1]
+
+
+def _always(name: str, size: float) -> Term:
+    return Term(name, dict.fromkeys(PHASES, int(size)))
+
+
+def _during(name: str, size: float, *phases: str) -> Term:
+    return Term(name, dict.fromkeys(phases, int(size)))
+
+
+# -- weights ----------------------------------------------------------------------------------------------------------------------
+
+
+def adapter_parameters(shape: ModelShape, rank: int, targets: Sequence[str] = TARGETS) -> int:
+    """Parameters of low-rank adapters: rank × (inputs + outputs) of every layer that has one."""
+    sizes = {
+        "q_proj": (shape.hidden, shape.queries),
+        "k_proj": (shape.hidden, shape.keys),
+        "v_proj": (shape.hidden, shape.keys),
+        "o_proj": (shape.queries, shape.hidden),
+        "gate_proj": (shape.hidden, shape.mlp),
+        "up_proj": (shape.hidden, shape.mlp),
+        "down_proj": (shape.mlp, shape.hidden),
+    }
+    return shape.layers * rank * sum(sum(sizes[name]) for name in targets if name in sizes)
+
+
+def weight_bytes(demand: Demand) -> int:
+    """The weights that a forward pass reads, without adapters."""
+    shape = demand.shape
+    if demand.four_bit:
+        return int(shape.matrices * FOUR_BIT) + demand.width * (shape.parameters - shape.matrices)
+    return demand.width * shape.parameters
+
+
+def _weights(demand: Demand) -> list[Term]:
+    shape, trained = demand.shape, demand.trained
+    half = demand.width < 4
+    copy = demand.width * shape.parameters if demand.reference is not None and not demand.rank else 0
+    loaded = 4 * shape.head if demand.place == "device" else (4 - demand.width) * shape.parameters
+    reference = _always("reference", copy) if demand.reference == "device" else Term("reference", {})
+    found = [
+        _always("weights", weight_bytes(demand)),
+        _always("adapters", 4 * trained + (0 if not demand.shares else demand.width * trained) if demand.rank else 0),
+        _always("float32 masters", 4 * trained if half and not demand.rank and demand.place == "device" else 0),
+        _during("weights as loaded", loaded if half and not demand.rank else 0, START),
+        reference,
+        _always("the engine's copy of the weights", 0 if demand.shares else demand.width * shape.parameters),
+    ]
+    largest = 2 * max(shape.hidden * shape.mlp, shape.hidden * shape.queries)
+    return [*found, _during("a layer in 16 bits", largest if demand.four_bit else 0, COLLECT, LEARN)]
+
+
+def _optimiser(demand: Demand) -> list[Term]:
+    trained, packed, away = demand.trained, demand.moments == "8bit", demand.place == "host"
+    per_weight = EIGHT_BIT if packed else EXACT
+    chunk = (2 * CHUNK * (4 + per_weight) if away else 0) + (CHUNK * 40 if packed else 0)
+    return [
+        _during("gradients", 4 * trained, LEARN, STEP),
+        _during("optimiser state", 0 if away else per_weight * trained, COLLECT, LEARN, STEP, PUBLISH),
+        _during("a chunk of the optimiser", chunk, STEP),
+    ]
+
+
+def host_bytes(demand: Demand) -> int:
+    """Bytes of the host's memory that stand for those of the device."""
+    masters = 4 if demand.width < 4 and not demand.rank else 0
+    state = (masters + (EIGHT_BIT if demand.moments == "8bit" else EXACT)) * demand.trained if demand.place == "host" else 0
+    return int(state) + (demand.width * demand.shape.parameters if demand.reference == "host" else 0)
+
+
+# -- the engine -------------------------------------------------------------------------------------------------------------------
+
+
+def pages_of(tokens: int) -> int:
+    """Pages that hold so many tokens."""
+    return -(-tokens // PAGE)
+
+
+def page_bytes(shape: ModelShape, width: int = 2) -> int:
+    """Bytes of a page: keys and values of its tokens in all layers."""
+    return PAGE * 2 * width * shape.layers * shape.keys
+
+
+def wanted_cache(demand: Demand) -> int:
+    """The most that the engine takes: twice the longest length for every row, so that finished rows can stay."""
+    return (2 * demand.slots * pages_of(demand.longest) + 1) * page_bytes(demand.shape, demand.width)
+
+
+def _engine(demand: Demand) -> list[Term]:
+    shape, width = demand.shape, demand.width
+    held = (COLLECT,) if demand.sleeps else (COLLECT, LEARN, STEP, PUBLISH)
+    lanes = min(demand.slots, LANES[-1])
+    step = demand.slots * (4 * shape.words + width * (4 * shape.hidden + shape.queries + 2 * shape.keys + 3 * shape.middle))
+    recorded = sum(size <= lanes for size in LANES) if demand.graphs else 0
+    prompt = demand.prefill * width * (3 * shape.middle + 3 * shape.hidden + 2 * shape.queries + 2 * shape.keys)
+    drawn = demand.slots * 4 * shape.words
+    return [
+        _during("engine's cache", demand.cache, *held),
+        _during("decode steps", step, *held),
+        _during("recorded steps", recorded * GRAPH, *held),
+        _during("engine's prompts", prompt + drawn, COLLECT),
+    ]
+
+
+# -- the learner ------------------------------------------------------------------------------------------------------------------
+
+VARYING = ("activations", "a layer's work", "logits", "engine's prompts")
+
+
+def fused_bytes(shape: ModelShape, attention: int = EVERY, mlp: int = EVERY, width: int = 2, lse: int = 4) -> int:
+    """Bytes per token that the learner's own layers keep: the residual before each half, the scale of its norm, and what was asked for."""
+    read = width * (2 * shape.queries + 2 * shape.keys) + lse * shape.heads
+    if shape.head_norms:  # heads are kept before their norms too
+        read += width * (shape.queries + 2 * shape.keys)
+    inside = min(attention, shape.layers) * read + min(mlp, shape.layers) * 2 * width * shape.middle
+    return shape.layers * (4 if shape.wrapped else 2) * (width * shape.hidden + 4) + inside
+
+
+def fused_work(shape: ModelShape) -> int:
+    """Bytes per token of the backward pass of one half of a layer, in 16 bits."""
+    return 8 * shape.middle + 16 * shape.hidden
+
+
+def layer_bytes(shape: ModelShape, rank: int = 0, width: int = 2) -> int:
+    """Bytes per token that one layer of transformers keeps. Adapters on all linear layers read a float32 copy of each input."""
+    norms, scales = 2 * (width + 4), 8
+    heads = 2 * width * shape.keys + 4 * shape.heads + (width + 4) * (shape.queries + shape.keys) * shape.head_norms
+    if rank:
+        inner = (norms + 4 + 12) * shape.hidden + 4 * width * shape.queries + (3 * width + 4) * shape.middle
+        return inner + heads + 28 * rank + scales
+    return (norms + 3 * width) * shape.hidden + 2 * width * shape.queries + 4 * width * shape.middle + heads + scales
+
+
+def kept_bytes(demand: Demand) -> int:
+    """Bytes per token that a forward pass keeps for its backward pass."""
+    shape = demand.shape
+    if demand.fused:
+        return fused_bytes(shape, demand.attention, demand.mlp, demand.width)
+    if min(demand.attention, demand.mlp) > 0:
+        return shape.layers * layer_bytes(shape, demand.rank, demand.width)
+    return shape.layers * demand.width * shape.hidden
+
+
+def work_bytes(demand: Demand) -> int:
+    """Bytes per token of the backward pass of one layer; if nothing is kept of it, it is computed again first."""
+    if demand.fused:
+        return fused_work(demand.shape) * demand.width // 2
+    again = layer_bytes(demand.shape, demand.rank, demand.width) if min(demand.attention, demand.mlp) <= 0 else 0
+    return again + demand.width * (5 * demand.shape.middle + 8 * demand.shape.hidden)
+
+
+def automatic_tokens(shape: ModelShape, room: float, keep: bool | None) -> int:
+    """Tokens of a micro-batch: as many as are useful and fit with everything kept; if those are few, more with less kept."""
+    largest = next((size for size in SIZES if fused_peak(shape, size) <= room), FEWEST_TOKENS)
+    again = next((size for size in SIZES if fused_peak(shape, size, 0, 0) <= room), FEWEST_TOKENS)
+    return largest if keep is True else again if keep is False else max(largest, min(again, MOST_TOKENS // 2))
+
+
+def automatic_layers(shape: ModelShape, tokens: int, room: float) -> tuple[int, int]:
+    """Layers that keep attention and MLP of so many tokens: first attention, which is small, then the MLPs of as many layers as fit."""
+    layers = shape.layers
+    for kept in (*((layers, number) for number in range(layers, -1, -1)), (0, 0)):
+        if fused_peak(shape, tokens, *kept) <= room:
+            break
+    return kept
+
+
+def fused_peak(shape: ModelShape, tokens: int, attention: int = EVERY, mlp: int = EVERY) -> int:
+    """The peak of a micro-batch in the learner's own layers, in 16 bits."""
+    return tokens * (fused_work(shape) + fused_bytes(shape, attention, mlp))
+
+
+def recomputes(shape: ModelShape, tokens: int, room: float) -> bool:
+    """Whether layers of transformers keep nothing of a micro-batch. A safe estimate: some families keep several float32 copies of a norm's
+    input."""
+    return tokens * shape.layers * (36 * shape.hidden + 10 * shape.middle) > room
+
+
+def piece_of(tokens: int) -> int:
+    """Numbers of a piece of logits if a recipe asks for so many tokens at once; 0: as many as fit."""
+    return FEW_LOGITS if 0 < tokens <= FEW_TOKENS else LOGITS
+
+
+def logits_bytes(shape: ModelShape, piece: int, trained: bool) -> int:
+    """A piece of logits with its gradient; and, if it is trained, the output layer's gradient in float32, twice while a piece is added."""
+    return 8 * piece + (8 * shape.head if trained else 0)
+
+
+def _activations(demand: Demand) -> list[Term]:
+    """The backward pass needs most at its beginning, in the output layer, or in the first layer that it goes through."""
+    shape, tokens, whole = demand.shape, demand.read, not demand.rank
+    logits = logits_bytes(shape, min(demand.piece, tokens * shape.words), whole)
+    work = tokens * work_bytes(demand) + (demand.width * shape.head if whole and shape.tied else 0)
+    larger = ("logits", logits) if logits > work else ("a layer's work", work)
+    return [_during("activations", tokens * kept_bytes(demand), LEARN), _during(*larger, LEARN)]

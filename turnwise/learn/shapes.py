@@ -1,0 +1,153 @@
+"""The shapes of models as far as speed and memory depend on them: parameters, operations per token, bytes per token of cache."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from turnwise.util.errors import TurnwiseError, unknown_name
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """A decoder with grouped key heads and a gated MLP. `tied`: the output layer is the embedding. `head_norms`: queries and keys are
+    normed; `wrapped`: what a half of a layer adds is normed before. With `experts`, a layer has so many MLPs, each token goes through
+    `active` of them, and `mlp` is the size of one."""
+
+    name: str
+    hidden: int
+    mlp: int
+    layers: int
+    heads: int
+    key_heads: int
+    words: int
+    head_size: int
+    tied: bool = False
+    family: str = "qwen2"
+    head_norms: bool = False
+    wrapped: bool = False
+    experts: int = 0
+    active: int = 1
+
+    @property
+    def middle(self) -> int:
+        """Numbers inside the MLPs that a token goes through."""
+        return self.mlp * (self.active if self.experts else 1)
+
+    @property
+    def queries(self) -> int:
+        """Numbers of a token's queries."""
+        return self.heads * self.head_size
+
+    @property
+    def keys(self) -> int:
+        """Numbers of a token's keys, and of its values."""
+        return self.key_heads * self.head_size
+
+    @cached_property
+    def matrices(self) -> int:
+        """Parameters of all layers."""
+        mlps = 3 * self.hidden * self.mlp * max(1, self.experts) + self.hidden * self.experts
+        return self.layers * (2 * self.hidden * self.queries + 2 * self.hidden * self.keys + mlps)
+
+    @cached_property
+    def used(self) -> int:
+        """Those of them that a token goes through."""
+        return self.matrices - self.layers * 3 * self.hidden * self.mlp * max(0, self.experts - self.active)
+
+    @cached_property
+    def head(self) -> int:
+        """Parameters of the output layer."""
+        return self.hidden * self.words
+
+    @cached_property
+    def parameters(self) -> int:
+        return self.matrices + self.head * (1 if self.tied else 2)
+
+    @cached_property
+    def cache_bytes(self) -> int:
+        """Bytes of keys and values per token, in 16 bits."""
+        return 4 * self.layers * self.head_size * self.key_heads
+
+    @cached_property
+    def attention(self) -> float:
+        """Operations per pair of tokens that attend to each other, forward."""
+        return 4.0 * self.layers * self.head_size * self.heads
+
+
+NAMES = (
+    *("model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size"),
+    *("head_dim", "num_experts", "num_experts_per_tok", "moe_intermediate_size"),
+)
+HEAD_NORMS = ("qwen3", "qwen3_moe", "gemma3", "gemma3_text")
+WRAPPED = ("gemma3", "gemma3_text")
+MIXTURES = ("qwen3_moe",)
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+def _qwen(name: str, hidden: int, mlp: int, layers: int, heads: int, key_heads: int, words: int = 152064, tied: bool = False) -> ModelShape:
+    return ModelShape(name, hidden, mlp, layers, heads, key_heads, words, hidden // heads, tied)
+
+
+SHAPES = {  # Qwen2.5
+    shape.name: shape
+    for shape in (
+        _qwen("0.5b", 896, 4864, 24, 14, 2, 151936, tied=True),
+        _qwen("1.5b", 1536, 8960, 28, 12, 2, 151936, tied=True),
+        _qwen("3b", 2048, 11008, 36, 16, 2, 151936, tied=True),
+        _qwen("7b", 3584, 18944, 28, 28, 4),
+        _qwen("14b", 5120, 13824, 48, 40, 8),
+        _qwen("32b", 5120, 27648, 64, 40, 8),
+        _qwen("72b", 8192, 29568, 80, 64, 8),
+    )
+}
+
+
+def shape_of(model: str) -> ModelShape:
+    """A model by its size (`7b`), or by a folder with its config.json, or by that file."""
+    if model.lower() in SHAPES:
+        return SHAPES[model.lower()]
+    given = Path(model).expanduser()
+    path = given if given.suffix == ".json" else given / "config.json"
+    if not path.is_file():
+        if "/" in model or Path(model).exists():
+            raise TurnwiseError(f"{path} does not exist: give a folder with a model, or a size: {', '.join(SHAPES)}")
+        raise unknown_name("model size", model, SHAPES)
+    try:
+        read = json.loads(path.read_text(encoding="utf-8"))
+        values = read.get("text_config", read)
+        tied = {"tie_word_embeddings": read.get("tie_word_embeddings", False)}
+        experts = next((key for key in EXPERTS if values.get(key)), None)
+        if experts is not None and values.get("model_type") not in MIXTURES:
+            raise ValueError(f"{experts} = {values[experts]}: a mixture of experts of another family than {', '.join(MIXTURES)}")
+        return shape_from(tied | values, given.name if given.suffix != ".json" else given.parent.name or "model")
+    except (ValueError, KeyError, TypeError) as error:
+        raise TurnwiseError(
+            f"{path} does not describe a dense decoder as expected ({error!r}): give a size: {', '.join(SHAPES)}"
+        ) from error
+
+
+def shape_from(values: Mapping[str, Any], name: str) -> ModelShape:
+    """The shape that the values of a config.json describe."""
+    heads, family = int(values["num_attention_heads"]), str(values.get("model_type") or "")
+    mixed = family in MIXTURES
+    return ModelShape(
+        name,
+        hidden=int(values["hidden_size"]),
+        mlp=int(values["moe_intermediate_size" if mixed else "intermediate_size"]),
+        layers=int(values["num_hidden_layers"]),
+        heads=heads,
+        key_heads=int(values.get("num_key_value_heads") or heads),
+        words=int(values["vocab_size"]),
+        head_size=int(values.get("head_dim") or values["hidden_size"] // heads),
+        tied=bool(values.get("tie_word_embeddings", False)),
+        family=family,
+        head_norms=family in HEAD_NORMS,
+        wrapped=family in WRAPPED,
+        experts=next(int(values[key]) for key in EXPERTS if values.get(key)) if mixed else 0,
+        active=int(values["num_experts_per_tok"]) if mixed else 1,
+    )

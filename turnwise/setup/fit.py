@@ -1,0 +1,204 @@
+"""Whether a recipe fits into a GPU's memory, and the settings that make it fit. No weights are loaded.
+
+`turnwise fit` shows it, and a run on a small GPU chooses by it before it starts (`small_gpu.py`). The formulas are in
+`learn/footprint.py`, the order of choices in `learn/fitting.py`; here are the recipe's settings that they stand for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from turnwise.config.schema import Config
+from turnwise.config.sections import Lora
+from turnwise.learn.fitting import MARGIN, Fit, Freedom, as_it_is, choose, free_for_cache
+from turnwise.learn.footprint import COLLECT, CONTEXT, EVERY, FUSED, TARGETS, Beside, Demand, piece_of, terms, totals, wanted_cache
+from turnwise.learn.shapes import SHAPES, ModelShape, shape_of
+from turnwise.setup.names import needed
+from turnwise.util.errors import TurnwiseError
+
+GB = 10**9
+VLLM_PART = 0.4  # of the GPU, if the recipe does not say
+WORDS = 2000  # of a tiny model, whose vocabulary is made when a run starts
+SIZE = re.compile(r"qwen2\.5.*?-(\d+(?:\.\d+)?b)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A recipe with its settings as they are, and as they fit."""
+
+    config: Config
+    shape: ModelShape
+    plain: Fit
+    fit: Fit
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings to change, by their keys."""
+        return settings(self.fit)
+
+
+def find(config: Config, memory: int, shape: ModelShape | None = None, lora: bool = False, host: int | None = None) -> Found:
+    """What a recipe needs on a GPU with so many bytes, and what would make it fit. `lora`: adapters may be chosen. `host`: bytes of the
+    host's memory that may be used instead."""
+    known = shape or shape_for(config)
+    demand, free = demand_of(config, known, memory), freedom(config, lora)
+    return Found(config, known, as_it_is(demand, memory, free), choose(demand, memory, free, host))
+
+
+def shape_for(config: Config) -> ModelShape:
+    """The shape of the recipe's model: of its folder, of a downloaded copy, or by its name."""
+    path, tiny = config.model.path, config.model.tiny
+    if path is None:
+        middle = -(-tiny.hidden * 8 // 3 // 32) * 32
+        size = tiny.hidden // tiny.heads
+        return ModelShape("tiny", tiny.hidden, middle, tiny.layers, tiny.heads, tiny.heads, WORDS, size, tied=True, family="llama")
+    try:
+        return shape_of(path)
+    except TurnwiseError as error:
+        from turnwise.util.hub import downloaded
+
+        if (named := SIZE.search(path)) and named[1].lower() in SHAPES:
+            return SHAPES[named[1].lower()]
+        if (copy := downloaded(path)) is not None:
+            return shape_of(copy)
+        raise TurnwiseError(
+            f"model {path}: its shape is not known here ({error}). Give --model with a size ({', '.join(SHAPES)}) or a config.json"
+        ) from None
+
+
+def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:
+    """The recipe's settings as far as memory depends on them."""
+    own, engine, lora = config.learner, config.engine, config.model.lora
+    width = 2 if config.model.dtype == "bfloat16" else 4
+    keep = EVERY if own.gradient_checkpointing is not True else 0
+    longest = config.agent.max_prompt_tokens + engine.max_tokens
+    demand = Demand(
+        shape,
+        width=width,
+        rank=lora.rank if lora is not None else 0,
+        targets=tuple(lora.targets) if lora is not None and lora.targets is not None else TARGETS,
+        four_bit=lora is not None and lora.base == "4bit",
+        reference=_reference(config, shape, memory),
+        moments=own.moments,
+        place=own.optimiser_place,
+        slots=engine.max_batch,
+        longest=longest,
+        prefill=int(engine.options.get("prefill_tokens") or 16384),
+        graphs=bool(engine.options.get("graphs", True)) and engine.name == "native",
+        sleeps=engine.sleep,
+        tokens=own.tokens_per_batch or Demand.tokens,
+        piece=piece_of(own.tokens_per_batch),
+        sequence=longest,
+        attention=keep,
+        mlp=keep,
+        fused=lora is None and width == 2 and shape.family in FUSED,
+        beside=beside(config, shape, width),
+    )
+    return with_engine(demand, config, memory)
+
+
+def with_engine(demand: Demand, config: Config, memory: int) -> Demand:
+    """The cache of the engine that the recipe names, and whether it has a copy of the weights. The transformers engine, which also serves
+    weights of 4 bits, takes fewer rows if its memory runs out, so its cache is at most what is left."""
+    engine, shape = config.engine, demand.shape
+    if engine.name == "native" and not demand.four_bit:
+        given = engine.options.get("cache_memory")
+        copies = engine.options.get("dtype") not in (None, config.model.dtype)
+        size = float(given or 0.0)
+        if 0 < size <= 1:
+            size *= free_for_cache(demand, memory)
+        return replace(demand, cache=min(int(size), wanted_cache(demand)), shares=not copies)
+    if engine.name == "vllm":
+        part = float(engine.options.get("memory", VLLM_PART)) * memory
+        return replace(demand, cache=max(0, int(part - demand.width * shape.parameters)), shares=False, slots=0, prefill=0, graphs=False)
+    demand = replace(demand, sleeps=True, graphs=False)
+    row = demand.longest * 2 * demand.width * shape.layers * shape.keys
+    left = int((1 - MARGIN) * memory) - totals(terms(demand))[COLLECT]
+    return replace(demand, cache=max(row, min(demand.slots * row, left)))
+
+
+def beside(config: Config, shape: ModelShape, width: int) -> tuple[Beside, ...]:
+    """The recipe's further models and critic, as far as they are on the policy's GPU."""
+    found = [Beside("critic", shape.hidden + 1, 4, trained=True)] if config.learner.value is not None else []
+    for name, own in config.models.items():
+        if own.reads is not None or own.device not in (None, "cuda", "cuda:0"):
+            continue
+        known = shape_of(own.path) if own.path is not None else shape
+        wide = {"float32": 4, "bfloat16": 2, None: width if own.trained else 2}[own.dtype]
+        trained = own.trained and own.lora is None
+        found.append(Beside(name, known.parameters if own.tiny is None else 10**6, wide, trained))
+    return tuple(found)
+
+
+def _reference(config: Config, shape: ModelShape, memory: int) -> Any:
+    """Where the frozen copy of the policy is; none with adapters, whose base model it is, and if nothing reads it."""
+    reads = {"token.ref_logprob", "token.ref_logprob?", "model.reference"} & set(needed(config))
+    if config.model.lora is not None or not (config.objective.kl != "off" or reads):
+        return None
+    place = config.learner.reference_place
+    if place != "auto":
+        return place
+    needed_per_weight = 20  # the weight, its master, the copy, the gradient and the moments
+    return "host" if memory - CONTEXT - needed_per_weight * shape.parameters < memory / 4 else "device"
+
+
+def freedom(config: Config, lora: bool = False) -> Freedom:
+    """What the recipe leaves open."""
+    own, engine, lora_base = config.learner, config.engine, config.model.lora
+    native = engine.name == "native" and not (lora_base is not None and lora_base.base == "4bit")
+
+    def unset(section: Any, name: str) -> bool:
+        return name not in section.model_fields_set
+
+    return Freedom(
+        cache=native and "cache_memory" not in engine.options,
+        sleep=native and config.cluster is None and unset(engine, "sleep"),
+        tokens=own.tokens_per_batch == 0,
+        recompute=own.gradient_checkpointing is None,
+        reference=unset(own, "reference_place"),
+        moments=unset(own, "moments"),
+        place=unset(own, "optimiser_place"),
+        lora=lora,
+        four_bit=lora and (lora_base is None or unset(lora_base, "base")),
+    )
+
+
+def settings(fit: Fit) -> dict[str, Any]:
+    """The settings of a recipe that a fit has changed, by their keys. What the learner decides as it runs is not among them."""
+    demand = fit.demand
+    known: dict[str, tuple[str, Any]] = {
+        "cache": ("engine.options.cache_memory", demand.cache),
+        "tokens": ("learner.tokens_per_batch", demand.tokens),
+        "sleep": ("engine.sleep", True),
+        "reference": ("learner.reference_place", demand.reference),
+        "moments": ("learner.moments", demand.moments),
+        "place": ("learner.optimiser_place", demand.place),
+        "lora": ("model.lora.rank", demand.rank),
+        "four_bit": ("model.lora.base", "4bit"),
+    }
+    if demand.four_bit:
+        del known["cache"]  # the transformers engine has no such setting
+    if not demand.fused and demand.mlp == 0:
+        known["recompute"] = ("learner.gradient_checkpointing", True)
+    return dict(known[name] for name in fit.changed if name in known)
+
+
+def with_settings(config: Config, changes: Mapping[str, Any]) -> Config:
+    """The recipe with these settings."""
+    sections: dict[str, dict[str, Any]] = {}
+    for key, value in changes.items():
+        section, _, name = key.partition(".")
+        sections.setdefault(section, {})[name] = value
+    for section, own in sections.items():
+        before: Any = getattr(config, section)
+        options = {name.removeprefix("options."): own.pop(name) for name in list(own) if name.startswith("options.")}
+        if options:
+            own["options"] = {**before.options, **options}
+        lora = {name.removeprefix("lora."): own.pop(name) for name in list(own) if name.startswith("lora.")}
+        if lora:
+            own["lora"] = before.lora.model_copy(update=lora) if before.lora is not None else Lora(**lora)
+        config = config.model_copy(update={section: before.model_copy(update=own)})
+    return config

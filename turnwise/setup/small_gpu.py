@@ -1,0 +1,66 @@
+"""A run on a GPU that is too small for its recipe: settings that the recipe leaves open are chosen, said and kept before it starts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from turnwise.config.schema import Config
+from turnwise.learn.footprint import CONTEXT
+from turnwise.learn.models import choose_device
+from turnwise.runs.folder import Run
+from turnwise.setup.fit import GB, Found, find, with_settings
+from turnwise.setup.fit_words import lines, refusal
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.files import write_text_atomically
+from turnwise.util.machine import all_memory
+
+NEARLY = 1.05  # an estimate may be off by this much: a run is refused only beyond it
+HOST_PART = 0.6  # of the host's memory: the model is loaded there too, and checkpoints are made there
+MEMORY = "memory.json"  # in the folder of a run whose settings were chosen
+
+
+def fitted(
+    config: Config, memory: int, say: Callable[[str], None] = lambda text: None, host: int | None = None
+) -> tuple[Config, Found | None]:
+    """The recipe, with settings that make it fit into so many bytes if it would not, and what was found; None if nothing had to change.
+    Raises an error if nothing that the recipe leaves open is enough. `host`: bytes of the host's memory that may be used."""
+    try:
+        found = find(config, memory, host=host)
+    except TurnwiseError:
+        return config, None  # an unknown shape: nothing can be said, and the learner decides as it runs
+    if found.fit.peak > NEARLY * memory:
+        raise TurnwiseError(refusal(found))
+    if not found.fit.changed:
+        return config, None
+    say(f"this GPU has {memory / GB:.1f} GB, and the recipe would need about {found.plain.peak / GB:.1f} GB. Chosen so that it fits:")
+    for line in lines(found):
+        say(f"  {line}")
+    return with_settings(config, found.settings), found
+
+
+def for_this_gpu(config: Config, say: Callable[[str], None]) -> tuple[Config, Found | None]:
+    """The recipe as it runs here. Only a GPU that is too small changes anything; processes of a cluster decide for themselves."""
+    if config.cluster is not None or choose_device(config.device) != "cuda":
+        return config, None
+    import torch
+
+    from turnwise.engines.native.memory import free_bytes
+
+    return fitted(config, free_bytes(torch.device("cuda")) + CONTEXT, say, int(HOST_PART * all_memory()))
+
+
+def keep_choice(run: Run, found: Found | None) -> None:
+    """Keep next to the recipe of a run what was chosen for it, and why."""
+    if found is None:
+        return
+    record = {
+        "memory_gb": found.fit.memory / GB,
+        "as_it_is_gb": found.plain.peak / GB,
+        "predicted_peak_gb": found.fit.peak / GB,
+        "chosen": found.settings,
+        "words": lines(found),
+        "terms": {term.name: term.bytes for term in found.fit.terms},
+    }
+    with run.writing():
+        write_text_atomically(run.folder / MEMORY, json.dumps(record, indent=1) + "\n")
