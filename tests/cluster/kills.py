@@ -31,7 +31,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 LIMIT = 1200.0  # seconds for one life of a driver
 PAUSE = 0.05
 PATIENT = {  # a busy machine is slow, and that is not a loss
-    "RAY_agent_register_timeout_ms": "300000",
     "RAY_worker_register_timeout_seconds": "300",
     "RAY_health_check_timeout_ms": "60000",
     "RAY_prestart_worker_first_driver": "0",
