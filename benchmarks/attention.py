@@ -42,7 +42,7 @@ def median_ms(work: Callable[[], Any], repeats: int = 10) -> float:
 def ours(qkv: torch.Tensor, count: int, length: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
     offsets = torch.arange(count + 1, dtype=torch.int32, device="cuda") * length
     empty = torch.empty(0, device="cuda")
-    frame = Frame([length] * count, offsets, empty, empty, empty, HEADS, KV_HEADS, SIZE, 1e-6)
+    frame = Frame([length] * count, offsets, empty, (), (), HEADS, KV_HEADS, SIZE, 1e-6)
     out, state = attend(qkv, frame)
     grad = torch.randn_like(out)
     return lambda: attend(qkv, frame), lambda: attend_backward(grad, qkv, out, state, frame)

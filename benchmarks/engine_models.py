@@ -1,10 +1,15 @@
 """Greedy answers of real chat models: the native engine compared with transformers' generate, and every difference explained.
 
     python benchmarks/engine_models.py FOLDER [FOLDER …] --dtype bfloat16 --out benchmarks/engine_models.json
+    python benchmarks/engine_models.py --random --out benchmarks/model_families.json
 
 In float32 the two give the same tokens. In bfloat16 both round, in different orders, so if two tokens are almost equally likely they may
 diverge; from there on the texts differ and are no longer compared. For each first difference the table has the gap between the two
 tokens' logits in a float32 forward over the common beginning: it should be about bfloat16's rounding.
+
+With --random there are no folders: every family that the engine knows, in a published shape and with random weights, is timed beside
+transformers: 64 requests of 1,024 + 128 tokens, and a forward and a backward pass over 8 sequences of 2,048 tokens. --small shrinks all
+of it to something that a CPU can do.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from random_families import SHAPES, measure
 from results import publish
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -105,14 +111,19 @@ def compare(folder: Path, dtype: torch.dtype, device: str, tokens: int) -> dict[
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("folders", nargs="*", type=Path)
+    parser.add_argument("--random", nargs="*", choices=list(SHAPES), help="families with random weights; none named: all")
+    parser.add_argument("--small", action="store_true", help="with --random: tiny shapes")
     parser.add_argument("--dtype", nargs="+", default=["bfloat16"], choices=["float32", "bfloat16"])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
-    found = [compare(f, getattr(torch, kind), options.device, options.tokens) for f in options.folders for kind in options.dtype]
+    families = list(SHAPES) if options.random == [] else options.random or []
+    kinds = [getattr(torch, kind) for kind in options.dtype]
+    timed = [measure(name, kind, options.device, options.small) for name in families for kind in kinds]
+    found = timed + [compare(f, getattr(torch, kind), options.device, options.tokens) for f in options.folders for kind in options.dtype]
     name = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
     publish({"device": name, "torch": torch.__version__, "tokens": options.tokens, "models": found}, options.out)
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import importlib
 import sys
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import rms_norm, silu
+from torch.nn.functional import gelu, linear, rms_norm, silu
 
 from turnwise.engines.sampling import Columns, draw
 
@@ -26,9 +26,9 @@ def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> Ten
     return rms_norm(x, (x.shape[-1],), weight, eps)
 
 
-def silu_mul(both: Tensor) -> Tensor:
+def gate_mul(both: Tensor, kind: str) -> Tensor:
     gate, up = both.chunk(2, -1)
-    return silu(gate) * up
+    return (silu(gate) if kind == "silu" else gelu(gate, approximate="tanh")) * up
 
 
 def begin(control: Tensor, last: Tensor, table: Tensor, page_size: int) -> Tensor:
@@ -40,36 +40,43 @@ def begin(control: Tensor, last: Tensor, table: Tensor, page_size: int) -> Tenso
 def rotate(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any) -> None:
     heads, place, size = qkv.view(len(qkv), -1, shape.head_dim), positions.long(), cache.shape[3]
     turning = heads[:, : shape.heads + shape.kv_heads]
-    cos, sin = tables.cos[place][:, None], tables.sin[place][:, None]
+    if layer.q_norm is not None:
+        turning[:, : shape.heads] = add_norm(turning[:, : shape.heads], None, layer.q_norm, shape.eps)
+        turning[:, shape.heads :] = add_norm(turning[:, shape.heads :], None, layer.k_norm, shape.eps)
+    cos, sin = (table[layer.rotation][place][:, None] for table in (tables.cos, tables.sin))
     turning.copy_(turning * cos + turning.roll(shape.head_dim // 2, -1) * sin)
     page = tables.pages[slots.long(), place // size].long()
     cache[0][page, :, place % size] = turning[:, shape.heads :]
     cache[1][page, :, place % size] = heads[:, shape.heads + shape.kv_heads :]
 
 
-def _attend(query: Tensor, cache: Tensor, pages: Tensor, first: int, shape: Any) -> Tensor:
+def _attend(query: Tensor, cache: Tensor, layer: Any, pages: Tensor, first: int, shape: Any) -> Tensor:
     """Tokens of one sequence from position `first` on: [tokens, heads · size]."""
     count = len(query)
     used = pages[: -(-(first + count) // cache.shape[3])].long()
     keys, values = (x[used].transpose(0, 1).flatten(1, 2)[:, : first + count].repeat_interleave(shape.group, 0) for x in cache)
     heads = query.view(count, shape.heads, shape.head_dim).transpose(0, 1)
-    hidden = torch.arange(first + count) > torch.arange(first, first + count)[:, None]
-    score = (heads @ keys.transpose(1, 2) * shape.head_dim**-0.5).masked_fill(hidden, -torch.inf)
+    key, own = torch.arange(first + count), torch.arange(first, first + count)[:, None]
+    hidden = (key > own) | (key <= own - (layer.window or first + count))
+    score = (heads @ keys.transpose(1, 2) * shape.scale).masked_fill(hidden, -torch.inf)
     return (score.softmax(-1) @ values).transpose(0, 1).reshape(count, -1)
 
 
-def attend_singles(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any) -> Tensor:
+def attend_singles(
+    qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any, arrivals: Tensor | None = None
+) -> Tensor:
     rotate(qkv, cache, layer, tables, slots, positions, shape)
     queries, lanes = qkv[:, : shape.heads * shape.head_dim], zip(slots.tolist(), positions.tolist(), strict=True)
-    rows = [_attend(queries[n : n + 1], cache, tables.pages[slot], place, shape) for n, (slot, place) in enumerate(lanes)]
+    rows = [_attend(queries[n : n + 1], cache, layer, tables.pages[slot], place, shape) for n, (slot, place) in enumerate(lanes)]
     return torch.cat(rows)
 
 
-def attend_prompts(qkv: Tensor, cache: Tensor, table: Tensor, blocks: Tensor, block_size: int, shape: Any) -> Tensor:
+def attend_prompts(qkv: Tensor, cache: Tensor, layer: Any, table: Tensor, blocks: Tensor, block_size: int, shape: Any) -> Tensor:
     queries = qkv[:, : shape.heads * shape.head_dim]
-    out = torch.empty_like(queries)
+    out = torch.full_like(queries, torch.nan)  # what no block covers must not matter
     for slot, token, first, count in blocks.tolist():
-        out[token : token + count] = _attend(queries[token : token + count], cache, table[slot], first, shape)
+        if count:
+            out[token : token + count] = _attend(queries[token : token + count], cache, layer, table[slot], first, shape)
     return out
 
 
@@ -85,21 +92,61 @@ def draw_tokens(
     last[slot] = drawn.tokens
 
 
+class Drawing(NamedTuple):
+    slots: Tensor
+    places: Tensor
+    floats: Tensor
+    integers: Tensor
+    last: Tensor
+    tokens: Tensor
+    logprobs: Tensor
+
+
+def fusible(hidden: Tensor, head: Tensor) -> bool:
+    return True
+
+
+def draw_tiles(logits: Tensor, to: Drawing) -> None:
+    assert not ((to.floats[to.slots.long(), 1] < 1) & (to.integers[to.slots.long(), 0] == 0)).any(), "a row is truncated"
+    draw_tokens(logits, *to)
+
+
+def draw_fused(hidden: Tensor, head: Tensor, bias: Tensor | None, to: Drawing) -> None:
+    draw_tiles(linear(hidden, head, bias), to)
+
+
+def note(records: Tensor, tables: Any) -> None:
+    slots = records[:, 0].long()
+    tables.pages[slots], tables.last[slots] = records[:, 9:], records[:, 1].long()
+    low, high = records[:, 4:6].long().unbind(1)
+    tables.integers[slots] = torch.cat([records[:, 2:4].long(), (low & 0xFFFFFFFF | high << 32)[:, None]], 1)
+    tables.floats[slots] = records[:, 6:9].view(torch.float32)
+
+
+def copy_pages(cache: Tensor, pairs: Tensor) -> None:
+    source, target = pairs.long().unbind(1)
+    assert not set(source.tolist()) & set(target.tolist())
+    cache[:, :, target] = cache[:, :, source]
+
+
 MODULES = {
-    "kernels": (add_norm, begin, rotate, silu_mul),
+    "kernels": (add_norm, begin, gate_mul, rotate),
     "paged_attention": (attend_singles, attend_prompts),
     "draw_kernel": (draw_tokens,),
+    "head_kernel": (Drawing, draw_fused, draw_tiles, fusible),
+    "note_kernel": (note, copy_pages),
 }
 
 
-def paged_runner(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module of the GPU's runner, with these functions in place of the kernels."""
+def paged_runner(monkeypatch: pytest.MonkeyPatch, runner: str = "cuda") -> Any:
+    """The module of a GPU's runner, with these functions in place of the kernels."""
     for name, functions in MODULES.items():
         module = ModuleType(f"{PACKAGE}.{name}")
         for function in functions:
             setattr(module, function.__name__, function)
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.delitem(sys.modules, f"{PACKAGE}.cuda", raising=False)
-    module = importlib.import_module(f"{PACKAGE}.cuda")
-    monkeypatch.setitem(sys.modules, f"{PACKAGE}.cuda", module)  # removed again after the test
-    return module
+    for name in ("recorded", "cuda"):
+        monkeypatch.delitem(sys.modules, f"{PACKAGE}.{name}", raising=False)
+    for name in ("cuda", runner):
+        monkeypatch.setitem(sys.modules, f"{PACKAGE}.{name}", importlib.import_module(f"{PACKAGE}.{name}"))  # removed again after the test
+    return sys.modules[f"{PACKAGE}.{runner}"]

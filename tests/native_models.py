@@ -6,7 +6,20 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
+)
 
 from turnwise.engines.base import Engine, Finish, Request, Response, Sampling
 
@@ -14,6 +27,9 @@ CLASSES = {
     "llama": (LlamaConfig, LlamaForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
+    "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM),
+    "smollm3": (SmolLM3Config, SmolLM3ForCausalLM),
 }
 YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64, "rope_theta": 10000.0}
 LLAMA3 = {
@@ -24,6 +40,14 @@ LLAMA3 = {
     "original_max_position_embeddings": 64,
     "rope_theta": 10000.0,
 }
+MOE = {"head_dim": 32, "moe_intermediate_size": 48, "num_experts": 6, "num_experts_per_tok": 2}
+GEMMA = {"head_dim": 32, "num_hidden_layers": 3, "sliding_window": 24, "query_pre_attn_scalar": 40, "pad_token_id": None}
+GEMMA |= {"layer_types": ["sliding_attention", "sliding_attention", "full_attention"]}
+BASES = {
+    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
+NOPE = {"num_hidden_layers": 3, "no_rope_layers": [1, 0, 1], "pad_token_id": None}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama with biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
@@ -35,7 +59,16 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2, yarn": ("qwen2", {"rope_parameters": YARN}),
     "qwen3": ("qwen3", {"head_dim": 32}),
     "qwen3, tied": ("qwen3", {"head_dim": 16, "tie_word_embeddings": True}),
+    "qwen3, windows": ("qwen3", {"head_dim": 32, "use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1}),
+    "qwen3-moe": ("qwen3_moe", MOE),
+    "qwen3-moe, normed and tied": ("qwen3_moe", MOE | {"norm_topk_prob": True, "tie_word_embeddings": True, "head_dim": 16}),
+    "qwen3-moe, a dense layer": ("qwen3_moe", MOE | {"mlp_only_layers": [0]}),
+    "gemma3": ("gemma3", GEMMA | {"rope_parameters": BASES}),
+    "gemma3, untied and capped": ("gemma3", GEMMA | {"tie_word_embeddings": False, "final_logit_softcapping": 3.0, "head_dim": 16}),
+    "smollm3": ("smollm3", NOPE),
+    "smollm3, untied, yarn": ("smollm3", NOPE | {"tie_word_embeddings": False, "rope_parameters": YARN}),
 }
+FAMILIES = ("llama3 rope", "qwen2", "qwen3", "qwen3-moe", "gemma3", "smollm3")  # one variant of each
 WORDS = 97
 
 

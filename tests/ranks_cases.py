@@ -9,15 +9,14 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from learn_cases import VOCABULARY, credited, tiny, trajectories
+from native_models import make
 
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
@@ -29,7 +28,6 @@ from turnwise.learn.learner import Learner
 from turnwise.learn.lora import add_lora
 from turnwise.learn.ranks import checkpoint as together
 from turnwise.learn.ranks.group import Ranks, join
-from turnwise.learn.ranks.sharding import Sharded
 from turnwise.learn.ranks.tensors import whole
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
 from turnwise.learn.sft import SftSettings, warm_start
@@ -83,6 +81,15 @@ def tied_embeddings(ranks: Ranks | None, folder: Path) -> Found:
     learner = Learner(tiny(kind="llama", tie_word_embeddings=True), SETTINGS, ranks=ranks)
     found = updated(learner, credited(trajectories(groups=3, context="full")))
     assert learner.model.lm_head.weight is learner.model.model.embed_tokens.weight
+    return found
+
+
+@case
+def experts_windows_and_norms_of_heads(ranks: Ranks | None, folder: Path) -> Found:
+    found: Found = {}
+    for family in ("qwen3-moe", "gemma3", "smollm3"):
+        learner = Learner(make(family, num_hidden_layers=2, layer_types=None), replace(SETTINGS, epochs=1), ranks=ranks)
+        found |= {f"{family}: {name}": value for name, value in updated(learner, credited(trajectories(2))).items()}
     return found
 
 
@@ -144,25 +151,6 @@ def whole_trajectories(ranks: Ranks | None, folder: Path) -> Found:
 @case
 def activations_computed_twice(ranks: Ranks | None, folder: Path) -> Found:
     return updated(Learner(tiny(), replace(SETTINGS, gradient_checkpointing=True), ranks=ranks), credited(trajectories(2)))
-
-
-@case
-def fused_layers(ranks: Ranks | None, folder: Path) -> Found:
-    """Our layers, which a CPU uses only if it is told to; first keeping what they computed, then computing it again."""
-    found: Found = {}
-    for again in (False, True):
-        with mock.patch("turnwise.learn.learner.Sharded", partial(Sharded, fused=True)):
-            settings = replace(SETTINGS, loss=KL, value=ValueSettings(), gradient_checkpointing=again)
-            learner = Learner(tiny(tie_word_embeddings=again), settings, ranks=ranks)
-        assert learner.reference is not None
-        for policy in (learner.policy, learner.reference.policy):
-            if ranks is None:
-                policy._fuse(True)
-            assert policy.fused is not None and (policy.fused.weights is None) == (ranks is not None)
-        own = updated(learner, critic_batch())
-        hidden = Models(learner, None).policy.hidden(Batch.of(trajectories(5)), "turn_end", layer=-2)  # of the model's own layers
-        found |= {f"{again} {name}": value for name, value in (own | {"hidden": torch.as_tensor(hidden)}).items()}
-    return found
 
 
 @case

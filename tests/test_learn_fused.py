@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from learn_cases import credited, gradients, tiny, trajectories
+from learn_cases import credited, equal, gradients, tiny, trajectories, weights_of
+from native_models import FAMILIES, VARIANTS, make
 from test_learn_gradient import GradientOf, assert_same
 
 from turnwise.data.batch import Batch
-from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, add_lora, gae_targets, pack
+from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, add_lora, forward, gae_targets, pack
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.fused import reason_against
 from turnwise.learn.fused.stack import Kept
@@ -43,6 +44,50 @@ def test_values_and_gradients_are_those_of_the_models_own_layers(kind: str, tied
     (wanted, slopes), (found, found_slopes) = run(own, packed, places), run(fused, packed, places)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
     assert_same(found_slopes, slopes, 1e-4)
+
+
+WINDOW = 9  # shorter than most sequences of the batch
+OTHERS = [name for name in VARIANTS if name.startswith(("qwen3", "gemma3", "smollm3", "llama3"))]
+
+
+def family(name: str, seed: int = 0) -> Any:
+    """A small model; windows are short."""
+    return make(name, seed, **({"sliding_window": WINDOW} if "gemma3" in name or "windows" in name else {}))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_family_has_the_values_and_gradients_of_its_own_layers(name: str) -> None:
+    packed = pack(trajectories(3, context="full"))
+    assert packed.lengths.max() > 2 * WINDOW
+    own, fused = PackedModel(family(name)), PackedModel(family(name), fused=True)
+    assert fused.fused is not None and reason_against(fused.causal) is None
+    for kept, places in ((Kept(), None), (Kept(0, 0), packed.source)):
+        fused.fused.kept = kept
+        (wanted, slopes), (found, found_slopes) = run(own, packed, places), run(fused, packed, places)
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+        assert_same(found_slopes, slopes, 1e-4)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_steps_states_and_saved_models_of_every_family_are_those_of_its_own_layers(name: str, tmp_path: Any) -> None:
+    found = credited(trajectories(8, context="full"))
+    settings = LearnerSettings(minibatches=2, optimiser=OptimiserSettings(lr=0.05, eps=1.0), loss=Loss(kl_coef=0.1, entropy_coef=0.01))
+    moved = []
+    for fused in (False, True):
+        learner = Learner(family(name), settings, reference=family(name, 1))
+        if fused:
+            learner.policy = PackedModel(learner.model, fused=True)
+            learner.memory.policy = learner.policy
+        before = weights_of(learner)
+        assert learner.update(found, seed=1)["steps"] == 2
+        moved.append({key: value - before[key] for key, value in weights_of(learner).items()})
+    assert_same(moved[1], moved[0], 1e-3)
+    tensors, numbers = learner.state()
+    again = Learner(family(name, 2), settings, reference=family(name, 1))
+    again.load_state(tensors, numbers)
+    assert equal(weights_of(again), weights_of(learner))
+    model = type(learner.model).from_pretrained(learner.save_model(tmp_path / "model"))
+    assert reason_against(model) is None and equal(dict(model.state_dict()), dict(learner.model.state_dict()))
 
 
 def test_one_sequence_or_a_hundred_and_a_single_token_are_fine() -> None:
@@ -82,6 +127,13 @@ def test_models_that_fused_layers_do_not_know_are_named_with_the_reason() -> Non
         with pytest.raises(TurnwiseError, match=word):
             PackedModel(model, fused=True)
     assert reason_against(tiny()) is None
+
+
+def test_where_fused_layers_would_be_used_a_model_that_they_do_not_take_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forward, "_on_gpu_in_half", lambda weight: True)
+    with pytest.warns(UserWarning, match=r"^Qwen2ForCausalLM: .* \(it has adapters\): transformers' own layers train it$"):
+        assert PackedModel(add_lora(tiny(), rank=2)).fused is None
+    assert PackedModel(tiny()).fused is not None
 
 
 def fused_learner(settings: LearnerSettings) -> Learner:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from learn_cases import VOCABULARY, credited, rollouts_of, tiny, trajectories
+from native_models import make
 
 from turnwise import credit
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, pack
@@ -102,10 +103,10 @@ def test_attention_over_short_and_long_sequences_is_that_of_float64(lengths: lis
     grad = torch.randn(tokens, heads * size, generator=generator, device="cuda").bfloat16()
     offsets = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32, device="cuda")
     nothing = torch.empty(0)
-    frame = Frame(lengths, offsets, nothing, nothing, nothing, heads, kv_heads, size, 1e-6)
+    frame = Frame(lengths, offsets, nothing, (), (), heads, kv_heads, size, 1e-6)
     out, state = attend(qkv, frame)
     found = attend_backward(grad, qkv, out, state, frame)
-    plain = Frame(lengths, nothing, nothing, nothing, nothing, heads, kv_heads, size, 1e-6)
+    plain = Frame(lengths, nothing, nothing, (), (), heads, kv_heads, size, 1e-6)
     exact, slope = qkv.double().cpu(), grad.double().cpu()
     wanted, _ = attend(exact, plain)
     assert near(out.cpu(), wanted, 1e-2)
@@ -144,6 +145,21 @@ def test_fused_layers_are_as_near_to_float32_as_the_models_own(kind: str, tied: 
     (wanted, slopes), (own, own_slopes), (found, found_slopes) = (gradient(x, packed) for x in (exact, plain, fused))
     assert (found - wanted).norm() <= 1.2 * (own - wanted).norm()
     assert distance(found_slopes, slopes) <= 1.3 * distance(own_slopes, slopes) < 0.1
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3-moe", "gemma3", "smollm3"])
+def test_fused_layers_of_every_family_are_as_near_to_float32_as_the_models_own(name: str) -> None:
+    packed = pack(trajectories(3, groups=4, size=4, context="full"))
+
+    def of(dtype: torch.dtype, fused: bool | None) -> PackedModel:
+        sizes = {"hidden_size": 128, "intermediate_size": 256, "initializer_range": 0.05, "head_dim": 32}
+        return PackedModel(make(name, **sizes).to("cuda", dtype), fused=fused)
+
+    exact, plain, fused = of(torch.float32, False), of(torch.bfloat16, False), of(torch.bfloat16, None)
+    assert fused.fused is not None
+    (wanted, slopes), (own, own_slopes), (found, found_slopes) = (gradient(x, packed) for x in (exact, plain, fused))
+    assert (found - wanted).norm() <= 1.2 * (own - wanted).norm()
+    assert distance(found_slopes, slopes) <= 1.3 * distance(own_slopes, slopes)
 
 
 @pytest.mark.parametrize("kept", [Kept(3, 1), Kept(1, 0), Kept(0, 0)])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from learn_cases import credited, equal, tiny, trajectories
+from native_models import make
 
 from turnwise.config.schema import Config
 from turnwise.learn.forward import PackedModel
@@ -54,10 +55,11 @@ def test_updates_are_bitwise_those_with_the_reference_on_the_device(dtype: str) 
     assert all(equal(learner.state()[0], learners[0].state()[0]) for learner in learners)
 
 
-@pytest.mark.parametrize("kind", ["qwen2", "llama"])
+@pytest.mark.parametrize("kind", ["qwen2", "llama", "qwen3-moe", "gemma3", "smollm3"])
 @pytest.mark.parametrize("fused", [False, True])
 def test_streamed_layers_compute_what_resident_ones_do(kind: str, fused: bool) -> None:
-    model, packed = deep(kind=kind, tie_word_embeddings=kind == "llama"), pack(trajectories(context="full"))
+    packed = pack(trajectories(context="full"))
+    model = deep(kind=kind, tie_word_embeddings=kind == "llama") if kind in ("qwen2", "llama") else make(kind)
     wanted = hidden(PackedModel(model, fused=fused), packed)
     twin = host_twin(model)
     streamed = Streamed(twin, CPU, torch.float32)

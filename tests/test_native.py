@@ -28,15 +28,24 @@ class Letters:
         return "".join(chr(0x100 + n) for n in ids)
 
 
+def likeliest(model: Any, ids: list[int], sampled: Sequence[int]) -> list[int]:
+    """The most likely token at each place of a response, by the model's own forward."""
+    with torch.no_grad():
+        found: list[int] = model(torch.tensor([[*ids, *sampled]])).logits[0, len(ids) - 1 : -1].argmax(-1).tolist()
+    return found
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_greedy_tokens_are_those_of_generate_and_logprobs_those_of_the_forward(variant: str) -> None:
     model = make(variant)
     prompts = [prompt(n, n) for n in LENGTHS]
     responses = ask(NativeEngine(model, max_batch=5, max_length=160, prefill_tokens=50), prompts, GREEDY)
-    for n, ids in enumerate(prompts):
-        row = torch.tensor([ids])
-        expected = model.generate(row, attention_mask=torch.ones_like(row), max_new_tokens=20, do_sample=False)[0, len(ids) :]
+    for n in (2, 7):
+        row = torch.tensor([prompts[n]])
+        expected = model.generate(row, attention_mask=torch.ones_like(row), max_new_tokens=20, do_sample=False)[0, len(row[0]) :]
         assert list(responses[n].token_ids) == expected.tolist()
+    for n, ids in enumerate(prompts):
+        assert list(responses[n].token_ids) == likeliest(model, ids, responses[n].token_ids)
         assert responses[n].finish is Finish.LENGTH
     assert worst(model, prompts, responses) < 1e-4
 
@@ -214,23 +223,11 @@ def test_lora_is_applied_on_the_fly_and_follows_its_training() -> None:
 
 
 def test_models_that_cannot_run_here_say_why() -> None:
-    from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM
+    from transformers import GPT2Config, GPT2LMHeadModel
 
-    small = {
-        "vocab_size": 50,
-        "hidden_size": 32,
-        "intermediate_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-    }
     assert supports(make()) is None
     gpt = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=32, n_layer=1, n_head=2))
     assert "GPT2LMHeadModel" in (supports(gpt) or "")
-    sliding = Qwen2ForCausalLM(Qwen2Config(**small, use_sliding_window=True, sliding_window=8, max_window_layers=1))
-    assert "sliding" in (supports(sliding) or "")
-    assert "dynamic" in (supports(make("llama", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0})) or "")
-    assert "gelu" in (supports(make("llama", hidden_act="gelu")) or "")
     mixed = make()
     mixed.lm_head.to(torch.bfloat16)
     assert "dtypes" in (supports(mixed) or "")

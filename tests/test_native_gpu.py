@@ -37,7 +37,10 @@ def gap(model: Any, prompts: list[list[int]], responses: dict[int, Response], te
     return worst
 
 
-@pytest.mark.parametrize("variant", ["qwen2", "qwen3", "llama with biases", "llama, one head for all"])
+VARIANTS = ["qwen2", "qwen3", "llama with biases", "llama, one head for all", "qwen3, windows", "qwen3-moe", "gemma3", "smollm3"]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("graphs", [False, True])
 def test_logprobs_are_those_of_the_models_forward_over_two_turns(variant: str, graphs: bool) -> None:
     model = make(variant).cuda()
@@ -51,6 +54,28 @@ def test_logprobs_are_those_of_the_models_forward_over_two_turns(variant: str, g
         for n in range(len(prompts)):
             engine.release(n)
         assert engine._pages.held == 0
+
+
+@pytest.mark.parametrize("variant", ["qwen2", "qwen3", "llama with biases"])
+@pytest.mark.parametrize("draw", ["rows", "tiles", "fused"])
+def test_recorded_prompts_and_other_draws_give_the_logprobs_of_the_models_forward(variant: str, draw: str) -> None:
+    model = make(variant).cuda()
+    switches = {"record": True, "draw": draw, "merge": True}
+    engine = NativeEngine(model, max_batch=6, max_length=200, prefill_tokens=64, cache_memory=1e8, switches=switches)
+    plain = NativeEngine(model, max_batch=6, max_length=200, prefill_tokens=64, cache_memory=1e8)
+    prompts = [prompt(n, n) for n in (1, 5, 63, 64, 65, 130, 130, 99)]
+    for turn in range(4):  # steps are recorded when a size comes for the second time
+        sampling = (Sampling(max_tokens=9), GREEDY, Sampling(temperature=0.8, top_p=0.9, max_tokens=9), Sampling(max_tokens=9))[turn]
+        responses = ask(engine, prompts, sampling)
+        assert gap(model, prompts, responses, sampling.temperature or 1.0) < 1e-4
+        assert {n: r.token_ids for n, r in ask(plain, prompts, sampling).items()} == {n: r.token_ids for n, r in responses.items()}
+        if turn < 2:
+            prompts = [[*ids, *responses[n].token_ids, *prompt(7, n)] for n, ids in enumerate(prompts)]
+    recorded = [key[0] for key, graph in engine._runner._graphs_of.items() if graph is not None]  # type: ignore[attr-defined]
+    assert set(recorded) == {"prompt", "draw", "decode"}
+    for n in range(len(prompts)):
+        engine.release(n)
+    assert engine._pages.held == 0
 
 
 def test_a_gpu_gives_the_tokens_of_a_cpu() -> None:

@@ -1,6 +1,7 @@
-"""The native engine on real pretrained chat models, in float32 on a CPU: the tokens of transformers' generate, the log-probs of float64.
+"""The native engine on every family that it takes: small ones with random weights, and real pretrained chat models, in float32 on a CPU.
 
-The models are looked for in $TURNWISE_MODELS, then in ../shared/models and ~/.cache/turnwise/models, each in a folder of its own name.
+Greedy tokens of all variants are compared in `test_native.py`, pages in `test_native_paged.py`. The real models are looked for in
+$TURNWISE_MODELS, then in ../shared/models and ~/.cache/turnwise/models, each in a folder of its own name.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any
 
 import pytest
 import torch
-from native_models import ask
+from native_models import FAMILIES, LLAMA3, ask, make, plain_logprobs, prompt, worst
+from test_native_cache import Counted
 
 from turnwise.engines.base import Finish, Response, Sampling
 from turnwise.engines.native import NativeEngine, supports
@@ -27,6 +29,120 @@ QUESTIONS = (
     "Continue the story: The lighthouse keeper had not spoken to anyone for a year when",
     "What is 17 times 23? Think step by step.",
 )
+
+
+GREEDY = Sampling(temperature=0.0, max_tokens=6)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_dialogue_beyond_the_window_computes_only_its_new_tokens(family: str) -> None:
+    model = make(family)
+    engine = NativeEngine(model, max_length=160, prefill_tokens=40)
+    counted, ids = Counted(engine), prompt(50)
+    for turn in range(3):
+        response = ask(engine, [ids], GREEDY)[0]
+        assert plain_logprobs(model, ids, response.token_ids).tolist() == pytest.approx(response.logprobs, abs=1e-4)
+        ids = [*ids, *response.token_ids, *prompt(10, 100 + turn)]
+    assert counted.tokens == (50 + 5) + 2 * (1 + 10 + 5)
+    group = [[*ids, *prompt(3, n)] for n in range(4)]
+    found = ask(engine, group, Sampling(max_tokens=4), first=5)
+    assert worst(model, group, {n: found[5 + n] for n in range(4)}) < 1e-4
+    assert counted.tokens <= 55 + 32 + len(ids) + 4 * (3 + 3)  # what the group has in common is computed once
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_parameter_that_is_trained_or_moved_counts_after_refresh(family: str) -> None:
+    model, ids = make(family), prompt(60)
+    engine = NativeEngine(model, max_length=96)
+    before = ask(engine, [ids], GREEDY)[0]
+    places = {name: parameter.data_ptr() for name, parameter in model.named_parameters()}
+    optimiser = torch.optim.AdamW(model.parameters(), lr=0.03)
+    model(torch.tensor([ids]), labels=torch.tensor([ids])).loss.backward()
+    optimiser.step()
+    engine.refresh()
+    after = ask(engine, [ids], GREEDY)
+    assert after[0].logprobs != before.logprobs and worst(model, [ids], after) < 1e-4
+    assert places == {name: parameter.data_ptr() for name, parameter in model.named_parameters()}
+    other = make(family, seed=1)
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        mine.data = theirs.data.clone()
+    engine.refresh()
+    assert worst(other, [ids], ask(engine, [ids], GREEDY)) < 1e-4
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_half_precision_is_near_the_models_own(family: str) -> None:
+    model, ids = make(family, initializer_range=0.05).bfloat16(), [prompt(40)]
+    responses = ask(NativeEngine(model, max_length=96), ids, GREEDY)
+    assert worst(model, ids, responses) < 0.06
+    copied = make(family, initializer_range=0.05)
+    engine = NativeEngine(copied, max_length=96, dtype=torch.bfloat16)
+    assert worst(model, ids, ask(engine, ids, GREEDY)) < 0.15  # its norms are not rounded
+    with torch.no_grad():
+        copied.lm_head.weight.mul_(0.0)
+    engine.refresh()
+    assert ask(engine, ids, GREEDY)[0].logprobs[0] == pytest.approx(-torch.tensor(97.0).log().item(), abs=1e-2)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_adapters_on_every_family_are_applied_on_the_fly(family: str) -> None:
+    pytest.importorskip("peft", reason="needs the lora extra")
+    from turnwise.learn import add_lora
+
+    model, prompts = add_lora(make(family), rank=2).eval(), [prompt(5), prompt(50, 1)]
+    engine = NativeEngine(model, max_length=96)
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(parameter, 0.0, 0.2, generator=torch.Generator().manual_seed(len(name)))
+    engine.refresh()
+    with_adapters = ask(engine, prompts, GREEDY)
+    assert worst(model, prompts, with_adapters) < 1e-4
+    assert with_adapters[0].logprobs != ask(NativeEngine(make(family), max_length=96), prompts, GREEDY)[0].logprobs
+
+
+SOFT = {"attn_logit_softcapping": 20.0}
+UNKNOWN: dict[str, tuple[str, dict[str, Any]]] = {
+    "dynamic": ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}}),
+    "mrope_section": ("llama", {"rope_parameters": LLAMA3 | {"mrope_section": [4, 4]}}),
+    "is gelu,": ("llama", {"hidden_act": "gelu"}),
+    "attention_multiplier": ("llama", {"attention_multiplier": 0.3}),
+    "use_qk_norm": ("qwen2", {"use_qk_norm": True}),
+    "residual_scale = 0.5": ("smollm3", {"residual_scale": 0.5}),
+    "type chunked_attention": ("qwen2", {"layer_types": ["full_attention", "chunked_attention"]}),
+    "bounds attention scores": ("gemma3", SOFT),
+    "looks ahead": ("gemma3", {"use_bidirectional_attention": True}),
+}
+
+
+@pytest.mark.parametrize("words", UNKNOWN)
+def test_a_setting_that_may_change_the_forward_pass_is_a_reason_against_a_model(words: str) -> None:
+    variant, changes = UNKNOWN[words]
+    model = make(variant)
+    for name, value in changes.items():
+        setattr(model.config, name, value)
+    if "rope_parameters" in changes:
+        model.model.rotary_emb.rope_type = changes["rope_parameters"]["rope_type"]
+    assert words in str(supports(model))
+    assert supports(make(variant)) is None
+
+
+def test_settings_that_are_off_or_of_no_matter_are_no_reason() -> None:
+    model = make()
+    for name, value in {"rope_interleaved": False, "use_mrope": False, "is_llama_config": True, "embedding_multiplier": 1.0}.items():
+        setattr(model.config, name, value)
+    assert supports(model) is None
+
+
+def test_parameters_and_classes_that_nothing_reads_are_a_reason_against_a_model() -> None:
+    model = make("qwen3")
+    model.model.layers[1].self_attn.sinks = torch.nn.Parameter(torch.zeros(4))
+    assert "layers.1.self_attn.sinks" in str(supports(model))
+    model = make("qwen3")
+    model.__class__ = type("Qwen3ForCausalLM", (type(model),), {"__module__": "somewhere"})
+    assert "somewhere" in str(supports(model))
+    model = make("smollm3")
+    model.model.rotary_emb.inv_freq = model.model.rotary_emb.inv_freq[:4]
+    assert "turns 8 of the 16 numbers" in str(supports(model))
 
 
 def folder_of(name: str) -> Path | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from native_doubles import paged_runner
-from native_models import ask, make, plain_logprobs, prompt, worst
+from native_models import FAMILIES, ask, make, plain_logprobs, prompt, worst
 from test_native_cache import run_randomly
 
 import turnwise.engines.native.engine as native_engine
@@ -55,8 +55,9 @@ def test_a_copy_of_a_page_that_is_copied_in_the_same_step_is_right(paged: Make) 
     assert worst(model, prompts, {n: found[5 + n] for n in range(3)}) < 1e-4
 
 
-def test_a_groups_common_prompt_and_growing_dialogues_share_pages(paged: Make) -> None:
-    model, engine = make(), paged(make(), 80, 16, max_length=160)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_groups_common_prompt_and_growing_dialogues_share_pages(paged: Make, family: str) -> None:
+    model, engine = make(family), paged(make(family), 80, 16, max_length=160)
     prompts = [prompt(50) for _ in range(4)] + [[*prompt(50), *prompt(7, n)] for n in range(3)]
     for turn in range(3):
         responses = ask(engine, prompts, Sampling(max_tokens=6), seed=turn)

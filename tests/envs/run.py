@@ -33,7 +33,7 @@ from turnwise.util.files import write_text_atomically
 ROOT = Path(__file__).resolve().parents[2]
 RESULT = ROOT / "benchmarks" / "environments-check.json"
 MORE_TESTS = {"shell": ("tests/test_shell.py", "tests/test_shell_training.py")}
-LONGEST = {"install": 900, "tests": 900, "check": 600}  # seconds for one environment
+LONGEST = {"install": 900, "tests": 1800, "check": 1800}  # seconds for one environment
 
 
 def main() -> int:

@@ -272,7 +272,7 @@ class _Checks:
     def in_a_worker(self, env: str, options: Mapping[str, Any], scripts: list[Script]) -> None:
         """Another process has different hash seeds and globals."""
         try:
-            pool = Pool(env, 1, workers=1, timeout=60, options=options)
+            pool = Pool(env, 1, workers=1, timeout=300, options=options)
         except TurnwiseError as error:
             self.report.notes.append(f"not tried in another process: {error}")
             return

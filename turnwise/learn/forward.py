@@ -139,29 +139,22 @@ class PackedModel:
     def _fuse(self, wanted: bool | None) -> None:
         """Use our layers if they are wanted, known, and give what the model's own layers give."""
         weight = self.causal.get_input_embeddings().weight
-        half = weight.is_cuda and weight.dtype in (torch.bfloat16, torch.float16)
-        reason = reason_against(self.outer) if wanted or (wanted is None and half and self.packs) else "not wanted"
-        if wanted and reason:
-            raise TurnwiseError(f"{type(self.causal).__name__} cannot run through fused layers: {reason}")
-        if reason is not None:
+        half, name = _on_gpu_in_half(weight), type(self.causal).__name__
+        if not (wanted or (wanted is None and half and self.packs)):
             return
-        self._try_fused(lambda: FusedStack(self.causal), 0.1 if half else 1e-3)
-
-    def fuse_shared(self, dtype: torch.dtype) -> None:
-        """Use our layers with weights that several processes share, if they give what the model's own layers give. All call this
-        together, after `reason_against` found nothing in the whole weights. `dtype` is what they compute in."""
-        with torch.no_grad():
-            self.inside(lambda: self._try_fused(lambda: FusedStack(self.causal, dtype), 1e-3 if dtype == torch.float32 else 0.1))
-
-    def _try_fused(self, make: Callable[[], FusedStack], most: float) -> None:
-        ids, position, lengths = np.arange(1, 17) % self.causal.config.get_text_config().vocab_size, _places(11, 5), [11, 5]
+        if reason := reason_against(self.outer):
+            if wanted:
+                raise TurnwiseError(f"{name} cannot run through fused layers: {reason}")
+            warnings.warn(f"{name}: the fused layers do not take this model ({reason}): transformers' own layers train it", stacklevel=3)
+            return
+        ids, position, lengths = np.arange(1, 17) % len(weight), _places(11, 5), [11, 5]
         with torch.no_grad(), self.attention():
-            wanted = self._hidden(ids, position, lengths)
-            self.fused = make()
-            gap = (self._hidden(ids, position, lengths) - wanted).norm() / wanted.norm()
-        if not gap <= most:
+            wanted_hidden = self._hidden(ids, position, lengths)
+            self.fused = FusedStack(self.causal)
+            gap = (self._hidden(ids, position, lengths) - wanted_hidden).norm() / wanted_hidden.norm()
+        if not gap <= (0.1 if half else 1e-3):
             self.fused = None
-            warnings.warn(f"{type(self.causal).__name__}: fused layers differ by {gap:.2g} from its own, which are used", stacklevel=3)
+            warnings.warn(f"{name}: fused layers differ by {gap:.2g} from its own, which are used", stacklevel=3)
 
     @property
     def head(self) -> Head:
@@ -322,6 +315,10 @@ class PackedModel:
                 f"{type(self.causal).__name__}: its log-probs differ by {gap:.3g} from those of its output layer alone. Either its weights "
                 "hold numbers that are not finite, or it changes its logits in a way that the learner does not know"
             )
+
+
+def _on_gpu_in_half(weight: Tensor) -> bool:
+    return weight.is_cuda and weight.dtype in (torch.bfloat16, torch.float16)
 
 
 def asked(layer: int) -> dict[str, bool]:

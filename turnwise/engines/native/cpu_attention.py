@@ -3,6 +3,8 @@
 Rows that read one token share one call: keys and values are read in place, as a range of pages, and the lengths are a mask. A copy is
 made only if the rows are so scattered that reading everything between them would cost more. Rows that read several tokens (prompts) have
 a call each: their own length, no padding. Query heads that share a key head are queries of one head here, so nothing is repeated.
+
+A layer with a sliding window has masks of its own; keys that are behind every row's window are not read.
 """
 
 from __future__ import annotations
@@ -13,16 +15,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from turnwise.engines.native.weights import Shape
+from turnwise.engines.native.families import Shape
 
-SCATTERED = 2.0  # pages read per row: above this, a copy of the rows' own pages is faster
+SCATTERED = 1.75  # pages read per row: above this, a copy of the rows' own pages is faster
 
 
 class Singles:
-    """Rows with one new token each: `pages[i]` holds `lengths[i]` tokens, the new one included."""
+    """Rows with one new token each: `pages[i]` holds `lengths[i]` tokens, the new one included. `window`: how many are seen; 0: all."""
 
-    def __init__(self, pages: Sequence[int], lengths: Sequence[int], dtype: torch.dtype):
-        self.longest = max(lengths)
+    def __init__(self, pages: Sequence[int], lengths: Sequence[int], dtype: torch.dtype, window: int = 0):
+        self.seen = slice(max(0, min(lengths) - window) if window else 0, max(lengths))
         low, high = min(pages), max(pages) + 1
         self.range: slice | Tensor
         if high - low <= SCATTERED * len(pages):
@@ -37,33 +39,46 @@ class Singles:
             limit[:] = torch.tensor(lengths)
         else:
             limit[self.rows_at] = torch.tensor(lengths)
-        outside = torch.arange(self.longest) >= limit[:, None]
-        self.mask = torch.zeros(rows, 1, 1, self.longest, dtype=dtype).masked_fill_(outside[:, None, None], -torch.inf)
+        if window and self.seen.start:  # an unused page sees the first token that is read
+            limit.clamp_(min=self.seen.start + 1)
+        key = torch.arange(self.seen.start, self.seen.stop)
+        outside = key >= limit[:, None]
+        if window:
+            outside |= key < limit[:, None] - window
+        self.mask = torch.zeros(rows, 1, 1, len(key), dtype=dtype).masked_fill_(outside[:, None, None], -torch.inf)
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, shape: Shape) -> Tensor:
         """query [rows, heads, size]; keys and values [pages, kv heads, tokens, size]."""
         grouped = query.reshape(len(query), shape.kv_heads, shape.group, shape.head_dim)
         if self.rows_at is not None:
             grouped = grouped.new_zeros(len(self.mask), *grouped.shape[1:]).index_copy_(0, self.rows_at, grouped)
-        k, v = keys[self.range][:, :, : self.longest], values[self.range][:, :, : self.longest]
-        out = scaled_dot_product_attention(grouped, k, v, attn_mask=self.mask)
+        k, v = (self._own(x[:, :, self.seen]) for x in (keys, values))
+        out = scaled_dot_product_attention(grouped, k, v, attn_mask=self.mask, scale=shape.scaling)
         return (out if self.rows_at is None else out[self.rows_at]).reshape(len(query), -1)
+
+    def _own(self, pages: Tensor) -> Tensor:
+        """The rows' pages. A copy takes only what is seen of them, and `index_select` is several times as fast as an index."""
+        return pages[self.range] if isinstance(self.range, slice) else pages.index_select(0, self.range)
 
 
 class Prompt:
-    """A row with several new tokens: `count` of them, after `before` others."""
+    """A row with several new tokens: `count` of them, after `before` others. `window`: how many each of them sees; 0: all."""
 
-    def __init__(self, page: int, before: int, count: int, dtype: torch.dtype):
-        self.page, self.length, self.count = page, before + count, count
+    def __init__(self, page: int, before: int, count: int, dtype: torch.dtype, window: int = 0):
+        self.page, self.count = page, count
+        self.seen = slice(max(0, before + 1 - window) if window else 0, before + count)
         self.mask = None
-        if before:
-            outside = torch.arange(self.length) > torch.arange(before, self.length)[:, None]
-            self.mask = torch.zeros(count, self.length, dtype=dtype).masked_fill_(outside, -torch.inf)
+        if before or 0 < window < count:
+            key, own = torch.arange(self.seen.start, self.seen.stop), torch.arange(before, before + count)[:, None]
+            outside = key > own
+            if window:
+                outside |= key <= own - window
+            self.mask = torch.zeros(count, len(key), dtype=dtype).masked_fill_(outside, -torch.inf)
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, shape: Shape) -> Tensor:
         """query [count, heads, size]."""
         grouped = query.view(self.count, shape.kv_heads, shape.group, shape.head_dim).permute(1, 2, 0, 3)
-        size = (shape.kv_heads, shape.group, self.length, shape.head_dim)
-        k, v = (x[self.page, :, None, : self.length].expand(size) for x in (keys, values))
-        out = scaled_dot_product_attention(grouped, k, v, attn_mask=self.mask, is_causal=self.mask is None)
+        size = (shape.kv_heads, shape.group, self.seen.stop - self.seen.start, shape.head_dim)
+        k, v = (x[self.page, :, None, self.seen].expand(size) for x in (keys, values))
+        out = scaled_dot_product_attention(grouped, k, v, attn_mask=self.mask, is_causal=self.mask is None, scale=shape.scaling)
         return out.permute(2, 0, 1, 3).reshape(self.count, -1)

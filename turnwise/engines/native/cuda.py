@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding
 
 from turnwise.engines.native.draw_kernel import draw_tokens
-from turnwise.engines.native.kernels import add_norm, begin, rotate, silu_mul
+from turnwise.engines.native.kernels import add_norm, begin, gate_mul, rotate
 from turnwise.engines.native.paged_attention import attend_prompts, attend_singles
-from turnwise.engines.native.requests import RunningRequest, Step
+from turnwise.engines.native.prompt_sizes import block_for
+from turnwise.engines.native.requests import RunningRequest, Step, StepResult
 from turnwise.engines.native.weights import Layer, Weights
 from turnwise.engines.sampling import Noted, measure, reports_of, signed
 
@@ -32,8 +32,8 @@ Attend = Callable[[Tensor, Tensor, Layer], Tensor]
 class BlockTables:
     """What the GPU stores by slot, and the rotations by position. The last slot is for padding: unused lanes work on it."""
 
-    cos: Tensor
-    sin: Tensor
+    cos: tuple[Tensor, ...]  # one entry per rotation of the model; layers without one have an entry that turns nothing
+    sin: tuple[Tensor, ...]
     pages: Tensor  # [slots + 1, pages of the longest sequence]
     last: Tensor  # the last token
     floats: Tensor  # temperature, top-p, min-p
@@ -84,7 +84,7 @@ class CudaRunner:
     def __init__(self, weights: Weights, slots: int, longest: int, page_count: int, page_size: int, graphs: bool):
         self.weights, self.page_count, self.page_size = weights, page_count, page_size
         self._slots, self._graphs = slots, graphs
-        cos, sin = weights.rotation(longest)
+        cos, sin = zip(*weights.rotations(longest), strict=True)
         device, width = weights.device, -(-longest // page_size)
         self.tables = BlockTables(
             cos=cos,
@@ -124,7 +124,7 @@ class CudaRunner:
         self._recordings.clear()
         self._pool = None
 
-    def launch(self, step: Step) -> Landing:
+    def launch(self, step: Step) -> StepResult:
         with torch.no_grad():
             self._note_settings(step.admitted)
             if step.copies:
@@ -197,7 +197,7 @@ class CudaRunner:
         tables, shape = self.tables, self.weights.shape
         tokens = begin(control, tables.last, tables.pages, self.page_size)
         x, delta = self._layers(
-            embedding(tokens, self.weights.embedding),
+            self.weights.embed(tokens),
             lambda qkv, cache, layer: attend_singles(qkv, cache, layer, tables, slots, positions, shape),
         )
         return self._draw(x, delta, slots, places, reports)
@@ -205,8 +205,7 @@ class CudaRunner:
     # A step with prompts.
 
     def _prompts(self, step: Step) -> Landing:
-        longest = max(step.counts)
-        block = 128 if longest > 64 else 64 if longest > 16 else 16
+        block = block_for(max(step.counts))
         tokens, positions, slots, ends = self._flatten(step)
         starts = np.concatenate([[0], ends[:-1]])
         blocks = [
@@ -219,7 +218,7 @@ class CudaRunner:
         parts += [np.array([row.slot for row in rows]), np.array([row.drawn for row in rows])]
         on_gpu = self._upload(np.concatenate(parts)).split([len(part) for part in parts])
         x, delta = self._layers(
-            embedding(on_gpu[0].long(), self.weights.embedding),
+            self.weights.embed(on_gpu[0].long()),
             lambda qkv, cache, layer: self._attend_prompts(qkv, cache, layer, on_gpu[2], on_gpu[1], on_gpu[3].view(-1, 4), block),
         )
         if not rows:
@@ -233,7 +232,7 @@ class CudaRunner:
         self, qkv: Tensor, cache: Tensor, layer: Layer, slots: Tensor, positions: Tensor, blocks: Tensor, size: int
     ) -> Tensor:
         rotate(qkv, cache, layer, self.tables, slots, positions, self.weights.shape)
-        return attend_prompts(qkv, cache, self.tables.pages, blocks, size, self.weights.shape)
+        return attend_prompts(qkv, cache, layer, self.tables.pages, blocks, size, self.weights.shape)
 
     def _flatten(self, step: Step) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """All tokens one after another: ids, positions, slots; and where each row ends."""
@@ -254,23 +253,39 @@ class CudaRunner:
             cache = self.cache[number]
             qkv = layer.qkv(add_norm(x, delta, layer.before_attention, shape.eps))
             delta = layer.out(attend(qkv, cache, layer))
-            delta = layer.down(silu_mul(layer.gate_up(add_norm(x, delta, layer.before_mlp, shape.eps))))
+            if layer.after_attention is not None:
+                delta = add_norm(delta, None, layer.after_attention, shape.eps)
+            delta = self._mlp(layer, add_norm(x, delta, layer.before_mlp, shape.eps))
+            if layer.after_mlp is not None:
+                delta = add_norm(delta, None, layer.after_mlp, shape.eps)
         assert delta is not None
         return x, delta
+
+    def _mlp(self, layer: Layer, normed: Tensor) -> Tensor:
+        kind = self.weights.shape.activation
+        if layer.experts is not None:
+            return layer.experts(normed, lambda both: gate_mul(both, kind))
+        out: Tensor = layer.down(gate_mul(layer.gate_up(normed), kind))
+        return out
 
     def _draw(
         self, x: Tensor, delta: Tensor, slots: Tensor, places: Tensor, reports: Sequence[str] = ()
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         w = self.weights
-        hidden = add_norm(x, delta, w.norm, w.shape.eps)
+        logits = self._logits(add_norm(x, delta, w.norm, w.shape.eps))
+        tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
+        logprobs = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
+        t = self.tables
+        draw_tokens(logits, slots, places, t.floats, t.integers, t.last, tokens, logprobs)
+        return tokens, logprobs, measure(logits, t.floats[slots.long(), 0], reports) if reports else None
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """The output layer, in float32."""
+        w = self.weights
         if hidden.is_cuda and hidden.dtype != torch.float32:
             logits = torch.mm(hidden, w.head.t(), out_dtype=torch.float32)
         else:
             logits = torch.mm(hidden.float(), w.head.float().t())
         if w.head_bias is not None:
             logits += w.head_bias
-        tokens = torch.empty(len(hidden), dtype=torch.int64, device=hidden.device)
-        logprobs = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
-        t = self.tables
-        draw_tokens(logits, slots, places, t.floats, t.integers, t.last, tokens, logprobs)
-        return tokens, logprobs, measure(logits, t.floats[slots.long(), 0], reports) if reports else None
+        return w.bounded(logits)

@@ -17,6 +17,7 @@ import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
 BLOCK = 4096
+WARPS = 16
 STAGES = tl.constexpr(3)  # loads under way while a block is summed
 WALKS = 12  # each leaves an eighth of the interval: 2^36 parts
 FEW = 16384  # tokens that are copied and searched on their own
@@ -303,5 +304,5 @@ def draw_tokens(
     scratch = torch.empty(rows, FEW, dtype=torch.float32, device=logits.device)
     _draw[(rows,)](
         logits, slots, places, floats, integers, last, tokens, logprobs, scratch, logits.stride(0), size,
-        BLOCK=min(BLOCK, triton.next_power_of_2(size)), WALKS=WALKS, FEW=FEW, num_warps=16 if logits.is_cuda else 4,
+        BLOCK=min(BLOCK, triton.next_power_of_2(size)), WALKS=WALKS, FEW=FEW, num_warps=WARPS,
     )  # fmt: skip

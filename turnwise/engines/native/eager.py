@@ -10,14 +10,15 @@ from itertools import chain as concatenated
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding, linear, rms_norm, silu
+from torch.nn.functional import gelu, linear, rms_norm, silu
 
 from turnwise.engines.native.cpu_attention import Prompt, Singles
 from turnwise.engines.native.requests import RunningRequest, Step
-from turnwise.engines.native.weights import Layer, Weights
+from turnwise.engines.native.weights import NO_ROTATION, Layer, Weights
 from turnwise.engines.sampling import Columns, Noted, draw, measure, reports_of, signed
 
 NO_LIMIT = torch.iinfo(torch.int64).max
+Parts = list[Singles | Prompt]
 
 
 class Done:
@@ -39,7 +40,7 @@ class EagerRunner:
 
     def __init__(self, weights: Weights, slots: int, page_count: int, page_size: int):
         self.weights, self.page_count, self.page_size = weights, page_count, page_size
-        self.cos, self.sin = weights.rotation(page_size)
+        self.rotations = weights.rotations(page_size)
         self._cache: Tensor | None = None  # [layers, keys and values, pages, kv heads, tokens, size]
         self._floats = torch.empty(slots, 3, dtype=torch.float64)  # temperature, top-p, min-p
         self._integers = torch.empty(slots, 3, dtype=torch.int64)  # greedy, top-k, seed
@@ -80,7 +81,7 @@ class EagerRunner:
         last = torch.empty(len(order), dtype=torch.long)
         last[torch.tensor(order)] = ends
         logits = linear(self._norm(hidden[last[drawing]], self.weights.norm), self.weights.head, self.weights.head_bias)
-        return self._draw([step.rows[i] for i in drawing], logits)
+        return self._draw([step.rows[i] for i in drawing], self.weights.bounded(logits))
 
     def _note_settings(self, rows: list[RunningRequest]) -> None:
         for row in rows:
@@ -115,25 +116,47 @@ class EagerRunner:
         position = torch.tensor(list(concatenated.from_iterable(range(s, s + n) for s, n in zip(starts, counts, strict=True))))
         page = torch.tensor(pages).repeat_interleave(torch.tensor(counts))
         single = sum(n == 1 for n in counts)
-        parts: list[Singles | Prompt] = [Prompt(pages[i], starts[i], counts[i], w.dtype) for i in range(single, len(rows))]
-        sizes = counts[single:]
-        if single:
-            parts.insert(0, Singles(pages[:single], [s + 1 for s in starts[:single]], w.dtype))
-            sizes.insert(0, single)
+        sizes = [single, *counts[single:]] if single else counts
+        longest = max(s + n for s, n in zip(starts, counts, strict=True))
+        windows = {layer.window if layer.window < longest else 0 for layer in w.layers}
+        parts = {window: self._parts(pages, starts, counts, single, window) for window in windows}
         place = self._places(page, position)
-        cos, sin = self.cos[position][:, None], self.sin[position][:, None]
-        x = embedding(torch.tensor(tokens), w.embedding)
+        turns = [(cos[position][:, None], sin[position][:, None]) for cos, sin in self.rotations]
+        x = w.embed(torch.tensor(tokens))
         for number, layer in enumerate(w.layers):
             cache = self.cache[number]
             heads = layer.qkv(self._norm(x, layer.before_attention)).view(len(tokens), -1, shape.head_dim)
-            query = self._rotate(layer, heads, cos, sin)
+            query = self._rotate(layer, heads, *turns[layer.rotation])
             cache.view(-1, shape.head_dim).index_copy_(0, place, heads[:, shape.heads :].reshape(-1, shape.head_dim))
-            pieces = zip(parts, query.split(sizes), strict=True)
+            pieces = zip(parts[layer.window if layer.window < longest else 0], query.split(sizes), strict=True)
             seen = [part.attend(piece, cache[0], cache[1], shape) for part, piece in pieces]
-            x = layer.out.add(seen[0] if len(seen) == 1 else torch.cat(seen), x)
-            gate, up = layer.gate_up(self._norm(x, layer.before_mlp)).chunk(2, -1)
-            x = layer.down.add(silu(gate).mul_(up), x)
+            x = self._finish(x, layer, seen[0] if len(seen) == 1 else torch.cat(seen))
         return x
+
+    def _parts(self, pages: list[int], starts: list[int], counts: list[int], single: int, window: int) -> Parts:
+        """Attention for all rows: the first `single` ones read one token each."""
+        kind = self.weights.dtype
+        parts: Parts = [Prompt(pages[i], starts[i], counts[i], kind, window) for i in range(single, len(pages))]
+        if single:
+            parts.insert(0, Singles(pages[:single], [s + 1 for s in starts[:single]], kind, window))
+        return parts
+
+    def _finish(self, x: Tensor, layer: Layer, seen: Tensor) -> Tensor:
+        """The residual after a layer, of what its attention has seen."""
+        x = layer.out.add(seen, x) if layer.after_attention is None else x + self._norm(layer.out(seen), layer.after_attention)
+        normed = self._norm(x, layer.before_mlp)
+        if layer.experts is not None:
+            return x + layer.experts(normed, self._activate)
+        active = self._activate(layer.gate_up(normed))
+        if layer.after_mlp is None:
+            added: Tensor = layer.down.add(active, x)
+            return added
+        return x + self._norm(layer.down(active), layer.after_mlp)
+
+    def _activate(self, both: Tensor) -> Tensor:
+        gate, up = both.chunk(2, -1)
+        active = silu(gate) if self.weights.shape.activation == "silu" else gelu(gate, approximate="tanh")
+        return active.mul_(up)
 
     def _places(self, page: Tensor, position: Tensor) -> Tensor:
         """Where in a layer's cache, as a list of vectors, each token's keys (all heads) and values (all heads) go."""
@@ -142,18 +165,22 @@ class EagerRunner:
         return (((kinds + page[:, None, None]) * heads + torch.arange(heads)) * self.page_size + position[:, None, None]).flatten()
 
     def _rotate(self, layer: Layer, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Queries and keys normed (Qwen3) and rotated; keys in place in `heads`, queries returned."""
+        """Queries and keys normed (Qwen3, Gemma) and rotated; keys in place in `heads`, queries returned."""
         shape = self.weights.shape
         turning = heads[:, : shape.heads + shape.kv_heads]
         if layer.q_norm is not None and layer.k_norm is not None:
             turning[:, : shape.heads] = self._norm(turning[:, : shape.heads], layer.q_norm)
             turning[:, shape.heads :] = self._norm(turning[:, shape.heads :], layer.k_norm)
+        if layer.rotation == NO_ROTATION:
+            return turning[:, : shape.heads]
         rotated = torch.addcmul(turning * cos, turning.roll(shape.head_dim // 2, -1), sin)
         heads[:, shape.heads : shape.heads + shape.kv_heads] = rotated[:, shape.heads :]
         return rotated[:, : shape.heads]
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        """As transformers rounds it: the normed value first, then its product with the weight."""
+        """As transformers rounds it: the normed value first, then its product with the weight; with a float32 weight only the product."""
         if x.dtype == torch.float32:
             return rms_norm(x, (x.shape[-1],), weight, self.weights.shape.eps)
+        if weight.dtype != x.dtype:
+            return rms_norm(x.float(), (x.shape[-1],), weight, self.weights.shape.eps).to(x.dtype)
         return rms_norm(x.float(), (x.shape[-1],), None, self.weights.shape.eps).to(x.dtype) * weight

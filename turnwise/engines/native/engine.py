@@ -26,6 +26,7 @@ from turnwise.engines.native.cache_pages import CachePages, Chain
 from turnwise.engines.native.chains import Chains
 from turnwise.engines.native.memory import make_runner
 from turnwise.engines.native.requests import Runner, RunningRequest, Step, StepResult
+from turnwise.engines.native.switches import Switches
 from turnwise.engines.native.weights import Weights
 from turnwise.engines.registry import register
 from turnwise.engines.reports import COLUMNS
@@ -38,14 +39,14 @@ FEWEST_PREFILL_TOKENS = 64
 
 @register("native")
 class NativeEngine:
-    """Generation with the learner's own weights in place: fast, for the Llama and Qwen families.
+    """Generation with the learner's own weights in place: fast, for the Llama, Qwen, Gemma 3 and SmolLM3 families.
 
     `model` is the learner's own module, whose weights are used in place. `max_length` bounds prompt and response together (default: what
     the model was made for); `max_batch` is how many rows run at once; `prefill_tokens` how many prompt tokens one forward takes.
     `cache_memory` is the memory for keys and values: bytes, or up to 1.0 the part of a GPU's free memory (default 0.5; on a CPU a quarter
     of all memory). `dtype` computes in another precision than the weights have, at the cost of a copy. `graphs=False` runs a GPU without
-    CUDA graphs. The tokenizer is needed for stop strings, and names the end token; `stop_token_ids` replaces the end tokens that it and
-    the model name. Not thread-safe."""
+    CUDA graphs, and `switches` turns ways to work on one on and off (`Switches`). The tokenizer is needed for stop strings, and names the
+    end token; `stop_token_ids` replaces the end tokens that it and the model name. Not thread-safe."""
 
     def __init__(
         self,
@@ -59,6 +60,7 @@ class NativeEngine:
         stop_token_ids: Sequence[int] | None = None,
         dtype: torch.dtype | None = None,
         graphs: bool = True,
+        switches: Mapping[str, Any] | None = None,
     ):
         self.weights = Weights(model, dtype)
         self.model, self.tokenizer = model, tokenizer
@@ -67,7 +69,7 @@ class NativeEngine:
             raise TurnwiseError(f"engine: {max_batch=}, {prefill_tokens=} and max_length={self.max_length} must be positive")
         named = stop_tokens(tokenizer, getattr(model, "generation_config", None), model.config)
         self.stop_token_ids = named if stop_token_ids is None else frozenset(stop_token_ids)
-        self._runner: Runner = make_runner(self.weights, max_batch, self.max_length, cache_memory, graphs)
+        self._runner: Runner = make_runner(self.weights, max_batch, self.max_length, cache_memory, graphs, Switches.of(switches))
         self.prefill_tokens = prefill_tokens or (16384 if self.weights.device.type == "cuda" else 1024)
         self._pages = CachePages(self._runner.page_count, self._runner.page_size, GRAIN if self._runner.mixed else self._runner.page_size)
         self._chains = Chains(self._pages)

@@ -1,7 +1,7 @@
 """The operations between the matrix products of a layer, as one Triton kernel each. Every kernel is a single pass over its data.
 
 Rounding is where transformers rounds (the residual, the normed value, cosine and sine are in the weights' dtype), the arithmetic between is
-float32.
+float32. A norm whose weight is in float32 rounds only its product with it (Gemma).
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
@@ -28,9 +28,11 @@ def _add_norm(x, delta, weight, out, size, eps, HAS_DELTA: tl.constexpr, BLOCK: 
         tl.store(x + row + column, value, mask=inside)
     exact = value.to(tl.float32)
     scale = tl.rsqrt(tl.sum(exact * exact, 0) / size + eps)
-    normed = (exact * scale).to(value.dtype)
     factor = tl.load(weight + column, mask=inside, other=0.0)
-    tl.store(out + row + column, (normed.to(tl.float32) * factor.to(tl.float32)).to(value.dtype), mask=inside)
+    normed = exact * scale
+    if factor.dtype == value.dtype:
+        normed = normed.to(value.dtype).to(tl.float32)
+    tl.store(out + row + column, (normed * factor.to(tl.float32)).to(value.dtype), mask=inside)
 
 
 def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> Tensor:
@@ -44,22 +46,31 @@ def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> Ten
 
 
 @triton.jit
-def _silu_mul(both, out, size, BLOCK: tl.constexpr):
+def activation(x, GELU: tl.constexpr):
+    """silu(x), or gelu(x) by its formula with tanh: 0.5 (1 + tanh(u)) is a sigmoid of 2u."""
+    u = x
+    if GELU:
+        u = 1.5957691216057308 * (x + 0.044715 * x * x * x)
+    return x / (1.0 + tl.exp(-u))
+
+
+@triton.jit
+def _gate_mul(both, out, size, GELU: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < size
     gate = tl.load(both + row * 2 * size + column, mask=inside, other=0.0)
     up = tl.load(both + row * 2 * size + size + column, mask=inside, other=0.0)
-    exact = gate.to(tl.float32)
-    active = (exact / (1.0 + tl.exp(-exact))).to(gate.dtype)
+    active = activation(gate.to(tl.float32), GELU).to(gate.dtype)
     tl.store(out + row * size + column, (active.to(tl.float32) * up.to(tl.float32)).to(gate.dtype), mask=inside)
 
 
-def silu_mul(both: Tensor) -> Tensor:
-    """silu(first half) · second half."""
+def gate_mul(both: Tensor, kind: str) -> Tensor:
+    """activation(first half) · second half."""
     rows, double = both.shape
     out = both.new_empty(rows, double // 2)
-    _silu_mul[(rows, triton.cdiv(double // 2, 1024))](both, out, double // 2, BLOCK=1024, num_warps=4)
+    grid = (rows, triton.cdiv(double // 2, 1024))
+    _gate_mul[grid](both, out, double // 2, GELU=kind != "silu", BLOCK=1024, num_warps=4)
     return out
 
 
@@ -82,8 +93,11 @@ def _rotate(
         is_query = head < HEADS
         low_weight = tl.where(is_query, tl.load(q_norm + half), tl.load(k_norm + half)).to(tl.float32)
         high_weight = tl.where(is_query, tl.load(q_norm + SIZE // 2 + half), tl.load(k_norm + SIZE // 2 + half)).to(tl.float32)
-        a = ((a * scale).to(kind).to(tl.float32) * low_weight).to(kind).to(tl.float32)
-        b = ((b * scale).to(kind).to(tl.float32) * high_weight).to(kind).to(tl.float32)
+        a, b = a * scale, b * scale
+        if q_norm.dtype.element_ty == kind:
+            a, b = a.to(kind).to(tl.float32), b.to(kind).to(tl.float32)
+        a = (a * low_weight).to(kind).to(tl.float32)
+        b = (b * high_weight).to(kind).to(tl.float32)
     position = tl.load(positions + token)
     c = tl.load(cos + position * SIZE + half).to(tl.float32)
     s = tl.load(sin + position * SIZE + SIZE // 2 + half).to(tl.float32)
@@ -103,13 +117,13 @@ def _rotate(
 
 
 def rotate(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any) -> None:
-    """Norm (Qwen3) and rotate queries in place; norm and rotate keys and put them, with the values, into the cache's pages.
+    """Norm (Qwen3, Gemma) and rotate queries in place; norm and rotate keys and put them, with the values, into the cache's pages.
 
     `cache` is one layer's [keys and values, pages, kv heads, tokens, size]; a token's page is found by its slot and position."""
     normed = layer.q_norm is not None
     grid = (len(qkv), triton.cdiv(shape.heads + 2 * shape.kv_heads, ROTATE_HEADS))
     _rotate[grid](
-        qkv, cache, tables.cos, tables.sin, layer.q_norm, layer.k_norm, tables.pages, slots, positions,
+        qkv, cache, tables.cos[layer.rotation], tables.sin[layer.rotation], layer.q_norm, layer.k_norm, tables.pages, slots, positions,
         tables.pages.stride(0), cache.shape[1], shape.eps,
         HEADS=shape.heads, KV=shape.kv_heads, SIZE=shape.head_dim, PAGE=cache.shape[3], NORM=normed, BLOCK=ROTATE_HEADS, num_warps=4,
     )  # fmt: skip

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 
 from turnwise.engines.native.eager import EagerRunner
+from turnwise.engines.native.prompt_sizes import recording_bytes
 from turnwise.engines.native.requests import Runner
+from turnwise.engines.native.switches import PLAIN, Switches
 from turnwise.engines.native.weights import Weights
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.machine import all_memory as _all_memory
@@ -15,16 +17,20 @@ GPU_PART = 0.5
 GPU_PAGE = 64  # tokens
 
 
-def make_runner(weights: Weights, slots: int, longest: int, memory: float | None, graphs: bool) -> Runner:
+def make_runner(weights: Weights, slots: int, longest: int, memory: float | None, graphs: bool, switches: Switches = PLAIN) -> Runner:
     """The runner for the device that the weights are on, with as many pages as the memory allows and the rows can use."""
     if memory is not None and memory <= 0:
         raise TurnwiseError(f"engine: cache_memory takes bytes, or a part of the free memory up to 1.0, not {memory!r}")
     if weights.device.type == "cuda":
         from turnwise.engines.native.cuda import CudaRunner
+        from turnwise.engines.native.recorded import RecordedRunner
 
-        budget = _bytes(memory if memory is not None else GPU_PART, weights.device)
-        wanted = -(-longest // GPU_PAGE) * slots * 2
-        return CudaRunner(weights, slots, longest, _pages(budget, weights, GPU_PAGE, wanted), GPU_PAGE, graphs)
+        taken = recording_bytes(weights, slots) if switches.record and graphs else 0
+        budget = _bytes(memory if memory is not None else GPU_PART, weights.device, taken)
+        pages = _pages(budget, weights, GPU_PAGE, -(-longest // GPU_PAGE) * slots * 2)
+        if switches.changed:
+            return RecordedRunner(weights, slots, longest, pages, GPU_PAGE, graphs, switches)
+        return CudaRunner(weights, slots, longest, pages, GPU_PAGE, graphs)
     budget = _bytes(memory, weights.device) if memory is not None else int(CPU_PART * _all_memory())
     return EagerRunner(weights, slots, _pages(budget, weights, longest, 2 * slots), longest)
 
@@ -41,12 +47,13 @@ def _pages(budget: int, weights: Weights, size: int, wanted: int) -> int:
     return min(int(budget // (token * size)), wanted)
 
 
-def _bytes(memory: float, device: torch.device) -> int:
+def _bytes(memory: float, device: torch.device, taken: int = 0) -> int:
+    """The cache's memory. A part is one of what is free besides the bytes that are `taken` by recorded steps."""
     if memory > 1:
         return int(memory)
     if device.type != "cuda":
         raise TurnwiseError("engine: on a CPU cache_memory is a number of bytes")
-    return int(memory * free_bytes(device))
+    return max(0, int(memory * (free_bytes(device) - taken)))
 
 
 def free_bytes(device: torch.device) -> int:

@@ -7,6 +7,8 @@ rotation and the write of the new key and value are part of the same kernel: a l
 A prompt is bound by arithmetic. It attends to what was in the pages before (an earlier turn, another row's common prefix) and to itself,
 both read from the pages, where the step has just written its own keys and values.
 
+A layer with a sliding window starts with the page that its window starts in. Layers without one are compiled without any of it.
+
 What follows a sequence's end in a page gets weight 0, so it must not be NaN: the cache starts with zeros.
 """
 
@@ -22,13 +24,14 @@ from torch import Tensor
 
 PROGRAMS = 528  # enough to keep every multiprocessor of a large GPU reading; more splits only add to the merging
 WARPS = 2
+STAGES = 3
 MOST_SPLITS = 32
 LOG2_E = 1.4426950408889634
 
 
 @triton.jit
 def _turned(source, norm, cos, sin, row, column, real, eps, SIZE: tl.constexpr, NORM: tl.constexpr):
-    """Heads of one token, normed (Qwen3) and rotated: rows of `source`, each of SIZE numbers. Rounded where transformers rounds."""
+    """Heads of one token, normed (Qwen3, Gemma) and rotated: rows of `source`, each of SIZE numbers. Rounded where transformers rounds."""
     across = (column + SIZE // 2) % SIZE
     here = tl.load(source + row[:, None] * SIZE + column[None, :], mask=real[:, None], other=0.0)
     there = tl.load(source + row[:, None] * SIZE + across[None, :], mask=real[:, None], other=0.0)
@@ -36,24 +39,33 @@ def _turned(source, norm, cos, sin, row, column, real, eps, SIZE: tl.constexpr, 
     a, b = here.to(tl.float32), there.to(tl.float32)
     if NORM:
         scale = tl.rsqrt(tl.sum(a * a, 1) / SIZE + eps)[:, None]
-        a = ((a * scale).to(kind).to(tl.float32) * tl.load(norm + column).to(tl.float32)[None, :]).to(kind).to(tl.float32)
-        b = ((b * scale).to(kind).to(tl.float32) * tl.load(norm + across).to(tl.float32)[None, :]).to(kind).to(tl.float32)
+        a, b = a * scale, b * scale
+        if norm.dtype.element_ty == kind:
+            a, b = a.to(kind).to(tl.float32), b.to(kind).to(tl.float32)
+        a = (a * tl.load(norm + column).to(tl.float32)[None, :]).to(kind).to(tl.float32)
+        b = (b * tl.load(norm + across).to(tl.float32)[None, :]).to(kind).to(tl.float32)
     c, s = tl.load(cos + column).to(tl.float32), tl.load(sin + column).to(tl.float32)  # sin has the rotation's signs
     return (a * c[None, :] + b * s[None, :]).to(kind)
 
 
 @triton.jit
 def _single(
-    qkv, cache, table, slots, positions, cos, sin, q_norm, k_norm, out, parts, sums, row_stride, table_stride, values, scale, eps, splits,
+    qkv, cache, table, slots, positions, cos, sin, q_norm, k_norm, out, parts, sums, arrivals, row_stride, table_stride, values, scale, eps,
+    splits,
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr,
-    NORM: tl.constexpr, PRECISION: tl.constexpr,
+    NORM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, MERGE: tl.constexpr,
 ):  # fmt: skip
     lane, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     GROUP: tl.constexpr = HEADS // KV
     length = tl.load(positions + lane) + 1
     pages = tl.cdiv(length, PAGE)
-    share = tl.cdiv(pages, splits)
-    first = split * share
+    if WINDOW:
+        begun = tl.maximum(length - WINDOW, 0) // PAGE  # the first page that is seen
+        share = tl.cdiv(pages - begun, splits)
+        first = begun + split * share
+    else:
+        share = tl.cdiv(pages, splits)
+        first = split * share
     last = tl.minimum(first + share, pages)
     row = tl.arange(0, ROWS)
     column = tl.arange(0, SIZE)
@@ -80,6 +92,8 @@ def _single(
         k = tl.load(place)
         v = tl.load(place + values)
         known = number * PAGE + inside < length
+        if WINDOW:
+            known = known & (number * PAGE + inside >= length - WINDOW)
         score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
         score = tl.where(known[None, :], score, float("-inf"))
         higher = tl.maximum(top, tl.max(score, 1))
@@ -96,6 +110,32 @@ def _single(
         part = (lane * HEADS + head) * splits + split
         tl.store(parts + part[:, None] * SIZE + column[None, :], sum_ / tl.maximum(total, 1e-30)[:, None], mask=real[:, None])
         tl.store(sums + part, tl.where(total > 0, top + tl.log2(tl.maximum(total, 1e-30)), float("-inf")), mask=real)
+        if MERGE:
+            tl.debug_barrier()  # all of this part is written before it counts as arrived
+            arrival = arrivals + lane * KV + kv_head
+            if tl.atomic_add(arrival, 1, sem="acq_rel") == splits - 1:  # the last one: all parts are there
+                tl.store(arrival, 0)  # as the next layer expects it
+                target = out + lane * HEADS * SIZE + head[:, None] * SIZE + column[None, :]
+                merged = _merged(parts, sums, (lane * HEADS + head) * splits, column, real, splits, SIZE, ROWS)
+                tl.store(target, merged.to(out.dtype.element_ty), mask=real[:, None])
+
+
+@triton.jit
+def _merged(parts, sums, first, column, real, splits, SIZE: tl.constexpr, ROWS: tl.constexpr):
+    """The attention of rows whose parts begin at `first`: read past the multiprocessor's own cache, since others have written them."""
+    top = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    sum_ = tl.zeros([ROWS, SIZE], tl.float32)
+    for number in range(splits):
+        size = tl.load(sums + first + number, mask=real, other=0.0, cache_modifier=".cg")
+        place = parts + (first + number)[:, None] * SIZE + column[None, :]
+        part = tl.load(place, mask=real[:, None], other=0.0, cache_modifier=".cg")
+        higher = tl.maximum(top, size)  # the first part holds the first page, so it is finite from there on
+        fade, weight = tl.exp2(top - higher), tl.exp2(size - higher)
+        total = total * fade + weight
+        sum_ = sum_ * fade[:, None] + part * weight[:, None]
+        top = higher
+    return sum_ / total[:, None]
 
 
 @triton.jit
@@ -118,21 +158,26 @@ def splits_for(lanes: int, kv_heads: int) -> int:
     return splits
 
 
-def attend_singles(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any) -> Tensor:
-    """One token per lane at `positions`. Queries and keys are normed (Qwen3) and rotated in the same pass, and the new keys and values go
-    into the cache: `qkv` is as the matrix product left it. [lanes, heads · size]."""
+def attend_singles(
+    qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any, arrivals: Tensor | None = None
+) -> Tensor:
+    """One token per lane at `positions`. Queries and keys are normed and rotated in the same pass, and the new keys and values go
+    into the cache: `qkv` is as the matrix product left it. With `arrivals` (a zero for every lane and key head, zero again afterwards), the
+    last program of a sequence merges its parts. [lanes, heads · size]."""
     lanes, size = len(qkv), shape.head_dim
     splits = splits_for(lanes, shape.kv_heads)
     out = qkv.new_empty(lanes, shape.heads * size)
     parts = torch.empty(lanes * shape.heads * splits * size if splits > 1 else 1, dtype=torch.float32, device=qkv.device)
     sums = torch.empty(lanes * shape.heads * splits, dtype=torch.float32, device=qkv.device)
     _single[(lanes, shape.kv_heads, splits)](
-        qkv, cache, tables.pages, slots, positions, tables.cos, tables.sin, layer.q_norm, layer.k_norm, out, parts, sums,
-        qkv.stride(0), tables.pages.stride(0), cache.stride(0), size**-0.5 * LOG2_E, shape.eps, splits,
+        qkv, cache, tables.pages, slots, positions, tables.cos[layer.rotation], tables.sin[layer.rotation], layer.q_norm, layer.k_norm, out,
+        parts, sums, sums if arrivals is None else arrivals, qkv.stride(0), tables.pages.stride(0), cache.stride(0),
+        shape.scale * LOG2_E, shape.eps, splits,
         HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], SPLIT=splits > 1, NORM=layer.q_norm is not None,
-        ROWS=max(16, triton.next_power_of_2(shape.group)), PRECISION=_precision(qkv), num_warps=WARPS, num_stages=3,
+        WINDOW=layer.window, ROWS=max(16, triton.next_power_of_2(shape.group)), PRECISION=_precision(qkv), MERGE=arrivals is not None,
+        num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
-    if splits > 1:
+    if splits > 1 and arrivals is None:
         _merge[(lanes * shape.heads,)](parts, sums, out, SIZE=size, SPLITS=splits, num_warps=2)
     return out
 
@@ -140,7 +185,8 @@ def attend_singles(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: T
 @triton.jit
 def _prompt(
     qkv, cache, table, blocks, out, row_stride, table_stride, values, scale,
-    HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
+    HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr, WINDOW: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     block, head = tl.program_id(0), tl.program_id(1)
     GROUP: tl.constexpr = HEADS // KV
@@ -155,11 +201,17 @@ def _prompt(
     real = row < count
     q = tl.load(qkv + (token + row[:, None]) * row_stride + head * SIZE + column[None, :], mask=real[:, None], other=0.0)
     chain = table + slot * table_stride
-    top = tl.full([BLOCK], float("-inf"), tl.float32)
+    if WINDOW:  # a token may see nothing of a page that others see: the largest score so far stays a number
+        top = tl.full([BLOCK], -1e30, tl.float32)
+        begun = tl.maximum(first + 1 - WINDOW, 0) // PAGE
+        whole = begun
+    else:
+        top = tl.full([BLOCK], float("-inf"), tl.float32)
+        begun = 0
+        whole = (first + 1) // PAGE  # pages that every token of the block sees completely
     total = tl.zeros([BLOCK], tl.float32)
     sum_ = tl.zeros([BLOCK, SIZE], tl.float32)
-    whole = (first + 1) // PAGE  # pages that every token of the block sees completely
-    for number in range(whole):
+    for number in range(begun, whole):
         page = tl.load(chain + number).to(tl.int64)
         place = cache + (page * KV + kv_head) * PAGE * SIZE + inside[:, None] * SIZE + column[None, :]
         k = tl.load(place)
@@ -179,7 +231,10 @@ def _prompt(
         k = tl.load(place)
         v = tl.load(place + values)
         score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
-        score = tl.where(key[None, :] <= first + row[:, None], score, float("-inf"))
+        seen = key[None, :] <= first + row[:, None]
+        if WINDOW:
+            seen = seen & (key[None, :] > first + row[:, None] - WINDOW)
+        score = tl.where(seen, score, float("-inf"))
         higher = tl.maximum(top, tl.max(score, 1))
         weight = tl.exp2(score - higher[:, None])
         fade = tl.exp2(top - higher)
@@ -191,12 +246,12 @@ def _prompt(
     tl.store(target, (sum_ / total[:, None]).to(out.dtype.element_ty), mask=real[:, None])
 
 
-def attend_prompts(qkv: Tensor, cache: Tensor, table: Tensor, blocks: Tensor, block_size: int, shape: Any) -> Tensor:
+def attend_prompts(qkv: Tensor, cache: Tensor, layer: Any, table: Tensor, blocks: Tensor, block_size: int, shape: Any) -> Tensor:
     """Tokens of prompts. `blocks` [blocks, 4] int32: slot, first token in `qkv`, its position, how many tokens (up to `block_size`)."""
     out = qkv.new_empty(len(qkv), shape.heads * shape.head_dim)
     _prompt[(len(blocks), shape.heads)](
-        qkv, cache, table, blocks, out, qkv.stride(0), table.stride(0), cache.stride(0), shape.head_dim**-0.5 * LOG2_E,
-        HEADS=shape.heads, KV=shape.kv_heads, SIZE=shape.head_dim, PAGE=cache.shape[3], BLOCK=block_size,
+        qkv, cache, table, blocks, out, qkv.stride(0), table.stride(0), cache.stride(0), shape.scale * LOG2_E,
+        HEADS=shape.heads, KV=shape.kv_heads, SIZE=shape.head_dim, PAGE=cache.shape[3], BLOCK=block_size, WINDOW=layer.window,
         PRECISION=_precision(qkv), num_warps=8 if block_size >= 128 else 4, num_stages=3,
     )  # fmt: skip
     return out

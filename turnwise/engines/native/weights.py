@@ -13,37 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from turnwise.engines.native.experts import Experts
+from turnwise.engines.native.families import base_of, causal_of, shape_of, supports
 from turnwise.util.errors import TurnwiseError
 
-FAMILIES = ("llama", "qwen2", "qwen3")
-GPU_HEADS = (16, 32, 64, 128, 256)
-ROPES = ("default", "linear", "llama3", "yarn")  # those whose frequencies do not depend on the sequence length
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The sizes of a model."""
-
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    middle: int
-    vocabulary: int
-    eps: float
-    longest: int
-
-    @property
-    def group(self) -> int:
-        """How many query heads read one key head."""
-        return self.heads // self.kv_heads
+OUTSIDE = -1  # the number of what belongs to no layer
+NO_ROTATION = -1  # the rotation of layers without one: their queries and keys do not know their positions
 
 
 class Linear:
@@ -59,7 +39,7 @@ class Linear:
 
     def update(self) -> bool:
         """Read the parameters again. Returns whether any of the tensors has been replaced."""
-        plain = [_base(module) for module in self._modules]
+        plain = [base_of(module) for module in self._modules]
         before = [None if t is None else t.data_ptr() for t in (*self._tensors(),)]
         self.weight = _joined([layer.weight for layer in plain], self._dtype, getattr(self, "weight", None))
         biases = [layer.bias for layer in plain if layer.bias is not None]
@@ -73,7 +53,7 @@ class Linear:
     def _update_adapters(self) -> None:
         downs, blocks, rows = [], [], 0
         for module in self._modules:
-            out = _base(module).weight.shape[0]
+            out = base_of(module).weight.shape[0]
             for down, up, scale in _adapters(module):
                 downs.append(down.detach().to(self._dtype))
                 blocks.append((rows, (up.detach().float() * scale).to(self._dtype)))
@@ -119,12 +99,17 @@ class Layer:
     k_norm: Tensor | None
     out: Linear
     before_mlp: Tensor
-    gate_up: Linear
-    down: Linear
+    gate_up: Any  # a Linear, as `down`; None if there are experts
+    down: Any
+    experts: Experts | None = None
+    after_attention: Tensor | None = None  # norms of what attention and MLP give, before it is added (Gemma)
+    after_mlp: Tensor | None = None
+    rotation: int = 0  # which of the model's rotations
+    window: int = 0  # how many tokens attention sees, the newest included; 0: all
 
     @property
     def linears(self) -> tuple[Linear, ...]:
-        return self.qkv, self.out, self.gate_up, self.down
+        return (self.qkv, self.out) if self.experts is not None else (self.qkv, self.out, self.gate_up, self.down)
 
 
 class Weights:
@@ -133,7 +118,7 @@ class Weights:
     def __init__(self, model: Any, dtype: torch.dtype | None = None):
         if reason := supports(model):
             raise TurnwiseError(f"the native engine cannot run this model: {reason}")
-        self.model = _causal(model)
+        self.model = causal_of(model)
         self.dtype: torch.dtype = dtype or self.model.lm_head.weight.dtype
         self.shape = shape_of(self.model.config)
         self._read()
@@ -141,11 +126,14 @@ class Weights:
     def _read(self) -> None:
         inner, head = self.model.model, self.model.lm_head
         self.device: torch.device = head.weight.device
-        self._copies: list[tuple[Tensor, Tensor]] = []
+        self._copies: dict[int, list[tuple[Tensor, Tensor, float]]] = {}  # by layer: what is copied, the copy, what is added to it
         with torch.no_grad():
-            self.layers = [self._layer(layer) for layer in inner.layers]
+            self.layers = [self._layer(layer, number) for number, layer in enumerate(inner.layers)]
+            self._place = OUTSIDE
             self.embedding = self._hold(inner.embed_tokens.weight)
-            self.norm = self._hold(inner.norm.weight)
+            factor = getattr(inner.embed_tokens, "embed_scale", None)
+            self.embedding_scale = None if factor is None else factor.to(self.dtype).to(self.device)
+            self.norm = self._hold_norm(inner.norm)
             self.head = self.embedding if head.weight is inner.embed_tokens.weight else self._hold(head.weight)
             self.head_bias = None if head.bias is None else self._hold(head.bias)
         self._pointers = self._read_pointers()
@@ -161,130 +149,95 @@ class Weights:
             return True
         with torch.no_grad():
             moved = [linear.update() for layer in self.layers for linear in layer.linears]
-            for source, copy in self._copies:
-                copy.copy_(source)
+        self.copy_again()
         return any(moved)
 
-    def rotation(self, length: int) -> tuple[Tensor, Tensor]:
-        """cos and sin of every position's angles, [length, head_dim]."""
-        return rotation(self.model.model.rotary_emb, length, self.device, self.dtype)
+    def copy_again(self, layer: int | None = None) -> None:
+        """Refresh what is copied, if anything is: all of it, or that of one layer (`OUTSIDE`: of none)."""
+        for copies in self._copies.values() if layer is None else [self._copies.get(layer, [])]:
+            if copies:
+                sources, targets, added = map(list, zip(*copies, strict=True))
+                with torch.no_grad():
+                    torch._foreach_copy_(targets, sources)
+                    torch._foreach_add_(targets, added)
 
-    def _layer(self, layer: Any) -> Layer:
+    def embed(self, ids: Tensor) -> Tensor:
+        """What goes into the first layer."""
+        found = nn.functional.embedding(ids, self.embedding)
+        return found if self.embedding_scale is None else found.mul_(self.embedding_scale)
+
+    def bounded(self, logits: Tensor) -> Tensor:
+        """The logits, bounded if the model bounds them."""
+        cap = self.shape.softcap
+        return logits if cap is None else (logits / cap).tanh_().mul_(cap)
+
+    def rotations(self, length: int) -> list[tuple[Tensor, Tensor]]:
+        """For each rotation of the model, cos and sin of every position's angles, [length, head_dim], as transformers rounds them; sin has
+        the sign that goes with a rotation by half the head: first half minus, second half plus. If some layers have none, the last entry
+        turns nothing: it is number `NO_ROTATION`."""
+        rotary = self.model.model.rotary_emb
+        found = []
+        for kind in _rotation_kinds(rotary):
+            frequencies, factor = getattr(rotary, f"{kind}inv_freq"), getattr(rotary, f"{kind}attention_scaling")
+            angles = torch.arange(length, device=self.device)[:, None].float() * frequencies.float().to(self.device)
+            cos, sin = angles.cos() * factor, angles.sin() * factor
+            found.append((torch.cat([cos, cos], -1).to(self.dtype), torch.cat([-sin, sin], -1).to(self.dtype)))
+        if any(layer.rotation == NO_ROTATION for layer in self.layers):
+            found.append((torch.ones_like(found[0][0]), torch.zeros_like(found[0][1])))
+        return found
+
+    def _layer(self, layer: Any, number: int) -> Layer:
+        self._place = number
         attention, mlp = layer.self_attn, layer.mlp
-        normed = hasattr(attention, "q_norm")
+        normed, sparse, wrapped = hasattr(attention, "q_norm"), hasattr(mlp, "experts"), hasattr(layer, "pre_feedforward_layernorm")
         return Layer(
-            before_attention=self._hold(layer.input_layernorm.weight),
+            before_attention=self._hold_norm(layer.input_layernorm),
             qkv=Linear([attention.q_proj, attention.k_proj, attention.v_proj], self.dtype),
-            q_norm=self._hold(attention.q_norm.weight) if normed else None,
-            k_norm=self._hold(attention.k_norm.weight) if normed else None,
+            q_norm=self._hold_norm(attention.q_norm) if normed else None,
+            k_norm=self._hold_norm(attention.k_norm) if normed else None,
             out=Linear([attention.o_proj], self.dtype),
-            before_mlp=self._hold(layer.post_attention_layernorm.weight),
-            gate_up=Linear([mlp.gate_proj, mlp.up_proj], self.dtype),
-            down=Linear([mlp.down_proj], self.dtype),
+            before_mlp=self._hold_norm(layer.pre_feedforward_layernorm if wrapped else layer.post_attention_layernorm),
+            gate_up=None if sparse else Linear([mlp.gate_proj, mlp.up_proj], self.dtype),
+            down=None if sparse else Linear([mlp.down_proj], self.dtype),
+            experts=Experts(mlp, self._hold) if sparse else None,
+            after_attention=self._hold_norm(layer.post_attention_layernorm) if wrapped else None,
+            after_mlp=self._hold_norm(layer.post_feedforward_layernorm) if wrapped else None,
+            rotation=self._rotation_of(attention),
+            window=getattr(attention, "sliding_window", None) or 0,
         )
+
+    def _rotation_of(self, attention: Any) -> int:
+        if not getattr(attention, "use_rope", True):
+            return NO_ROTATION
+        kinds = _rotation_kinds(self.model.model.rotary_emb)
+        return 0 if kinds == [""] else kinds.index(f"{attention.layer_type}_")
+
+    def _hold_norm(self, norm: Any) -> Tensor:
+        """The factors of a norm. A model whose norms multiply by 1 + weight does so in float32, before it rounds."""
+        if not self.shape.centred:
+            return self._hold(norm.weight)
+        data = norm.weight.detach()
+        copy = 1.0 + data.to(torch.promote_types(data.dtype, torch.float32))
+        self._copies.setdefault(self._place, []).append((data, copy, 1.0))
+        return copy
 
     def _hold(self, parameter: Tensor) -> Tensor:
         data = parameter.detach()
         if data.dtype == self.dtype:
             return data
         copy = data.to(self.dtype)
-        self._copies.append((data, copy))
+        self._copies.setdefault(self._place, []).append((data, copy, 0.0))
         return copy
 
     def _read_pointers(self) -> list[int]:
         """The addresses of the parameters that are read in place."""
-        return [parameter.data_ptr() for name, parameter in self.model.named_parameters() if "_proj" not in name]
+        named = self.model.named_parameters()
+        return [parameter.data_ptr() for name, parameter in named if "_proj" not in name or ".experts." in name]
 
 
-def rotation(rotary: Any, length: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """cos and sin of every position's angles, [length, head_dim], as transformers rounds them; sin has the sign that goes with a rotation
-    by half the head: first half minus, second half plus."""
-    angles = torch.arange(length, device=device)[:, None].float() * rotary.inv_freq.float().to(device)
-    cos, sin = angles.cos() * rotary.attention_scaling, angles.sin() * rotary.attention_scaling
-    return torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype)
-
-
-def supports(model: Any) -> str | None:
-    """Why the native engine cannot run this model; None if it can."""
-    causal = _causal(model)
-    config: Any = getattr(causal, "config", None)
-    kind = getattr(config, "model_type", None)
-    name = type(causal).__name__
-    if kind not in FAMILIES or not name.endswith("ForCausalLM"):
-        return f"{name} ({kind or 'no transformers config'}) is not a causal language model of the {', '.join(FAMILIES)} families"
-    if getattr(config, "hidden_act", "silu") != "silu":
-        return f"its activation is {config.hidden_act}, and only silu is known here"
-    if any(t != "full_attention" for t in getattr(config, "layer_types", None) or ()):
-        return "some of its layers have sliding-window attention"
-    rope = getattr(causal.model.rotary_emb, "rope_type", "default")
-    if rope not in ROPES:
-        return f"its rotary embedding is of type {rope}, whose frequencies change with the length"
-    return _unfit_layers(model, causal) or _unfit_parameters(causal) or _unfit_gpu(causal)
-
-
-def _unfit_layers(model: Any, causal: Any) -> str | None:
-    tuner = getattr(model, "peft_config", None)
-    if tuner and any(str(getattr(c.peft_type, "value", c.peft_type)).upper() != "LORA" for c in tuner.values()):
-        return "of adapters only LoRA is known here"
-    if type(causal.lm_head) is not nn.Linear or type(causal.model.embed_tokens) is not nn.Embedding:
-        return "its embedding or output layer is wrapped or quantised"
-    for number, layer in enumerate(causal.model.layers):
-        attention, mlp = layer.self_attn, layer.mlp
-        for group in (["q_proj", "k_proj", "v_proj"], ["o_proj"]):
-            if problem := _unfit_linears([getattr(attention, name) for name in group]):
-                return f"layer {number}, {group[0]}: {problem}"
-        for group in (["gate_proj", "up_proj"], ["down_proj"]):
-            if problem := _unfit_linears([getattr(mlp, name) for name in group]):
-                return f"layer {number}, {group[0]}: {problem}"
-    return None
-
-
-def _unfit_linears(modules: Sequence[Any]) -> str | None:
-    plain = [_base(module) for module in modules]
-    for module, layer in zip(modules, plain, strict=True):
-        if type(layer) is not nn.Linear:
-            return f"{type(layer).__name__} is not a plain linear layer (quantised?)"
-        if module is not layer:
-            if not hasattr(module, "lora_A"):
-                return f"{type(module).__name__} is a wrapper other than LoRA"
-            if any(getattr(module, "use_dora", {}).values()) or getattr(module, "lora_variant", None):
-                return "DoRA and other variants of LoRA are not known here"
-            if any(getattr(module, "lora_bias", {}).values()):
-                return "LoRA with a bias is not known here"
-    if len({layer.bias is None for layer in plain}) > 1:
-        return "some of the layers that are run as one have a bias and some have none"
-    return None
-
-
-def _unfit_parameters(causal: Any) -> str | None:
-    parameters = [p for name, p in causal.named_parameters() if "lora_" not in name]
-    if any(type(p.data) is not Tensor for p in parameters):
-        return "its parameters are sharded or otherwise not plain tensors"
-    if len({p.device for p in parameters}) > 1 or parameters[0].device.type == "meta":
-        return "its parameters are on several devices or on none"
-    if len({p.dtype for p in parameters}) > 1 or not parameters[0].dtype.is_floating_point:
-        return "its parameters have several dtypes"
-    return None
-
-
-def _unfit_gpu(causal: Any) -> str | None:
-    if causal.lm_head.weight.device.type == "cpu":
-        return None
-    if causal.lm_head.weight.device.type != "cuda":
-        return f"there are no kernels for devices of type {causal.lm_head.weight.device.type}"
-    if find_spec("triton") is None:
-        return "the kernels for a GPU need triton, which is not installed"
-    size = shape_of(causal.config).head_dim
-    return None if size in GPU_HEADS else f"its heads have {size} numbers, and the kernels for a GPU know {GPU_HEADS}"
-
-
-def _causal(model: Any) -> Any:
-    """The transformers model inside a peft wrapper."""
-    return model.get_base_model() if hasattr(model, "peft_config") and hasattr(model, "get_base_model") else model
-
-
-def _base(module: Any) -> Any:
-    return module.base_layer if hasattr(module, "base_layer") else module
+def _rotation_kinds(rotary: Any) -> list[str]:
+    """How the names of a rotary embedding's frequencies begin: one kind for all layers, or one per type of layer."""
+    return [f"{kind}_" for kind in rotary.rope_type] if isinstance(rotary.rope_type, dict) else [""]
 
 
 def _adapters(module: Any) -> list[tuple[Tensor, Tensor, float]]:
@@ -321,19 +274,3 @@ def _adjacent(parameters: Sequence[Any]) -> bool:
             return False
         end += p.numel() * p.element_size()
     return True
-
-
-def shape_of(config: Any) -> Shape:
-    """The sizes of a model, from its configuration."""
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return Shape(
-        layers=config.num_hidden_layers,
-        hidden=config.hidden_size,
-        heads=config.num_attention_heads,
-        kv_heads=config.num_key_value_heads,
-        head_dim=head_dim,
-        middle=config.intermediate_size,
-        vocabulary=config.vocab_size,
-        eps=config.rms_norm_eps,
-        longest=config.max_position_embeddings,
-    )

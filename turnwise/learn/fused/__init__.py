@@ -1,4 +1,4 @@
-"""Layers of the Llama and Qwen2 families with a custom backward pass: less GPU time for training apart from the matrix products.
+"""Layers of the families that the native engine knows, with a custom backward pass: less GPU time apart from the matrix products.
 
 `PackedModel` uses `FusedStack` if it can; everything else here is internal.
 """

@@ -3,8 +3,8 @@
 On a GPU queries, keys and values are read where the matrix product put them, and several query heads read one key head in place. Short
 sequences are one call of torch's variable-length flash kernel. For long ones cuDNN's kernel is twice as fast, but it takes a single
 length and builds a plan for each new one: so each is a separate call, at its length rounded up. The rows beyond its end belong to its
-neighbour; causality excludes them from the forward pass, and a gradient of zeros excludes them from the backward pass. On other devices:
-one sequence after another.
+neighbour; causality excludes them from the forward pass, and a gradient of zeros excludes them from the backward pass. Layers with a
+sliding window use the flash kernel for all lengths beyond it. On other devices: one sequence after another.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ class Frame:
     lengths: list[int]
     offsets: Tensor  # int32: where sequences start, one more entry than sequences
     positions: Tensor  # int64: each token's position in its sequence
-    cos: Tensor
-    sin: Tensor
+    cos: Sequence[Tensor]  # one entry per rotation of the model
+    sin: Sequence[Tensor]
     heads: int
     kv_heads: int
     size: int
     eps: float
     runs: list[Stretch] = field(default_factory=list)
+    scaling: float | None = None  # of the products of queries and keys; None: 1 / √size
 
     def __post_init__(self) -> None:
         if self.offsets.is_cuda:
@@ -55,8 +56,18 @@ class Frame:
     @property
     def scale(self) -> float:
         """The scale of the products of queries and keys."""
-        scale: float = self.size**-0.5
+        scale: float = self.size**-0.5 if self.scaling is None else self.scaling
         return scale
+
+    def runs_for(self, window: int) -> list[Stretch]:
+        """The calls of a layer: a window that is shorter than a sequence needs the kernel that knows windows."""
+        if not self.runs or not self.narrows(window):
+            return self.runs
+        return [Stretch(0, sum(self.lengths), self.offsets, max(self.lengths))]
+
+    def narrows(self, window: int) -> bool:
+        """Whether a window (0: none) hides anything."""
+        return 0 < window < max(self.lengths)
 
     def cut(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, [tokens, heads, size] each, as views."""
@@ -86,31 +97,33 @@ def _runs(frame: Frame) -> list[Stretch]:
     return found
 
 
-def attend(qkv: Tensor, frame: Frame) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """What every token reads, [tokens, heads × size], and what else the backward pass needs."""
+def attend(qkv: Tensor, frame: Frame, window: int = 0) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """What every token reads, [tokens, heads × size], and what else the backward pass needs. `window`: how many tokens are seen; 0: all."""
     if not qkv.is_cuda:
-        return torch.cat([_one(part, frame) for part in _parts(frame.cut(qkv), frame)]).flatten(1), ()
+        return torch.cat([_one(part, frame, window) for part in _parts(frame.cut(qkv), frame)]).flatten(1), ()
     outputs, state = [], []
-    for run in frame.runs:
-        out, *more = _long(qkv, run, frame) if run.offsets is None else _short(qkv, run, frame)
+    for run in frame.runs_for(window):
+        out, *more = _long(qkv, run, frame) if run.offsets is None else _short(qkv, run, frame, window)
         outputs.append(out)
         state += more
     return (outputs[0] if len(outputs) == 1 else torch.cat(outputs)).flatten(1), tuple(state)
 
 
-def attend_backward(grad: Tensor, qkv: Tensor, out: Tensor, state: Sequence[Tensor], frame: Frame) -> tuple[Tensor, Tensor, Tensor]:
+def attend_backward(
+    grad: Tensor, qkv: Tensor, out: Tensor, state: Sequence[Tensor], frame: Frame, window: int = 0
+) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries, keys and values."""
     grad, out = (x.view(len(qkv), frame.heads, frame.size) for x in (grad, out))
     left, found = list(state), []
     if not qkv.is_cuda:
-        found = [_one_backward(slope, part, frame) for slope, part in _with(grad, _parts(frame.cut(qkv), frame), frame)]
-    for run in frame.runs:
+        found = [_one_backward(slope, part, frame, window) for slope, part in _with(grad, _parts(frame.cut(qkv), frame), frame)]
+    for run in frame.runs_for(window):
         rows = slice(run.start, run.end)
         if run.offsets is None:
             found.append(_long_backward(grad[rows], qkv, out[rows], left[:3], run, frame))
             left = left[3:]
         else:
-            found.append(_short_backward(grad[rows], qkv, out[rows], left.pop(0), run, frame))
+            found.append(_short_backward(grad[rows], qkv, out[rows], left.pop(0), run, frame, window))
     d_q, d_k, d_v = found[0] if len(found) == 1 else (torch.cat(column) for column in zip(*found, strict=True))
     return d_q, d_k, d_v
 
@@ -118,21 +131,26 @@ def attend_backward(grad: Tensor, qkv: Tensor, out: Tensor, state: Sequence[Tens
 # Short sequences: one call for all of a run.
 
 
-def _short(qkv: Tensor, run: Stretch, frame: Frame) -> tuple[Tensor, Tensor]:
+def _short(qkv: Tensor, run: Stretch, frame: Frame, window: int = 0) -> tuple[Tensor, Tensor]:
     q, k, v = frame.cut(qkv[run.start : run.end])
     out, normaliser, *_ = torch.ops.aten._flash_attention_forward(
-        q, k, v, run.offsets, run.offsets, run.longest, run.longest, 0.0, True, False, scale=frame.scale
+        q, k, v, run.offsets, run.offsets, run.longest, run.longest, 0.0, True, False, scale=frame.scale, **_sides(window)
     )
     return out, normaliser
 
 
-def _short_backward(grad: Tensor, qkv: Tensor, out: Tensor, normaliser: Tensor, run: Stretch, frame: Frame) -> Any:
+def _sides(window: int) -> dict[str, int]:
+    """How far a token sees to both sides, for the flash kernel."""
+    return {"window_size_left": window - 1, "window_size_right": 0} if window else {}
+
+
+def _short_backward(grad: Tensor, qkv: Tensor, out: Tensor, normaliser: Tensor, run: Stretch, frame: Frame, window: int = 0) -> Any:
     q, k, v = frame.cut(qkv[run.start : run.end])
     no_chance = torch.zeros(2, dtype=torch.uint64, device=qkv.device)  # there is no dropout to repeat
     nothing = torch.empty(0, device=qkv.device)
     seams = run.offsets, run.offsets, run.longest, run.longest
     return torch.ops.aten._flash_attention_backward(
-        grad, q, k, v, out, normaliser, *seams, 0.0, True, no_chance, nothing, scale=frame.scale
+        grad, q, k, v, out, normaliser, *seams, 0.0, True, no_chance, nothing, scale=frame.scale, **_sides(window)
     )
 
 
@@ -171,7 +189,7 @@ def _padded_rows(qkv: Tensor, run: Stretch, frame: Frame) -> list[Tensor]:
 @lru_cache
 def cudnn_is_right(heads: int, kv_heads: int, size: int) -> bool:
     """Whether cuDNN's kernel runs here for such heads and gives what the flash kernel gives, forward and backward."""
-    frame = Frame([300], torch.empty(0), torch.empty(0), torch.empty(0), torch.empty(0), heads, kv_heads, size, 1e-6)
+    frame = Frame([300], torch.empty(0), torch.empty(0), (), (), heads, kv_heads, size, 1e-6)
     generator = torch.Generator("cuda").manual_seed(0)
     qkv, grad = (torch.randn(300, n * size, generator=generator, device="cuda").bfloat16() for n in (heads + 2 * kv_heads, heads))
     offsets = torch.tensor([0, 300], dtype=torch.int32, device="cuda")
@@ -201,15 +219,21 @@ def _with(grad: Tensor, parts: list[Part], frame: Frame) -> list[tuple[Tensor, P
     return list(zip(grad.split(frame.lengths), parts, strict=True))
 
 
-def _one(part: Part, frame: Frame) -> Tensor:
+def _one(part: Part, frame: Frame, window: int) -> Tensor:
     q, k, v = (x.transpose(0, 1)[None] for x in part)
-    out: Tensor = scaled_dot_product_attention(q, k, v, is_causal=True, scale=frame.scale, enable_gqa=frame.heads != frame.kv_heads)
+    mask = None
+    if 0 < window < len(part[0]):
+        place = torch.arange(len(part[0]), device=q.device)
+        distance = place[:, None] - place
+        mask = (distance >= 0) & (distance < window)
+    shared = frame.heads != frame.kv_heads
+    out: Tensor = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=frame.scale, enable_gqa=shared)
     return out[0].transpose(0, 1)
 
 
-def _one_backward(grad: Tensor, part: Part, frame: Frame) -> Part:
+def _one_backward(grad: Tensor, part: Part, frame: Frame, window: int) -> Part:
     with torch.enable_grad():
         q, k, v = (x.detach().requires_grad_() for x in part)
-        out = _one((q, k, v), frame)
+        out = _one((q, k, v), frame, window)
     d_q, d_k, d_v = torch.autograd.grad(out, (q, k, v), grad)
     return d_q, d_k, d_v

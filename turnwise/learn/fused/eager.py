@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import silu
+from torch.nn.functional import gelu, silu
+
+GELU, CUBIC = 1.5957691216057308, 0.044715  # u = GELU · x · (1 + CUBIC · x²)
 
 
 def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -12,16 +14,40 @@ def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> tup
     total = x if delta is None else x + delta
     exact = _exact(total)
     scales = torch.rsqrt(exact.square().mean(-1) + eps)
-    return total, weight * (exact * scales[:, None]).to(x.dtype), scales
+    return total, _times(exact * scales[:, None], weight, x.dtype), scales
 
 
-def norm_backward(grad: Tensor, more: Tensor, x: Tensor, scales: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient of x if its norm has gradient `grad` and x itself has `more`; and the weight's."""
+def norm_backward(grad: Tensor, more: Tensor | None, x: Tensor, scales: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient of x if its norm has gradient `grad` and x itself has `more` (none: 0); and the weight's."""
     normed, slope = _exact(x) * scales[:, None], _exact(grad)
     weight_grad = (slope * normed).sum(0)
     slope = slope * weight
-    inner = slope - normed * (slope * normed).mean(-1, keepdim=True)
-    return (more + scales[:, None] * inner).to(x.dtype), weight_grad
+    inner = scales[:, None] * (slope - normed * (slope * normed).mean(-1, keepdim=True))
+    return (inner if more is None else more + inner).to(x.dtype), weight_grad
+
+
+def norm_heads(qkv: Tensor, q_norm: Tensor, k_norm: Tensor, heads: int, kv_heads: int, size: int, eps: float) -> Tensor:
+    """A copy of queries, keys and values in which every head of queries and keys is normed."""
+    out = qkv.clone().view(len(qkv), -1, size)
+    for part, weight in ((out[:, :heads], q_norm), (out[:, heads : heads + kv_heads], k_norm)):
+        exact = _exact(part)
+        part.copy_(_times(exact * torch.rsqrt(exact.square().mean(-1, keepdim=True) + eps), weight, qkv.dtype))
+    return out.flatten(1)
+
+
+def norm_heads_backward(
+    grad: Tensor, qkv: Tensor, q_norm: Tensor, k_norm: Tensor, heads: int, kv_heads: int, size: int, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradient before the norms of heads, and those of their weights. It may overwrite `grad`."""
+    slopes, values = grad.view(len(grad), -1, size), qkv.view(len(grad), -1, size)
+    sums = []
+    for part, weight in ((slice(0, heads), q_norm), (slice(heads, heads + kv_heads), k_norm)):
+        flat = values[:, part].reshape(-1, size)
+        scales = torch.rsqrt(_exact(flat).square().mean(-1) + eps)
+        found, weight_grad = norm_backward(slopes[:, part].reshape(-1, size), None, flat, scales, weight)
+        slopes[:, part] = found.view(len(grad), -1, size)
+        sums.append(weight_grad)
+    return grad, sums[0], sums[1]
 
 
 def rotate(qkv: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, heads: int, kv_heads: int, size: int) -> None:
@@ -42,17 +68,28 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat([high, low], -1) * sin
 
 
-def swiglu(both: Tensor) -> Tensor:
-    """silu(first half) · second half."""
+def swiglu(both: Tensor, kind: str = "silu") -> Tensor:
+    """activation(first half) · second half."""
     gate, up = both.chunk(2, -1)
-    return silu(gate) * up
+    return (silu(gate) if kind == "silu" else gelu(gate, approximate="tanh")) * up
 
 
-def swiglu_backward(both: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient of `both`, and the activation again."""
+def swiglu_backward(both: Tensor, grad: Tensor, kind: str = "silu") -> tuple[Tensor, Tensor]:
+    """The gradient of `both`, and the activation again. It may overwrite its arguments."""
     gate, up = both.chunk(2, -1)
-    sigmoid, active = torch.sigmoid(gate), silu(gate)
-    return torch.cat([grad * up * sigmoid * (1 + gate * (1 - sigmoid)), grad * active], -1), active * up
+    if kind == "silu":
+        sigmoid, active = torch.sigmoid(gate), silu(gate)
+        slope = sigmoid * (1 + gate * (1 - sigmoid))
+    else:  # gelu by its formula with tanh is x · sigmoid(u)
+        square = gate.square()
+        sigmoid, active = torch.sigmoid(GELU * gate * (1 + CUBIC * square)), gelu(gate, approximate="tanh")
+        slope = sigmoid * (1 + gate * (1 - sigmoid) * GELU * (1 + 3 * CUBIC * square))
+    return torch.cat([grad * up * slope, grad * active], -1), active * up
+
+
+def _times(normed: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """A normed value times the weight, rounded before the product; a weight of more precision (Gemma) is multiplied first."""
+    return weight * normed.to(dtype) if weight.dtype == dtype else (normed * weight).to(dtype)
 
 
 def _exact(x: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """The operations between the matrix products of a layer, forward and backward, as one Triton kernel each: a single pass over its data.
 
 Rounding is where transformers rounds (the residual, the normed value, the activation are in the weights' dtype); the arithmetic between
-is float32. Backward kernels overwrite what is not needed any more, so a backward pass needs no second copy of the largest activations.
+is float32. A norm whose weight is in float32 rounds only its product with it (Gemma). Backward kernels overwrite what is not needed any
+more, so a backward pass needs no second copy of the largest activations.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
@@ -14,6 +15,8 @@ import torch
 import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
+
+from turnwise.engines.native.kernels import activation
 
 HEADS_AT_ONCE = 16
 PROGRAMS_A_PROCESSOR = 8  # of the backward norm, whose programs walk over many rows each
@@ -33,9 +36,11 @@ def _add_norm(x, delta, weight, total, out, scales, size, eps, HAS_DELTA: tl.con
     exact = value.to(tl.float32)
     scale = tl.rsqrt(tl.sum(exact * exact, 0) / size + eps)
     tl.store(scales + row, scale)
-    factor = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
-    normed = (exact * scale).to(value.dtype).to(tl.float32)
-    tl.store(out + row * size + column, (normed * factor).to(value.dtype), mask=inside)
+    factor = tl.load(weight + column, mask=inside, other=0.0)
+    normed = exact * scale
+    if factor.dtype == value.dtype:
+        normed = normed.to(value.dtype).to(tl.float32)
+    tl.store(out + row * size + column, (normed * factor.to(tl.float32)).to(value.dtype), mask=inside)
 
 
 def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -50,7 +55,7 @@ def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> tup
 
 
 @triton.jit
-def _norm_backward(grad, more, x, scales, weight, out, sums, rows, size, BLOCK: tl.constexpr):
+def _norm_backward(grad, more, x, scales, weight, out, sums, rows, size, HAS_MORE: tl.constexpr, BLOCK: tl.constexpr):
     first, step = tl.program_id(0), tl.num_programs(0)
     column = tl.arange(0, BLOCK)
     inside = column < size
@@ -60,31 +65,109 @@ def _norm_backward(grad, more, x, scales, weight, out, sums, rows, size, BLOCK: 
     for number in range(first, rows, step):
         slope = tl.load(grad + place, mask=inside, other=0.0).to(tl.float32)
         value = tl.load(x + place, mask=inside, other=0.0)
-        past = tl.load(more + place, mask=inside, other=0.0).to(tl.float32)
         scale = tl.load(scales + number)
         normed = value.to(tl.float32) * scale
         weight_grad += slope * normed
         slope = slope * factor
         mean = tl.sum(slope * normed, 0) / size
-        tl.store(out + place, (past + scale * (slope - normed * mean)).to(value.dtype), mask=inside)
+        result = scale * (slope - normed * mean)
+        if HAS_MORE:
+            result = tl.load(more + place, mask=inside, other=0.0).to(tl.float32) + result
+        tl.store(out + place, result.to(value.dtype), mask=inside)
         place += step * size
     tl.store(sums + first.to(tl.int64) * size + column, weight_grad, mask=inside)
 
 
-def norm_backward(grad: Tensor, more: Tensor, x: Tensor, scales: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient of x if its norm has gradient `grad` and x itself has `more`; and the weight's, in float32."""
+def norm_backward(grad: Tensor, more: Tensor | None, x: Tensor, scales: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient of x if its norm has gradient `grad` and x itself has `more` (none: 0); and the weight's, in float32."""
     rows, size = x.shape
     programs = min(rows, _processors(x.device) * PROGRAMS_A_PROCESSOR)
     sums = torch.empty(programs, size, dtype=torch.float32, device=x.device)
     out, block = torch.empty_like(x), triton.next_power_of_2(size)
     warps = 4 if block <= 2048 else 8
-    _norm_backward[(programs,)](grad, more, x, scales, weight, out, sums, rows, size, BLOCK=block, num_warps=warps)
+    _norm_backward[(programs,)](
+        grad, more, x, scales, weight, out, sums, rows, size, HAS_MORE=more is not None, BLOCK=block, num_warps=warps
+    )
     return out, sums.sum(0)
 
 
 @lru_cache
 def _processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+
+
+@triton.jit
+def _norm_heads(
+    qkv, out, q_norm, k_norm, eps, HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr
+):
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[:, None]
+    column = tl.arange(0, WIDE)[None, :]
+    inside = (head < HEADS + 2 * KV) & (column < SIZE)
+    place = (token * (HEADS + 2 * KV) + head) * SIZE + column
+    value = tl.load(qkv + place, mask=inside, other=0.0)
+    exact = value.to(tl.float32)
+    normed = exact * tl.rsqrt(tl.sum(exact * exact, 1) / SIZE + eps)[:, None]
+    query, key = tl.load(q_norm + column, mask=column < SIZE, other=0.0), tl.load(k_norm + column, mask=column < SIZE, other=0.0)
+    if query.dtype == value.dtype:
+        normed = normed.to(value.dtype).to(tl.float32)
+    normed = (normed * tl.where(head < HEADS, query, key).to(tl.float32)).to(value.dtype)
+    tl.store(out + place, tl.where(head < HEADS + KV, normed, value), mask=inside)
+
+
+def norm_heads(qkv: Tensor, q_norm: Tensor, k_norm: Tensor, heads: int, kv_heads: int, size: int, eps: float) -> Tensor:
+    """A copy of queries, keys and values in which every head of queries and keys is normed."""
+    out, wide = torch.empty_like(qkv), triton.next_power_of_2(size)
+    grid = (len(qkv), triton.cdiv(heads + 2 * kv_heads, HEADS_AT_ONCE))
+    _norm_heads[grid](qkv, out, q_norm, k_norm, eps, HEADS=heads, KV=kv_heads, SIZE=size, WIDE=wide, BLOCK=HEADS_AT_ONCE, num_warps=4)
+    return out
+
+
+@triton.jit
+def _norm_heads_backward(
+    grad, qkv, q_norm, k_norm, sums, tokens, eps,
+    HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    first, step = tl.program_id(0), tl.num_programs(0)
+    column = tl.arange(0, WIDE)[None, :]
+    query = tl.load(q_norm + column, mask=column < SIZE, other=0.0).to(tl.float32)
+    key = tl.load(k_norm + column, mask=column < SIZE, other=0.0).to(tl.float32)
+    query_grad = tl.zeros([WIDE], tl.float32)
+    key_grad = tl.zeros([WIDE], tl.float32)
+    token = first.to(tl.int64)
+    for _ in range(first, tokens, step):
+        for start in range(0, HEADS + KV, BLOCK):
+            head = start + tl.arange(0, BLOCK)[:, None]
+            inside = (head < HEADS + KV) & (column < SIZE)
+            place = (token * (HEADS + 2 * KV) + head) * SIZE + column
+            value = tl.load(qkv + place, mask=inside, other=0.0)
+            slope = tl.load(grad + place, mask=inside, other=0.0).to(tl.float32)
+            exact = value.to(tl.float32)
+            scale = tl.rsqrt(tl.sum(exact * exact, 1) / SIZE + eps)[:, None]
+            normed = exact * scale
+            pull = slope * normed
+            query_grad += tl.sum(tl.where(head < HEADS, pull, 0.0), 0)
+            key_grad += tl.sum(tl.where(head < HEADS, 0.0, pull), 0)
+            slope = slope * tl.where(head < HEADS, query, key)
+            mean = (tl.sum(slope * normed, 1) / SIZE)[:, None]
+            tl.store(grad + place, (scale * (slope - normed * mean)).to(value.dtype), mask=inside)
+        token += step
+    own = sums + first.to(tl.int64) * 2 * WIDE + tl.arange(0, WIDE)
+    tl.store(own, query_grad)
+    tl.store(own + WIDE, key_grad)
+
+
+def norm_heads_backward(
+    grad: Tensor, qkv: Tensor, q_norm: Tensor, k_norm: Tensor, heads: int, kv_heads: int, size: int, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradient before the norms of heads, which overwrites `grad`, and those of their weights, in float32."""
+    programs, wide = min(len(qkv), _processors(qkv.device) * PROGRAMS_A_PROCESSOR), triton.next_power_of_2(size)
+    sums = torch.empty(programs, 2, wide, dtype=torch.float32, device=qkv.device)
+    _norm_heads_backward[(programs,)](
+        grad, qkv, q_norm, k_norm, sums, len(qkv), eps, HEADS=heads, KV=kv_heads, SIZE=size, WIDE=wide, BLOCK=HEADS_AT_ONCE, num_warps=4
+    )
+    query, key = sums.sum(0)[:, :size]
+    return grad, query, key
 
 
 @triton.jit
@@ -150,27 +233,26 @@ def rotate_back(queries: Tensor, keys: Tensor, values: Tensor, cos: Tensor, sin:
 
 
 @triton.jit
-def _swiglu(both, out, size, BLOCK: tl.constexpr):
+def _swiglu(both, out, size, GELU: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < size
     gate = tl.load(both + row * 2 * size + column, mask=inside, other=0.0)
     up = tl.load(both + row * 2 * size + size + column, mask=inside, other=0.0)
-    exact = gate.to(tl.float32)
-    active = (exact / (1.0 + tl.exp(-exact))).to(gate.dtype)
+    active = activation(gate.to(tl.float32), GELU).to(gate.dtype)
     tl.store(out + row * size + column, (active.to(tl.float32) * up.to(tl.float32)).to(gate.dtype), mask=inside)
 
 
-def swiglu(both: Tensor) -> Tensor:
-    """silu(first half) · second half."""
+def swiglu(both: Tensor, kind: str = "silu") -> Tensor:
+    """activation(first half) · second half."""
     rows, double = both.shape
     out = both.new_empty(rows, double // 2)
-    _swiglu[(rows, triton.cdiv(double // 2, 1024))](both, out, double // 2, BLOCK=1024, num_warps=4)
+    _swiglu[(rows, triton.cdiv(double // 2, 1024))](both, out, double // 2, GELU=kind != "silu", BLOCK=1024, num_warps=4)
     return out
 
 
 @triton.jit
-def _swiglu_backward(both, grad, size, BLOCK: tl.constexpr):
+def _swiglu_backward(both, grad, size, GELU: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < size
@@ -179,17 +261,21 @@ def _swiglu_backward(both, grad, size, BLOCK: tl.constexpr):
     up = tl.load(up_place, mask=inside, other=0.0).to(tl.float32)
     slope = tl.load(place, mask=inside, other=0.0).to(tl.float32)
     exact = gate.to(tl.float32)
-    sigmoid = 1.0 / (1.0 + tl.exp(-exact))
+    inner, steep = exact, exact  # of the sigmoid, and x times its slope
+    if GELU:
+        inner = 1.5957691216057308 * (exact + 0.044715 * exact * exact * exact)
+        steep = 1.5957691216057308 * (exact + 3.0 * 0.044715 * exact * exact * exact)
+    sigmoid = 1.0 / (1.0 + tl.exp(-inner))
     active = (exact * sigmoid).to(gate.dtype).to(tl.float32)
-    tl.store(gate_place, (slope * up * sigmoid * (1.0 + exact * (1.0 - sigmoid))).to(gate.dtype), mask=inside)
+    tl.store(gate_place, (slope * up * sigmoid * (1.0 + steep * (1.0 - sigmoid))).to(gate.dtype), mask=inside)
     tl.store(up_place, (slope * active).to(gate.dtype), mask=inside)
     tl.store(place, (active * up).to(gate.dtype), mask=inside)
 
 
-def swiglu_backward(both: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+def swiglu_backward(both: Tensor, grad: Tensor, kind: str = "silu") -> tuple[Tensor, Tensor]:
     """The gradient of `both`, and the activation again. They overwrite `both` and `grad`."""
     rows, double = both.shape
-    _swiglu_backward[(rows, triton.cdiv(double // 2, 1024))](both, grad, double // 2, BLOCK=1024, num_warps=4)
+    _swiglu_backward[(rows, triton.cdiv(double // 2, 1024))](both, grad, double // 2, GELU=kind != "silu", BLOCK=1024, num_warps=4)
     return both, grad
 
 

@@ -5,67 +5,20 @@ addition and the norm are one pass. The caller chooses what is kept for the back
 its inside. Norms, rotations and activations are always recomputed, because reading them from memory would cost as much.
 
 The weights come joined (query, key and value are one product, gate and up are one), as the native engine reads them; the parameters are
-also arguments, because gradients belong to them. Without joined weights, each pass joins the parameters as they are then: several processes
-that share a model have whole parameters only during a pass.
+also arguments, because gradients belong to them. A parameter that a family does not have is None.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from turnwise.engines.native.weights import Layer
+from turnwise.engines.native.weights import NO_ROTATION, Layer
 from turnwise.learn.fused import eager
 from turnwise.learn.fused.attention import Frame, attend, attend_backward
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """A joined weight, and its bias or none."""
-
-    weight: Tensor
-    bias: Tensor | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """The weights of one half, from its parameters in the order in which it returns their gradients: norm, output, what is joined, and
-    the biases of that."""
-
-    norm: Tensor
-    out: Product
-    inner: Product
-
-    @classmethod
-    def of(cls, parameters: Sequence[Tensor], count: int) -> Joined:
-        norm, out, *rest = (parameter.detach() for parameter in parameters)
-        bias = torch.cat(rest[count:]) if rest[count:] else None
-        return cls(norm, Product(out), Product(torch.cat(rest[:count]), bias))
-
-    @property
-    def before_attention(self) -> Tensor:
-        return self.norm
-
-    @property
-    def before_mlp(self) -> Tensor:
-        return self.norm
-
-    @property
-    def qkv(self) -> Product:
-        return self.inner
-
-    @property
-    def gate_up(self) -> Product:
-        return self.inner
-
-    @property
-    def down(self) -> Product:
-        return self.out
 
 
 def operations(device: torch.device) -> Any:
@@ -78,52 +31,100 @@ def operations(device: torch.device) -> Any:
 
 
 class AttentionHalf(torch.autograd.Function):  # type: ignore[misc]
-    """Norm, queries, keys and values, rotation, attention, output. With `places`, only those rows continue."""
+    """Norm, queries, keys and values, their norms, rotation, attention, output, its norm. With `places`, only those rows continue.
+
+    Weights: the norm's, output, query, key, value, their three biases, the norms of query and key, the norm after attention."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, delta: Tensor | None, given: Layer | None, frame: Frame, keep: bool, places: Tensor | None, *weights: Tensor
+        ctx: Any, x: Tensor, delta: Tensor | None, layer: Layer, frame: Frame, keep: bool, places: Tensor | None, *weights: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        ops, layer = operations(x.device), given or Joined.of(weights, 3)
+        ops = operations(x.device)
         total, normed, scales = ops.add_norm(x, delta, layer.before_attention, frame.eps)
-        qkv, mixed, state = _read(normed, layer, frame)
-        own = () if given is not None else weights
-        ctx.save_for_backward(total, scales, *own, *((qkv, mixed, *state) if keep else ()))
-        ctx.rest = given, len(own), frame, places, delta is not None
-        ctx.sizes = [len(weight) for weight in weights[2:5]]
-        if places is None:
-            return total, linear(mixed, layer.out.weight)
-        return total[places], linear(mixed[places], layer.out.weight)
+        raw, qkv, mixed, state = _read(normed, layer, frame)
+        out = linear(mixed if places is None else mixed[places], layer.out.weight)
+        last, added = _after(out, layer.after_attention, frame.eps)
+        inside = (*raw, qkv, mixed, *state) if keep else ()
+        ctx.save_for_backward(total, scales, *last, *inside)
+        ctx.rest = layer, frame, places, delta is not None, len(last), len(raw)
+        ctx.sizes = [len(weight) for weight in weights[2:5] if weight is not None]
+        return total if places is None else total[places], added
 
     @staticmethod
     def backward(ctx: Any, total_grad: Tensor, out_grad: Tensor) -> tuple[Any, ...]:
-        given, count, frame, places, has_delta = ctx.rest
+        layer, frame, places, has_delta, lasts, raws = ctx.rest
         total, scales, *kept = ctx.saved_tensors
-        ops, layer = operations(total.device), given or Joined.of(kept[:count], 3)
-        del kept[:count]
+        last, kept = kept[:lasts], kept[lasts:]
+        ops, wanted = operations(total.device), ctx.needs_input_grad[6:]
+        out_grad, after = _after_backward(out_grad, last, layer.after_attention)
         normed = ops.add_norm(total, None, layer.before_attention, frame.eps)[1]
-        qkv, mixed, state = (kept[0], kept[1], kept[2:]) if kept else _read(normed, layer, frame)
-        wanted = ctx.needs_input_grad[6:]
+        raw, qkv, mixed, state = (kept[:raws], kept[raws], kept[raws + 1], kept[raws + 2 :]) if kept else _read(normed, layer, frame)
         out_weight = out_grad.t() @ (mixed if places is None else mixed[places]) if wanted[1] else None
         mixed_grad = out_grad @ layer.out.weight
         if places is not None:
             total_grad, mixed_grad = _spread(total_grad, places, len(total)), _spread(mixed_grad, places, len(total))
-        parts = attend_backward(mixed_grad, qkv, mixed, state, frame)
+        parts = attend_backward(mixed_grad, qkv, mixed, state, frame, layer.window)
         del mixed, mixed_grad, qkv, state, kept
-        qkv_grad = ops.rotate_back(*(part.contiguous() for part in parts), frame.cos, frame.sin, frame.positions)
-        del parts
+        qkv_grad, head_norms = _read_backward(parts, raw, layer, frame)
+        del parts, raw
         joined = (qkv_grad.t() @ normed).split(ctx.sizes) if any(wanted[2:5]) else (None,) * 3
-        biases = qkv_grad.sum(0).split(ctx.sizes) if len(wanted) > 5 else ()
+        biases = qkv_grad.sum(0).split(ctx.sizes) if any(wanted[5:8]) else (None,) * 3
         x_grad, norm = ops.norm_backward(qkv_grad @ layer.qkv.weight, total_grad, total, scales, layer.before_attention)
-        norm = norm.to(total.dtype) if wanted[0] else None
-        return x_grad, x_grad if has_delta else None, None, None, None, None, norm, out_weight, *joined, *biases
+        found = [norm, out_weight, *joined, *biases, *head_norms, after]
+        slopes = [_slope(one, total.dtype, asked) for one, asked in zip(found, wanted, strict=True)]
+        return x_grad, x_grad if has_delta else None, None, None, None, None, *slopes
 
 
-def _read(normed: Tensor, layer: Layer | Joined, frame: Frame) -> tuple[Tensor, Tensor, Any]:
-    """Rotated queries and keys with values, what was read with them, and what the backward pass of attention needs."""
+def _slope(found: Tensor | None, dtype: torch.dtype, wanted: bool) -> Tensor | None:
+    """A gradient in the weight's dtype; None if nobody asked for it."""
+    return found.to(dtype) if wanted and found is not None else None
+
+
+def _read(normed: Tensor, layer: Layer, frame: Frame) -> tuple[tuple[Tensor, ...], Tensor, Tensor, Any]:
+    """What heads were before their norms (if they have any), normed and rotated queries and keys with values, what was read with them, and
+    what the backward pass of attention needs."""
+    ops, sizes = operations(normed.device), (frame.heads, frame.kv_heads, frame.size)
     qkv = linear(normed, layer.qkv.weight, layer.qkv.bias)
-    operations(normed.device).rotate(qkv, frame.cos, frame.sin, frame.positions, frame.heads, frame.kv_heads, frame.size)
-    return qkv, *attend(qkv, frame)
+    raw: tuple[Tensor, ...] = ()
+    if layer.q_norm is not None:
+        raw = (qkv,)
+        qkv = ops.norm_heads(qkv, layer.q_norm, layer.k_norm, *sizes, frame.eps)
+    if layer.rotation != NO_ROTATION:
+        ops.rotate(qkv, frame.cos[layer.rotation], frame.sin[layer.rotation], frame.positions, *sizes)
+    return raw, qkv, *attend(qkv, frame, layer.window)
+
+
+def _read_backward(
+    parts: tuple[Tensor, Tensor, Tensor], raw: Any, layer: Layer, frame: Frame
+) -> tuple[Tensor, tuple[Tensor | None, Tensor | None]]:
+    """The gradient of the product that gave queries, keys and values; and those of the norms of heads."""
+    ops = operations(parts[0].device)
+    if layer.rotation == NO_ROTATION:
+        grad = torch.cat([part.flatten(1) for part in parts], 1)
+    else:
+        turns = frame.cos[layer.rotation], frame.sin[layer.rotation]
+        grad = ops.rotate_back(*(part.contiguous() for part in parts), *turns, frame.positions)
+    if layer.q_norm is None:
+        return grad, (None, None)
+    sizes = frame.heads, frame.kv_heads, frame.size
+    grad, query, key = ops.norm_heads_backward(grad, *raw, layer.q_norm, layer.k_norm, *sizes, frame.eps)
+    return grad, (query, key)
+
+
+def _after(out: Tensor, weight: Tensor | None, eps: float) -> tuple[tuple[Tensor, ...], Tensor]:
+    """The norm of what a half adds, if it has one: what its backward pass needs, and the result."""
+    if weight is None:
+        return (), out
+    _, normed, scales = operations(out.device).add_norm(out, None, weight, eps)
+    return (out, scales), normed
+
+
+def _after_backward(grad: Tensor, last: Any, weight: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    if weight is None:
+        return grad, None
+    out, scales = last
+    found: tuple[Tensor, Tensor] = operations(grad.device).norm_backward(grad.contiguous(), None, out, scales, weight)
+    return found
 
 
 def _spread(rows: Tensor, places: Tensor, count: int) -> Tensor:
@@ -132,47 +133,51 @@ def _spread(rows: Tensor, places: Tensor, count: int) -> Tensor:
 
 
 class MlpHalf(torch.autograd.Function):  # type: ignore[misc]
-    """Norm, gate and up, activation, down."""
+    """Norm, gate and up, activation, down, its norm. Weights: the norm's, down, gate, up, the norm after it."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, delta: Tensor, given: Layer | None, eps: float, keep: bool, *weights: Tensor) -> tuple[Tensor, Tensor]:
-        ops, layer = operations(x.device), given or Joined.of(weights, 2)
+    def forward(
+        ctx: Any, x: Tensor, delta: Tensor, layer: Layer, eps: float, kind: str, keep: bool, *weights: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        ops = operations(x.device)
         total, normed, scales = ops.add_norm(x, delta, layer.before_mlp, eps)
         both = linear(normed, layer.gate_up.weight)
-        own = () if given is not None else weights
-        ctx.save_for_backward(total, scales, *own, *((both,) if keep else ()))
-        ctx.rest = given, len(own), eps
-        return total, linear(ops.swiglu(both), layer.down.weight)
+        last, added = _after(linear(ops.swiglu(both, kind), layer.down.weight), layer.after_mlp, eps)
+        ctx.save_for_backward(total, scales, *last, *((both,) if keep else ()))
+        ctx.rest = layer, eps, kind, len(last)
+        return total, added
 
     @staticmethod
     def backward(ctx: Any, total_grad: Tensor, out_grad: Tensor) -> tuple[Any, ...]:
-        given, count, eps = ctx.rest
+        layer, eps, kind, lasts = ctx.rest
         total, scales, *kept = ctx.saved_tensors
-        ops, layer = operations(total.device), given or Joined.of(kept[:count], 2)
-        del kept[:count]
+        last, kept = kept[:lasts], kept[lasts:]
+        ops, wanted = operations(total.device), ctx.needs_input_grad[6:]
+        out_grad, after = _after_backward(out_grad, last, layer.after_mlp)
         normed = ops.add_norm(total, None, layer.before_mlp, eps)[1]
         both = kept[0] if kept else linear(normed, layer.gate_up.weight)
-        both_grad, active = ops.swiglu_backward(both, out_grad @ layer.down.weight)
-        wanted = ctx.needs_input_grad[5:]
+        both_grad, active = ops.swiglu_backward(both, out_grad @ layer.down.weight, kind)
         down = out_grad.t() @ active if wanted[1] else None
         del both, kept, active
-        joined = (both_grad.t() @ normed).chunk(2) if any(wanted[2:]) else (None, None)
+        joined = (both_grad.t() @ normed).chunk(2) if any(wanted[2:4]) else (None, None)
         x_grad, norm = ops.norm_backward(both_grad @ layer.gate_up.weight, total_grad, total, scales, layer.before_mlp)
-        return x_grad, x_grad, None, None, None, norm.to(total.dtype) if wanted[0] else None, down, *joined
+        found = [norm, down, *joined, after]
+        slopes = [_slope(one, total.dtype, asked) for one, asked in zip(found, wanted, strict=True)]
+        return x_grad, x_grad, None, None, None, None, *slopes
 
 
 class LastNorm(torch.autograd.Function):  # type: ignore[misc]
-    """The norm after the last layer."""
+    """The norm after the last layer. `factor` is what it multiplies by, `weight` the parameter."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, delta: Tensor, weight: Tensor, eps: float) -> Tensor:
-        total, normed, scales = operations(x.device).add_norm(x, delta, weight, eps)
-        ctx.save_for_backward(total, scales, weight)
+    def forward(ctx: Any, x: Tensor, delta: Tensor, weight: Tensor, factor: Tensor, eps: float) -> Tensor:
+        total, normed, scales = operations(x.device).add_norm(x, delta, factor, eps)
+        ctx.save_for_backward(total, scales, weight, factor)
         out: Tensor = normed
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        total, scales, weight = ctx.saved_tensors
-        x_grad, norm = operations(total.device).norm_backward(grad.contiguous(), torch.zeros_like(total), total, scales, weight)
-        return x_grad, x_grad, norm.to(weight.dtype), None
+        total, scales, weight, factor = ctx.saved_tensors
+        x_grad, norm = operations(total.device).norm_backward(grad.contiguous(), None, total, scales, factor)
+        return x_grad, x_grad, norm.to(weight.dtype), None, None

@@ -12,6 +12,7 @@ takes a function and calls it with the root's weights in place.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -19,7 +20,6 @@ import torch
 from torch import nn
 
 from turnwise.learn.forward import PackedModel
-from turnwise.learn.fused import reason_against
 from turnwise.learn.ranks.group import Ranks
 from turnwise.learn.ranks.lockstep import Gather, Lockstep, Reduce
 from turnwise.util.errors import TurnwiseError
@@ -41,13 +41,11 @@ class Root(nn.Module):  # type: ignore[misc]
 class Sharded:
     """A packed model, and a critic if there is one, sharded over all processes. Their parameters are replaced by shares."""
 
-    def __init__(self, policy: PackedModel, ranks: Ranks, dtype: torch.dtype, critic: nn.Module | None = None, fused: bool | None = None):
-        """`fused` requests or forbids our layers; None: if they are faster, that is, on GPUs in half precision."""
+    def __init__(self, policy: PackedModel, ranks: Ranks, dtype: torch.dtype, critic: nn.Module | None = None):
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # a second of imports that one process does not need
 
         if policy.fused is not None:
-            raise TurnwiseError("layers were fused before the weights were shared: make the model with PackedModel(model, fused=False)")
-        fuses = self._fuses(policy, dtype, fused)
+            raise TurnwiseError("a sharded model cannot run through fused layers: make it with PackedModel(model, fused=False)")
         self.root: Any = Root(policy.outer, critic)
         self.ranks = ranks
         self.lockstep = Lockstep(torch.device(ranks.device), self.reset)
@@ -69,18 +67,6 @@ class Sharded:
             part.set_force_sum_reduction_for_comms(True)  # weights of tokens are global, so shares of a gradient add up
             part.set_gradient_divide_factor(1.0)
         policy.sharded = self
-        if fuses:
-            policy.fuse_shared(dtype)
-
-    def _fuses(self, policy: PackedModel, dtype: torch.dtype, wanted: bool | None) -> bool:
-        """Whether to try our layers: asked while the weights are whole."""
-        half = policy.device.type == "cuda" and dtype in (torch.bfloat16, torch.float16)
-        if wanted is False or not policy.packs or not (wanted or half):
-            return False
-        reason = reason_against(policy.outer)
-        if wanted and reason:
-            raise TurnwiseError(f"{type(policy.causal).__name__} cannot run through fused layers: {reason}")
-        return reason is None
 
     def inside(self, work: Callable[[], T]) -> T:
         """Call a function that computes with the model. All processes do so together."""
@@ -114,3 +100,10 @@ def layers_of(policy: PackedModel) -> list[nn.Module]:
     """The layers of a model: the modules of its longest list. Empty if it has no list of modules."""
     lists = [list(module) for module in policy.backbone.modules() if isinstance(module, nn.ModuleList)]
     return max(lists, key=len, default=[])
+
+
+def note_slower_layers(policy: PackedModel, ranks: Ranks) -> None:
+    """One process keeps the notice that the faster layers are not used."""
+    weight = policy.causal.get_input_embeddings().weight
+    if ranks.rank == 0 and weight.is_cuda:
+        warnings.warn("several ranks use the layers of transformers: the faster fused ones need whole weights", stacklevel=3)

@@ -1,0 +1,148 @@
+"""The GPU kernels in Triton's interpreter, at small sizes: each does what its plain definition does. On a GPU, tests/test_native_gpu.py and
+benchmarks/engine_steps.py run them for real."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from native_doubles import _attend, rotate
+from native_doubles import note as plain_note
+
+from turnwise.engines.base import Sampling
+from turnwise.engines.sampling import Columns, draw
+
+if find_spec("triton") is None:
+    pytest.skip("needs triton, which only a machine with a GPU has by itself: pip install triton", allow_module_level=True)
+if torch.cuda.is_available():
+    pytest.skip("on a GPU the kernels are compiled: its own tests run them", allow_module_level=True)
+try:
+    int(np.ones(1))
+except TypeError:
+    pytest.skip("triton's interpreter needs a numpy below 2.4, where an array of one number is a number", allow_module_level=True)
+os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined
+
+ROWS, WIDTH, WORDS = 8, 32, 197
+
+
+@dataclass
+class Tables:
+    cos: Any
+    sin: Any
+    pages: torch.Tensor
+    last: torch.Tensor
+    floats: torch.Tensor
+    integers: torch.Tensor
+
+
+@dataclass
+class Shape:
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 16
+    eps: float = 1e-6
+    group: int = 2
+    scale: float = 0.25
+
+
+@dataclass
+class Layer:
+    q_norm: Any = None
+    k_norm: Any = None
+    rotation: int = 0
+    window: int = 0
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def drawing(samplings: list[Sampling], seeds: list[int], place: torch.Tensor) -> Any:
+    from turnwise.engines.native.head_kernel import Drawing
+
+    rows = len(samplings)
+    floats = torch.tensor([[s.temperature or 1.0, s.top_p, s.min_p] for s in samplings])
+    integers = torch.tensor([[s.temperature == 0, WORDS, seed] for s, seed in zip(samplings, seeds, strict=True)])
+    tokens, last = (torch.full((rows,), -1) for _ in range(2))
+    return Drawing(torch.arange(rows, dtype=torch.int32), place.int(), floats, integers, last, tokens, torch.full((rows,), 9.0))
+
+
+@pytest.mark.parametrize("way", ["tiles", "fused", "fused with a bias"])
+def test_drawing_by_tiles_draws_what_the_draw_over_whole_rows_draws(way: str) -> None:
+    from turnwise.engines.native.head_kernel import Blocks, draw_fused, draw_tiles
+
+    hidden, head, bias = random(ROWS, WIDTH), random(WORDS, WIDTH, seed=1) * 0.4, random(WORDS, seed=2) if "bias" in way else None
+    logits = torch.nn.functional.linear(hidden, head, bias)
+    samplings = [Sampling(temperature=(1.0, 0.0, 0.7, 1.5)[n % 4]) for n in range(ROWS)]
+    seeds, place = [n * 7919 - 3 for n in range(ROWS)], torch.arange(ROWS) % 7
+    expected, to = draw(logits, Columns.of(samplings, seeds, "cpu"), place), drawing(samplings, seeds, place)
+    if way == "tiles":
+        draw_tiles(logits, to, tile=64)
+    else:
+        draw_fused(hidden, head, bias, to, Blocks(16, 64, 16, 4, 2))
+    assert to.tokens.tolist() == expected.tokens.tolist() == to.last.tolist()
+    assert (to.logprobs - expected.logprobs).abs().max() < 1e-5
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter takes the maximum of nothing but NaN
+def test_logits_that_are_not_numbers_give_a_logprob_that_is_not_finite() -> None:
+    from turnwise.engines.native.head_kernel import draw_tiles
+
+    logits = random(3, WORDS)
+    logits[1, 100], logits[2] = torch.nan, torch.nan
+    to = drawing([Sampling(), Sampling(), Sampling(temperature=0.0)], [1, 2, 3], torch.zeros(3))
+    draw_tiles(logits, to, tile=64)
+    assert to.logprobs.isfinite().tolist() == [True, False, False] and (to.tokens >= 0).all() and (to.tokens < WORDS).all()
+
+
+def paged_case(splits_lengths: list[int]) -> tuple[torch.Tensor, torch.Tensor, Tables, torch.Tensor]:
+    """Lanes with so many tokens in pages of 16: queries and new keys and values, the cache, the tables, positions."""
+    lanes, shape, page = len(splits_lengths), Shape(), 16
+    pages = -(-max(splits_lengths) // page)
+    table = torch.randperm(lanes * pages, generator=torch.Generator().manual_seed(5)).view(lanes, pages).int()
+    cache = random(2, lanes * pages, shape.kv_heads, page, shape.head_dim, seed=3)
+    angles = torch.arange(max(splits_lengths) + 1)[:, None] * torch.tensor([1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003])
+    cos, sin = (torch.cat([angles.cos()] * 2, -1),), (torch.cat([-angles.sin(), angles.sin()], -1),)
+    tables = Tables(cos, sin, table, torch.zeros(lanes), torch.zeros(lanes, 3), torch.zeros(lanes, 3))
+    qkv = random(lanes, (shape.heads + 2 * shape.kv_heads) * shape.head_dim, seed=4)
+    return qkv, cache, tables, torch.tensor(splits_lengths).int() - 1
+
+
+@pytest.mark.parametrize("merged_inside", [False, True])
+def test_split_sequences_attend_as_whole_ones(monkeypatch: pytest.MonkeyPatch, merged_inside: bool) -> None:
+    from turnwise.engines.native import paged_attention
+
+    monkeypatch.setattr(paged_attention, "splits_for", lambda lanes, kv_heads: 4)
+    qkv, cache, tables, positions = paged_case([1, 17, 60])
+    slots, arrivals = torch.arange(3).int(), torch.zeros(6, dtype=torch.int32) if merged_inside else None
+    other, turned = cache.clone(), qkv.clone()
+    found = paged_attention.attend_singles(qkv, cache, Layer(), tables, slots, positions, Shape(), arrivals)
+    rotate(turned, other, Layer(), tables, slots, positions, Shape())
+    expected = torch.cat([_attend(turned[n : n + 1, :64], other, Layer(), tables.pages[n], int(positions[n]), Shape()) for n in range(3)])
+    assert (found - expected).abs().max() < 1e-5 and (cache - other).abs().max() < 1e-5
+    assert arrivals is None or not arrivals.any()
+
+
+def test_settings_of_new_rows_and_copied_pages_arrive_where_they_belong() -> None:
+    from turnwise.engines.native.note_kernel import copy_pages, note
+
+    records = torch.randint(-(2**31), 2**31, (3, 9 + 5), generator=torch.Generator().manual_seed(1)).int()
+    records[:, 0], records[:, 6:9] = torch.tensor([4, 0, 2]), torch.tensor([0.7, 0.9, 0.1]).view(torch.int32)
+    made = []
+    for function in (note, plain_note):
+        zeros = torch.zeros(6, dtype=torch.int64), torch.zeros(6, 3), torch.zeros(6, 3, dtype=torch.int64)
+        tables = Tables(zeros[0], zeros[0], torch.zeros(6, 5, dtype=torch.int32), *zeros)
+        function(records, tables)
+        made.append(tables)
+    for name in ("pages", "last", "floats", "integers"):
+        assert torch.equal(getattr(made[0], name), getattr(made[1], name))
+    cache = random(2, 2, 6, 2, 4, 8)
+    expected = cache.clone()
+    expected[:, :, [5, 2]] = expected[:, :, [0, 3]]
+    copy_pages(cache, torch.tensor([[0, 5], [3, 2]]).int())
+    assert torch.equal(cache, expected)

@@ -1,0 +1,153 @@
+"""Steps that are padded to a recorded size and sent in one copy: the same tokens and log-probs as steps that run as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from native_doubles import paged_runner
+from native_models import ask, drain, make, plain_logprobs, prompt, worst
+from test_native_cache import run_randomly
+
+import turnwise.engines.native.engine as native_engine
+from turnwise.engines.base import Finish, Request, Sampling
+from turnwise.engines.native import NativeEngine
+from turnwise.engines.native import memory as engine_memory
+from turnwise.engines.native.prompt_sizes import PromptSize, prompt_size, recording_bytes
+from turnwise.engines.native.requests import RunningRequest, Step
+from turnwise.engines.native.switches import Switches
+from turnwise.engines.native.weights import Weights
+from turnwise.util.errors import TurnwiseError
+
+Make = Callable[..., NativeEngine]
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Makes engines with so many pages of so many tokens, which work in the ways of their switches."""
+    module = paged_runner(monkeypatch, "recorded")
+
+    def make_engine(model: Any, pages: int, size: int, switches: dict[str, Any], **settings: Any) -> NativeEngine:
+        monkeypatch.setattr(
+            native_engine,
+            "make_runner",
+            lambda weights, slots, longest, memory, graphs, chosen: module.RecordedRunner(
+                weights, slots, longest, pages, size, False, chosen
+            ),
+        )
+        return NativeEngine(model, switches=switches, **settings)
+
+    return make_engine
+
+
+WAYS = [{"record": True}, {"draw": "tiles"}, {"record": True, "draw": "fused", "merge": True}]
+
+
+@pytest.mark.parametrize("switches", WAYS)
+@pytest.mark.parametrize(("pages", "size", "requests"), [(12, 64, 30), (40, 16, 30)])
+def test_random_requests_keep_their_logprobs_and_leak_no_page(
+    recorded: Make, switches: dict[str, Any], pages: int, size: int, requests: int
+) -> None:
+    model = make(num_hidden_layers=1)
+    engine = recorded(model, pages, size, switches, max_batch=8, max_length=192, stop_token_ids=[3, 4, 5], prefill_tokens=64)
+    found = run_randomly(engine, requests, 7)
+    assert engine.pending == 0 and engine._pages.held == 0 and len(engine._free_slots) == 8 and not engine._chains.copies
+    for ids, request, response in found.values():
+        assert response.finish is not Finish.FAULT
+        if response.token_ids:
+            expected = plain_logprobs(model, ids, response.token_ids, request.sampling.temperature or 1.0)
+            assert expected.tolist() == pytest.approx(response.logprobs, abs=1e-4)
+
+
+@pytest.mark.parametrize("variant", ["qwen2", "llama with biases"])
+def test_tokens_are_those_of_an_engine_without_switches(recorded: Make, variant: str) -> None:
+    model = make(variant)
+    prompts = [prompt(n, n) for n in (1, 5, 40, 64, 65, 90)]
+    samplings = [Sampling(max_tokens=7), Sampling(temperature=0.0, max_tokens=7), Sampling(temperature=0.8, top_p=0.9, max_tokens=7)]
+    requests = [Request(n, ids, samplings[n % 3], seed=n - 3, sequence=n) for n, ids in enumerate(prompts)]
+    answers = []
+    engines = [NativeEngine(model, max_length=128)]
+    engines += [recorded(model, 40, 16, {"record": True, "draw": draw}, max_length=128) for draw in ("rows", "tiles", "fused")]
+    for engine in engines:
+        engine.submit(requests)
+        answers.append({n: r.token_ids for n, r in drain(engine).items()})
+    assert all(answer == answers[0] for answer in answers[1:]) and len(answers[0]) == 6
+
+
+def test_a_replayed_step_does_what_a_new_one_does_with_what_the_host_has_sent_since(recorded: Make) -> None:
+    """A graph is the work of its first step, done again: nothing in it may belong to that step alone."""
+    engine = recorded(make(), 60, 16, {"record": True, "draw": "tiles"}, max_batch=4, max_length=160)
+    first: dict[Any, Callable[[], None]] = {}
+    replays: list[str] = []
+
+    def replay(key: Any, work: Callable[[], None]) -> None:
+        replays.extend([key[0]] if key in first else [])
+        first.setdefault(key, work)()
+
+    engine._runner._run = replay  # type: ignore[attr-defined]
+    for turn in range(4):  # longer and shorter prompts of the same size, more and fewer rows
+        prompts = [prompt(20 + 11 * n - 2 * turn, 10 * turn + n) for n in range(4 - turn % 2)]
+        assert worst(make(), prompts, ask(engine, prompts, Sampling(max_tokens=5), seed=turn)) < 1e-4
+        for n in range(4):
+            engine.release(n)
+    assert min(replays.count(kind) for kind in ("prompt", "draw", "decode")) >= 2
+
+
+def test_a_step_with_reports_and_one_too_large_to_record_run_as_they_come(recorded: Make) -> None:
+    model = make()
+    engine = recorded(model, 60, 16, {"record": True}, max_batch=4, max_length=160)
+    engine._runner._sizes = (32,)  # type: ignore[attr-defined]
+    prompts = [prompt(n, n) for n in (20, 50, 90)]
+    plain = ask(engine, prompts, Sampling(max_tokens=6))
+    assert worst(model, prompts, plain) < 1e-4
+    engine.forget()
+    reported = ask(engine, prompts, Sampling(max_tokens=6, report=("entropy",)))
+    assert {n: r.token_ids for n, r in reported.items()} == {n: r.token_ids for n, r in plain.items()}
+    assert all(len(r.reports["entropy"]) == 6 for r in reported.values())
+
+
+def step_of(counts: list[int]) -> Step:
+    step = Step()
+    for slot, count in enumerate(counts):
+        row = RunningRequest(Request(slot, [1] * count, Sampling()), [1] * count, 500, None, slot=slot)
+        step.add(row, count, draws=slot != 1)
+    return step
+
+
+def test_padding_fills_a_size_exactly_and_covers_every_token_once() -> None:
+    step = step_of([70, 3, 40])
+    size = prompt_size((64, 128, 256), step, slots=8, most=16)
+    assert size == PromptSize(128, 128, 8, 16)
+    ends = np.array(step.counts).cumsum()
+    whole = np.arange(113)
+    tokens, positions, slots, blocks, last = size.pad(whole, whole % 70, whole * 0, ends, step, spare=8)
+    assert tuple(map(len, (tokens, positions, slots, blocks, last))) == size.pieces
+    covered = np.concatenate([np.arange(start, start + count) for _, start, _, count in blocks.reshape(-1, 4)])
+    assert sorted(covered.tolist()) == list(range(128))
+    assert (slots[113:] == 8).all() and positions[113:].max() < 16
+    assert last[:2].tolist() == [69, 112]
+
+
+def test_many_short_rows_take_a_larger_size_and_too_many_tokens_none() -> None:
+    assert prompt_size((32, 64, 128), step_of([2] * 9), 32, 64) == PromptSize(128, 16, 32, 16)
+    assert prompt_size((32, 64, 128), step_of([100, 29]), 32, 64) is None
+
+
+def test_memory_of_recorded_steps_is_left_out_of_the_caches_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = Weights(make())
+    assert recording_bytes(weights, 8) > 4096 * 4 * 3 * weights.shape.middle
+    monkeypatch.setattr(engine_memory, "free_bytes", lambda device: 1000)
+    gpu = torch.device("cuda")
+    assert engine_memory._bytes(0.5, gpu) == 500 and engine_memory._bytes(0.5, gpu, 200) == 400
+    assert engine_memory._bytes(777, gpu, 200) == 777  # bytes are what was asked for
+
+
+def test_switches_that_do_not_exist_are_named() -> None:
+    with pytest.raises(TurnwiseError, match="no switch 'speed'"):
+        NativeEngine(make(), switches={"speed": True})
+    with pytest.raises(TurnwiseError, match="draw is one of"):
+        Switches(draw="quickly")
+    assert not Switches.of(None).changed and Switches.of({"merge": True}).changed

@@ -1,0 +1,101 @@
+"""The sizes for which steps with prompts are recorded, and how a step is padded to one of them. No tensors on a device here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from turnwise.engines.native.mail import aligned
+from turnwise.engines.native.requests import Step
+from turnwise.engines.native.weights import Weights
+
+SIZES = (32, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096)
+FEWEST_TOKENS = 8  # per row, on average: a step of more and shorter rows takes a larger size
+WORK = 2e12  # tokens × parameters: beyond this a GPU needs longer for the step than a host to issue its launches
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSize:
+    """A recorded step: how many tokens it takes, how many of them one program attends from, the engine's number of slots, and how many
+    padding tokens are a block, at most a page."""
+
+    tokens: int
+    block: int
+    slots: int
+    filler: int
+
+    @property
+    def rows(self) -> int:
+        """How many rows may be in the step."""
+        return max(1, min(self.slots, self.tokens // FEWEST_TOKENS))
+
+    @property
+    def blocks(self) -> int:
+        """Every row may leave one block half empty, and so may the padding."""
+        return self.tokens // min(self.block, self.filler) + self.rows + 1
+
+    @property
+    def pieces(self) -> tuple[int, ...]:
+        """The lengths of tokens, positions, slots, blocks and ends of rows."""
+        return self.tokens, self.tokens, self.tokens, 4 * self.blocks, self.rows
+
+    @property
+    def room(self) -> int:
+        return sum(map(aligned, self.pieces))
+
+    def pad(
+        self, tokens: np.ndarray, positions: np.ndarray, slots: np.ndarray, ends: np.ndarray, step: Step, spare: int
+    ) -> tuple[np.ndarray, ...]:
+        """A step's pieces at this size. Padding tokens are blocks of the slot `spare`, each at the positions from 0 on."""
+        empty = self.tokens - len(tokens)
+        fill = np.arange(empty) % self.filler
+        starts = ends - np.array(step.counts)
+        blocks = [
+            (row.slot, start + done, row.computed + done, min(self.block, count - done))
+            for row, start, count in zip(step.rows, starts.tolist(), step.counts, strict=True)
+            for done in range(0, count, self.block)
+        ]
+        blocks += [(spare, len(tokens) + done, 0, min(self.filler, empty - done)) for done in range(0, empty, self.filler)]
+        blocks += [(spare, 0, 0, 0)] * (self.blocks - len(blocks))
+        last = np.zeros(self.rows, dtype=np.int64)
+        last[: len(step.drawing)] = ends[step.drawing] - 1
+        return (
+            np.concatenate([tokens, np.zeros(empty, dtype=np.int64)]),
+            np.concatenate([positions, fill]),
+            np.concatenate([slots, np.full(empty, spare)]),
+            np.array(blocks).ravel(),
+            last,
+        )
+
+
+def prompt_sizes(weights: Weights) -> tuple[int, ...]:
+    """The sizes that are worth recording for a model: those where the host would be slower than the GPU."""
+    shape = weights.shape
+    attention = (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim * shape.hidden
+    parameters = shape.layers * (attention + 3 * shape.hidden * shape.middle)
+    return tuple(size for size in SIZES if size * parameters <= WORK or size == SIZES[0])
+
+
+def block_for(longest: int) -> int:
+    """How many tokens one program attends from, if that is the longest prompt of a step."""
+    return 128 if longest > 64 else 64 if longest > 16 else 16
+
+
+def prompt_size(sizes: tuple[int, ...], step: Step, slots: int, most: int) -> PromptSize | None:
+    """The smallest size that takes a step; None if there is none. `most` is the largest number of padding tokens in a block."""
+    block = block_for(max(step.counts))
+    for size in sizes:
+        found = PromptSize(size, block, slots, min(block, most))
+        if size >= step.tokens and found.rows >= len(step.rows):
+            return found
+    return None
+
+
+def recording_bytes(weights: Weights, slots: int) -> int:
+    """The memory that recorded steps hold on to: the activations of the largest one, and the logits of all lanes. They share one pool, so
+    the largest counts."""
+    shape = weights.shape
+    widest = max(3 * shape.middle, 2 * (shape.heads + shape.kv_heads) * shape.head_dim)
+    tokens = max(prompt_sizes(weights)[-1], slots)
+    return int(tokens * (4 * shape.hidden + widest) * weights.dtype.itemsize + slots * shape.vocabulary * 4)

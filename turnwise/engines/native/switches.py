@@ -1,0 +1,50 @@
+"""Ways in which the engine can work on a GPU. Each can be turned on and off alone, so that before and after are measured in one run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from turnwise.util.errors import TurnwiseError
+
+WAYS = ("rows", "tiles", "fused", "auto")
+MEASURED: tuple[tuple[int, str], ...] = ()  # up to so many lanes, this way of drawing; "rows" beyond the last one
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """`record`: prompts run as recorded graphs, and a step takes one copy to the GPU and one back. `draw`: how tokens are drawn where no
+    row has a top-p, top-k or min-p: `rows` one program per row over its logits, `tiles` many programs per row, `fused` within the output
+    layer's matrix product without writing logits, `auto` what was measured to be best for that many rows. `merge`: the parts of a long
+    sequence's attention are merged by the last program that is done, without another kernel."""
+
+    record: bool = False
+    draw: str = "rows"
+    merge: bool = False
+
+    def __post_init__(self) -> None:
+        if self.draw not in WAYS:
+            raise TurnwiseError(f"engine: the switch draw is one of {', '.join(WAYS)}, not {self.draw!r}")
+
+    @classmethod
+    def of(cls, chosen: Mapping[str, Any] | None) -> Switches:
+        """The switches that a caller names; the others keep their defaults."""
+        known = [field.name for field in fields(cls)]
+        if unknown := sorted(set(chosen or ()) - set(known)):
+            raise TurnwiseError(f"engine: there is no switch {unknown[0]!r}; there are {', '.join(known)}")
+        return cls(**(chosen or {}))
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything is done in a new way."""
+        return self != PLAIN
+
+    def way(self, lanes: int) -> str:
+        """How so many lanes draw, none of them with a truncated distribution."""
+        if self.draw != "auto":
+            return self.draw
+        return next((way for most, way in MEASURED if lanes <= most), "rows")
+
+
+PLAIN = Switches()
