@@ -252,7 +252,8 @@ def attend_prompts(qkv: Tensor, cache: Tensor, layer: Any, table: Tensor, blocks
     _prompt[(len(blocks), shape.heads)](
         qkv, cache, table, blocks, out, qkv.stride(0), table.stride(0), cache.stride(0), shape.scale * LOG2_E,
         HEADS=shape.heads, KV=shape.kv_heads, SIZE=shape.head_dim, PAGE=cache.shape[3], BLOCK=block_size, WINDOW=layer.window,
-        PRECISION=_precision(qkv), num_warps=8 if block_size >= 128 else 4, num_stages=3,
+        PRECISION=_precision(qkv), num_warps=8 if block_size >= 128 else 4,
+        num_stages=3 if shape.head_dim <= 128 else 2,  # pages of wider heads: two at a time fill the memory of a multiprocessor
     )  # fmt: skip
     return out
 
