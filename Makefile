@@ -54,7 +54,7 @@ bfcl: $(VENV)/.dev  ## the package for the tests of the environment bfcl, where 
 	@[ -e $(VENV)/.has-bfcl ] || { timeout 120 $(PIP) install --quiet --retries 1 --timeout 15 --no-deps bfcl-eval==2026.3.23 mpmath \
 	  >/dev/null 2>&1 && touch $(VENV)/.has-bfcl; } || echo "no bfcl-eval: the tests of the environment bfcl are skipped"
 
-test-cluster: $(VENV)/.dev  ## kill engines, environments, nodes and the driver of small runs at ten moments each; OUT=FILE keeps the result
+test-cluster: $(VENV)/.dev  ## kill engines, environments, ranks, nodes and the driver of small runs at ten moments each; OUT=FILE keeps the result
 	$(BIN)/python tests/cluster/kills.py $(if $(OUT),--out $(OUT))
 
 lint: $(VENV)/.dev  ## ruff and mypy

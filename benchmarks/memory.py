@@ -66,22 +66,17 @@ CASES = {
 }
 
 
-class RandomForCausalLM(Qwen2ForCausalLM):
-    """A model whose weights are filled by `random_model`."""
-
-    def _init_weights(self, module: Any) -> None:
-        pass
-
-
 @contextmanager
 def uninitialised() -> Iterator[None]:
-    """Inside, layers are made without filling their weights, which would take minutes."""
+    """Inside, models are made without filling their weights, which would take minutes."""
     before = nn.Linear.reset_parameters, nn.Embedding.reset_parameters
     nn.Linear.reset_parameters = nn.Embedding.reset_parameters = lambda self: None
+    Qwen2ForCausalLM._init_weights = lambda self, module: None  # inherited otherwise
     try:
         yield
     finally:
         nn.Linear.reset_parameters, nn.Embedding.reset_parameters = before
+        del Qwen2ForCausalLM._init_weights
 
 
 def random_model(shape: ModelShape) -> Any:
@@ -100,7 +95,7 @@ def random_model(shape: ModelShape) -> Any:
         pad_token_id=None,
     )
     with uninitialised():
-        model = RandomForCausalLM(config)
+        model = Qwen2ForCausalLM(config)
     block = 0.02 * torch.randn(2**20, generator=torch.Generator().manual_seed(0))
     for name, parameter in model.named_parameters():
         flat = parameter.data.view(-1)

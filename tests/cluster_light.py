@@ -102,11 +102,12 @@ class LightParts:
     hooks: Hooks
     workers: int = 0
     strikes: Any = None
+    env: Any = Corridor
     engine: WordEngine = field(default_factory=WordEngine)
     turns: int = 0
 
     def __post_init__(self) -> None:
-        self.pool = Pool(Corridor, GROUPS * SIZE, workers=self.workers, timeout=20.0)
+        self.pool = Pool(self.env, GROUPS * SIZE, workers=self.workers, timeout=20.0)
 
     @property
     def version(self) -> int:
@@ -183,9 +184,9 @@ def run(source: LocalSource, engine: Any, learner: Learner, batches: int = 3) ->
     return learner
 
 
-def alone(batches: int = 3) -> Learner:
+def alone(batches: int = 3, env: Any = Corridor) -> Learner:
     """The same in this process, undisturbed."""
-    learner, parts = Learner(), LightParts(Hooks())
+    learner, parts = Learner(), LightParts(Hooks(), env=env)
     parts.publish(0, learner.weight)
 
     class Engine:

@@ -1,5 +1,6 @@
 """What several processes of one learner do in the tests: each case is run by two of them together and by one alone, and both results are
-compared by the test. Three processes start once for all cases: the first two form one learner, and the third is the one that is alone."""
+compared by the test. Three processes start once for all cases, as forks of one that has loaded torch and never used it: the first two form
+one learner, and the third is the one that is alone."""
 
 from __future__ import annotations
 
@@ -277,8 +278,19 @@ def resumes(pair: Ranks | None, trio: Ranks, folder: Path) -> dict[str, Found]:
     return found
 
 
+def everyone(size: int, folder: Path, names: Sequence[str]) -> None:
+    """All processes: start them, and wait for them."""
+    children = []
+    for rank in range(size):
+        children.append(os.fork())
+        if children[-1] == 0:
+            work(rank, size, folder, names)
+    for child in children:
+        os.waitpid(child, 0)
+
+
 def work(rank: int, size: int, folder: Path, names: Sequence[str]) -> None:
-    """One of three processes."""
+    """One of three processes. It does not return."""
     torch.set_num_threads(1)
     found: dict[str, Found] = {}
     try:

@@ -10,6 +10,7 @@ import pytest
 from conftest import ROOT
 
 from turnwise.config.loading import load_file
+from turnwise.engines.native import supports
 
 
 @pytest.fixture(scope="module")
@@ -40,5 +41,6 @@ def test_the_cases_are_predicted_to_fit(bench: Any) -> None:
 
 def test_random_weights_have_the_shape_and_are_finite(bench: Any) -> None:
     model = bench.random_model(bench.TINY)
+    assert supports(model) is None, "the native engine takes it"
     assert sum(weight.numel() for weight in model.parameters()) == pytest.approx(bench.TINY.parameters, rel=0.01)
     assert all(bool(weight.isfinite().all()) and float(weight.detach().abs().max()) < 10 for weight in model.parameters())

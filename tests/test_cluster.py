@@ -19,6 +19,7 @@ from turnwise.cluster.start import connect, free_port
 from turnwise.config.schema import Config
 from turnwise.config.writing import content_hash, to_toml
 from turnwise.report.cluster_check import check_command
+from turnwise.setup.cluster import ClusterSystem
 from turnwise.setup.placing import check_cluster
 
 QUICKSTART = ROOT / "recipes" / "quickstart.toml"
@@ -87,6 +88,13 @@ def test_an_address_that_does_not_answer_and_a_port_in_use_are_reported_at_once(
         taken.listen()
         with pytest.raises(TurnwiseError, match="is in use"):
             free_port(taken.getsockname()[1])
+
+
+def test_a_program_is_refused_before_ray_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnwise.setup.cluster.connect", lambda address: pytest.fail("Ray was started"))
+    config = Config.load(ROOT / "recipes" / "own-env.toml", ["env.name=program", "env.options.command=true", "cluster.engines=1"])
+    with pytest.raises(TurnwiseError, match="'program' is played in one process"):
+        ClusterSystem(config).check()
 
 
 # -- what goes where -------------------------------------------------------------------------------------------------------------------

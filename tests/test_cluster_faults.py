@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,8 @@ from typing import Any
 import pytest
 from cluster_light import GROUPS, SIZE, Fate, Learner, LightParts, Make, Sender, alone, places, run
 from conftest import ROOT
+from seats_env import Race
+from toy_env import Corridor
 
 from turnwise import TurnwiseError
 from turnwise.cluster.ahead import Ahead, Settings
@@ -27,6 +30,7 @@ from turnwise.cluster.crew import Crew, Hears
 from turnwise.cluster.rollouter import Rollouter
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
 from turnwise.cluster.work import Hooks, Spec
+from turnwise.collect.seats import SEAT
 from turnwise.methods.planning import Plain
 
 ray = pytest.importorskip("ray")
@@ -95,8 +99,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
 class Dies:
     """Kills the engine of a number at one of its turns, once; without a number, whichever engine plays that turn of all."""
 
-    def __init__(self, engine: int | None, turn: int):
-        self.engine, self.turn, self.struck, self.total = engine, turn, False, 0
+    def __init__(self, engine: int | None, turn: int, env: Any = Corridor):
+        self.engine, self.turn, self.env, self.struck, self.total = engine, turn, env, False, 0
         self.handles: dict[int, Handle] = {}
         self._one = threading.Lock()
 
@@ -110,7 +114,7 @@ class Dies:
                 self.struck = True
             self.handles[number].die()
 
-        self.handles[number] = Handle(lambda hooks: LightParts(hooks, strikes=strike), number)
+        self.handles[number] = Handle(lambda hooks: LightParts(hooks, strikes=strike, env=self.env), number)
         return self.handles[number]
 
 
@@ -236,6 +240,17 @@ def test_a_checkpoint_keeps_what_was_learned_from_and_not_what_was_collected_ahe
     access.close()
     assert [used for used, _ in marks] == [GROUPS * (number + 1) for number in range(8)]
     assert any(taken > used for used, taken in marks), "more was under way"
+
+
+def test_a_game_with_two_seats_is_played_whole_whatever_is_lost(fake: None) -> None:
+    game = partial(Race, goal=4, lenient=True)
+    dies = Dies(1, 9, game)
+    found, _ = trained(dies.hire)
+    assert dies.struck and found.batches == alone(env=game).batches
+    dies = Dies(None, 20, game)
+    found, _ = trained(dies.hire, staleness=2, batches=4)
+    games = range(4 * GROUPS * SIZE)
+    assert dies.struck and sorted(map(int, found.learned)) == sorted([*games, *(number + SEAT for number in games)])
 
 
 # -- real processes ----------------------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from turnwise.cli.app import app
 from turnwise.config.schema import Config
 from turnwise.config.writing import to_toml
 from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.engines.native.families import FAMILIES
 from turnwise.learn import footprint
 from turnwise.learn.fitting import LEVERS, Fit, Freedom, as_it_is, choose
 from turnwise.learn.footprint import LEARN, OUTSIDE, PHASES, Beside, Demand, in_use, terms, totals, wanted_cache
@@ -383,6 +384,10 @@ def test_shapes_of_other_families_have_as_many_parameters_as_their_models(kind: 
     shape = shape_from(config.to_dict(), kind)
     assert shape.parameters == pytest.approx(sum(weight.numel() for weight in model.parameters()), rel=0.01)
     assert shape.head_norms and (shape.middle, shape.used < shape.matrices) == ((96, True) if kind == "Qwen3Moe" else (128, False))
+
+
+def test_the_families_with_layers_of_our_own_are_those_of_the_engine() -> None:
+    assert set(footprint.FUSED) == set(FAMILIES)
 
 
 def test_a_fit_knows_its_peak() -> None:

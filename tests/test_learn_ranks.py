@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,7 @@ NAMES = [
     "one_long_sequence_and_few_short_ones", "whole_trajectories", "activations_computed_twice", "imitation", "in_half_precision",
     "exported_and_copied", "a_further_model_learns", "one_process_runs_out_of_memory", "experts_windows_and_norms_of_heads",
 ]  # fmt: skip
-RUN = "import sys; from pathlib import Path; import ranks_cases as r; r.work(int(sys.argv[1]), 3, Path(sys.argv[2]), sys.argv[3:])"
+RUN = "import sys; from pathlib import Path; import ranks_cases as r; r.everyone(3, Path(sys.argv[1]), sys.argv[2:])"
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +36,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("ranks")
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
     settings = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    started = [subprocess.Popen([sys.executable, "-c", RUN, str(rank), str(folder), *NAMES], env=settings) for rank in range(3)]
+    started = subprocess.Popen([sys.executable, "-c", RUN, str(folder), *NAMES], env=settings, start_new_session=True)
     try:
-        for process in started:
-            process.wait(timeout=300)
+        started.wait(timeout=300)
     finally:
-        for process in started:
-            process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
     errors = [file.read_text() for file in sorted(folder.glob("error *"))]
     assert not errors, "\n".join(errors)
     return [torch.load(folder / f"found {rank}", weights_only=False) | {"folder": folder} for rank in range(3)]

@@ -1,11 +1,13 @@
-"""Kills by SIGKILL during whole runs: an engine's process, an environment's process, a node, the driver, at ten moments each.
+"""Kills by SIGKILL during whole runs: engines, processes of environments, learner ranks, nodes and the driver, at ten moments each.
 
     python tests/cluster/kills.py                          # all of it: `make test-cluster`
-    python tests/cluster/kills.py --kinds engine --moments 3
+    python tests/cluster/kills.py --runs engines,workers --out FILE   # a part; FILE keeps what other parts have found
+    python tests/cluster/kills.py --runs ranks --folder FOLDER        # with the undisturbed runs of another time
 
-A cluster of a head and three nodes on this machine trains the smallest agent with two engines in step. Undisturbed, it gives the expected
-weights. Every disturbed run must end, log each iteration once, and give the same weights. The driver is resumed after its death. Writes a
-line per run, and JSON at the end.
+A Ray cluster on this machine, of several nodes where nodes are killed, trains the smallest agent. A moment is something that happens
+(`moments.py`), not a second. Each run is struck at several moments, one after another; the driver is resumed after each death. In step, a
+run must end with the weights of an undisturbed one, bit by bit. Always, every iteration is logged once, every attempt is in one batch at
+most, and every group is learned from, too old or failed. Writes a line per run, and JSON with an entry per strike.
 """
 
 from __future__ import annotations
@@ -19,163 +21,200 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).resolve().parent.parent
-ROOT = TESTS.parent
-sys.path[:0] = [str(TESTS), str(ROOT)]
-os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE / "inside"), str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-from cluster_runs import SMALL, same  # noqa: E402
-from safetensors.torch import load_file  # noqa: E402
-
-ITERATIONS = 8
-LIMIT = 300.0  # seconds for one run
-ENGINE = b"ray::Rollouter"
-SMALL_STORE = {"object_store_memory": 80 * 2**20}
-
-
-def processes() -> Iterator[tuple[int, bytes, int]]:
-    """All processes: id, command line, parent."""
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-                yield int(folder.name), (folder / "cmdline").read_bytes(), parent
-            except (OSError, ValueError, IndexError):
-                continue
+LIMIT = 1200.0  # seconds for one life of a driver
+PAUSE = 0.05
+PATIENT = {  # a busy machine is slow, and that is not a loss
+    "RAY_worker_register_timeout_seconds": "300",
+    "RAY_health_check_timeout_ms": "60000",
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_worker_prestart": "0",
+}
 
 
-def engines(below: set[int]) -> list[int]:
-    """The engines that were started by these nodes."""
-    return sorted(number for number, command, parent in processes() if command.startswith(ENGINE) and parent in below)
-
-
-def workers(below: set[int]) -> list[int]:
-    """The processes of environments below the engines."""
-    known = set(engines(below))
-    return sorted(number for number, _, parent in processes() if parent in known)
-
-
-class Runs:
-    """Runs on one cluster, in a folder."""
-
-    def __init__(self, folder: Path):
-        from ray.cluster_utils import Cluster
-
-        self.folder = folder
-        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **SMALL_STORE})
-        self.nodes = [self.cluster.add_node(num_cpus=1, **SMALL_STORE) for _ in range(3)]
-
-    @property
-    def raylets(self) -> set[int]:
-        """Those of this cluster alone: others may run on the machine."""
-        own = f"gcs-address={self.cluster.address}".encode()
-        return {number for number, command, _ in processes() if b"raylet/raylet" in command and own in command}
-
-    def start(self, name: str, resume: bool = False) -> subprocess.Popen[bytes]:
-        more = {"cluster.engines": 2, "cluster.address": self.cluster.address, "cluster.deadline": 120, "env.workers": 1}
-        settings = SMALL | more | {"iterations": ITERATIONS, "out": str(self.folder), "name": name}
-        words = [f"{key}={'none' if value is None else value}" for key, value in settings.items()]
-        command = ["--resume", str(self.folder / name)] if resume else [str(ROOT / "recipes" / "own-env.toml"), *words]
-        with (self.folder / f"{name}.log").open("ab") as log:
-            return subprocess.Popen([sys.executable, "-m", "turnwise", "train", *command], stdout=log, stderr=log, cwd=ROOT)
-
-    def undisturbed(self) -> tuple[float, float]:
-        """When the engines were there, and when the run ended, in seconds after its start."""
-        begun, there = time.monotonic(), 0.0
-        process = self.start("undisturbed")
-        while process.poll() is None:
-            there = there or (time.monotonic() - begun if len(engines(self.raylets)) == 2 else 0.0)
-            time.sleep(0.05)
-        assert process.returncode == 0, (self.folder / "undisturbed.log").read_text()
-        return there, time.monotonic() - begun
-
-    def disturbed(self, kind: str, number: int, lines: int) -> dict[str, Any]:
-        """A run that is struck in the iteration after this many lines of its log, a little later from one moment to the next."""
-        name, begun = f"{kind}{number}", time.monotonic()
-        process = self.start(name)
-        ready = engines if kind != "worker" else workers
-        while process.poll() is None and (len(ready(self.raylets)) < 2 or self.logged(name) < lines):
-            time.sleep(0.01)
-        time.sleep(0.05 * (number % 5))
-        struck = process.poll() is None and self.strike(kind, process)
-        try:
-            code = process.wait(LIMIT)
-            if kind == "driver" and struck:
-                code = self.start(name, resume=(self.folder / name).is_dir()).wait(LIMIT)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            code = -1
-        return {"kind": kind, "moment": number, "struck": struck, "code": code, "seconds": time.monotonic() - begun} | self.compare(name)
-
-    def logged(self, name: str) -> int:
-        """Lines in the log of a run."""
-        path = self.folder / name / "metrics.jsonl"
-        return len(path.read_text().splitlines()) if path.is_file() else 0
-
-    def strike(self, kind: str, process: subprocess.Popen[bytes]) -> bool:
-        if kind == "driver":
-            process.kill()
-            process.wait(LIMIT)
-            return True
-        if kind == "node":
-            self.cluster.remove_node(self.nodes.pop(0), allow_graceful=False)
-            self.nodes.append(self.cluster.add_node(num_cpus=1, **SMALL_STORE))
-            return True
-        found = (engines if kind == "engine" else workers)(self.raylets)
-        if found:
-            os.kill(found[0], signal.SIGKILL)
-        return bool(found)
-
-    def compare(self, name: str) -> dict[str, Any]:
-        """Whether the run is what the undisturbed one is."""
-        path = Path("model") / "model.safetensors"
-        if not (self.folder / name / path).is_file():
-            return {"same_weights": False, "log": (self.folder / f"{name}.log").read_text()[-2000:]}
-        logs = [(self.folder / run / "metrics.jsonl").read_text().splitlines() for run in (name, "undisturbed")]
-        counted = [[(line["iteration"], line.get("collect/trajectories")) for line in map(json.loads, lines)] for lines in logs]
-        weights = [load_file(self.folder / run / path) for run in (name, "undisturbed")]
-        return {"same_weights": same(*weights), "counted_once": counted[0] == counted[1]}
-
-
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kinds", default="engine,worker,node,driver")
-    parser.add_argument("--moments", type=int, default=10)
+    parser.add_argument("--runs", default="", help="names of runs in moments.py, with commas; default: all")
     parser.add_argument("--out", type=Path, help="a file for the result")
+    parser.add_argument("--folder", type=Path, help="where runs are kept; undisturbed ones that are there are used")
     given = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="turnwise-kills-"))
-    runs = Runs(folder)
-    try:
-        there, end = runs.undisturbed()
-        print(f"undisturbed: engines after {there:.1f} s, end after {end:.1f} s", flush=True)
-        found = []
-        for kind in given.kinds.split(","):
-            for number in range(given.moments):
-                found.append(runs.disturbed(kind, number, number * ITERATIONS // given.moments))
-                print(json.dumps(found[-1]), flush=True)
-    finally:
-        runs.cluster.shutdown()
-    good = [one for one in found if one["code"] == 0 and one["same_weights"] and one.get("counted_once")]
-    report = {
-        "runs": len(found),
-        "good": len(good),
-        "struck": sum(one["struck"] for one in found),
-        "undisturbed_seconds": end,
-        "each": found,
-    }
-    text = json.dumps(report, indent=2)
-    if given.out is not None:
-        given.out.write_text(text + "\n")
-    print(text)
-    if len(good) == len(found):
+    if "TURNWISE_KILLS" not in os.environ:  # again, with what is inside every process from its start
+        os.environ["TURNWISE_KILLS"] = str(given.folder.absolute()) if given.folder else tempfile.mkdtemp(prefix="turnwise-kills-")
+        os.environ |= PATIENT
+        os.execv(sys.executable, [sys.executable, *sys.argv])
+    from moments import RUNS
+
+    folder = Path(os.environ["TURNWISE_KILLS"])
+    names = [name for name in given.runs.split(",") if name] or [name for name, run in RUNS.items() if run.strikes]
+    known = {name for name in RUNS if not RUNS[name].strikes and (folder / name / "summary.json").is_file()}
+    wanted = [name for name in dict.fromkeys([RUNS[name].like for name in names] + names) if name and name not in known]
+    found = json.loads(given.out.read_text())["strikes"] if given.out is not None and given.out.is_file() else []
+    nodes = 3 if any(strike.kind == "node" for name in names for strike in RUNS[name].strikes) else 0
+    with Harness(folder, nodes) as harness:
+        for name in wanted:
+            rows = harness.perform(name)
+            found = [row for row in found if row["run"] != name] + rows
+            if given.out is not None:
+                given.out.write_text(json.dumps(_report(found), indent=1) + "\n")
+    good = _report(found)["good"] == len(found)
+    if good and given.folder is None:
         shutil.rmtree(folder)
-    sys.exit(len(good) != len(found))
+    print(json.dumps({key: value for key, value in _report(found).items() if key != "strikes"}))
+    return 0 if good else 1
+
+
+def _report(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    kinds = sorted({row["kind"] for row in rows})
+    moments = {kind: len([1 for row in rows if row["kind"] == kind and row["staleness"] == 0]) for kind in kinds}
+    return {"moments": moments, "kills": len(rows), "good": len([1 for row in rows if _good(row)]), "strikes": rows}
+
+
+def _good(row: dict[str, Any]) -> bool:
+    return bool(
+        row["struck"] and row["ended"] and row["counted_twice"] == 0 and row["all_groups_ended"] and row["weights_equal"] is not False
+    )
+
+
+class Harness:
+    """Runs on one cluster, in a folder. This process has loaded torch and Ray and never uses them: every driver is a fork of it."""
+
+    def __init__(self, folder: Path, nodes: int):
+        self.folder, self.count = folder, nodes
+
+    def __enter__(self) -> Harness:
+        command = [sys.executable, str(HERE / "nodes.py"), str(self.count)]
+        with (self.folder / "nodes.log").open("w") as log:
+            self.nodes = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, stderr=log)
+        assert self.nodes.stdout is not None
+        import ray  # noqa: F401
+
+        import turnwise.setup.gang  # noqa: F401
+
+        line = self.nodes.stdout.readline()
+        assert line.startswith("address "), f"the nodes did not start: {(self.folder / 'nodes.log').read_text()}"
+        self.address = line.split()[1]
+        return self
+
+    def __exit__(self, *wrong: Any) -> None:
+        assert self.nodes.stdin is not None
+        self.nodes.stdin.close()
+        try:
+            self.nodes.wait(60)
+        except subprocess.TimeoutExpired:
+            self.nodes.kill()
+
+    def perform(self, name: str) -> list[dict[str, Any]]:
+        """A run from its start to its end: an entry per strike."""
+        from moments import RUNS
+
+        run, begun = RUNS[name], time.monotonic()
+        for file in (*self.folder.glob("struck-*"), self.folder / "iteration", self.folder / "strikes.json"):
+            file.unlink(missing_ok=True)
+        lives = [[strike] for strike in run.strikes] + [[]] if run.driver else [list(run.strikes)]
+        code = -1
+        struck: list[dict[str, Any] | None] = []
+        for strikes in lives:
+            (self.folder / "strikes.json").write_text(json.dumps([strike.described() for strike in strikes]))
+            code = self.live(name)
+            marks = [self.folder / f"struck-{number}" for number in range(len(strikes))]
+            struck += [json.loads(mark.read_text()) if mark.exists() else None for mark in marks]
+            for mark in marks:
+                mark.unlink(missing_ok=True)
+        result = {"ended": code == 0, "seconds": round(time.monotonic() - begun, 1)} | self.judged(name)
+        print(json.dumps({"run": name, "struck": [one is not None for one in struck]} | result), flush=True)
+        shared = {"run": name, "staleness": run.settings.get("cluster.staleness", 0)}
+        return [
+            shared
+            | {"kind": strike.kind, "moment": strike.words, "struck": one is not None, "after_iteration": (one or {}).get("iteration")}
+            | result
+            for strike, one in zip(run.strikes, struck, strict=True)
+        ]
+
+    def live(self, name: str) -> int:
+        """A driver from its start to its end, or its death. Returns its exit code."""
+        child = os.fork()
+        if child == 0:
+            self._train(name)
+        begun, seen = time.monotonic(), set[Path]()
+        while True:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                return os.waitstatus_to_exitcode(status)
+            for mark in set(self.folder.glob("struck-*")) - seen:
+                seen.add(mark)
+                self._replace_node(int(mark.name.partition("-")[2]))
+            if time.monotonic() - begun > LIMIT:
+                os.kill(child, signal.SIGKILL)
+            time.sleep(PAUSE)
+
+    def _train(self, name: str) -> None:
+        """In a fork: the run, or what is left of it."""
+        from cluster_runs import SMALL
+        from moments import ITERATIONS, RUNS
+
+        import turnwise as tw
+
+        log = os.open(self.folder / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        own = dict(RUNS[name].settings)
+        more = {"env.workers": 1, "run.keep_rollouts": 99} | ({"cluster.address": self.address, "cluster.deadline": 400} if own else {})
+        settings = (
+            SMALL | more | {"env.name": f"{HERE / 'levers.py'}:Levers", "iterations": ITERATIONS, "name": name, "out": str(self.folder)}
+        )
+        try:
+            if (self.folder / name / "config.toml").is_file():
+                tw.train(resume=self.folder / name)
+            else:
+                tw.train(ROOT / "recipes" / "own-env.toml", **(settings | own))
+        except BaseException as error:
+            print(f"{type(error).__name__}: {error}", flush=True)
+            os._exit(1)
+        os._exit(0)
+
+    def _replace_node(self, number: int) -> None:
+        strikes = json.loads((self.folder / "strikes.json").read_text())
+        if strikes[number]["kind"] == "node":
+            assert self.nodes.stdin is not None
+            self.nodes.stdin.write("add\n")
+            self.nodes.stdin.flush()
+
+    def judged(self, name: str) -> dict[str, Any]:
+        """What became of the groups, and whether the weights are those of the undisturbed run."""
+        from cluster_runs import SMALL, same
+        from moments import ITERATIONS, RUNS
+        from safetensors.torch import load_file
+
+        from turnwise.runs.folder import Run
+
+        if not (self.folder / name / "model" / "model.safetensors").is_file():
+            return {
+                "log": (self.folder / f"{name}.log").read_text()[-1500:],
+                "counted_twice": None,
+                "all_groups_ended": False,
+                "weights_equal": False,
+            }
+        run = Run.open(self.folder / name)
+        lines = run.metrics()
+        attempts = [(one["id"], one["group"], one["stop"]) for line in lines[1:] for one in run.trajectories(line["iteration"])]
+        failed = {group for _, group, stop in attempts if stop in ("env_fault", "engine_fault")}
+        learned = {group for _, group, _ in attempts} - failed
+        dropped = {kind: int(sum(line.get(f"cluster/{kind}_groups", 0) for line in lines)) for kind in ("stale", "failed")}
+        twice = len(attempts) - len({number for number, _, _ in attempts}) + len(lines) - len({line["iteration"] for line in lines})
+        ends = {"learned": len(learned), "too_old": dropped["stale"], "failed": len(failed) + dropped["failed"]}
+        wanted = ITERATIONS * SMALL["collect.groups"]
+        equal = None
+        if RUNS[name].like and not RUNS[name].settings.get("cluster.staleness"):
+            paths = [self.folder / one / "model" / "model.safetensors" for one in (name, RUNS[name].like)]
+            equal = same(*map(load_file, paths))
+        return {"groups": ends, "counted_twice": twice, "all_groups_ended": sum(ends.values()) == wanted, "weights_equal": equal}
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -30,7 +30,6 @@ from turnwise.cluster.start import connect, free_port, import_ray, leave
 from turnwise.cluster.weights import copy_into, sender
 from turnwise.cluster.work import Hooks, Spec
 from turnwise.collect.collector import Collector
-from turnwise.collect.programs import ProgramCollector
 from turnwise.config import objects
 from turnwise.config.cluster import Cluster
 from turnwise.config.schema import Config
@@ -43,8 +42,7 @@ from turnwise.learn.models import choose_device
 from turnwise.setup.build import with_adapters
 from turnwise.setup.favours import openings, said
 from turnwise.setup.names import know
-from turnwise.setup.placing import seats_for
-from turnwise.setup.programs import is_program
+from turnwise.setup.placing import check_recipe, seats_for
 from turnwise.setup.system import System
 from turnwise.util.errors import TurnwiseError
 
@@ -92,8 +90,7 @@ class ClusterSystem(System):
             return
         if self.own.port is not None:
             free_port(self.own.port)
-        if is_program(self.config):
-            raise TurnwiseError("environment 'program' is played in one process: an attempt is several trajectories. Leave [cluster] out")
+        check_recipe(self.config)
         self._started = connect(self.own.address)
         try:
             self._seats = seats_for(self.config)
@@ -337,8 +334,7 @@ class PlayingParts:
         if spec.training:
             system.__dict__["plan"] = SimpleNamespace(drawing=spec.drawing)
         made = system.training_collector() if spec.training else system.collector(spec.temperature)
-        if isinstance(made, ProgramCollector):
-            raise TurnwiseError("environment 'program' is played in one process: an attempt is several trajectories. Leave [cluster] out")
+        assert isinstance(made, Collector)  # programs are refused before
         made.on_turn, made.on_fault = self._hooks.on_turn, self._hooks.on_fault
         return made
 

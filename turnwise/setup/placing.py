@@ -10,6 +10,7 @@ from turnwise.cluster.start import connect, leave
 from turnwise.config.cluster import Cluster
 from turnwise.config.schema import Config
 from turnwise.learn.models import choose_device
+from turnwise.setup.programs import is_program
 from turnwise.util.errors import TurnwiseError
 
 
@@ -31,7 +32,7 @@ def check_cluster(config: Config) -> Checked:
         found = nodes()
         versions = probe(found)
         try:
-            check_engine(config.engine.name)
+            check_recipe(config)
             seats, wrong = place(found, demand_of(config)), list[str]()
         except TurnwiseError as error:
             seats, wrong = [], [str(error)]
@@ -41,9 +42,18 @@ def check_cluster(config: Config) -> Checked:
         leave(started)
 
 
+def check_recipe(config: Config) -> None:
+    """An error for what no cluster can play."""
+    if is_program(config):
+        raise TurnwiseError(
+            f"cluster: environment {config.env.name!r} is played in one process, because a program's attempt becomes several trajectories. "
+            "Leave [cluster] out"
+        )
+    check_engine(config.engine.name)
+
+
 def seats_for(config: Config) -> list[Seat]:
     """A seat for every part of a run; an error if there is none, or if a node lacks a package."""
-    check_engine(config.engine.name)
     seats = place(nodes(), demand_of(config))
     away = {seat.node.id: seat.node for seat in seats if not seat.node.here}
     if wrong := problems(away.values(), probe(away.values()), needed_packages(config)):
