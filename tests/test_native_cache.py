@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import resource
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from native_models import ask, drain, make, plain_logprobs, prompt, worst
 from turnwise.engines.base import Finish, Request, Response, Sampling
 from turnwise.engines.native import NativeEngine
 from turnwise.engines.native.cache_pages import CachePages, Chain
+from turnwise.engines.native.eager import untouched_zeros
 from turnwise.engines.native.requests import Step
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.prefix import common_length
@@ -147,6 +150,19 @@ def test_too_little_memory_for_one_sequence_is_said_at_once() -> None:
         NativeEngine(make(), max_length=128, cache_memory=1000)
     with pytest.raises(TurnwiseError, match="bytes"):
         NativeEngine(make(), cache_memory=0.5)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the process's memory is read from /proc")
+def test_a_large_cache_takes_no_memory_of_a_cpu_before_it_is_used() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    before, size = resident(), (4, 2, 64, 2, 1024, 64)
+    for dtype in (torch.float32, torch.bfloat16):
+        made = untouched_zeros(size, dtype, torch.device("cpu"))
+        assert made.shape == size and made.dtype == dtype and made.data_ptr() % 64 == 0 and made.is_contiguous()
+        assert resident() - before < made.nbytes // 2
+        assert not made[1:3, 1, 5].any()
 
 
 def test_a_release_in_the_middle_of_a_request_leaves_nothing_behind() -> None:

@@ -7,7 +7,9 @@ all rows go through every layer together, as one list of tokens without padding.
 from __future__ import annotations
 
 from itertools import chain as concatenated
+from math import prod
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import gelu, linear, rms_norm, silu
@@ -19,6 +21,7 @@ from turnwise.engines.sampling import Columns, Noted, draw, measure, reports_of,
 
 NO_LIMIT = torch.iinfo(torch.int64).max
 Parts = list[Singles | Prompt]
+ALIGNMENT = 64  # bytes, as torch's own tensors have
 
 
 class Done:
@@ -52,7 +55,7 @@ class EagerRunner:
             shape = self.weights.shape
             size = (shape.layers, 2, self.page_count, shape.kv_heads, self.page_size, shape.head_dim)
             # zeros: what follows a row's end gets weight 0, and 0 × NaN is NaN
-            self._cache = torch.zeros(size, dtype=self.weights.dtype, device=self.weights.device)
+            self._cache = untouched_zeros(size, self.weights.dtype, self.weights.device)
         return self._cache
 
     def update(self) -> None:
@@ -184,3 +187,13 @@ class EagerRunner:
         if weight.dtype != x.dtype:
             return rms_norm(x.float(), (x.shape[-1],), weight, self.weights.shape.eps).to(x.dtype)
         return rms_norm(x.float(), (x.shape[-1],), None, self.weights.shape.eps).to(x.dtype) * weight
+
+
+def untouched_zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros. On a CPU, memory that nobody writes to is not taken from the machine (`torch.zeros` writes all of it)."""
+    if device.type != "cpu":
+        return torch.zeros(size, dtype=dtype, device=device)
+    count = prod(size) * dtype.itemsize
+    raw = np.zeros(count + ALIGNMENT, dtype=np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return torch.from_numpy(raw[start : start + count]).view(dtype).view(size)
