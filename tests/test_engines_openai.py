@@ -34,13 +34,20 @@ class Handler(BaseHTTPRequestHandler):
             before = sum(body == self.body for _, body, _ in self.server.seen) - 1
             self.server.now += 1
             self.server.most = max(self.server.most, self.server.now)
+        self.counts = True
         try:
             self.server.behave(self, self.body, before)
         finally:
-            with self.server.lock:
-                self.server.now -= 1
+            self.over()
+
+    def over(self) -> None:
+        """The request counts no longer. Said before the answer is sent: the client may send the next one as soon as it has read it."""
+        with self.server.lock:
+            self.server.now -= self.counts
+            self.counts = False
 
     def answer(self, content: Any, status: int = 200, **headers: str) -> None:
+        self.over()
         raw = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(status)
         for name, value in {"Content-Length": str(len(raw)), **headers}.items():
