@@ -224,7 +224,7 @@ def test_a_full_server_is_asked_again_and_then_named(server: tuple[str, OpenEnvS
 def test_a_server_that_says_nothing_or_is_not_there_is_an_error(server: tuple[str, OpenEnvServer]) -> None:
     url, spoken = server
     spoken.silent = True
-    env = client(url, timeout=0.5)
+    env = client(url, timeout=2.0)
     env.reset(Task("1"))
     with pytest.raises(TurnwiseError, match="no answer within"):
         env.step("1")

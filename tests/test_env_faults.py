@@ -236,7 +236,7 @@ def test_words_are_the_same_for_any_number_of_workers_and_survive_death_and_sile
     assert alone == together
     for fault in ("exit", "hang"):
         options = {"fault": fault, "at": [0]}
-        found = list(environment_texts(ADVISED, n=3, turns=3, options=options, limits=Limits(1, timeout=0.5)))
+        found = list(environment_texts(ADVISED, n=3, turns=3, options=options, limits=Limits(1, timeout=2.0)))
         assert found.count("left") > 3 and SEEN.text in found  # the other tasks were played, by chance and by the expert
 
 
@@ -263,7 +263,7 @@ def test_an_example_that_dies_or_hangs_costs_itself(agent: Agent, fault: str, st
         numbered("x", "train")[:4],
         agent,
         max_turns=2,
-        limits=Limits(1, timeout=0.5),
+        limits=Limits(1, timeout=2.0),
         on_fault=lambda trajectory, result: heard.append(trajectory.task),
     )
     assert [trajectory.stop for trajectory in found] == [Stop.DONE, stop, Stop.DONE, Stop.DONE] and heard == ["1"]
