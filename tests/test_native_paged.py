@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from native_doubles import paged_runner
-from native_models import FAMILIES, ask, make, plain_logprobs, prompt, worst
-from test_native_cache import run_randomly
+from native_models import FAMILIES, ask, make, prompt, worst
+from test_native_cache import random_requests_are_right
 
 import turnwise.engines.native.engine as native_engine
-from turnwise.engines.base import Finish, Sampling
+from turnwise.engines.base import Sampling
 from turnwise.engines.native import NativeEngine
 
 GREEDY = Sampling(temperature=0.0, max_tokens=6)
@@ -38,13 +38,7 @@ def paged(monkeypatch: pytest.MonkeyPatch) -> Make:
 def test_random_requests_leak_no_page_and_keep_their_logprobs(paged: Make, pages: int, size: int, requests: int) -> None:
     model = make(num_hidden_layers=1)
     engine = paged(model, pages, size, max_batch=8, max_length=192, stop_token_ids=[3, 4, 5], prefill_tokens=64)
-    found = run_randomly(engine, requests, 7)
-    assert engine.pending == 0 and engine._pages.held == 0 and len(engine._free_slots) == 8 and not engine._chains.copies
-    for ids, request, response in found.values():
-        assert response.finish is not Finish.FAULT
-        if response.token_ids:
-            expected = plain_logprobs(model, ids, response.token_ids, request.sampling.temperature or 1.0)
-            assert expected.tolist() == pytest.approx(response.logprobs, abs=1e-4)
+    random_requests_are_right(engine, model, requests)
 
 
 def test_a_copy_of_a_page_that_is_copied_in_the_same_step_is_right(paged: Make) -> None:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from native_doubles import paged_runner
-from native_models import ask, drain, make, plain_logprobs, prompt, worst
-from test_native_cache import run_randomly
+from native_models import ask, drain, make, prompt, worst
+from test_native_cache import random_requests_are_right
 
 import turnwise.engines.native.engine as native_engine
-from turnwise.engines.base import Finish, Request, Sampling
+from turnwise.engines.base import Request, Sampling
 from turnwise.engines.native import NativeEngine
 from turnwise.engines.native import memory as engine_memory
 from turnwise.engines.native.prompt_sizes import PromptSize, prompt_size, recording_bytes
@@ -53,13 +53,7 @@ def test_random_requests_keep_their_logprobs_and_leak_no_page(
 ) -> None:
     model = make(num_hidden_layers=1)
     engine = recorded(model, pages, size, switches, max_batch=8, max_length=192, stop_token_ids=[3, 4, 5], prefill_tokens=64)
-    found = run_randomly(engine, requests, 7)
-    assert engine.pending == 0 and engine._pages.held == 0 and len(engine._free_slots) == 8 and not engine._chains.copies
-    for ids, request, response in found.values():
-        assert response.finish is not Finish.FAULT
-        if response.token_ids:
-            expected = plain_logprobs(model, ids, response.token_ids, request.sampling.temperature or 1.0)
-            assert expected.tolist() == pytest.approx(response.logprobs, abs=1e-4)
+    random_requests_are_right(engine, model, requests)
 
 
 @pytest.mark.parametrize("variant", ["qwen2", "llama with biases"])
