@@ -5,6 +5,9 @@ for that their parameters must be contiguous in memory: they are moved there onc
 the same identity and their own gradients. An optimiser that updates them in place updates the engine at the same time. If something has
 moved a parameter since (a load, a change of device), `Weights.update` notices and moves it back.
 
+A weight that is stored in 4 bits is unpacked whenever its layer computes, and for few rows on a GPU it is multiplied as it is: nothing but
+the learner's codes stays in memory.
+
 Two things are copies, both made again by `update`: LoRA adapters (small: stacked, scaled and cast, then applied on the fly next to the
 untouched base weights), and everything if the engine is asked to compute in another dtype than the module has.
 """
@@ -18,11 +21,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from turnwise.engines.fourbit import dense, is_packed, times, unpack
 from turnwise.engines.native.experts import Experts
 from turnwise.engines.native.families import base_of, causal_of, shape_of, supports
 from turnwise.util.errors import TurnwiseError
 
 OUTSIDE = -1  # the number of what belongs to no layer
+FEW_ROWS = 512  # up to so many, a GPU leaves the product with a packed weight to its library
 NO_ROTATION = -1  # the rotation of layers without one: their queries and keys do not know their positions
 
 
@@ -31,7 +36,10 @@ class Linear:
 
     def __init__(self, modules: Sequence[nn.Module], dtype: torch.dtype):
         self._modules, self._dtype = modules, dtype
-        self.weight: Tensor
+        self._packed = is_packed(base_of(modules[0]))
+        self.sizes: list[int] = [base_of(module).out_features for module in modules]  # of what each of them gives
+        self._weight: Tensor | None = None
+        self._places: list[int] = []
         self.bias: Tensor | None = None
         self.down: Tensor | None = None  # [ranks, in]
         self.up: Tensor | None = None  # [out, ranks]: blocks on the diagonal, scaled
@@ -40,20 +48,46 @@ class Linear:
     def update(self) -> bool:
         """Read the parameters again. Returns whether any of the tensors has been replaced."""
         plain = [base_of(module) for module in self._modules]
-        before = [None if t is None else t.data_ptr() for t in (*self._tensors(),)]
-        self.weight = _joined([layer.weight for layer in plain], self._dtype, getattr(self, "weight", None))
+        before = self._places
+        if not self._packed:
+            self._weight = _joined([layer.weight for layer in plain], self._dtype, self._weight)
         biases = [layer.bias for layer in plain if layer.bias is not None]
         self.bias = _joined(biases, self._dtype, self.bias) if biases else None
         self._update_adapters()
-        return before != [None if t is None else t.data_ptr() for t in self._tensors()]
+        held = self._codes if self._packed else [self._weight]
+        self._places = [0 if tensor is None else tensor.data_ptr() for tensor in (*held, self.bias, self.down, self.up)]
+        return before != self._places
 
-    def _tensors(self) -> tuple[Tensor | None, ...]:
-        return getattr(self, "weight", None), self.bias, self.down, self.up
+    @property
+    def _codes(self) -> list[Any]:
+        """The packed weights."""
+        return [base_of(module).weight for module in self._modules]
+
+    @property
+    def weight(self) -> Tensor:
+        """The joined weight. One that is stored in 4 bits is unpacked each time, for this layer alone."""
+        if self._weight is not None:
+            return self._weight
+        codes = self._codes
+        if len(codes) == 1 and not codes[0].is_cuda:
+            return dense(codes[0]).to(self._dtype)
+        whole = torch.empty(sum(self.sizes), base_of(self._modules[0]).in_features, dtype=self._dtype, device=codes[0].device)
+        for own, part in zip(codes, whole.split(self.sizes), strict=True):
+            unpack(own, part)
+        return whole
+
+    def product(self, x: Tensor) -> Tensor:
+        """The rows of x times the weight, with the bias and without adapters."""
+        codes = self._codes if self._packed and x.is_cuda and len(x) <= FEW_ROWS else []
+        if not codes or codes[0].quant_state.dtype != x.dtype:
+            return nn.functional.linear(x, self.weight, self.bias)
+        parts = [times(x, own) for own in codes]
+        out = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+        return out if self.bias is None else out.add_(self.bias)
 
     def _update_adapters(self) -> None:
         downs, blocks, rows = [], [], 0
-        for module in self._modules:
-            out = base_of(module).weight.shape[0]
+        for module, out in zip(self._modules, self.sizes, strict=True):
             for down, up, scale in _adapters(module):
                 downs.append(down.detach().to(self._dtype))
                 blocks.append((rows, (up.detach().float() * scale).to(self._dtype)))
@@ -74,7 +108,7 @@ class Linear:
             self.down, self.up = down, up
 
     def __call__(self, x: Tensor) -> Tensor:
-        out = nn.functional.linear(x, self.weight, self.bias)
+        out = self.product(x)
         if self.down is not None and self.up is not None:
             out.addmm_(nn.functional.linear(x, self.down), self.up.t())
         return out
