@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Any
 
@@ -12,6 +13,7 @@ from test_native_cache import run_randomly
 
 from turnwise.engines.base import Finish, Request, Response, Sampling
 from turnwise.engines.native import NativeEngine
+from turnwise.engines.native.switches import PLAIN
 from turnwise.engines.sampling import Columns, draw, truncate, uniform
 from turnwise.learn.fourbit import pack_base
 
@@ -76,7 +78,7 @@ def test_recorded_prompts_and_other_draws_give_the_logprobs_of_the_models_forwar
     model = make(variant).cuda()
     switches = {"record": True, "draw": draw, "merge": True}
     engine = NativeEngine(model, max_batch=6, max_length=200, prefill_tokens=64, cache_memory=1e8, switches=switches)
-    plain = NativeEngine(model, max_batch=6, max_length=200, prefill_tokens=64, cache_memory=1e8)
+    plain = NativeEngine(model, max_batch=6, max_length=200, prefill_tokens=64, cache_memory=1e8, switches=asdict(PLAIN))
     prompts = [prompt(n, n) for n in (1, 5, 63, 64, 65, 130, 130, 99)]
     for turn in range(4):  # steps are recorded when a size comes for the second time
         sampling = (Sampling(max_tokens=9), GREEDY, Sampling(temperature=0.8, top_p=0.9, max_tokens=9), Sampling(max_tokens=9))[turn]

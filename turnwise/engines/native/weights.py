@@ -209,16 +209,8 @@ class Weights:
         """For each rotation of the model, cos and sin of every position's angles, [length, head_dim], as transformers rounds them; sin has
         the sign that goes with a rotation by half the head: first half minus, second half plus. If some layers have none, the last entry
         turns nothing: it is number `NO_ROTATION`."""
-        rotary = self.model.model.rotary_emb
-        found = []
-        for kind in _rotation_kinds(rotary):
-            frequencies, factor = getattr(rotary, f"{kind}inv_freq"), getattr(rotary, f"{kind}attention_scaling")
-            angles = torch.arange(length, device=self.device)[:, None].float() * frequencies.float().to(self.device)
-            cos, sin = angles.cos() * factor, angles.sin() * factor
-            found.append((torch.cat([cos, cos], -1).to(self.dtype), torch.cat([-sin, sin], -1).to(self.dtype)))
-        if any(layer.rotation == NO_ROTATION for layer in self.layers):
-            found.append((torch.ones_like(found[0][0]), torch.zeros_like(found[0][1])))
-        return found
+        none = any(layer.rotation == NO_ROTATION for layer in self.layers)
+        return rotations_of(self.model.model, length, self.device, self.dtype, none)
 
     def _layer(self, layer: Any, number: int) -> Layer:
         self._place = number
@@ -233,25 +225,19 @@ class Weights:
             before_mlp=self._hold_norm(layer.pre_feedforward_layernorm if wrapped else layer.post_attention_layernorm),
             gate_up=None if sparse else Linear([mlp.gate_proj, mlp.up_proj], self.dtype),
             down=None if sparse else Linear([mlp.down_proj], self.dtype),
-            experts=Experts(mlp, self._hold) if sparse else None,
+            experts=Experts.of(mlp, self._hold) if sparse else None,
             after_attention=self._hold_norm(layer.post_attention_layernorm) if wrapped else None,
             after_mlp=self._hold_norm(layer.post_feedforward_layernorm) if wrapped else None,
-            rotation=self._rotation_of(attention),
+            rotation=rotation_of(self.model.model, attention),
             window=getattr(attention, "sliding_window", None) or 0,
         )
 
-    def _rotation_of(self, attention: Any) -> int:
-        if not getattr(attention, "use_rope", True):
-            return NO_ROTATION
-        kinds = _rotation_kinds(self.model.model.rotary_emb)
-        return 0 if kinds == [""] else kinds.index(f"{attention.layer_type}_")
-
     def _hold_norm(self, norm: Any) -> Tensor:
-        """The factors of a norm. A model whose norms multiply by 1 + weight does so in float32, before it rounds."""
+        """The factors of a norm."""
         if not self.shape.centred:
             return self._hold(norm.weight)
         data = norm.weight.detach()
-        copy = 1.0 + data.to(torch.promote_types(data.dtype, torch.float32))
+        copy = norm_factors(data)
         self._copies.setdefault(self._place, []).append((data, copy, 1.0))
         return copy
 
@@ -267,6 +253,32 @@ class Weights:
         """The addresses of the parameters that are read in place."""
         named = self.model.named_parameters()
         return [parameter.data_ptr() for name, parameter in named if "_proj" not in name or ".experts." in name]
+
+
+def norm_factors(weight: Tensor) -> Tensor:
+    """What a norm multiplies by in a model whose norms multiply by 1 + weight: it does so in float32, before it rounds."""
+    return 1.0 + weight.to(torch.promote_types(weight.dtype, torch.float32))
+
+
+def rotation_of(inner: Any, attention: Any) -> int:
+    """Which of a model's rotations its layer has."""
+    if not getattr(attention, "use_rope", True):
+        return NO_ROTATION
+    kinds = _rotation_kinds(inner.rotary_emb)
+    return 0 if kinds == [""] else kinds.index(f"{attention.layer_type}_")
+
+
+def rotations_of(inner: Any, length: int, device: torch.device, dtype: torch.dtype, none: bool) -> list[tuple[Tensor, Tensor]]:
+    """`Weights.rotations` of a model's inner part. `none`: some layers have no rotation."""
+    rotary, found = inner.rotary_emb, []
+    for kind in _rotation_kinds(rotary):
+        frequencies, factor = getattr(rotary, f"{kind}inv_freq"), getattr(rotary, f"{kind}attention_scaling")
+        angles = torch.arange(length, device=device)[:, None].float() * frequencies.float().to(device)
+        cos, sin = angles.cos() * factor, angles.sin() * factor
+        found.append((torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype)))
+    if none:
+        found.append((torch.ones_like(found[0][0]), torch.zeros_like(found[0][1])))
+    return found
 
 
 def _rotation_kinds(rotary: Any) -> list[str]:
