@@ -209,7 +209,7 @@ def _unfit_layers(model: Any, causal: Any) -> str | None:
         return "of adapters only LoRA is known here"
     if type(causal.lm_head) is not nn.Linear or type(causal.model.embed_tokens).__name__ not in EMBEDDINGS:
         return "its embedding or output layer is wrapped or quantised"
-    known = set()
+    known: set[int] = set()
     for number, layer in enumerate(causal.model.layers):
         for group in _joined_layers(layer):
             known.update(map(id, group))
