@@ -65,6 +65,7 @@ def _bytes(memory: float, device: torch.device, taken: int = 0) -> int:
 
 def free_bytes(device: torch.device) -> int:
     """What a process can still allocate: free on the device or cached by torch, within its share."""
+    device = torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
     free, total = torch.cuda.mem_get_info(device)
     used, held = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
     share = int(torch.cuda.get_per_process_memory_fraction(device) * total)
