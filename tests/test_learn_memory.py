@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -14,6 +15,7 @@ from test_learn_gradient import GradientOf, assert_same
 
 from turnwise import credit
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, pack
+from turnwise.learn.anchoring import is_near
 from turnwise.learn.footprint import fused_peak
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.memory import CPU_TOKENS, Memory
@@ -195,6 +197,45 @@ def test_the_engines_logprobs_are_trusted_where_they_are_near(gap: float, truste
     assert metrics["old_from_engine"] == trusted
     assert metrics["ratio"] == pytest.approx(np.exp(-gap) if trusted else 1, abs=1e-4)
     assert metrics["engine_gap"] == pytest.approx(gap, rel=1e-3) and metrics["engine_gap_max"] == pytest.approx(gap, rel=1e-3)
+
+
+def test_a_few_tokens_that_differ_a_lot_are_as_bad_as_many_that_differ_a_little() -> None:
+    noise = np.abs(np.random.default_rng(0).normal(0, 0.0276, 4096)).astype(np.float32)  # as measured in bfloat16: 0.022 on average
+    assert is_near(noise, 0.03)
+    assert not is_near(2 * noise, 0.03)
+    noise[::1000] = 3.0
+    assert noise.mean() < 0.03 and not is_near(noise, 0.03)
+
+
+def test_a_pass_that_auto_could_not_save_is_explained_once() -> None:
+    found = trajectories(2)
+    learner = Learner(tiny(), LearnerSettings(optimiser=STILL, minibatches=2, old_logprobs="auto"))
+    engine_off_by(learner, found, 0.2)
+    batch = credited(found, credit.compute("gigpo", rollouts_of(found)))
+    with pytest.warns(UserWarning, match="differ from the learner's by 0.200 on average"):
+        learner.update(batch)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert learner.update(batch)["old_from_engine"] == 0
+
+
+def test_auto_takes_log_probs_that_the_learner_has_already_computed() -> None:
+    found = trajectories(2)
+    learner = Learner(tiny(), LearnerSettings(optimiser=STILL, minibatches=2, old_logprobs="auto"))
+    engine_off_by(learner, found, 0.01)
+    batch = learner.annotate(credited(found, credit.compute("gigpo", rollouts_of(found))))
+    metrics = learner.update(batch)
+    assert "old_from_engine" not in metrics and metrics["ratio"] == pytest.approx(1, abs=1e-5)
+
+
+def test_left_open_the_engines_log_probs_are_considered_on_a_gpu_in_16_bits_only() -> None:
+    half = LearnerSettings(dtype="bfloat16")
+    assert (half.anchor("cuda"), half.anchor("cpu")) == ("auto", "learner")
+    assert LearnerSettings().anchor("cuda") == "learner"
+    compared = LearnerSettings(dtype="bfloat16", loss=Loss(importance="truncate"))  # a weight of one everywhere would correct nothing
+    assert compared.anchor("cuda") == "learner"
+    for chosen in ("learner", "engine", "auto"):
+        assert LearnerSettings(dtype="bfloat16", old_logprobs=chosen).anchor("cuda") == chosen
 
 
 def test_where_one_step_is_taken_or_the_engine_reports_nothing_auto_needs_no_engine() -> None:

@@ -107,6 +107,7 @@ class Learner:
         if self.ranks is not None:
             self._shard(self.ranks, dtype)
         self.optimiser = self._make_optimiser()
+        self.distrusts = False  # whether it was said that the engine's log-probs are too far off
         self.skips = may_skip(self.settings) if self.settings.skip_zero_credit is not False else False
         self.skips = self.skips and (self.settings.skip_zero_credit is True or self.device.type == "cuda")
         self._automatic = self.settings.tokens_per_batch == 0
