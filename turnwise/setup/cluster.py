@@ -236,8 +236,8 @@ def hire(seats: Sequence[Seat], recruit: Recruit, retries: int, number: int) -> 
 
 @dataclass(frozen=True)
 class Recruit:
-    """Makes the parts of an actor in its process. Holds what the actor cannot know: the recipe, this process's folder and module paths, objects
-    that were passed from Python, and the vocabulary of a tiny model."""
+    """Makes the parts of an actor in its process. Holds what the actor cannot know: the recipe, this process's folder and module paths,
+    objects that were passed from Python, and the vocabulary of a tiny model."""
 
     config: Config
     folder: str
