@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import statistics
 import tempfile
 from pathlib import Path
@@ -94,9 +93,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     known: dict[str, Any] = json.loads(options.out.read_text(encoding="utf-8")) if options.out.is_file() else {}
-    own = known.setdefault(
-        options.recipe.stem, {"iterations": options.iterations, "threads": os.environ.get("OMP_NUM_THREADS"), "runs": {}}
-    )
+    own = known.setdefault(options.recipe.stem, {"iterations": options.iterations, "runs": {}})
     noise = Noise()
     for seed in options.seeds:
         wanted = [(f"{how}, noise {distance:g}, seed {seed}", how, distance) for how, distance in variants(options.noise)]
