@@ -16,8 +16,9 @@ from test_learn_gradient import GradientOf, assert_same
 from turnwise import credit
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, pack
 from turnwise.learn.anchoring import is_near
-from turnwise.learn.footprint import fused_peak
+from turnwise.learn.footprint import fused_peak, slope_bytes
 from turnwise.learn.forward import PackedModel
+from turnwise.learn.logprobs import _product
 from turnwise.learn.memory import CPU_TOKENS, Memory
 from turnwise.learn.optimiser import Weights
 from turnwise.learn.prepare import may_skip, vanishes
@@ -57,6 +58,46 @@ def test_less_memory_keeps_less_and_the_plan_always_fits_if_it_can() -> None:
         assert plan.mlp == plan.attention == 0 or fused_peak(estimate._shape, 4096, plan.attention, plan.mlp) <= room
     assert kept == sorted(kept) and kept[0] == 0 and kept[-1] == 8
     assert memory(room=5e7).plan(2048).mlp > memory(room=5e7).plan(8192).mlp
+
+
+def test_slopes_of_log_probs_are_kept_where_there_is_room_before_the_mlps_are() -> None:
+    shape, rows = memory()._shape, 500
+    everything, taken = fused_peak(shape, 4096), slope_bytes(shape, rows)
+    for room, slopes, whole in ((1.0, False, False), (everything, True, False), (everything + taken, True, True)):
+        estimate = memory(room=room)
+        estimate.prepare(4096, rows)
+        kept = estimate.policy.fused.kept  # type: ignore[union-attr]
+        assert (estimate.keeps_slopes, kept.mlp >= shape.layers) == (slopes, whole)
+        assert not slopes or taken + fused_peak(shape, 4096, kept.attention, kept.mlp) <= room
+        estimate.prepare(4096)  # the entropy has a gradient too, or nothing has
+        assert not estimate.keeps_slopes
+    for keep, room, slopes in ((False, 1e12, False), (True, everything, False), (True, everything + taken, True), (None, float("inf"), False)):
+        estimate = memory(keep, room)
+        estimate.prepare(4096, rows)
+        assert estimate.keeps_slopes == slopes
+
+
+def test_an_update_with_kept_slopes_has_the_same_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = trajectories(4, context="full")
+    batch = credited(found, credit.compute("gigpo", rollouts_of(found)))
+    settings = LearnerSettings(loss=Loss(kl_coef=0.1), optimiser=STILL)
+    wanted = GradientOf(Learner(tiny(), settings, reference=tiny(1)))(batch)
+    learner = Learner(tiny(), settings, reference=tiny(1))
+    monkeypatch.setattr(learner.memory, "prepare", lambda *_: setattr(learner.memory, "keeps_slopes", True))
+    monkeypatch.setattr("turnwise.learn.logprobs._product", counted := Counted(_product))
+    assert_same(GradientOf(learner)(batch), wanted)
+    assert counted.calls == 4  # logits for the reference and the policy, and two products in the backward pass
+
+
+class Counted:
+    """A function that counts its calls."""
+
+    def __init__(self, function: Any):
+        self.function, self.calls = function, 0
+
+    def __call__(self, *arguments: Any) -> Any:
+        self.calls += 1
+        return self.function(*arguments)
 
 
 def test_keeping_can_be_forced_either_way() -> None:

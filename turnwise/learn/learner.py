@@ -246,7 +246,8 @@ class Learner:
         hidden = policy.hidden(part, source if critic is None else None)
         chosen = hidden if critic is None else hidden[source]
         rows = self.memory.rows_of_logits()
-        logprob, entropy = token_logprobs(chosen, policy.head, target, temperature=self.settings.temperature, entropy=True, chunk=rows)
+        keep, temperature = self.memory.keeps_slopes, self.settings.temperature
+        logprob, entropy = token_logprobs(chosen, policy.head, target, temperature=temperature, entropy=True, chunk=rows, keep=keep)
         assert entropy is not None
         return logprob, entropy, None if critic is None else critic(hidden, part)
 
