@@ -146,3 +146,36 @@ def test_settings_of_new_rows_and_copied_pages_arrive_where_they_belong() -> Non
     expected[:, :, [5, 2]] = expected[:, :, [0, 3]]
     copy_pages(cache, torch.tensor([[0, 5], [3, 2]]).int())
     assert torch.equal(cache, expected)
+
+
+@pytest.mark.parametrize("bulk", [False, True])
+def test_parts_of_a_product_add_up_to_the_product_and_are_rounded_once(bulk: bool) -> None:
+    from turnwise.engines.native.kernels import add_norm
+    from turnwise.engines.native.product_table import Blocks
+    from turnwise.engines.native.products import product
+
+    x, weight, bias = random(21, 96), random(50, 96, seed=1), random(50, seed=2)
+    expected = torch.nn.functional.linear(x, weight, bias)
+    assert (product(x, weight, bias, Blocks(16, 32, 32, bulk=bulk)) - expected).abs().max() < 1e-4
+    parts = product(x, weight, bias, Blocks(16, 32, 16, split=4, bulk=bulk))  # six steps among four: the last has none
+    assert parts.shape == (4, 21, 50) and (parts.sum(0) - expected).abs().max() < 1e-4
+    for kind in (torch.float32, torch.float16):
+        residual, factor = random(21, 50, seed=3).to(kind), random(50, seed=4).to(kind)
+        other = residual.clone()
+        found = add_norm(residual, parts, factor, 1e-6)
+        assert torch.equal(found, add_norm(other, parts.sum(0).to(kind), factor, 1e-6)) and torch.equal(residual, other)
+
+
+@pytest.mark.parametrize(("bulk", "stay"), [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("kind", ["silu", "gelu_pytorch_tanh"])
+def test_a_gated_product_is_the_product_followed_by_the_activation(bulk: bool, stay: bool, kind: str) -> None:
+    from turnwise.engines.native.kernels import gate_mul
+    from turnwise.engines.native.product_table import Blocks
+    from turnwise.engines.native.products import gated
+
+    for dtype, bound in ((torch.float32, 1e-5), (torch.float16, 2e-3)):
+        x, weight, bias = random(37, 64).to(dtype), (random(2 * 56, 64, seed=1) * 0.2).to(dtype), random(2 * 56, seed=2).to(dtype)
+        for added in (None, bias):
+            expected = gate_mul(torch.nn.functional.linear(x, weight, added), kind).float()
+            found = gated(x, weight, added, kind, Blocks(16, 32, 32, bulk=bulk, stay=stay, group=2)).float()
+            assert (found - expected).norm() < bound * expected.norm()
