@@ -13,8 +13,7 @@ from native_models import WORDS, ask, drain, make, prompt
 from test_native_cache import run_randomly
 
 from turnwise.engines.base import Finish, Request, Response, Sampling
-from turnwise.engines.native import NativeEngine
-from turnwise.engines.native import product_table
+from turnwise.engines.native import NativeEngine, product_table
 from turnwise.engines.native.product_table import Blocks
 from turnwise.engines.native.switches import PLAIN
 from turnwise.engines.sampling import Columns, draw, truncate, uniform

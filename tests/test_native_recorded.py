@@ -14,9 +14,8 @@ from test_native_cache import random_requests_are_right
 
 import turnwise.engines.native.engine as native_engine
 from turnwise.engines.base import Request, Sampling
-from turnwise.engines.native import NativeEngine
+from turnwise.engines.native import NativeEngine, product_table
 from turnwise.engines.native import memory as engine_memory
-from turnwise.engines.native import product_table
 from turnwise.engines.native.product_table import Blocks, blocks_of
 from turnwise.engines.native.prompt_sizes import PromptSize, prompt_size, recording_bytes
 from turnwise.engines.native.requests import RunningRequest, Step
