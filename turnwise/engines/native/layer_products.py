@@ -64,4 +64,4 @@ class LayerProducts:
 
 def can_overlap(device: torch.device) -> bool:
     """Whether a kernel on this device may begin before the last one has ended."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    return device.type == "cuda" and bool(torch.cuda.get_device_capability(device) >= (9, 0))
