@@ -162,6 +162,7 @@ MODULES = {
     "kernels": (add_norm, begin, gate_mul, rotate),
     "products": (fits, gated, product),
     "paged_attention": (attend_singles, attend_prompts),
+    "prompt_attention": (attend_prompts,),
     "draw_kernel": (draw_tokens,),
     "head_kernel": (Drawing, draw_fused, draw_tiles, fusible),
     "note_kernel": (note, copy_pages),

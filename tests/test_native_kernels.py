@@ -128,6 +128,21 @@ def test_split_sequences_attend_as_whole_ones(monkeypatch: pytest.MonkeyPatch, m
     assert arrivals is None or not arrivals.any()
 
 
+@pytest.mark.parametrize("window", [0, 20])
+@pytest.mark.parametrize(("pages", "bulk"), [(1, True), (1, False), (2, True), (2, False)])
+def test_blocks_of_prompts_attend_as_their_tokens_do_alone(pages: int, bulk: bool, window: int) -> None:
+    from turnwise.engines.native.prompt_attention import Way, attend_prompts
+
+    _, cache, tables, _ = paged_case([90, 33])
+    shape, layer = Shape(), Layer(window=window)
+    blocks = [(0, 0, 0, 16), (0, 16, 16, 3), (1, 19, 17, 16), (0, 35, 74, 16), (1, 0, 0, 0)]  # slot, first token, its position, tokens
+    qkv = random(51, (shape.heads + 2 * shape.kv_heads) * shape.head_dim, seed=6)
+    found = attend_prompts(qkv, cache, layer, tables.pages, torch.tensor(blocks).int(), 16, shape, Way(pages, bulk=bulk))
+    for slot, token, first, count in blocks[:-1]:
+        expected = _attend(qkv[token : token + count, :64], cache, layer, tables.pages[slot], first, shape)
+        assert (found[token : token + count] - expected).abs().max() < 1e-5
+
+
 def test_settings_of_new_rows_and_copied_pages_arrive_where_they_belong() -> None:
     from turnwise.engines.native.note_kernel import copy_pages, note
 

@@ -83,7 +83,7 @@ def test_products_in_parts_and_with_the_activation_inside_change_no_token(
     split, whole = Blocks(16, 16, 16, split=3), Blocks(16, 16, 16)
     monkeypatch.setattr(product_table, "MEASURED", Everything(qkv=whole, out=split, gate=whole, down=split))
     model, prompts = make(variant), [prompt(n, n) for n in (5, 40, 64)]
-    engine = recorded(model, 40, 16, {"products": True, "gate": True, "overlap": True}, max_length=128)
+    engine = recorded(model, 40, 16, {"products": True, "gate": True, "overlap": True, "prompts": True}, max_length=128)
     for turn in range(2):
         found = ask(engine, prompts, Sampling(max_tokens=6), seed=turn)
         assert worst(model, prompts, found) < 1e-4

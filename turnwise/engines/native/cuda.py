@@ -86,6 +86,7 @@ class CudaRunner:
         self.weights, self.page_count, self.page_size = weights, page_count, page_size
         self._slots, self._graphs = slots, graphs
         self._products = LayerProducts(weights)
+        self._attend_many: Callable[..., Tensor] = attend_prompts
         cos, sin = zip(*weights.rotations(longest), strict=True)
         device, width = weights.device, -(-longest // page_size)
         self.tables = BlockTables(
@@ -234,7 +235,7 @@ class CudaRunner:
         self, qkv: Tensor, cache: Tensor, layer: Layer, slots: Tensor, positions: Tensor, blocks: Tensor, size: int
     ) -> Tensor:
         rotate(qkv, cache, layer, self.tables, slots, positions, self.weights.shape)
-        return attend_prompts(qkv, cache, layer, self.tables.pages, blocks, size, self.weights.shape)
+        return self._attend_many(qkv, cache, layer, self.tables.pages, blocks, size, self.weights.shape)
 
     def _flatten(self, step: Step) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """All tokens one after another: ids, positions, slots; and where each row ends."""

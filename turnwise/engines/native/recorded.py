@@ -25,6 +25,7 @@ from turnwise.engines.native.layer_products import LayerProducts
 from turnwise.engines.native.mail import Mail, Nothing, Reply, Results, aligned, lay
 from turnwise.engines.native.note_kernel import copy_pages, note
 from turnwise.engines.native.paged_attention import attend_singles
+from turnwise.engines.native.prompt_attention import attend_prompts
 from turnwise.engines.native.prompt_sizes import PromptSize, prompt_size, prompt_sizes
 from turnwise.engines.native.requests import RunningRequest, Step, StepResult
 from turnwise.engines.native.switches import Switches
@@ -43,6 +44,8 @@ class RecordedRunner(CudaRunner):
         super().__init__(weights, slots, longest, page_count, page_size, graphs)
         self.switches = switches or Switches(record=True)
         self._products = LayerProducts(weights, self.switches)
+        if self.switches.prompts:
+            self._attend_many = attend_prompts
         self._sizes = prompt_sizes(weights) if self.switches.record else ()
         self._lane_room = aligned(self._lanes(slots))
         self._record_size = SETTINGS + self.tables.pages.shape[1]

@@ -19,7 +19,8 @@ class Switches:
     layer's matrix product without writing logits, `auto` what was measured to be best for that many rows. `merge`: the parts of a long
     sequence's attention are merged by the last program that is done, without another kernel. `products`: the engine's own kernels for the
     products with few rows, `gate`: for the two halves of an MLP with the activation between, both for the shapes where they were measured
-    to be faster (`product_table`). `overlap`: a kernel may begin before the last one has ended (GPUs since Hopper)."""
+    to be faster (`product_table`). `overlap`: a kernel may begin before the last one has ended (GPUs since Hopper). `prompts`: attention of
+    prompts that is arranged for a GPU's copy engine."""
 
     record: bool = True
     draw: str = "auto"
@@ -27,6 +28,7 @@ class Switches:
     products: bool = False
     gate: bool = False
     overlap: bool = False
+    prompts: bool = False
 
     def __post_init__(self) -> None:
         if self.draw not in WAYS:
