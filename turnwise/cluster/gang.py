@@ -100,6 +100,11 @@ class Gang:
         self._since = [(then[0], tuple(then[1:]))]
         return found
 
+    def catch_up(self) -> None:
+        """Bring the ranks to the present state, whatever state they are in: load the last checkpoint and repeat the calls since then."""
+        for method, arguments in self._since:
+            self._run(method, arguments)
+
     def close(self) -> None:
         """End all ranks."""
         self._end()
@@ -118,8 +123,7 @@ class Gang:
         self._handles = [self._hire(rank) for rank in range(self.size)]
         address = self._answers([self._handles[0].meeting.remote()], "start")[0]
         self.pids = self._answers([handle.begin.remote(address) for handle in self._handles], "start")
-        for method, arguments in self._since:
-            self._run(method, arguments)
+        self.catch_up()
 
     def _run(self, method: str, arguments: tuple[Any, ...]) -> Any:
         given = import_ray().put(arguments)

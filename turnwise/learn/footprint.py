@@ -27,6 +27,8 @@ PAGE = 64  # tokens of a page of the engine's cache
 CONTEXT = int(0.7e9)  # CUDA itself, its libraries and the kernels
 GRAPH = int(15e6)  # of a recorded decode step, outside torch
 LANES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # sizes of recorded decode steps
+PROMPTS = (*range(32, 129, 32), *range(192, 513, 64), *range(640, 1025, 128), *range(1280, 2049, 256), *range(2560, 4097, 512))
+PROMPT_WORK = 2e12  # tokens × weights: prompts beyond this are not recorded
 FUSED = ("llama", "qwen2", "qwen3", "qwen3_moe", "gemma3_text", "smollm3")  # families whose layers the learner runs itself
 FOUR_BIT = 0.52  # bytes per weight: half a byte, and a scale for every 64 weights, itself in 8 bits
 EIGHT_BIT = 2 * (1 + 4 / 128)  # bytes per weight: two moments of one byte, and a scale for every 128 of them
@@ -63,7 +65,7 @@ class Demand:
     tokens            of a micro-batch; a sequence of `sequence` tokens is never cut
     attention, mlp    layers, counted from the last, that keep what they computed for the backward pass
     piece             numbers of logits that exist at once
-    fused             the learner's own layers; otherwise those of transformers, which keep all or nothing
+    fused             the learner's own layers, which take adapters too; otherwise those of transformers, which keep all or nothing
     """
 
     shape: ModelShape
@@ -158,42 +160,62 @@ def _during(name: str, size: float, *phases: str) -> Term:
 
 def adapter_parameters(shape: ModelShape, rank: int, targets: Sequence[str] = TARGETS) -> int:
     """Parameters of low-rank adapters: rank × (inputs + outputs) of every layer that has one."""
-    sizes = {
-        "q_proj": (shape.hidden, shape.queries),
-        "k_proj": (shape.hidden, shape.keys),
-        "v_proj": (shape.hidden, shape.keys),
-        "o_proj": (shape.queries, shape.hidden),
-        "gate_proj": (shape.hidden, shape.mlp),
-        "up_proj": (shape.hidden, shape.mlp),
-        "down_proj": (shape.mlp, shape.hidden),
-    }
-    return shape.layers * rank * sum(sum(sizes[name]) for name in targets if name in sizes)
+    return shape.layers * rank * sum(sum(sizes[name]) for sizes in _joined_sizes(shape) for name in targets if name in sizes)
+
+
+def engine_factors(shape: ModelShape, rank: int, targets: Sequence[str] = TARGETS) -> int:
+    """Numbers of the engine's copy of adapters: those of layers that run as one are stacked, as blocks on a diagonal."""
+    count = 0
+    for sizes in _joined_sizes(shape):
+        ranks = rank * sum(name in sizes for name in targets)
+        count += ranks * (next(iter(sizes.values()))[0] + sum(outputs for _, outputs in sizes.values()))
+    return shape.layers * count
+
+
+def _joined_sizes(shape: ModelShape) -> list[dict[str, tuple[int, int]]]:
+    """Inputs and outputs of the linear layers of a layer; those that read the same input together. Experts have no adapters."""
+    keys, gate = (shape.hidden, shape.keys), (shape.hidden, shape.mlp)
+    attention = [{"q_proj": (shape.hidden, shape.queries), "k_proj": keys, "v_proj": keys}, {"o_proj": (shape.queries, shape.hidden)}]
+    return attention if shape.experts else [*attention, {"gate_proj": gate, "up_proj": gate}, {"down_proj": (shape.mlp, shape.hidden)}]
 
 
 def weight_bytes(demand: Demand) -> int:
     """The weights that a forward pass reads, without adapters."""
     shape = demand.shape
     if demand.four_bit:
-        return int(shape.matrices * FOUR_BIT) + demand.width * (shape.parameters - shape.matrices)
+        packed = shape.layers * 2 * shape.hidden * (shape.queries + shape.keys) if shape.experts else shape.matrices
+        return int(packed * FOUR_BIT) + demand.width * (shape.parameters - packed)
     return demand.width * shape.parameters
 
 
 def _weights(demand: Demand) -> list[Term]:
     shape, trained = demand.shape, demand.trained
     half = demand.width < 4
+    copied = engine_factors(shape, demand.rank, demand.targets)
     copy = demand.width * shape.parameters if demand.reference is not None and not demand.rank else 0
     loaded = 4 * shape.head if demand.place == "device" else (4 - demand.width) * shape.parameters
     reference = _always("reference", copy) if demand.reference == "device" else Term("reference", {})
     found = [
         _always("weights", weight_bytes(demand)),
-        _always("adapters", 4 * trained + (0 if not demand.shares else demand.width * trained) if demand.rank else 0),
+        _always("adapters", 4 * trained + (demand.width * copied if demand.shares else 0) if demand.rank else 0),
         _always("float32 masters", 4 * trained if half and not demand.rank and demand.place == "device" else 0),
         _during("weights as loaded", loaded if half and not demand.rank else 0, START),
         reference,
         _always("the engine's copy of the weights", 0 if demand.shares else demand.width * shape.parameters),
     ]
-    largest = 2 * max(shape.hidden * shape.mlp, shape.hidden * shape.queries)
-    return [*found, _during("a layer in 16 bits", largest if demand.four_bit else 0, COLLECT, LEARN)]
+    return [*found, Term("a layer in 16 bits", unpacked_bytes(demand) if demand.four_bit else {})]
+
+
+def unpacked_bytes(demand: Demand) -> dict[str, int]:
+    """What is unpacked of weights of 4 bits at the same time; recorded steps have their own memory, and unpack each weight alone."""
+    shape, joined = demand.shape, joined_bytes(demand.shape, demand.width)
+    alone = demand.width * shape.hidden * max(0 if shape.experts else shape.mlp, shape.queries) if demand.graphs else 0
+    return {COLLECT: joined + alone, LEARN: joined}
+
+
+def joined_bytes(shape: ModelShape, width: int = 2) -> int:
+    """The largest weight that is one product: gate and up, or query, key and value. Experts are not packed."""
+    return width * shape.hidden * max(0 if shape.experts else 2 * shape.mlp, shape.queries + 2 * shape.keys)
 
 
 def _optimiser(demand: Demand) -> list[Term]:
@@ -232,12 +254,19 @@ def wanted_cache(demand: Demand) -> int:
     return (2 * demand.slots * pages_of(demand.longest) + 1) * page_bytes(demand.shape, demand.width)
 
 
+def recorded_prompts(shape: ModelShape) -> tuple[int, ...]:
+    """The numbers of tokens for which the engine records steps with prompts: those that a host would issue too slowly."""
+    return tuple(size for size in PROMPTS if size * shape.used <= PROMPT_WORK or size == PROMPTS[0])
+
+
 def _engine(demand: Demand) -> list[Term]:
     shape, width = demand.shape, demand.width
     held = (COLLECT,) if demand.sleeps else (COLLECT, LEARN, STEP, PUBLISH)
     lanes = min(demand.slots, LANES[-1])
-    step = demand.slots * (4 * shape.words + width * (4 * shape.hidden + shape.queries + 2 * shape.keys + 3 * shape.middle))
-    recorded = sum(size <= lanes for size in LANES) if demand.graphs else 0
+    prompts = recorded_prompts(shape) if demand.graphs and demand.slots else ()
+    per_token = width * (4 * shape.hidden + shape.queries + 2 * shape.keys + 3 * shape.middle)
+    step = demand.slots * 4 * shape.words + max((demand.slots, *prompts)) * per_token  # all share one pool of memory
+    recorded = sum(size <= lanes for size in LANES) + len(prompts) if demand.graphs else 0
     prompt = demand.prefill * width * (3 * shape.middle + 3 * shape.hidden + 2 * shape.queries + 2 * shape.keys)
     drawn = demand.slots * 4 * shape.words
     return [
@@ -290,7 +319,7 @@ def kept_bytes(demand: Demand) -> int:
 def work_bytes(demand: Demand) -> int:
     """Bytes per token of the backward pass of one layer; if nothing is kept of it, it is computed again first."""
     if demand.fused:
-        return fused_work(demand.shape) * demand.width // 2
+        return fused_work(demand.shape) * demand.width // 2 + 12 * demand.width * demand.rank  # what lies between an adapter's factors
     again = layer_bytes(demand.shape, demand.rank, demand.width) if min(demand.attention, demand.mlp) <= 0 else 0
     return again + demand.width * (5 * demand.shape.middle + 8 * demand.shape.hidden)
 

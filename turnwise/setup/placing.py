@@ -25,7 +25,8 @@ class Checked:
 
 
 def check_cluster(config: Config) -> Checked:
-    """Ask every node what it has, and place the recipe. Nothing is loaded."""
+    """Ask every node what it has, and place the recipe. Nothing is loaded. What no cluster can play is an error before Ray is started."""
+    check_program(config)
     own = config.cluster or Cluster()
     started = connect(own.address)
     try:
@@ -43,13 +44,18 @@ def check_cluster(config: Config) -> Checked:
 
 
 def check_recipe(config: Config) -> None:
-    """An error for what no cluster can play."""
+    """An error for what no cluster can play, and for an engine that is not installed here."""
+    check_program(config)
+    check_engine(config.engine.name)
+
+
+def check_program(config: Config) -> None:
+    """An error if the environment is a program."""
     if is_program(config):
         raise TurnwiseError(
-            f"cluster: environment {config.env.name!r} is played in one process, because a program's attempt becomes several trajectories. "
-            "Leave [cluster] out"
+            f"cluster: environment {config.env.name!r} is played in one process, because it is a program and each of its attempts becomes "
+            "several trajectories. Train without the [cluster] section (cluster=none)"
         )
-    check_engine(config.engine.name)
 
 
 def seats_for(config: Config) -> list[Seat]:

@@ -15,6 +15,7 @@ What follows a sequence's end in a page gets weight 0, so it must not be NaN: th
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
 from __future__ import annotations
 
+from functools import cache as cache_calls
 from typing import Any
 
 import torch
@@ -22,9 +23,10 @@ import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
-PROGRAMS = 528  # enough to keep every multiprocessor of a large GPU reading; more splits only add to the merging
+PROGRAMS = 264  # enough to keep every multiprocessor of a large GPU reading; more splits only add to the merging
 WARPS = 2
-STAGES = 3
+STAGES = 5  # pages under way, if a multiprocessor has the memory for them
+RESERVED = 16 << 10  # bytes of a multiprocessor's memory for queries and scores
 MOST_SPLITS = 32
 LOG2_E = 1.4426950408889634
 
@@ -175,7 +177,7 @@ def attend_singles(
         shape.scale * LOG2_E, shape.eps, splits,
         HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], SPLIT=splits > 1, NORM=layer.q_norm is not None,
         WINDOW=layer.window, ROWS=max(16, triton.next_power_of_2(shape.group)), PRECISION=_precision(qkv), MERGE=arrivals is not None,
-        num_warps=WARPS, num_stages=STAGES,
+        num_warps=WARPS, num_stages=_stages(qkv.device, 2 * cache.shape[3] * size * cache.element_size(), STAGES),
     )  # fmt: skip
     if splits > 1 and arrivals is None:
         _merge[(lanes * shape.heads,)](parts, sums, out, SIZE=size, SPLITS=splits, num_warps=2)
@@ -256,6 +258,13 @@ def attend_prompts(qkv: Tensor, cache: Tensor, layer: Any, table: Tensor, blocks
         num_stages=3 if shape.head_dim <= 128 else 2,  # pages of wider heads: two at a time fill the memory of a multiprocessor
     )  # fmt: skip
     return out
+
+
+@cache_calls
+def _stages(device: torch.device, page_bytes: int, most: int) -> int:
+    """The pages of `page_bytes`, keys and values, that a multiprocessor has under way at once."""
+    memory = torch.cuda.get_device_properties(device).shared_memory_per_block_optin if device.type == "cuda" else 0
+    return max(2, min(most, (memory - RESERVED) // page_bytes))
 
 
 def _precision(x: Tensor) -> str:

@@ -1,12 +1,18 @@
 """A whole model of such layers, straight from the parameters of a transformers model: nothing is copied and nothing is wrapped.
 
-Which models: what the native engine knows, without adapters, dropout, or biases other than those of query, key and value. On a GPU in
-half precision `PackedModel` uses it; on a CPU only tests do, so that results there stay those of transformers.
+Which models: what the native engine knows, without dropout, or biases other than those of query, key and value; with LoRA adapters, and
+with weights in 4 bits. On a GPU in half precision `PackedModel` uses it; on a CPU only tests do, so that results there stay those of
+transformers.
+
+If several processes share the weights (`turnwise.learn.ranks`), a layer has whole parameters only while its module is called. So the
+modules are called, and compute with these layers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 import torch
@@ -14,10 +20,13 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from turnwise.engines.native import supports
-from turnwise.engines.native.weights import OUTSIDE, Weights
+from turnwise.engines.native.families import base_of, causal_of
+from turnwise.engines.native.weights import OUTSIDE, Layer, Weights
+from turnwise.learn.fused.adapters import parameters
 from turnwise.learn.fused.attention import Frame
 from turnwise.learn.fused.experts import ExpertsHalf
-from turnwise.learn.fused.layers import AttentionHalf, LastNorm, MlpHalf
+from turnwise.learn.fused.layers import AnyLayer, AttentionHalf, LastNorm, MlpHalf
+from turnwise.learn.fused.shared import SharedWeights
 
 ALL = 10**6
 
@@ -30,35 +39,66 @@ class Kept:
     mlp: int = ALL
 
 
-def reason_against(model: Any) -> str | None:
-    """Why this model cannot be run this way; None if it can."""
-    if hasattr(model, "peft_config"):
+def reason_against(model: Any, shared: bool = False) -> str | None:
+    """Why this model cannot be run this way; None if it can. `shared`: several processes will share its weights."""
+    if shared and hasattr(model, "peft_config"):
         return "it has adapters"
     if reason := supports(model):
         return reason
-    if getattr(model.config, "attention_dropout", 0.0):
+    causal = causal_of(model)
+    if getattr(causal.config, "attention_dropout", 0.0):
         return "its attention has dropout"
-    for layer in model.model.layers:
+    if any(getattr(dropout, "p", 0.0) for module in causal.modules() for dropout in getattr(module, "lora_dropout", {}).values()):
+        return "its adapters have dropout"
+    for layer in causal.model.layers:
         mlp = [] if hasattr(layer.mlp, "experts") else [layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj]
-        if any(module.bias is not None for module in (layer.self_attn.o_proj, *mlp)):
+        if any(base_of(module).bias is not None for module in (layer.self_attn.o_proj, *mlp)):
             return "it has biases after attention"
     return None
 
 
-class FusedStack:
-    """`model` is a causal language model of transformers for which `reason_against` found nothing."""
+@dataclass(frozen=True)
+class Pass:
+    """One layer of one pass: all that it needs apart from its input and its parameters."""
 
-    def __init__(self, model: Any):
-        self.model = model
-        self._weights: Weights | None = Weights(model)
+    layer: AnyLayer
+    frame: Frame
+    activation: str
+    kept: tuple[bool, bool]  # what attention and MLP computed
+    places: Tensor | None
+
+    def __call__(self, module: Any, x: Tensor, delta: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Both halves with the parameters of the module."""
+        attention, mlp = self.kept
+        adapters = self._adapters("out", "qkv"), self._adapters("down", "gate_up")
+        x, delta = AttentionHalf.apply(x, delta, self.layer, self.frame, attention, self.places, *_attention(module), *adapters[0])
+        half, weights = (ExpertsHalf, _experts(module)) if hasattr(module.mlp, "experts") else (MlpHalf, _mlp(module))
+        found: tuple[Tensor, Tensor] = half.apply(x, delta, self.layer, self.frame.eps, self.activation, mlp, *weights, *adapters[1])
+        return found
+
+    def _adapters(self, *products: str) -> list[Tensor]:
+        """The adapters' factors. Layers whose weights several processes share have none."""
+        return parameters(*(getattr(self.layer, name) for name in products)) if isinstance(self.layer, Layer) else []
+
+
+class FusedStack:
+    """`model` is a causal language model of transformers for which `reason_against` found nothing. `shared`: several processes share its
+    weights, and compute in this dtype."""
+
+    def __init__(self, model: Any, shared: torch.dtype | None = None):
+        self.model, self.shared = model, shared
+        self._weights: Weights | SharedWeights | None = None
         self.kept = Kept()
         self._tables: list[tuple[Tensor, Tensor]] = []
+        if shared is not None:
+            for module in model.model.layers:
+                module.forward = MethodType(_forward, module)
 
     @property
-    def weights(self) -> Weights:
+    def weights(self) -> Weights | SharedWeights:
         """The parameters as these layers read them."""
         if self._weights is None:
-            self._weights = Weights(self.model)
+            self._weights = Weights(self.model, stacks=False) if self.shared is None else SharedWeights(self.model, self.shared)
         return self._weights
 
     def update(self) -> None:
@@ -71,7 +111,8 @@ class FusedStack:
 
     def hidden(self, ids: Tensor, positions: Tensor, lengths: list[int], offsets: Tensor, places: Tensor | None = None) -> Tensor:
         """The last hidden states of all tokens of a packed row, or of those at `places` (each at most once)."""
-        inner, shape, layers = self.model.model, self.weights.shape, self.weights.layers
+        inner, shape = self.model.model, self.weights.shape
+        layers: Sequence[AnyLayer] = self.weights.layers
         fetch = getattr(self.model, "fetch_layer", None)  # of a model whose layers come from host memory
         self.weights.copy_again(None if fetch is None else OUTSIDE)  # an optimiser step may have been taken since the last look
         cos, sin = zip(*self._rotations(max(lengths)), strict=True)
@@ -85,10 +126,9 @@ class FusedStack:
                 fetch(number)
                 self.weights.copy_again(number)
             left = len(layers) - number
-            chosen = places if left == 1 else None
-            x, delta = AttentionHalf.apply(x, delta, layer, frame, left <= self.kept.attention, chosen, *_attention(module))
-            half, weights = (MlpHalf, _mlp(module)) if layer.experts is None else (ExpertsHalf, _experts(module))
-            x, delta = half.apply(x, delta, layer, shape.eps, shape.activation, left <= self.kept.mlp, *weights)
+            kept = left <= self.kept.attention, left <= self.kept.mlp
+            own = Pass(layer, frame, shape.activation, kept, places if left == 1 else None)
+            x, delta = own(module, x, delta) if self.shared is None else module(x, delta, own)
         out: Tensor = LastNorm.apply(x, delta, inner.norm.weight, self.weights.norm, shape.eps)
         return out
 
@@ -100,13 +140,20 @@ class FusedStack:
         return self._tables
 
 
+def _forward(module: Any, x: Tensor, *rest: Any, **named: Any) -> Any:
+    """The forward pass of a module that also takes a `Pass`, after the residual and what is to be added to it."""
+    if len(rest) == 2 and isinstance(rest[1], Pass):
+        return rest[1](module, x, rest[0])
+    return type(module).forward(module, x, *rest, **named)
+
+
 def _attention(module: Any) -> list[Tensor | None]:
     """The parameters of the first half, in the order in which it returns their gradients."""
     own = module.self_attn
-    linears = (own.q_proj, own.k_proj, own.v_proj)
+    linears, last = [base_of(layer) for layer in (own.q_proj, own.k_proj, own.v_proj)], base_of(own.o_proj)
     norms = [own.q_norm.weight, own.k_norm.weight] if hasattr(own, "q_norm") else [None, None]
     after = module.post_attention_layernorm.weight if _wrapped(module) else None
-    weights = [module.input_layernorm.weight, own.o_proj.weight, *(layer.weight for layer in linears)]
+    weights = [module.input_layernorm.weight, last.weight, *(layer.weight for layer in linears)]
     return [*weights, *(layer.bias for layer in linears), *norms, after]
 
 
@@ -114,7 +161,8 @@ def _mlp(module: Any) -> list[Tensor | None]:
     own, wrapped = module.mlp, _wrapped(module)
     before = module.pre_feedforward_layernorm if wrapped else module.post_attention_layernorm
     after = module.post_feedforward_layernorm.weight if wrapped else None
-    return [before.weight, own.down_proj.weight, own.gate_proj.weight, own.up_proj.weight, after]
+    linears = [base_of(layer).weight for layer in (own.down_proj, own.gate_proj, own.up_proj)]
+    return [before.weight, *linears, after]
 
 
 def _experts(module: Any) -> list[Tensor | None]:
