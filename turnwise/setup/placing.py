@@ -1,4 +1,4 @@
-"""Where the parts of a recipe go on a cluster, and whether its nodes have what is needed: asked before anything is loaded."""
+"""Where the parts of a recipe go on a cluster, and whether its nodes have what is needed. Decided before anything is loaded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from turnwise.util.errors import TurnwiseError
 
 @dataclass(frozen=True)
 class Checked:
-    """What a cluster has, and what of a recipe goes where; `problems` say why it cannot be placed."""
+    """What a cluster has, and where each part of a recipe goes; `problems` say why it cannot be placed."""
 
     nodes: list[Node]
     versions: dict[str, dict[str, str]]
@@ -44,7 +44,7 @@ def check_cluster(config: Config) -> Checked:
 
 
 def check_recipe(config: Config) -> None:
-    """An error for what no cluster can play, and for an engine that is not installed here."""
+    """An error for what no cluster can play, and for an engine that is too old on this machine."""
     check_program(config)
     check_engine(config.engine.name)
 
@@ -74,7 +74,7 @@ def needed_packages(config: Config) -> list[str]:
 
 
 def demand_of(config: Config) -> Demand:
-    """What a recipe asks of a cluster."""
+    """What a recipe needs of a cluster."""
     own = config.cluster or Cluster()
     gpu = choose_device(config.device) == "cuda"
     return Demand(own.engines, own.learners, gpu, own.tensor_parallel, own.placement == "colocated", config.env.workers)
