@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from turnwise.engines.native.cache_8bit import stored
 from turnwise.engines.native.draw_kernel import draw_tokens
 from turnwise.engines.native.kernels import add_norm, begin, gate_mul, rotate
 from turnwise.engines.native.paged_attention import attend_prompts, attend_singles
@@ -81,9 +82,10 @@ class CudaRunner:
     mixed = False
     ahead = 1
 
-    def __init__(self, weights: Weights, slots: int, longest: int, page_count: int, page_size: int, graphs: bool):
+    def __init__(self, weights: Weights, slots: int, longest: int, page_count: int, page_size: int, graphs: bool, *, kind: str = "model"):
         self.weights, self.page_count, self.page_size = weights, page_count, page_size
         self._slots, self._graphs = slots, graphs
+        self._stored = stored(kind, weights.dtype, weights.shape.head_dim)
         cos, sin = zip(*weights.rotations(longest), strict=True)
         device, width = weights.device, -(-longest // page_size)
         self.tables = BlockTables(
@@ -102,8 +104,9 @@ class CudaRunner:
     def cache(self) -> Tensor:
         if self._cache is None:
             shape = self.weights.shape
-            size = (shape.layers, 2, self.page_count + 1, shape.kv_heads, self.page_size, shape.head_dim)
-            self._cache = torch.zeros(size, dtype=self.weights.dtype, device=self.weights.device)
+            dtype, width = self._stored
+            size = (shape.layers, 2, self.page_count + 1, shape.kv_heads, self.page_size, width)
+            self._cache = torch.zeros(size, dtype=dtype, device=self.weights.device)
         return self._cache
 
     def update(self) -> None:
