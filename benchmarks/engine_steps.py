@@ -37,12 +37,13 @@ from turnwise.engines.native import NativeEngine, draw_kernel, head_kernel, page
 from turnwise.engines.native.head_kernel import Blocks, Drawing
 
 PARTS = ("check", "draw", "cut", "attention", "decode", "whole", "games", "timeline")
+BEFORE = {"record": False, "draw": "rows", "merge": False}
 WAYS: dict[str, dict[str, Any]] = {
-    "before": {},
-    "record": {"record": True},
-    "tiles": {"draw": "tiles"},
-    "fused": {"draw": "fused"},
-    "merge": {"merge": True},
+    "before": BEFORE,
+    "record": BEFORE | {"record": True},
+    "tiles": BEFORE | {"draw": "tiles"},
+    "fused": BEFORE | {"draw": "fused"},
+    "merge": BEFORE | {"merge": True},
     "all, tiles": {"record": True, "draw": "tiles", "merge": True},
     "all, fused": {"record": True, "draw": "fused", "merge": True},
 }
@@ -224,12 +225,12 @@ class Steps(Bench):
         width, table = SHAPES[self.shape]["hidden_size"], {}
         for rows in (8, 16, 32, 64, 96, 128, 192, 256, 384, 512):
             case = Draws(rows, width)
-            times = {"rows": median_us(case.rows), "tiles": median_us(case.tiles)}
+            times = {"rows": graph_us(case.rows), "tiles": graph_us(case.tiles)}
             for blocks in BLOCKS:
                 if blocks.rows <= max(16, 2 * rows) and blocks.rows * 8 >= min(rows, 128):
-                    times["fused " + "×".join(map(str, blocks))] = _or_none(lambda case=case, blocks=blocks: case.fused(blocks))
+                    times["fused " + "×".join(map(str, blocks))] = graph_us(lambda case=case, blocks=blocks: case.fused(blocks))
             times = {name: us for name, us in times.items() if us < float("inf")}
-            table[rows] = {"head alone": median_us(case.logits), **dict(sorted(times.items(), key=lambda one: one[1]))}
+            table[rows] = {"head alone": graph_us(case.logits), **dict(sorted(times.items(), key=lambda one: one[1]))}
         best = {rows: next(name for name in times if name != "head alone").split()[0] for rows, times in table.items()}
         return {"us": table, "MEASURED": [list(one) for one in best.items()]}
 

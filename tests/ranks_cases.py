@@ -9,14 +9,16 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from learn_cases import VOCABULARY, credited, tiny, trajectories
-from native_models import make
+from native_models import FAMILIES, make
 
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
@@ -28,6 +30,7 @@ from turnwise.learn.learner import Learner
 from turnwise.learn.lora import add_lora
 from turnwise.learn.ranks import checkpoint as together
 from turnwise.learn.ranks.group import Ranks, join
+from turnwise.learn.ranks.sharding import Sharded
 from turnwise.learn.ranks.tensors import whole
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
 from turnwise.learn.sft import SftSettings, warm_start
@@ -84,11 +87,16 @@ def tied_embeddings(ranks: Ranks | None, folder: Path) -> Found:
     return found
 
 
+def small(family: str, **changes: Any) -> Any:
+    """Two layers, with weights that make gradients of at most 1 or so: their rounding is part of the bound."""
+    return make(family, num_hidden_layers=2, layer_types=None, initializer_range=0.06, **changes)
+
+
 @case
 def experts_windows_and_norms_of_heads(ranks: Ranks | None, folder: Path) -> Found:
     found: Found = {}
     for family in ("qwen3-moe", "gemma3", "smollm3"):
-        learner = Learner(make(family, num_hidden_layers=2, layer_types=None), replace(SETTINGS, epochs=1), ranks=ranks)
+        learner = Learner(small(family), replace(SETTINGS, epochs=1), ranks=ranks)
         found |= {f"{family}: {name}": value for name, value in updated(learner, credited(trajectories(2))).items()}
     return found
 
@@ -153,6 +161,40 @@ def activations_computed_twice(ranks: Ranks | None, folder: Path) -> Found:
     return updated(Learner(tiny(), replace(SETTINGS, gradient_checkpointing=True), ranks=ranks), credited(trajectories(2)))
 
 
+def fused(model: Any, settings: LearnerSettings, ranks: Ranks | None) -> Learner:
+    """A learner with our layers, which a CPU uses only on request."""
+    with mock.patch("turnwise.learn.learner.Sharded", partial(Sharded, fused=True)):
+        learner = Learner(model, settings, ranks=ranks)
+    for policy in (learner.policy, *([learner.reference.policy] if learner.reference is not None else [])):
+        if ranks is None:
+            policy._fuse(True)
+        assert policy.fused is not None and (policy.fused.shared is None) == (ranks is None)
+    return learner
+
+
+@case
+def fused_layers(ranks: Ranks | None, folder: Path) -> Found:
+    """First they keep what they computed for the backward pass, then they compute it again."""
+    found: Found = {}
+    for again in (False, True):
+        settings = replace(SETTINGS, loss=KL, value=ValueSettings(), gradient_checkpointing=again)
+        learner = fused(tiny(tie_word_embeddings=again), settings, ranks)
+        own = updated(learner, critic_batch())
+        hidden = Models(learner, None).policy.hidden(Batch.of(trajectories(5)), "turn_end", layer=-2)  # by the model's own layers
+        found |= {f"{again} {name}": value for name, value in (own | {"hidden": torch.as_tensor(hidden)}).items()}
+    return found
+
+
+@case
+def fused_layers_of_every_family(ranks: Ranks | None, folder: Path) -> Found:
+    found: Found = {}
+    for number, family in enumerate(FAMILIES):
+        settings = replace(SETTINGS, epochs=1, minibatches=1, gradient_checkpointing=number % 2 == 1)
+        learner = fused(small(family, **({"sliding_window": 5} if family == "gemma3" else {})), settings, ranks)
+        found |= {f"{family}: {name}": value for name, value in updated(learner, credited(trajectories(2))).items()}
+    return found
+
+
 @case
 def imitation(ranks: Ranks | None, folder: Path) -> Found:
     learner = Learner(tiny(), SETTINGS, ranks=ranks)
@@ -163,11 +205,14 @@ def imitation(ranks: Ranks | None, folder: Path) -> Found:
 
 @case
 def in_half_precision(ranks: Ranks | None, folder: Path) -> Found:
-    learner = Learner(tiny(), replace(SETTINGS, dtype="bfloat16", loss=KL, epochs=1, minibatches=1), ranks=ranks)
-    found = updated(learner, credited(trajectories(groups=3)))
-    assert all(master.dtype == torch.float32 for master in learner.weights.masters.values())
-    assert all(tensor.dtype == torch.bfloat16 for _, tensor in learner.full_weights())
-    return {name: tensor for name, tensor in found.items() if name.startswith("gradient")}
+    found: Found = {}
+    for make_learner in (Learner, fused):
+        learner = make_learner(tiny(), replace(SETTINGS, dtype="bfloat16", loss=KL, epochs=1, minibatches=1), ranks=ranks)
+        own = updated(learner, credited(trajectories(groups=3)))
+        assert all(master.dtype == torch.float32 for master in learner.weights.masters.values())
+        assert all(tensor.dtype == torch.bfloat16 for _, tensor in learner.full_weights())
+        found |= {f"{make_learner.__name__} {name}": tensor for name, tensor in own.items() if name.startswith("gradient")}
+    return found
 
 
 @case
@@ -210,10 +255,11 @@ def a_further_model_learns(ranks: Ranks | None, folder: Path) -> Found:
 
 @case
 def one_process_runs_out_of_memory(ranks: Ranks | None, folder: Path) -> Found:
-    """In the middle of a forward pass, of a backward pass, and while scoring, on different processes."""
+    """In the middle of a forward pass, of a backward pass, and while scoring, on different processes; and inside fused layers."""
     found: Found = {}
-    for number, (rank, place) in enumerate([(1, "forward"), (0, "backward"), (1, "score")]):
-        learner = Learner(tiny(), replace(SETTINGS, tokens_per_batch=48, epochs=1, minibatches=1), ranks=ranks)
+    trials = [(1, "forward", Learner), (0, "backward", Learner), (1, "score", Learner), (0, "forward", fused)]
+    for number, (rank, place, make_learner) in enumerate(trials):
+        learner = make_learner(tiny(), replace(SETTINGS, tokens_per_batch=48, epochs=1, minibatches=1), ranks=ranks)
         batch = credited(trajectories(groups=3))
         layer = learner.policy.backbone.layers[1]
         left = [2] if ranks is not None and ranks.rank == rank else []  # the first pass notes the operations
@@ -225,7 +271,8 @@ def one_process_runs_out_of_memory(ranks: Ranks | None, folder: Path) -> Found:
                     left.clear()
                     raise torch.OutOfMemoryError("a test")
 
-        hook = layer.register_full_backward_hook(no_memory) if place == "backward" else layer.mlp.register_forward_pre_hook(no_memory)
+        inner = layer.mlp if learner.policy.fused is None else layer
+        hook = layer.register_full_backward_hook(no_memory) if place == "backward" else inner.register_forward_pre_hook(no_memory)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             if place == "score":

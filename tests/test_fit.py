@@ -19,6 +19,7 @@ from turnwise.config.schema import Config
 from turnwise.config.writing import to_toml
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.engines.native.families import FAMILIES
+from turnwise.engines.native.weights import Weights as NativeWeights
 from turnwise.learn import footprint
 from turnwise.learn.fitting import LEVERS, Fit, Freedom, as_it_is, choose
 from turnwise.learn.footprint import LEARN, OUTSIDE, PHASES, Beside, Demand, in_use, terms, totals, wanted_cache
@@ -151,13 +152,17 @@ def test_layers_that_compute_again_keep_their_input_only(rank: int) -> None:
     assert saved < 0.1 * footprint.kept_bytes(replace(demand, attention=4, mlp=4))
 
 
-def test_adapters_have_as_many_parameters_as_peft_gives_them() -> None:
+def test_adapters_have_as_many_parameters_as_peft_gives_them_and_the_engine_copies() -> None:
     model = tiny(hidden_size=64, intermediate_size=160)
     shape = shape_from(model.config.to_dict(), "tiny")
     for targets in (None, ["q_proj", "down_proj"]):
         adapted = add_lora(tiny(hidden_size=64, intermediate_size=160), rank=4, targets=targets)
         trained = sum(parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad)
-        assert footprint.adapter_parameters(shape, 4, footprint.TARGETS if targets is None else targets) == trained
+        names = footprint.TARGETS if targets is None else targets
+        assert footprint.adapter_parameters(shape, 4, names) == trained
+        linears = [linear for layer in NativeWeights(adapted).layers for linear in layer.linears]
+        copied = sum(tensor.numel() for own in linears for tensor in (own.down, own.up) if tensor is not None)
+        assert footprint.engine_factors(shape, 4, names) == copied
 
 
 # -- the choice ---------------------------------------------------------------------------------------------------------------------
@@ -250,7 +255,10 @@ def test_the_adapters_recipe_fits_into_24_gb_on_weights_of_4_bits() -> None:
     config = Config.load(HERE / "recipes" / "alfworld-7b-lora.toml", [*OPEN, "model.lora.base=4bit"])
     found = find(config, 24 * GB)
     assert found.fit.fits and found.fit.demand.four_bit and found.fit.demand.reference is None
-    assert not {"engine.options.cache_memory", "engine.sleep"} & set(found.settings), "the transformers engine serves it"
+    assert not found.fit.changed and found.fit.demand.graphs, "as it is, with the native engine"
+    small = find(config, 16 * GB)
+    assert small.fit.fits and small.settings["engine.options.cache_memory"] == small.fit.demand.cache
+    assert find(with_settings(config, small.settings), 16 * GB).fit.fits
     half = find(Config.load(HERE / "recipes" / "alfworld-7b-lora.toml", OPEN), 24 * GB)
     assert found.fit.terms[0].most < 0.45 * half.fit.terms[0].most
 

@@ -1,21 +1,24 @@
-"""Adapters on a base in 4 bits. Needs bitsandbytes (extra `4bit`)."""
+"""Adapters on a base in 4 bits: with bitsandbytes (extra `4bit`) if it is installed, otherwise with a double of it."""
 
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fourbit_double import fourbit
 from learn_cases import credited, equal, tiny, trajectories
+from native_models import ask, make, worst
 from transformers import AutoModelForCausalLM
 
 from turnwise.config.schema import Config
+from turnwise.engines.base import Sampling
 from turnwise.engines.fourbit import dense, is_packed
-from turnwise.engines.native import supports
+from turnwise.engines.native import NativeEngine, supports
+from turnwise.engines.native.weights import Weights
 from turnwise.learn.fourbit import has_packed, pack_base
 from turnwise.learn.learner import Learner
 from turnwise.learn.lora import add_lora
@@ -24,7 +27,8 @@ from turnwise.learn.settings import LearnerSettings, OptimiserSettings
 from turnwise.objectives import Loss
 from turnwise.util.errors import TurnwiseError
 
-needs_library = pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed (extra 4bit)")
+needs_library = pytest.mark.usefixtures("fourbit")
+__all__ = ["fourbit"]  # a fixture
 
 
 def base(seed: int = 0) -> Any:
@@ -81,10 +85,56 @@ def test_the_merged_model_is_written_without_codes(tmp_path: Path) -> None:
     assert np.allclose(Learner(written).logprobs(packed), learner.logprobs(packed), atol=1e-4)
 
 
+PROMPTS = [[1, 2, 3, 4, 5], [7, 8], [9] * 12]
+
+
 @needs_library
-def test_the_native_engine_says_whether_it_takes_such_a_model() -> None:
-    reason = supports(made().model)
-    assert reason is None or "quantised" in reason
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_native_engine_samples_from_the_same_codes(temperature: float) -> None:
+    learner = made()
+    engine = NativeEngine(learner.model, max_length=64)
+    for version in (1, 2):
+        learner.update(credited(trajectories()), version)
+        engine.publish(version)
+        responses = ask(engine, PROMPTS, Sampling(temperature=temperature, max_tokens=9))
+        assert worst(learner.model, PROMPTS, responses) < 1e-4
+
+
+@needs_library
+@pytest.mark.parametrize("variant", ["llama with biases", "qwen3", "qwen3-moe", "gemma3", "smollm3"])
+def test_the_native_engine_takes_every_family_in_four_bits(variant: str) -> None:
+    model = pack_base(make(variant, intermediate_size=128), "cpu", torch.float32)
+    assert has_packed(model) and supports(model) is None
+    responses = ask(NativeEngine(model, max_length=64), PROMPTS, Sampling(max_tokens=6))
+    assert worst(model, PROMPTS, responses) < 1e-4
+
+
+@needs_library
+def test_the_engine_keeps_nothing_unpacked() -> None:
+    model = pack_base(base(), "cpu", torch.float32)
+    for layer in Weights(model).layers:
+        for linear in layer.linears:
+            assert len(linear.weight) == sum(linear.sizes)
+            assert all(value.dim() < 2 for value in vars(linear).values() if isinstance(value, torch.Tensor)), "biases alone"
+
+
+@needs_library
+def test_codes_that_have_moved_are_noticed() -> None:
+    model = pack_base(base(), "cpu", torch.float32)
+    weights, codes = Weights(model), model.model.layers[1].mlp.up_proj.weight
+    assert not weights.update()
+    codes.data = codes.data.clone()
+    assert weights.update() and not weights.update()
+
+
+@needs_library
+def test_what_the_native_engine_does_not_read_is_named() -> None:
+    model = pack_base(base(), "cpu", torch.float32)
+    attention = model.model.layers[1].self_attn
+    attention.k_proj.weight.quant_state.packing_format_for_cpu = True
+    assert "arranged" in str(supports(model))
+    attention.k_proj = torch.nn.Linear(64, attention.k_proj.out_features)
+    assert "4 bits" in str(supports(model))
 
 
 def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

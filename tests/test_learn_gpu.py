@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from learn_cases import VOCABULARY, credited, rollouts_of, tiny, trajectories
-from native_models import make
+from native_models import FAMILIES, make
 
 from turnwise import credit
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, pack
@@ -17,6 +17,8 @@ from turnwise.learn.forward import PackedModel
 from turnwise.learn.fused.attention import Frame, attend, attend_backward
 from turnwise.learn.fused.stack import Kept
 from turnwise.learn.logprobs import Head, token_logprobs
+from turnwise.learn.ranks.group import join, leave
+from turnwise.learn.ranks.tensors import whole
 from turnwise.learn.update import Update
 from turnwise.objectives import Loss
 
@@ -194,6 +196,29 @@ def test_a_bfloat16_learner_on_a_gpu_learns_what_a_float32_one_on_a_cpu_learns()
         moved.append({name: tensor.cpu() - before[name] for name, tensor in learner.weights.tensors().items()})
     for name, step in moved[0].items():
         assert torch.nn.functional.cosine_similarity(step.flatten(), moved[1][name].flatten(), dim=0) > 0.97, name
+
+
+@pytest.fixture(scope="module")
+def one_rank(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A single process whose weights are sharded all the same."""
+    yield join(0, 1, f"file://{tmp_path_factory.mktemp('ranks')}/meet", device="cuda", shards=True)
+    leave()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_fused_layers_with_sharded_weights_have_the_gradient_of_whole_ones(one_rank: Any, family: str) -> None:
+    found = credited(trajectories(8, context="full"))
+    own = LearnerSettings(dtype="bfloat16", loss=Loss(kl_coef=0.1), optimiser=OptimiserSettings(lr=1e-3, eps=1.0), tokens_per_batch=200)
+    slopes, losses = [], []
+    for ranks in (None, one_rank):
+        learner = Learner(make(family), own, device="cuda", reference=make(family, 1), ranks=ranks)
+        assert learner.policy.fused is not None and (learner.policy.fused.shared is None) == (ranks is None)
+        seen: dict[str, torch.Tensor] = {}
+        learner.optimiser.look = lambda it, seen=seen: seen.update({n: whole(m.grad).clone() for n, m in it.masters.items()})
+        losses.append(learner.update(found, seed=1)["loss"])
+        slopes.append(seen)
+    assert losses[1] == pytest.approx(losses[0], abs=1e-2)
+    assert slopes[0].keys() == slopes[1].keys() and all(near(slopes[1][name], slopes[0][name], 0.05) for name in slopes[0])
 
 
 def test_half_the_tokens_are_computed_at_once_when_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:

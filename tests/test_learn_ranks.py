@@ -14,11 +14,15 @@ import pytest
 import torch
 from conftest import ROOT
 from learn_cases import tiny, trajectories
+from native_models import FAMILIES, make
 
 from turnwise.data.batch import Batch
+from turnwise.learn.forward import PackedModel
 from turnwise.learn.learner import Learner
+from turnwise.learn.lora import add_lora
 from turnwise.learn.packing import pack
 from turnwise.learn.ranks.group import Ranks
+from turnwise.learn.ranks.sharding import may_fuse
 from turnwise.learn.ranks.shares import dealt, shares
 from turnwise.util.errors import TurnwiseError
 
@@ -26,6 +30,7 @@ NAMES = [
     "full_weights_with_a_reference", "tied_embeddings", "adapters_with_a_reference", "a_critic_of_turns", "a_critic_of_tokens",
     "one_long_sequence_and_few_short_ones", "whole_trajectories", "activations_computed_twice", "imitation", "in_half_precision",
     "exported_and_copied", "a_further_model_learns", "one_process_runs_out_of_memory", "experts_windows_and_norms_of_heads",
+    "fused_layers", "fused_layers_of_every_family",
 ]  # fmt: skip
 RUN = "import sys; from pathlib import Path; import ranks_cases as r; r.everyone(3, Path(sys.argv[1]), sys.argv[2:])"
 
@@ -116,6 +121,24 @@ def test_a_single_process_keeps_the_plain_path() -> None:
     names = dict(learner.full_weights())
     assert list(names) == [name for name, _ in learner.model.named_parameters()]
     assert len(learner.score(pack(Batch.of(trajectories()).trajectories)).logprob)
+
+
+def test_a_model_that_fused_layers_do_not_take_is_named_by_one_process_and_trained_without_them(recwarn: pytest.WarningsRecorder) -> None:
+    adapted = PackedModel(add_lora(tiny(), rank=2), fused=False)
+    with pytest.warns(UserWarning, match=r"^Qwen2ForCausalLM: .* \(it has adapters\): transformers' own layers train it$"):
+        assert not may_fuse(adapted, Ranks(0, 2, device="cuda"), torch.bfloat16)
+    assert not may_fuse(adapted, Ranks(1, 2, device="cuda"), torch.bfloat16)
+    assert not recwarn
+    with pytest.raises(TurnwiseError, match="adapters"):
+        may_fuse(adapted, Ranks(1, 2), torch.float32, True)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_fused_layers_take_sharded_models_of_every_family_on_gpus_in_half_precision(family: str) -> None:
+    policy = PackedModel(make(family), fused=False)
+    assert may_fuse(policy, Ranks(1, 2, device="cuda"), torch.bfloat16)
+    assert not may_fuse(policy, Ranks(1, 2, device="cuda"), torch.float32)
+    assert not may_fuse(policy, Ranks(1, 2), torch.bfloat16)
 
 
 def test_a_rank_outside_the_group_is_an_error() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -11,7 +13,9 @@ from test_native_cache import run_randomly
 
 from turnwise.engines.base import Finish, Request, Response, Sampling
 from turnwise.engines.native import NativeEngine
+from turnwise.engines.native.switches import PLAIN
 from turnwise.engines.sampling import Columns, draw, truncate, uniform
+from turnwise.learn.fourbit import pack_base
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -56,13 +60,25 @@ def test_logprobs_are_those_of_the_models_forward_over_two_turns(variant: str, g
         assert engine._pages.held == 0
 
 
+@pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="needs bitsandbytes (extra 4bit)")
+@pytest.mark.parametrize("variant", ["qwen2", "llama with biases"])
+@pytest.mark.parametrize(("graphs", "switches"), [(False, {}), (True, {}), (True, {"record": True})])
+def test_weights_of_four_bits_give_the_logprobs_of_the_models_forward(variant: str, graphs: bool, switches: dict[str, Any]) -> None:
+    model = pack_base(make(variant, intermediate_size=128), "cuda", torch.float32)
+    engine = NativeEngine(model, max_batch=6, max_length=200, prefill_tokens=64, cache_memory=1e8, graphs=graphs, switches=switches)
+    prompts = [prompt(n, n) for n in (1, 5, 63, 64, 65, 130, 130, 99)]
+    for _ in range(3):
+        responses = ask(engine, prompts, Sampling(max_tokens=9))
+        assert gap(model, prompts, responses) < 1e-4
+
+
 @pytest.mark.parametrize("variant", ["qwen2", "qwen3", "llama with biases"])
 @pytest.mark.parametrize("draw", ["rows", "tiles", "fused"])
 def test_recorded_prompts_and_other_draws_give_the_logprobs_of_the_models_forward(variant: str, draw: str) -> None:
     model = make(variant).cuda()
     switches = {"record": True, "draw": draw, "merge": True}
     engine = NativeEngine(model, max_batch=6, max_length=200, prefill_tokens=64, cache_memory=1e8, switches=switches)
-    plain = NativeEngine(model, max_batch=6, max_length=200, prefill_tokens=64, cache_memory=1e8)
+    plain = NativeEngine(model, max_batch=6, max_length=200, prefill_tokens=64, cache_memory=1e8, switches=asdict(PLAIN))
     prompts = [prompt(n, n) for n in (1, 5, 63, 64, 65, 130, 130, 99)]
     for turn in range(4):  # steps are recorded when a size comes for the second time
         sampling = (Sampling(max_tokens=9), GREEDY, Sampling(temperature=0.8, top_p=0.9, max_tokens=9), Sampling(max_tokens=9))[turn]

@@ -18,7 +18,7 @@ from turnwise.engines.native import NativeEngine
 from turnwise.engines.native import memory as engine_memory
 from turnwise.engines.native.prompt_sizes import PromptSize, prompt_size, recording_bytes
 from turnwise.engines.native.requests import RunningRequest, Step
-from turnwise.engines.native.switches import Switches
+from turnwise.engines.native.switches import PLAIN, Switches
 from turnwise.engines.native.weights import Weights
 from turnwise.util.errors import TurnwiseError
 
@@ -43,7 +43,11 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Make:
     return make_engine
 
 
-WAYS = [{"record": True}, {"draw": "tiles"}, {"record": True, "draw": "fused", "merge": True}]
+WAYS = [
+    {"record": True, "draw": "rows", "merge": False},
+    {"record": False, "draw": "tiles", "merge": False},
+    {"record": True, "draw": "fused", "merge": True},
+]
 
 
 @pytest.mark.parametrize("switches", WAYS)
@@ -144,4 +148,4 @@ def test_switches_that_do_not_exist_are_named() -> None:
         NativeEngine(make(), switches={"speed": True})
     with pytest.raises(TurnwiseError, match="draw is one of"):
         Switches(draw="quickly")
-    assert not Switches.of(None).changed and Switches.of({"merge": True}).changed
+    assert not PLAIN.changed and Switches.of(None).changed and Switches.of({"merge": False}).record

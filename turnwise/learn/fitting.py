@@ -135,7 +135,7 @@ def variants(demand: Demand, free: Freedom) -> Iterator[Demand]:
         demand = replace(demand, rank=RANK, fused=False, reference=None)
         yield demand
     if free.four_bit and demand.rank:
-        yield replace(demand, four_bit=True, graphs=False, sleeps=True)
+        yield replace(demand, four_bit=True)
 
 
 def candidates(demand: Demand, free: Freedom, rows: int) -> Iterator[Demand]:
@@ -193,7 +193,7 @@ def changes(given: Demand, plain: Demand, found: Demand) -> tuple[str, ...]:
         "cache": found.cache != plain.cache,
         "tokens": found.tokens != plain.tokens,
         "recompute": min(found.mlp, found.attention) < min(found.shape.layers, given.mlp, given.attention),
-        "sleep": found.sleeps != given.sleeps and not found.four_bit,
+        "sleep": found.sleeps != given.sleeps,
         "reference": found.reference != given.reference and not found.rank,
         "moments": found.moments != given.moments,
         "place": found.place != given.place,

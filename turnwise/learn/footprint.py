@@ -158,42 +158,59 @@ def _during(name: str, size: float, *phases: str) -> Term:
 
 def adapter_parameters(shape: ModelShape, rank: int, targets: Sequence[str] = TARGETS) -> int:
     """Parameters of low-rank adapters: rank × (inputs + outputs) of every layer that has one."""
-    sizes = {
-        "q_proj": (shape.hidden, shape.queries),
-        "k_proj": (shape.hidden, shape.keys),
-        "v_proj": (shape.hidden, shape.keys),
-        "o_proj": (shape.queries, shape.hidden),
-        "gate_proj": (shape.hidden, shape.mlp),
-        "up_proj": (shape.hidden, shape.mlp),
-        "down_proj": (shape.mlp, shape.hidden),
-    }
-    return shape.layers * rank * sum(sum(sizes[name]) for name in targets if name in sizes)
+    return shape.layers * rank * sum(sum(sizes[name]) for sizes in _joined_sizes(shape) for name in targets if name in sizes)
+
+
+def engine_factors(shape: ModelShape, rank: int, targets: Sequence[str] = TARGETS) -> int:
+    """Numbers of the engine's copy of adapters: those of layers that run as one are stacked, as blocks on a diagonal."""
+    count = 0
+    for sizes in _joined_sizes(shape):
+        ranks = rank * sum(name in sizes for name in targets)
+        count += ranks * (next(iter(sizes.values()))[0] + sum(outputs for _, outputs in sizes.values()))
+    return shape.layers * count
+
+
+def _joined_sizes(shape: ModelShape) -> list[dict[str, tuple[int, int]]]:
+    """Inputs and outputs of the linear layers of a layer; those that read the same input together. Experts have no adapters."""
+    keys, gate = (shape.hidden, shape.keys), (shape.hidden, shape.mlp)
+    attention = [{"q_proj": (shape.hidden, shape.queries), "k_proj": keys, "v_proj": keys}, {"o_proj": (shape.queries, shape.hidden)}]
+    return attention if shape.experts else [*attention, {"gate_proj": gate, "up_proj": gate}, {"down_proj": (shape.mlp, shape.hidden)}]
 
 
 def weight_bytes(demand: Demand) -> int:
     """The weights that a forward pass reads, without adapters."""
     shape = demand.shape
     if demand.four_bit:
-        return int(shape.matrices * FOUR_BIT) + demand.width * (shape.parameters - shape.matrices)
+        packed = shape.layers * 2 * shape.hidden * (shape.queries + shape.keys) if shape.experts else shape.matrices
+        return int(packed * FOUR_BIT) + demand.width * (shape.parameters - packed)
     return demand.width * shape.parameters
 
 
 def _weights(demand: Demand) -> list[Term]:
     shape, trained = demand.shape, demand.trained
     half = demand.width < 4
+    copied = engine_factors(shape, demand.rank, demand.targets)
     copy = demand.width * shape.parameters if demand.reference is not None and not demand.rank else 0
     loaded = 4 * shape.head if demand.place == "device" else (4 - demand.width) * shape.parameters
     reference = _always("reference", copy) if demand.reference == "device" else Term("reference", {})
     found = [
         _always("weights", weight_bytes(demand)),
-        _always("adapters", 4 * trained + (0 if not demand.shares else demand.width * trained) if demand.rank else 0),
+        _always("adapters", 4 * trained + (demand.width * copied if demand.shares else 0) if demand.rank else 0),
         _always("float32 masters", 4 * trained if half and not demand.rank and demand.place == "device" else 0),
         _during("weights as loaded", loaded if half and not demand.rank else 0, START),
         reference,
         _always("the engine's copy of the weights", 0 if demand.shares else demand.width * shape.parameters),
     ]
-    largest = 2 * max(shape.hidden * shape.mlp, shape.hidden * shape.queries)
-    return [*found, _during("a layer in 16 bits", largest if demand.four_bit else 0, COLLECT, LEARN)]
+    return [*found, Term("a layer in 16 bits", unpacked_bytes(demand) if demand.four_bit else {})]
+
+
+def unpacked_bytes(demand: Demand) -> dict[str, int]:
+    """What is unpacked of weights of 4 bits at the same time: what reads the same input, and in recorded steps each weight alone."""
+    shape = demand.shape
+    mlp = 0 if shape.experts else shape.mlp  # experts are not packed
+    joined = max(2 * mlp, shape.queries + 2 * shape.keys)
+    alone = max(mlp, shape.queries) if demand.graphs else 0
+    return {COLLECT: demand.width * shape.hidden * (joined + alone), LEARN: demand.width * shape.hidden * joined}
 
 
 def _optimiser(demand: Demand) -> list[Term]:

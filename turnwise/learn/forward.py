@@ -34,6 +34,7 @@ from turnwise.util.rotary import Stretching
 T = TypeVar("T")
 NAME = "turnwise_packed"
 MAX_KERNEL_HEAD = 256  # the largest head that the variable-length kernel takes
+HALF = (torch.bfloat16, torch.float16)
 LARGEST_NOISE = 1e-3  # of the largest hidden value: more than that is not rounding
 
 
@@ -89,7 +90,7 @@ def _one(query: Tensor, key: Tensor, value: Tensor, dropout: float, scaling: flo
 
 
 def _kernel_takes(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    half = query.dtype in (torch.bfloat16, torch.float16)
+    half = query.dtype in HALF
     return query.is_cuda and half and query.shape[-1] == value.shape[-1] <= MAX_KERNEL_HEAD and _varlen_attention() is not None
 
 
@@ -145,16 +146,31 @@ class PackedModel:
         if reason := reason_against(self.outer):
             if wanted:
                 raise TurnwiseError(f"{name} cannot run through fused layers: {reason}")
-            warnings.warn(f"{name}: the fused layers do not take this model ({reason}): transformers' own layers train it", stacklevel=3)
+            warnings.warn(not_taken(name, reason), stacklevel=3)
             return
-        ids, position, lengths = np.arange(1, 17) % len(weight), _places(11, 5), [11, 5]
+        gap = self._try_fused(FusedStack(self.causal))
+        if not gap <= (0.1 if weight.dtype in HALF else 1e-3):
+            self.refuse_fused(gap)
+
+    def _try_fused(self, stack: FusedStack) -> float:
+        """From now on use our layers. Returns how much they differ from the model's own."""
+        ids, position, lengths = np.arange(1, 17) % len(self.causal.get_input_embeddings().weight), _places(11, 5), [11, 5]
         with torch.no_grad(), self.attention():
-            wanted_hidden = self._hidden(ids, position, lengths)
-            self.fused = FusedStack(self.causal)
-            gap = (self._hidden(ids, position, lengths) - wanted_hidden).norm() / wanted_hidden.norm()
-        if not gap <= (0.1 if half else 1e-3):
-            self.fused = None
-            warnings.warn(f"{name}: fused layers differ by {gap:.2g} from its own, which are used", stacklevel=3)
+            wanted = self._hidden(ids, position, lengths)
+            self.fused = stack
+            gap: float = ((self._hidden(ids, position, lengths) - wanted).norm() / wanted.norm()).item()
+        return gap
+
+    def try_shared(self, dtype: torch.dtype) -> float:
+        """Use our layers with weights that several processes share, which call this together. `dtype` is what they compute in. Returns how
+        much our layers differ from the model's own."""
+        with torch.no_grad():
+            return self.inside(lambda: self._try_fused(FusedStack(self.causal, dtype)))
+
+    def refuse_fused(self, gap: float) -> None:
+        """Our layers differ too much."""
+        self.fused = None
+        warnings.warn(f"{type(self.causal).__name__}: fused layers differ by {gap:.2g} from its own, which are used", stacklevel=4)
 
     @property
     def head(self) -> Head:
@@ -317,8 +333,13 @@ class PackedModel:
             )
 
 
+def not_taken(name: str, reason: str) -> str:
+    """The notice that a model is trained more slowly than most."""
+    return f"{name}: the fused layers do not take this model ({reason}): transformers' own layers train it"
+
+
 def _on_gpu_in_half(weight: Tensor) -> bool:
-    return weight.is_cuda and weight.dtype in (torch.bfloat16, torch.float16)
+    return weight.is_cuda and weight.dtype in HALF
 
 
 def asked(layer: int) -> dict[str, bool]:

@@ -38,7 +38,7 @@ from turnwise.learn.pieces import begin, load_states, states_of, tell
 from turnwise.learn.prepare import may_skip
 from turnwise.learn.ranks.export import plain_model, plain_weights_of, trained_weights_of, write_sharded
 from turnwise.learn.ranks.group import Ranks
-from turnwise.learn.ranks.sharding import Sharded, note_slower_layers
+from turnwise.learn.ranks.sharding import Sharded
 from turnwise.learn.ranks.shares import passes, restored
 from turnwise.learn.reference import Reference
 from turnwise.learn.saving import fingerprint, write_model
@@ -133,7 +133,6 @@ class Learner:
 
     def _shard(self, ranks: Ranks, dtype: torch.dtype) -> None:
         """Keep a share of the weights only: the optimiser's parameters are from now on those of the share."""
-        note_slower_layers(self.policy, ranks)
         if self.reference is not None and not self.reference.shares_model:
             Sharded(self.reference.policy, ranks, dtype)
         Sharded(self.policy, ranks, dtype, self.critic)

@@ -101,10 +101,10 @@ def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:
 
 
 def with_engine(demand: Demand, config: Config, memory: int) -> Demand:
-    """The cache of the engine that the recipe names, and whether it has a copy of the weights. The transformers engine, which also serves
-    weights of 4 bits, takes fewer rows if its memory runs out, so its cache is at most what is left."""
+    """The cache of the engine that the recipe names, and whether it has a copy of the weights. The transformers engine takes fewer rows if
+    its memory runs out, so its cache is at most what is left."""
     engine, shape = config.engine, demand.shape
-    if engine.name == "native" and not demand.four_bit:
+    if engine.name == "native":
         given = engine.options.get("cache_memory")
         copies = engine.options.get("dtype") not in (None, config.model.dtype)
         size = float(given or 0.0)
@@ -148,7 +148,7 @@ def _reference(config: Config, shape: ModelShape, memory: int) -> Any:
 def freedom(config: Config, lora: bool = False) -> Freedom:
     """What the recipe leaves open."""
     own, engine, lora_base = config.learner, config.engine, config.model.lora
-    native = engine.name == "native" and not (lora_base is not None and lora_base.base == "4bit")
+    native = engine.name == "native"
 
     def unset(section: Any, name: str) -> bool:
         return name not in section.model_fields_set
@@ -179,8 +179,6 @@ def settings(fit: Fit) -> dict[str, Any]:
         "lora": ("model.lora.rank", demand.rank),
         "four_bit": ("model.lora.base", "4bit"),
     }
-    if demand.four_bit:
-        del known["cache"]  # the transformers engine has no such setting
     if not demand.fused and demand.mlp == 0:
         known["recompute"] = ("learner.gradient_checkpointing", True)
     return dict(known[name] for name in fit.changed if name in known)

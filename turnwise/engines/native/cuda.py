@@ -96,6 +96,7 @@ class CudaRunner:
             floats=torch.ones(slots + 1, 3, dtype=torch.float32, device=device),
             integers=torch.ones(slots + 1, 3, dtype=torch.int64, device=device),
         )
+        self._shift_keys()
         self._cache: Tensor | None = None  # [layers, keys and values, pages, kv heads, tokens, size]
         self._recordings: dict[int, Recording] = {}
         self._pool: Any = None
@@ -112,6 +113,12 @@ class CudaRunner:
     def update(self) -> None:
         if self.weights.update():
             self._forget()
+        self._shift_keys()
+
+    def _shift_keys(self) -> None:
+        if self._stored[0] == torch.int8:
+            with torch.no_grad():
+                self.weights.shift_keys(self.tables.pages.shape[1] * self.page_size)
 
     def sleep(self) -> None:
         self._forget()  # the recorded steps point into the cache

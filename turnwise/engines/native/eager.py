@@ -46,6 +46,7 @@ class EagerRunner:
         self.weights, self.page_count, self.page_size = weights, page_count, page_size
         self._stored = stored(kind, weights.dtype, weights.shape.head_dim)
         self.rotations = weights.rotations(page_size)
+        self._shift_keys()
         self._cache: Tensor | None = None  # [layers, keys and values, pages, kv heads, tokens, size]
         self._floats = torch.empty(slots, 3, dtype=torch.float64)  # temperature, top-p, min-p
         self._integers = torch.empty(slots, 3, dtype=torch.int64)  # greedy, top-k, seed
@@ -63,6 +64,12 @@ class EagerRunner:
 
     def update(self) -> None:
         self.weights.update()
+        self._shift_keys()
+
+    def _shift_keys(self) -> None:
+        if self._stored[0] == torch.int8:
+            with torch.no_grad():
+                self.weights.shift_keys(self.page_size)
 
     def sleep(self) -> None:
         self._cache = None
@@ -132,17 +139,19 @@ class EagerRunner:
         for number, layer in enumerate(w.layers):
             heads = layer.qkv(self._norm(x, layer.before_attention)).view(len(tokens), -1, shape.head_dim)
             query = self._rotate(layer, heads, *turns[layer.rotation])
-            keys, values = self._keep(number, heads[:, shape.heads :], *place)
+            keys, values = self._keep(number, layer, heads[:, shape.heads :], *place)
             pieces = zip(parts[layer.window if layer.window < longest else 0], query.split(sizes), strict=True)
             seen = [part.attend(piece, keys, values, shape) for part, piece in pieces]
             x = self._finish(x, layer, seen[0] if len(seen) == 1 else torch.cat(seen))
         return x
 
-    def _keep(self, number: int, heads: Tensor, page: Tensor, position: Tensor, place: Tensor) -> tuple[Tensor | Packed, Tensor | Packed]:
+    def _keep(
+        self, number: int, layer: Layer, heads: Tensor, page: Tensor, position: Tensor, place: Tensor
+    ) -> tuple[Tensor | Packed, Tensor | Packed]:
         """Put new keys and values into a layer's cache; returns all that it holds of both."""
         cache, shape = self.cache[number], self.weights.shape
         if cache.dtype == torch.int8:
-            both = views(cache, self.weights.dtype)
+            both = views(cache, self.weights.dtype, layer.shift)
             for packed, new in zip(both, heads.split(shape.kv_heads, 1), strict=True):
                 packed.put(page, position, new)
             return both

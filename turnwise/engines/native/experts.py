@@ -26,14 +26,21 @@ class Routing:
     weights: Tensor  # [tokens, choices]: how much each choice counts
 
 
+@dataclass(frozen=True, slots=True)
 class Experts:
     """The router and the experts of one layer, as the engine reads them."""
 
-    def __init__(self, block: Any, hold: Callable[[Tensor], Tensor]):
-        self.router: Tensor = hold(block.gate.weight)
-        self.gate_up: Tensor = hold(block.experts.gate_up_proj)  # [experts, 2 × middle, hidden]
-        self.down: Tensor = hold(block.experts.down_proj)  # [experts, hidden, middle]
-        self.choices, self.normed = int(block.gate.top_k), bool(block.gate.norm_topk_prob)
+    router: Tensor
+    gate_up: Tensor  # [experts, 2 × middle, hidden]
+    down: Tensor  # [experts, hidden, middle]
+    choices: int  # how many experts read a token
+    normed: bool  # whether their weights add up to 1
+
+    @classmethod
+    def of(cls, block: Any, hold: Callable[[Tensor], Tensor]) -> Experts:
+        """Those of a module. `hold` gives a parameter in the dtype that is computed in."""
+        experts, gate = block.experts, block.gate
+        return cls(hold(gate.weight), hold(experts.gate_up_proj), hold(experts.down_proj), int(gate.top_k), bool(gate.norm_topk_prob))
 
     def route(self, x: Tensor) -> Routing:
         """The experts of every token, rounded as transformers rounds them."""

@@ -15,6 +15,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from turnwise.engines.fourbit import is_packed, unread
+
 FAMILIES = {
     "llama": "LlamaForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
@@ -230,7 +232,10 @@ def _joined_layers(layer: Any) -> Iterator[list[Any]]:
 def _unfit_linears(modules: Sequence[Any]) -> str | None:
     plain = [base_of(module) for module in modules]
     for module, layer in zip(modules, plain, strict=True):
-        if type(layer) is not nn.Linear:
+        if is_packed(layer):
+            if reason := unread(layer.weight):
+                return reason
+        elif type(layer) is not nn.Linear:
             return f"{type(layer).__name__} is not a plain linear layer (quantised?)"
         if module is not layer:
             if not hasattr(module, "lora_A"):
@@ -239,6 +244,8 @@ def _unfit_linears(modules: Sequence[Any]) -> str | None:
                 return "DoRA and other variants of LoRA are not known here"
             if any(getattr(module, "lora_bias", {}).values()):
                 return "LoRA with a bias is not known here"
+    if len({is_packed(layer) for layer in plain}) > 1:
+        return "some of the layers that are run as one are stored in 4 bits and some are not"
     if len({layer.bias is None for layer in plain}) > 1:
         return "some of the layers that are run as one have a bias and some have none"
     return None
@@ -250,11 +257,11 @@ def _unfit_parameters(causal: Any) -> str | None:
         plain = re.sub(r"\.\d+\.", ".", name.replace(".base_layer", ""), count=1).removeprefix("model.")
         if plain not in PARAMETERS and not plain.startswith("lm_head."):
             return f"nothing here reads its parameter {name}"
-    parameters = [p for _, p in named]
+    if len({p.device for _, p in named}) > 1 or named[0][1].device.type == "meta":
+        return "its parameters are on several devices or on none"
+    parameters = [p for _, p in named if getattr(p, "quant_state", None) is None]
     if any(type(p.data) is not Tensor for p in parameters):
         return "its parameters are sharded or otherwise not plain tensors"
-    if len({p.device for p in parameters}) > 1 or parameters[0].device.type == "meta":
-        return "its parameters are on several devices or on none"
     if len({p.dtype for p in parameters}) > 1 or not parameters[0].dtype.is_floating_point:
         return "its parameters have several dtypes"
     return None

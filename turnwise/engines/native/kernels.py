@@ -89,9 +89,9 @@ def packed(x, most):
 
 @triton.jit
 def _rotate(
-    qkv, cache, scales, cos, sin, q_norm, k_norm, table, slots, positions, table_stride, pages, eps,
+    qkv, cache, scales, shift, cos, sin, q_norm, k_norm, table, slots, positions, table_stride, pages, eps,
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, NORM: tl.constexpr, BLOCK: tl.constexpr,
-    EIGHT: tl.constexpr,
+    EIGHT: tl.constexpr, SHIFT: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[:, None]
@@ -130,6 +130,11 @@ def _rotate(
     stored = inside & (head >= HEADS)
     if EIGHT:
         a, b = low.to(tl.float32), high.to(tl.float32)
+        if SHIFT:
+            is_key = (head >= HEADS) & (head < HEADS + KV) & (half >= 0)
+            relative = shift + (position * KV + kv_head) * SIZE + half
+            a -= tl.load(relative, mask=is_key, other=0.0).to(tl.float32)
+            b -= tl.load(relative + SIZE // 2, mask=is_key, other=0.0).to(tl.float32)
         most = tl.maximum(reach(a), reach(b), propagate_nan=tl.PropagateNan.ALL)
         at = scales + block * (LONG // 4) + PAGE * SIZE // 4 + position % PAGE
         tl.store(at, (most / 127.0)[:, None], mask=(head >= HEADS) & (head < HEADS + 2 * KV))
@@ -148,10 +153,11 @@ def rotate(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, p
     normed, eight = layer.q_norm is not None, cache.dtype == torch.int8
     grid = (len(qkv), triton.cdiv(shape.heads + 2 * shape.kv_heads, ROTATE_HEADS))
     _rotate[grid](
-        qkv, cache, cache.view(torch.float32) if eight else cache, tables.cos[layer.rotation], tables.sin[layer.rotation],
-        layer.q_norm, layer.k_norm, tables.pages, slots, positions, tables.pages.stride(0), cache.shape[1], shape.eps,
+        qkv, cache, cache.view(torch.float32) if eight else cache, layer.shift, tables.cos[layer.rotation],
+        tables.sin[layer.rotation], layer.q_norm, layer.k_norm, tables.pages, slots, positions, tables.pages.stride(0), cache.shape[1],
+        shape.eps,
         HEADS=shape.heads, KV=shape.kv_heads, SIZE=shape.head_dim, PAGE=cache.shape[3], NORM=normed, BLOCK=ROTATE_HEADS, EIGHT=eight,
-        num_warps=4,
+        SHIFT=layer.shift is not None, num_warps=4,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from turnwise.engines.native.cache_8bit import stored
 from turnwise.engines.native.eager import EagerRunner
 from turnwise.engines.native.prompt_sizes import recording_bytes
 from turnwise.engines.native.requests import Runner
-from turnwise.engines.native.switches import PLAIN, Switches
+from turnwise.engines.native.switches import Switches
 from turnwise.engines.native.weights import Weights
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.machine import all_memory as _all_memory
@@ -19,7 +19,13 @@ GPU_PAGE = 64  # tokens
 
 
 def make_runner(
-    weights: Weights, slots: int, longest: int, memory: float | None, graphs: bool, switches: Switches = PLAIN, kind: str = "model"
+    weights: Weights,
+    slots: int,
+    longest: int,
+    memory: float | None,
+    graphs: bool,
+    switches: Switches | None = None,
+    kind: str = "model",
 ) -> Runner:
     """The runner for the device that the weights are on, with as many pages as the memory allows and the rows can use. `kind`: what keys
     and values are stored as (`cache_8bit.KINDS`)."""
@@ -29,6 +35,7 @@ def make_runner(
         from turnwise.engines.native.cuda import CudaRunner
         from turnwise.engines.native.recorded import RecordedRunner
 
+        switches, graphs = switches or Switches(), graphs and _recordable(weights)
         taken = recording_bytes(weights, slots) if switches.record and graphs else 0
         budget = _bytes(memory if memory is not None else GPU_PART, weights.device, taken)
         pages = _pages(budget, weights, kind, GPU_PAGE, -(-longest // GPU_PAGE) * slots * 2)
@@ -37,6 +44,12 @@ def make_runner(
         return CudaRunner(weights, slots, longest, pages, GPU_PAGE, graphs, kind=kind)
     budget = _bytes(memory, weights.device) if memory is not None else int(CPU_PART * _all_memory())
     return EagerRunner(weights, slots, _pages(budget, weights, kind, longest, 2 * slots), longest, kind)
+
+
+def _recordable(weights: Weights) -> bool:
+    """Whether steps can be recorded as CUDA graphs. The product over experts has a kernel for bf16 alone; in another precision it asks the
+    host how many tokens each expert has."""
+    return weights.dtype == torch.bfloat16 or all(layer.experts is None for layer in weights.layers)
 
 
 def _pages(budget: int, weights: Weights, kind: str, size: int, wanted: int) -> int:
@@ -63,6 +76,7 @@ def _bytes(memory: float, device: torch.device, taken: int = 0) -> int:
 
 def free_bytes(device: torch.device) -> int:
     """What a process can still allocate: free on the device or cached by torch, within its share."""
+    device = torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
     free, total = torch.cuda.mem_get_info(device)
     used, held = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
     share = int(torch.cuda.get_per_process_memory_fraction(device) * total)

@@ -9,7 +9,7 @@ from typing import Any
 from turnwise.util.errors import TurnwiseError
 
 WAYS = ("rows", "tiles", "fused", "auto")
-MEASURED: tuple[tuple[int, str], ...] = ()  # up to so many lanes, this way of drawing; "rows" beyond the last one
+MEASURED: tuple[tuple[int, str], ...] = ((4096, "tiles"),)  # up to so many lanes, this way of drawing; "rows" beyond the last one
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +19,9 @@ class Switches:
     layer's matrix product without writing logits, `auto` what was measured to be best for that many rows. `merge`: the parts of a long
     sequence's attention are merged by the last program that is done, without another kernel."""
 
-    record: bool = False
-    draw: str = "rows"
-    merge: bool = False
+    record: bool = True
+    draw: str = "auto"
+    merge: bool = True
 
     def __post_init__(self) -> None:
         if self.draw not in WAYS:
@@ -37,7 +37,7 @@ class Switches:
 
     @property
     def changed(self) -> bool:
-        """Whether anything is done in a new way."""
+        """Whether anything is done in another way than the plain one."""
         return self != PLAIN
 
     def way(self, lanes: int) -> str:
@@ -47,4 +47,4 @@ class Switches:
         return next((way for most, way in MEASURED if lanes <= most), "rows")
 
 
-PLAIN = Switches()
+PLAIN = Switches(record=False, draw="rows", merge=False)

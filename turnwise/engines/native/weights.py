@@ -5,6 +5,9 @@ for that their parameters must be contiguous in memory: they are moved there onc
 the same identity and their own gradients. An optimiser that updates them in place updates the engine at the same time. If something has
 moved a parameter since (a load, a change of device), `Weights.update` notices and moves it back.
 
+A weight that is stored in 4 bits is unpacked whenever its layer computes, and for few rows on a GPU it is multiplied as it is: nothing but
+the learner's codes stays in memory.
+
 Two things are copies, both made again by `update`: LoRA adapters (small: stacked, scaled and cast, then applied on the fly next to the
 untouched base weights), and everything if the engine is asked to compute in another dtype than the module has.
 """
@@ -18,11 +21,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from turnwise.engines.fourbit import dense, is_packed, times, unpack
 from turnwise.engines.native.experts import Experts
 from turnwise.engines.native.families import base_of, causal_of, shape_of, supports
 from turnwise.util.errors import TurnwiseError
 
 OUTSIDE = -1  # the number of what belongs to no layer
+FEW_ROWS = 512  # up to so many, a GPU leaves the product with a packed weight to its library
 NO_ROTATION = -1  # the rotation of layers without one: their queries and keys do not know their positions
 
 
@@ -31,7 +36,10 @@ class Linear:
 
     def __init__(self, modules: Sequence[nn.Module], dtype: torch.dtype):
         self._modules, self._dtype = modules, dtype
-        self.weight: Tensor
+        self._packed = is_packed(base_of(modules[0]))
+        self.sizes: list[int] = [base_of(module).out_features for module in modules]  # of what each of them gives
+        self._weight: Tensor | None = None
+        self._places: list[int] = []
         self.bias: Tensor | None = None
         self.down: Tensor | None = None  # [ranks, in]
         self.up: Tensor | None = None  # [out, ranks]: blocks on the diagonal, scaled
@@ -40,20 +48,46 @@ class Linear:
     def update(self) -> bool:
         """Read the parameters again. Returns whether any of the tensors has been replaced."""
         plain = [base_of(module) for module in self._modules]
-        before = [None if t is None else t.data_ptr() for t in (*self._tensors(),)]
-        self.weight = _joined([layer.weight for layer in plain], self._dtype, getattr(self, "weight", None))
+        before = self._places
+        if not self._packed:
+            self._weight = _joined([layer.weight for layer in plain], self._dtype, self._weight)
         biases = [layer.bias for layer in plain if layer.bias is not None]
         self.bias = _joined(biases, self._dtype, self.bias) if biases else None
         self._update_adapters()
-        return before != [None if t is None else t.data_ptr() for t in self._tensors()]
+        held = self._codes if self._packed else [self._weight]
+        self._places = [0 if tensor is None else tensor.data_ptr() for tensor in (*held, self.bias, self.down, self.up)]
+        return before != self._places
 
-    def _tensors(self) -> tuple[Tensor | None, ...]:
-        return getattr(self, "weight", None), self.bias, self.down, self.up
+    @property
+    def _codes(self) -> list[Any]:
+        """The packed weights."""
+        return [base_of(module).weight for module in self._modules]
+
+    @property
+    def weight(self) -> Tensor:
+        """The joined weight. One that is stored in 4 bits is unpacked each time, for this layer alone."""
+        if self._weight is not None:
+            return self._weight
+        codes = self._codes
+        if len(codes) == 1 and not codes[0].is_cuda:
+            return dense(codes[0]).to(self._dtype)
+        whole = torch.empty(sum(self.sizes), base_of(self._modules[0]).in_features, dtype=self._dtype, device=codes[0].device)
+        for own, part in zip(codes, whole.split(self.sizes), strict=True):
+            unpack(own, part)
+        return whole
+
+    def product(self, x: Tensor) -> Tensor:
+        """The rows of x times the weight, with the bias and without adapters."""
+        codes = self._codes if self._packed and x.is_cuda and len(x) <= FEW_ROWS else []
+        if not codes or codes[0].quant_state.dtype != x.dtype:
+            return nn.functional.linear(x, self.weight, self.bias)
+        parts = [times(x, own) for own in codes]
+        out = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+        return out if self.bias is None else out.add_(self.bias)
 
     def _update_adapters(self) -> None:
         downs, blocks, rows = [], [], 0
-        for module in self._modules:
-            out = base_of(module).weight.shape[0]
+        for module, out in zip(self._modules, self.sizes, strict=True):
             for down, up, scale in _adapters(module):
                 downs.append(down.detach().to(self._dtype))
                 blocks.append((rows, (up.detach().float() * scale).to(self._dtype)))
@@ -74,7 +108,7 @@ class Linear:
             self.down, self.up = down, up
 
     def __call__(self, x: Tensor) -> Tensor:
-        out = nn.functional.linear(x, self.weight, self.bias)
+        out = self.product(x)
         if self.down is not None and self.up is not None:
             out.addmm_(nn.functional.linear(x, self.down), self.up.t())
         return out
@@ -106,6 +140,7 @@ class Layer:
     after_mlp: Tensor | None = None
     rotation: int = 0  # which of the model's rotations
     window: int = 0  # how many tokens attention sees, the newest included; 0: all
+    shift: Tensor | None = None  # [positions, kv heads, head_dim]: what keys are stored relative to, in a cache of 8 bits
 
     @property
     def linears(self) -> tuple[Linear, ...]:
@@ -175,16 +210,21 @@ class Weights:
         """For each rotation of the model, cos and sin of every position's angles, [length, head_dim], as transformers rounds them; sin has
         the sign that goes with a rotation by half the head: first half minus, second half plus. If some layers have none, the last entry
         turns nothing: it is number `NO_ROTATION`."""
-        rotary = self.model.model.rotary_emb
-        found = []
-        for kind in _rotation_kinds(rotary):
-            frequencies, factor = getattr(rotary, f"{kind}inv_freq"), getattr(rotary, f"{kind}attention_scaling")
-            angles = torch.arange(length, device=self.device)[:, None].float() * frequencies.float().to(self.device)
-            cos, sin = angles.cos() * factor, angles.sin() * factor
-            found.append((torch.cat([cos, cos], -1).to(self.dtype), torch.cat([-sin, sin], -1).to(self.dtype)))
-        if any(layer.rotation == NO_ROTATION for layer in self.layers):
-            found.append((torch.ones_like(found[0][0]), torch.zeros_like(found[0][1])))
-        return found
+        none = any(layer.rotation == NO_ROTATION for layer in self.layers)
+        return rotations_of(self.model.model, length, self.device, self.dtype, none)
+
+    def shift_keys(self, length: int) -> None:
+        """For a cache in 8 bits: what keys of every position up to `length` are stored relative to. It is their bias, rotated: often far
+        larger than what varies, so that a common scale would leave few steps for the rest. Heads that are normed have none."""
+        shape, turns = self.shape, self.rotations(length)
+        for layer in self.layers:
+            bias = layer.qkv.bias
+            if bias is None or layer.k_norm is not None:
+                continue
+            own = bias.view(-1, shape.head_dim)[shape.heads : shape.heads + shape.kv_heads].float()
+            cos, sin = (turn[:, None].float() for turn in turns[layer.rotation])
+            shift = (own * cos + own.roll(shape.head_dim // 2, -1) * sin).to(self.dtype)
+            layer.shift = shift if layer.shift is None else layer.shift.copy_(shift)
 
     def _layer(self, layer: Any, number: int) -> Layer:
         self._place = number
@@ -199,25 +239,19 @@ class Weights:
             before_mlp=self._hold_norm(layer.pre_feedforward_layernorm if wrapped else layer.post_attention_layernorm),
             gate_up=None if sparse else Linear([mlp.gate_proj, mlp.up_proj], self.dtype),
             down=None if sparse else Linear([mlp.down_proj], self.dtype),
-            experts=Experts(mlp, self._hold) if sparse else None,
+            experts=Experts.of(mlp, self._hold) if sparse else None,
             after_attention=self._hold_norm(layer.post_attention_layernorm) if wrapped else None,
             after_mlp=self._hold_norm(layer.post_feedforward_layernorm) if wrapped else None,
-            rotation=self._rotation_of(attention),
+            rotation=rotation_of(self.model.model, attention),
             window=getattr(attention, "sliding_window", None) or 0,
         )
 
-    def _rotation_of(self, attention: Any) -> int:
-        if not getattr(attention, "use_rope", True):
-            return NO_ROTATION
-        kinds = _rotation_kinds(self.model.model.rotary_emb)
-        return 0 if kinds == [""] else kinds.index(f"{attention.layer_type}_")
-
     def _hold_norm(self, norm: Any) -> Tensor:
-        """The factors of a norm. A model whose norms multiply by 1 + weight does so in float32, before it rounds."""
+        """The factors of a norm."""
         if not self.shape.centred:
             return self._hold(norm.weight)
         data = norm.weight.detach()
-        copy = 1.0 + data.to(torch.promote_types(data.dtype, torch.float32))
+        copy = norm_factors(data)
         self._copies.setdefault(self._place, []).append((data, copy, 1.0))
         return copy
 
@@ -233,6 +267,32 @@ class Weights:
         """The addresses of the parameters that are read in place."""
         named = self.model.named_parameters()
         return [parameter.data_ptr() for name, parameter in named if "_proj" not in name or ".experts." in name]
+
+
+def norm_factors(weight: Tensor) -> Tensor:
+    """What a norm multiplies by in a model whose norms multiply by 1 + weight: it does so in float32, before it rounds."""
+    return 1.0 + weight.to(torch.promote_types(weight.dtype, torch.float32))
+
+
+def rotation_of(inner: Any, attention: Any) -> int:
+    """Which of a model's rotations its layer has."""
+    if not getattr(attention, "use_rope", True):
+        return NO_ROTATION
+    kinds = _rotation_kinds(inner.rotary_emb)
+    return 0 if kinds == [""] else kinds.index(f"{attention.layer_type}_")
+
+
+def rotations_of(inner: Any, length: int, device: torch.device, dtype: torch.dtype, none: bool) -> list[tuple[Tensor, Tensor]]:
+    """`Weights.rotations` of a model's inner part. `none`: some layers have no rotation."""
+    rotary, found = inner.rotary_emb, []
+    for kind in _rotation_kinds(rotary):
+        frequencies, factor = getattr(rotary, f"{kind}inv_freq"), getattr(rotary, f"{kind}attention_scaling")
+        angles = torch.arange(length, device=device)[:, None].float() * frequencies.float().to(device)
+        cos, sin = angles.cos() * factor, angles.sin() * factor
+        found.append((torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype)))
+    if none:
+        found.append((torch.ones_like(found[0][0]), torch.zeros_like(found[0][1])))
+    return found
 
 
 def _rotation_kinds(rotary: Any) -> list[str]:

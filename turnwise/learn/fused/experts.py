@@ -14,7 +14,8 @@ from torch.nn.functional import linear
 
 from turnwise.engines.native.experts import Experts, Routing, filled, gathered, grouped, routing
 from turnwise.engines.native.weights import Layer
-from turnwise.learn.fused.layers import operations
+from turnwise.learn.fused.layers import AnyLayer, operations
+from turnwise.learn.fused.shared import Half, for_later, mlp_of
 
 
 class ExpertsHalf(torch.autograd.Function):  # type: ignore[misc]
@@ -22,9 +23,10 @@ class ExpertsHalf(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, delta: Tensor, layer: Layer, eps: float, kind: str, keep: bool, *weights: Tensor
+        ctx: Any, x: Tensor, delta: Tensor, given: AnyLayer, eps: float, kind: str, keep: bool, *weights: Tensor
     ) -> tuple[Tensor, Tensor]:
-        ops, experts = operations(x.device), _of(layer)
+        ops, layer, own = operations(x.device), mlp_of(given, weights), for_later(given, weights)
+        experts = _of(layer)
         total, normed, scales = ops.add_norm(x, delta, layer.before_mlp, eps)
         chances = linear(normed, experts.router).softmax(-1, dtype=_exact(normed.dtype))
         chosen = chances.topk(experts.choices, dim=-1).indices
@@ -32,14 +34,15 @@ class ExpertsHalf(torch.autograd.Function):  # type: ignore[misc]
         both = grouped(normed[plan.tokens], experts.gate_up, plan.offsets)
         out = gathered(grouped(ops.swiglu(both, kind), experts.down, plan.offsets), plan)
         routed = chances, chosen, plan.order, plan.offsets, plan.weights
-        ctx.save_for_backward(total, scales, *routed, *((both,) if keep else ()))
-        ctx.rest = layer, eps, kind
+        ctx.save_for_backward(total, scales, *routed, *own, *((both,) if keep else ()))
+        ctx.rest = given, eps, kind, len(own)
         return total, out
 
     @staticmethod
     def backward(ctx: Any, total_grad: Tensor, out_grad: Tensor) -> tuple[Any, ...]:
-        layer, eps, kind = ctx.rest
+        given, eps, kind, owns = ctx.rest
         total, scales, chances, chosen, order, offsets, counts, *kept = ctx.saved_tensors
+        layer, kept = mlp_of(given, kept[:owns]), kept[owns:]
         ops, experts, wanted = operations(total.device), _of(layer), ctx.needs_input_grad[6:]
         plan = Routing(order, order // chosen.shape[1], offsets, counts)
         normed = ops.add_norm(total, None, layer.before_mlp, eps)[1]
@@ -59,7 +62,7 @@ class ExpertsHalf(torch.autograd.Function):  # type: ignore[misc]
         return x_grad, x_grad, None, None, None, None, norm.to(total.dtype) if wanted[0] else None, router, gate_up, down
 
 
-def _of(layer: Layer) -> Experts:
+def _of(layer: Layer | Half) -> Experts:
     assert layer.experts is not None
     return layer.experts
 

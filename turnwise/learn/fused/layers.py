@@ -5,7 +5,8 @@ addition and the norm are one pass. The caller chooses what is kept for the back
 its inside. Norms, rotations and activations are always recomputed, because reading them from memory would cost as much.
 
 The weights come joined (query, key and value are one product, gate and up are one), as the native engine reads them; the parameters are
-also arguments, because gradients belong to them. A parameter that a family does not have is None.
+also arguments, because gradients belong to them. A parameter that a family does not have is None. Without joined weights (`SharedLayer`)
+each pass joins the arguments.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from torch.nn.functional import linear
 from turnwise.engines.native.weights import NO_ROTATION, Layer
 from turnwise.learn.fused import eager
 from turnwise.learn.fused.attention import Frame, attend, attend_backward
+from turnwise.learn.fused.shared import Half, SharedLayer, attention_of, for_later, mlp_of
+
+AnyLayer = Layer | SharedLayer
 
 
 def operations(device: torch.device) -> Any:
@@ -37,23 +41,24 @@ class AttentionHalf(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, delta: Tensor | None, layer: Layer, frame: Frame, keep: bool, places: Tensor | None, *weights: Tensor | None
+        ctx: Any, x: Tensor, delta: Tensor | None, given: AnyLayer, frame: Frame, keep: bool, places: Tensor | None, *weights: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        ops = operations(x.device)
+        ops, layer, own = operations(x.device), attention_of(given, weights), for_later(given, weights)
         total, normed, scales = ops.add_norm(x, delta, layer.before_attention, frame.eps)
         raw, qkv, mixed, state = _read(normed, layer, frame)
         out = linear(mixed if places is None else mixed[places], layer.out.weight)
         last, added = _after(out, layer.after_attention, frame.eps)
         inside = (*raw, qkv, mixed, *state) if keep else ()
-        ctx.save_for_backward(total, scales, *last, *inside)
-        ctx.rest = layer, frame, places, delta is not None, len(last), len(raw)
+        ctx.save_for_backward(total, scales, *own, *last, *inside)
+        ctx.rest = given, frame, places, delta is not None, len(own), len(last), len(raw)
         ctx.sizes = [len(weight) for weight in weights[2:5] if weight is not None]
         return total if places is None else total[places], added
 
     @staticmethod
     def backward(ctx: Any, total_grad: Tensor, out_grad: Tensor) -> tuple[Any, ...]:
-        layer, frame, places, has_delta, lasts, raws = ctx.rest
+        given, frame, places, has_delta, owns, lasts, raws = ctx.rest
         total, scales, *kept = ctx.saved_tensors
+        layer, kept = attention_of(given, kept[:owns]), kept[owns:]
         last, kept = kept[:lasts], kept[lasts:]
         ops, wanted = operations(total.device), ctx.needs_input_grad[6:]
         out_grad, after = _after_backward(out_grad, last, layer.after_attention)
@@ -80,7 +85,7 @@ def _slope(found: Tensor | None, dtype: torch.dtype, wanted: bool) -> Tensor | N
     return found.to(dtype) if wanted and found is not None else None
 
 
-def _read(normed: Tensor, layer: Layer, frame: Frame) -> tuple[tuple[Tensor, ...], Tensor, Tensor, Any]:
+def _read(normed: Tensor, layer: Layer | Half, frame: Frame) -> tuple[tuple[Tensor, ...], Tensor, Tensor, Any]:
     """What heads were before their norms (if they have any), normed and rotated queries and keys with values, what was read with them, and
     what the backward pass of attention needs."""
     ops, sizes = operations(normed.device), (frame.heads, frame.kv_heads, frame.size)
@@ -95,7 +100,7 @@ def _read(normed: Tensor, layer: Layer, frame: Frame) -> tuple[tuple[Tensor, ...
 
 
 def _read_backward(
-    parts: tuple[Tensor, Tensor, Tensor], raw: Any, layer: Layer, frame: Frame
+    parts: tuple[Tensor, Tensor, Tensor], raw: Any, layer: Layer | Half, frame: Frame
 ) -> tuple[Tensor, tuple[Tensor | None, Tensor | None]]:
     """The gradient of the product that gave queries, keys and values; and those of the norms of heads."""
     ops = operations(parts[0].device)
@@ -137,20 +142,21 @@ class MlpHalf(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, delta: Tensor, layer: Layer, eps: float, kind: str, keep: bool, *weights: Tensor | None
+        ctx: Any, x: Tensor, delta: Tensor, given: AnyLayer, eps: float, kind: str, keep: bool, *weights: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        ops = operations(x.device)
+        ops, layer, own = operations(x.device), mlp_of(given, weights), for_later(given, weights)
         total, normed, scales = ops.add_norm(x, delta, layer.before_mlp, eps)
         both = linear(normed, layer.gate_up.weight)
         last, added = _after(linear(ops.swiglu(both, kind), layer.down.weight), layer.after_mlp, eps)
-        ctx.save_for_backward(total, scales, *last, *((both,) if keep else ()))
-        ctx.rest = layer, eps, kind, len(last)
+        ctx.save_for_backward(total, scales, *own, *last, *((both,) if keep else ()))
+        ctx.rest = given, eps, kind, len(own), len(last)
         return total, added
 
     @staticmethod
     def backward(ctx: Any, total_grad: Tensor, out_grad: Tensor) -> tuple[Any, ...]:
-        layer, eps, kind, lasts = ctx.rest
+        given, eps, kind, owns, lasts = ctx.rest
         total, scales, *kept = ctx.saved_tensors
+        layer, kept = mlp_of(given, kept[:owns]), kept[owns:]
         last, kept = kept[:lasts], kept[lasts:]
         ops, wanted = operations(total.device), ctx.needs_input_grad[6:]
         out_grad, after = _after_backward(out_grad, last, layer.after_mlp)

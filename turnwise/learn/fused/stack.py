@@ -2,11 +2,16 @@
 
 Which models: what the native engine knows, without adapters, dropout, or biases other than those of query, key and value. On a GPU in
 half precision `PackedModel` uses it; on a CPU only tests do, so that results there stay those of transformers.
+
+If several processes share the weights (`turnwise.learn.ranks`), a layer has whole parameters only while its module is called. So the
+modules are called, and compute with these layers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 import torch
@@ -17,7 +22,8 @@ from turnwise.engines.native import supports
 from turnwise.engines.native.weights import OUTSIDE, Weights
 from turnwise.learn.fused.attention import Frame
 from turnwise.learn.fused.experts import ExpertsHalf
-from turnwise.learn.fused.layers import AttentionHalf, LastNorm, MlpHalf
+from turnwise.learn.fused.layers import AnyLayer, AttentionHalf, LastNorm, MlpHalf
+from turnwise.learn.fused.shared import SharedWeights
 
 ALL = 10**6
 
@@ -45,20 +51,43 @@ def reason_against(model: Any) -> str | None:
     return None
 
 
-class FusedStack:
-    """`model` is a causal language model of transformers for which `reason_against` found nothing."""
+@dataclass(frozen=True)
+class Pass:
+    """One layer of one pass: all that it needs apart from its input and its parameters."""
 
-    def __init__(self, model: Any):
-        self.model = model
-        self._weights: Weights | None = Weights(model)
+    layer: AnyLayer
+    frame: Frame
+    activation: str
+    kept: tuple[bool, bool]  # what attention and MLP computed
+    places: Tensor | None
+
+    def __call__(self, module: Any, x: Tensor, delta: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Both halves with the parameters of the module."""
+        attention, mlp = self.kept
+        x, delta = AttentionHalf.apply(x, delta, self.layer, self.frame, attention, self.places, *_attention(module))
+        half, weights = (ExpertsHalf, _experts(module)) if hasattr(module.mlp, "experts") else (MlpHalf, _mlp(module))
+        found: tuple[Tensor, Tensor] = half.apply(x, delta, self.layer, self.frame.eps, self.activation, mlp, *weights)
+        return found
+
+
+class FusedStack:
+    """`model` is a causal language model of transformers for which `reason_against` found nothing. `shared`: several processes share its
+    weights, and compute in this dtype."""
+
+    def __init__(self, model: Any, shared: torch.dtype | None = None):
+        self.model, self.shared = model, shared
+        self._weights: Weights | SharedWeights | None = None
         self.kept = Kept()
         self._tables: list[tuple[Tensor, Tensor]] = []
+        if shared is not None:
+            for module in model.model.layers:
+                module.forward = MethodType(_forward, module)
 
     @property
-    def weights(self) -> Weights:
+    def weights(self) -> Weights | SharedWeights:
         """The parameters as these layers read them."""
         if self._weights is None:
-            self._weights = Weights(self.model)
+            self._weights = Weights(self.model) if self.shared is None else SharedWeights(self.model, self.shared)
         return self._weights
 
     def update(self) -> None:
@@ -71,7 +100,8 @@ class FusedStack:
 
     def hidden(self, ids: Tensor, positions: Tensor, lengths: list[int], offsets: Tensor, places: Tensor | None = None) -> Tensor:
         """The last hidden states of all tokens of a packed row, or of those at `places` (each at most once)."""
-        inner, shape, layers = self.model.model, self.weights.shape, self.weights.layers
+        inner, shape = self.model.model, self.weights.shape
+        layers: Sequence[AnyLayer] = self.weights.layers
         fetch = getattr(self.model, "fetch_layer", None)  # of a model whose layers come from host memory
         self.weights.copy_again(None if fetch is None else OUTSIDE)  # an optimiser step may have been taken since the last look
         cos, sin = zip(*self._rotations(max(lengths)), strict=True)
@@ -85,10 +115,9 @@ class FusedStack:
                 fetch(number)
                 self.weights.copy_again(number)
             left = len(layers) - number
-            chosen = places if left == 1 else None
-            x, delta = AttentionHalf.apply(x, delta, layer, frame, left <= self.kept.attention, chosen, *_attention(module))
-            half, weights = (MlpHalf, _mlp(module)) if layer.experts is None else (ExpertsHalf, _experts(module))
-            x, delta = half.apply(x, delta, layer, shape.eps, shape.activation, left <= self.kept.mlp, *weights)
+            kept = left <= self.kept.attention, left <= self.kept.mlp
+            own = Pass(layer, frame, shape.activation, kept, places if left == 1 else None)
+            x, delta = own(module, x, delta) if self.shared is None else module(x, delta, own)
         out: Tensor = LastNorm.apply(x, delta, inner.norm.weight, self.weights.norm, shape.eps)
         return out
 
@@ -98,6 +127,13 @@ class FusedStack:
             with torch.no_grad():
                 self._tables = self.weights.rotations(size)
         return self._tables
+
+
+def _forward(module: Any, x: Tensor, *rest: Any, **named: Any) -> Any:
+    """The forward pass of a module that also takes a `Pass`, after the residual and what is to be added to it."""
+    if len(rest) == 2 and isinstance(rest[1], Pass):
+        return rest[1](module, x, rest[0])
+    return type(module).forward(module, x, *rest, **named)
 
 
 def _attention(module: Any) -> list[Tensor | None]:

@@ -8,6 +8,9 @@ kept in the model's precision and the adapters in float32, as in one process.
 Embeddings, the last norm and the output layer are one group, the root, so tied embeddings stay one weight. The learner reads the output
 layer directly, outside any module's forward pass. So whatever computes with the model runs inside the forward pass of the root: `Sharded`
 takes a function and calls it with the root's weights in place.
+
+Our layers (`turnwise.learn.fused`) compute here too, on GPUs in half precision: FSDP2 gathers a layer's weights when its module is called,
+so the module is called and computes with our layer.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from turnwise.learn.forward import PackedModel
+from turnwise.learn.forward import HALF, PackedModel, not_taken
+from turnwise.learn.fused import reason_against
 from turnwise.learn.ranks.group import Ranks
 from turnwise.learn.ranks.lockstep import Gather, Lockstep, Reduce
 from turnwise.util.errors import TurnwiseError
@@ -41,13 +45,16 @@ class Root(nn.Module):  # type: ignore[misc]
 class Sharded:
     """A packed model, and a critic if there is one, sharded over all processes. Their parameters are replaced by shares."""
 
-    def __init__(self, policy: PackedModel, ranks: Ranks, dtype: torch.dtype, critic: nn.Module | None = None):
+    def __init__(self, policy: PackedModel, ranks: Ranks, dtype: torch.dtype, critic: nn.Module | None = None, fused: bool | None = None):
+        """`fused` requests or forbids our layers; None: if they are faster, that is, on GPUs in half precision."""
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # a second of imports that one process does not need
 
         if policy.fused is not None:
-            raise TurnwiseError("a sharded model cannot run through fused layers: make it with PackedModel(model, fused=False)")
+            raise TurnwiseError("layers were fused before the weights were sharded: make the model with PackedModel(model, fused=False)")
+        fuses = may_fuse(policy, ranks, dtype, fused)
         self.root: Any = Root(policy.outer, critic)
         self.ranks = ranks
+        self.joins = False  # whether layers also make joined copies of their weights
         self.lockstep = Lockstep(torch.device(ranks.device), self.reset)
         trained = [weight.dtype for weight in policy.outer.parameters() if weight.requires_grad]
         lower = bool(trained) and not hasattr(policy.outer, "disable_adapter") and dtype != torch.float32
@@ -67,6 +74,15 @@ class Sharded:
             part.set_force_sum_reduction_for_comms(True)  # weights of tokens are global, so shares of a gradient add up
             part.set_gradient_divide_factor(1.0)
         policy.sharded = self
+        if fuses:
+            self._fuse(policy, dtype)
+
+    def _fuse(self, policy: PackedModel, dtype: torch.dtype) -> None:
+        """Use our layers, unless they differ from the model's own in any process."""
+        gap = policy.try_shared(dtype)
+        if self.ranks.together.any(not gap <= (0.1 if dtype in HALF else 1e-3)):
+            policy.refuse_fused(gap)
+        self.joins = policy.fused is not None
 
     def inside(self, work: Callable[[], T]) -> T:
         """Call a function that computes with the model. All processes do so together."""
@@ -89,11 +105,11 @@ class Sharded:
 
     @property
     def gathered_bytes(self) -> int:
-        """Bytes of weights and gradients that are whole at the same time: the root's and those of two layers."""
+        """Bytes of weights and gradients that are whole at the same time: the root's, those of two layers, and joined copies of one."""
         layer = max((sum(weight.numel() for weight in part.parameters()) for part in self.parts[:1]), default=0)
         inner = sum(weight.numel() for part in self.parts[:-1] for weight in part.parameters())
         everything = sum(weight.numel() for weight in self.root.parameters())
-        return int(6 * (everything - inner + 2 * layer))
+        return int(6 * (everything - inner + (3 if self.joins else 2) * layer))
 
 
 def layers_of(policy: PackedModel) -> list[nn.Module]:
@@ -102,8 +118,15 @@ def layers_of(policy: PackedModel) -> list[nn.Module]:
     return max(lists, key=len, default=[])
 
 
-def note_slower_layers(policy: PackedModel, ranks: Ranks) -> None:
-    """One process keeps the notice that the faster layers are not used."""
-    weight = policy.causal.get_input_embeddings().weight
-    if ranks.rank == 0 and weight.is_cuda:
-        warnings.warn("several ranks use the layers of transformers: the faster fused ones need whole weights", stacklevel=3)
+def may_fuse(policy: PackedModel, ranks: Ranks, dtype: torch.dtype, wanted: bool | None = None) -> bool:
+    """Whether to try our layers. It is asked while the weights are whole. One process logs a warning if only the model is against it."""
+    faster = torch.device(ranks.device).type == "cuda" and dtype in HALF
+    if not (wanted or (wanted is None and faster and policy.packs)):
+        return False
+    name = type(policy.causal).__name__
+    if reason := reason_against(policy.outer):
+        if wanted:
+            raise TurnwiseError(f"{name} cannot run through fused layers: {reason}")
+        if ranks.rank == 0:
+            warnings.warn(not_taken(name, reason), stacklevel=4)
+    return reason is None
