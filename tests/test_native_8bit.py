@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,10 +10,17 @@ import torch
 from native_models import FAMILIES, ask, drain, make, plain_logprobs, prompt
 from test_native_cache import Counted, random_requests_are_right, token_bytes
 
+from turnwise.config.schema import Config
 from turnwise.engines.base import Finish, Request, Response, Sampling
 from turnwise.engines.native import NativeEngine
 from turnwise.engines.native.cache_8bit import copy_beginning, pack, stored, views
+from turnwise.learn.footprint import Demand, terms, wanted_cache
+from turnwise.learn.shapes import SHAPES
+from turnwise.setup.correcting import with_8bit_cache
+from turnwise.setup.fit import demand_of
 from turnwise.util.errors import TurnwiseError
+
+ROOT = Path(__file__).parent.parent
 
 GREEDY = Sampling(temperature=0.0, max_tokens=6)
 
@@ -152,3 +160,27 @@ def test_kinds_that_do_not_exist_and_heads_that_do_not_fit_are_named() -> None:
     with pytest.raises(TurnwiseError, match="divides by 4"):
         stored("8bit", torch.float32, 6)
     assert stored("8bit", torch.float32, 8) == (torch.int8, 12) and stored("model", torch.bfloat16, 6) == (torch.bfloat16, 6)
+
+
+def test_a_recipe_with_such_a_cache_gets_importance_weights_and_old_logprobs_of_the_learner() -> None:
+    said: list[str] = []
+
+    def corrected(*changes: str) -> tuple[str, str]:
+        found = with_8bit_cache(Config.load(ROOT / "recipes" / "quickstart.toml", ["engine.name=native", *changes]), said.append)
+        return found.objective.importance, found.learner.old_logprobs
+
+    packed = "engine.options.cache_dtype=8bit"
+    assert corrected() == corrected("engine.options.cache_dtype=model") == ("none", "engine") and not said
+    assert corrected(packed) == ("truncate", "learner") and "instead of engine" in said.pop()
+    assert corrected(packed, "objective.importance=mask") == ("mask", "learner") and "importance=mask" in said.pop()
+    assert corrected(packed, "objective.importance=mask", "learner.old_logprobs=learner") == ("mask", "learner") and not said
+
+
+def test_a_recipe_with_such_a_cache_needs_half_the_memory_for_it() -> None:
+    shape = SHAPES["1.5b"]
+    plain, packed = (Demand(shape, cache_8bit=kind, cache=4 * 10**9) for kind in (False, True))
+    assert 1.9 < plain.page / packed.page < 2 and packed.page == 64 * 2 * 28 * 2 * (128 + 4)
+    assert packed.rows > 1.9 * plain.rows - 2 and wanted_cache(packed) < 0.53 * wanted_cache(plain)
+    assert [term.name for term in terms(packed) if term not in terms(plain)] == ["rotated biases of keys"]
+    config = Config.load(ROOT / "recipes" / "alfworld.toml", ["engine.name=native", "engine.options.cache_dtype=8bit"])
+    assert demand_of(config, shape, 80 * 10**9).cache_8bit

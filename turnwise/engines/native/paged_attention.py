@@ -235,7 +235,8 @@ def attend_singles(
         HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], SPLIT=splits > 1, NORM=layer.q_norm is not None,
         WINDOW=layer.window, ROWS=max(16, triton.next_power_of_2(shape.group)), PRECISION=_precision(qkv), MERGE=arrivals is not None,
         EIGHT=cache.dtype == torch.int8, SHIFT=layer.shift is not None,
-        num_warps=2 * WARPS if cache.dtype == torch.int8 else WARPS, num_stages=_stages(qkv.device, _page_bytes(cache, layer, size), STAGES),
+        num_warps=2 * WARPS if cache.dtype == torch.int8 else WARPS,
+        num_stages=_stages(qkv.device, _page_bytes(cache, layer, size), STAGES),
     )  # fmt: skip
     if splits > 1 and arrivals is None:
         _merge[(lanes * shape.heads,)](parts, sums, out, SIZE=size, SPLITS=splits, num_warps=2)
