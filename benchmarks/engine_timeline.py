@@ -89,6 +89,8 @@ def picture(lines: list[Timeline], path: Path) -> None:
     for number, (kind, colour) in enumerate(KINDS.items()):
         x = MARGIN + number * 120
         parts.append(f'<rect x="{x}" y="8" width="12" height="12" fill="{colour}"/><text x="{x + 17}" y="18">{kind}</text>')
+    note = f"{SHOWN // 1000} ms, seen through a profiler"
+    parts.append(f'<text x="{WIDTH - 10}" y="18" text-anchor="end" fill="#555">{note}</text>')
     height = 40 + len(lines) * 2 * ROW
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">'
     back = f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>'

@@ -1,13 +1,15 @@
-"""How much does learning suffer from old data? The same recipe with a staleness of 0, 1, 2 and 4, with and without correction.
+"""How much does learning suffer from old data? The same recipe with a staleness of 0, 1, 2 and 4, with corrections and without.
 
     python benchmarks/staleness.py START --data DATA --at-once 4 --seconds 540 --out benchmarks/staleness.json
-    python benchmarks/staleness.py --smoke --out FILE                            a tiny model in generated rooms, on a CPU
+    python benchmarks/staleness.py --recipe recipes/quickstart.toml --out FILE   a tiny model in generated rooms, on a CPU
+    python benchmarks/staleness.py --smoke --out FILE                            the same in a minute, to see whether it runs
 
 START is the folder of a model, as `turnwise sft recipes/alfworld-0.5b-start.toml` writes it; DATA holds `alfworld/`.
 
 Learner and engine take turns in one process, so no second GPU is needed and nothing depends on speed: a batch is collected as early as the
-bound allows, and is therefore exactly as old as the bound when it is learned from. With correction the loss has truncated importance
-weights, as a run with [cluster] gets them; without, the sampled log-probs are the old ones of the clipped ratio.
+bound allows, and is therefore exactly as old as the bound when it is learned from. Three ways to learn from it: `none` treats it as if the
+current weights had sampled it; `truncated` has truncated importance weights in the loss, as a run with [cluster] gets them; `sampled` clips
+the ratio around the weights that sampled it (learner.old_logprobs=engine).
 
 Every run is a process, `--at-once` of them share the GPU, through MPS where it can be started. FILE keeps what is done: the same command
 again makes the runs that are missing. No run is started that would probably not end within `--seconds`.
@@ -37,6 +39,11 @@ from turnwise.util.files import write_text_atomically
 ROOT = Path(__file__).resolve().parent.parent
 RECIPE = ROOT / "recipes" / "alfworld-0.5b-gigpo.toml"
 SMOKE = {"device": "cpu", "collect.groups": 2, "collect.group_size": 2, "eval.n": 4, "env.tasks": 64, "sft.tasks": 20, "sft.steps": 5}
+WAYS: dict[str, dict[str, Any]] = {
+    "none": {"cluster.correct": False, "learner.old_logprobs": "learner"},
+    "truncated": {"objective.importance": "truncate", "learner.old_logprobs": "learner"},
+    "sampled": {"cluster.correct": False, "learner.old_logprobs": "engine"},
+}
 METRICS = ("cluster/age", "cluster/ratio_q01", "cluster/ratio_q99", "cluster/effective_share", "learner/clip_high", "time/iteration")
 
 
@@ -45,16 +52,16 @@ class Setting:
     """One run."""
 
     staleness: int
-    corrected: bool
+    way: str
     seed: int
 
     @property
     def name(self) -> str:
-        return f"staleness {self.staleness}{', corrected' if self.corrected else ''}, seed {self.seed}"
+        return f"staleness {self.staleness}, {self.way}, seed {self.seed}"
 
 
 def settings(options: argparse.Namespace) -> list[Setting]:
-    pairs = [(bound, corrected) for bound in options.staleness for corrected in (True, False) if bound or not corrected]
+    pairs = [(bound, way) for bound in options.staleness for way in options.ways if bound or way == "none"]
     return [Setting(*pair, seed) for seed in options.seeds for pair in pairs]
 
 
@@ -123,20 +130,17 @@ def one(options: argparse.Namespace, setting: Setting) -> dict[str, Any]:
         "run.checkpoint_every": 0,
         "run.keep_rollouts": 0,
     }
-    if setting.corrected:
-        changes |= {"objective.importance": "truncate", "learner.old_logprobs": "learner"}
-    else:
-        changes |= {"cluster.correct": False}
-    changes |= SMOKE if options.smoke else {"model.path": str(options.start)}
+    changes |= WAYS[setting.way]
+    changes |= SMOKE if options.smoke else {"model.path": str(options.start)} if options.start else {}
     changes |= dict(_override(text) for text in options.overrides)
-    recipe, start = (ROOT / "recipes" / "quickstart.toml" if options.smoke else RECIPE), time.monotonic()
+    start = time.monotonic()
     with tempfile.TemporaryDirectory() as out:
-        found = tw.train(recipe, quiet=True, out=out, name="run", **changes)
+        found = tw.train(options.recipe, quiet=True, out=out, name="run", **changes)
         lines = Run.open(found.folder).metrics()
     means = {name: statistics.fmean(values) for name in METRICS if (values := [line[name] for line in lines[1:] if name in line])}
     return {
         "staleness": setting.staleness,
-        "corrected": setting.corrected,
+        "way": setting.way,
         "seed": setting.seed,
         "success": {str(line["iteration"]): line["eval/success"] for line in lines if "eval/success" in line},
         "train_success": [round(line["collect/success"], 4) for line in lines[1:]],
@@ -186,8 +190,8 @@ def run_all(options: argparse.Namespace, result: dict[str, Any], keep: Callable[
                 if time.monotonic() - begun + longest > options.seconds:
                     left.append(setting.name)
                     continue
-                file = Path(folder) / f"{setting.staleness}{setting.corrected}{setting.seed}.json"
-                words = [str(setting.staleness), str(int(setting.corrected)), str(setting.seed), str(file)]
+                file = Path(folder) / f"{setting.staleness}-{setting.way}-{setting.seed}.json"
+                words = [str(setting.staleness), setting.way, str(setting.seed), str(file)]
                 command = [sys.executable, __file__, *sys.argv[1:], "--one", *words]
                 running[setting.name] = subprocess.Popen(command), file, time.monotonic()
             time.sleep(0.5)
@@ -221,8 +225,10 @@ def table(result: dict[str, Any]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("start", nargs="?", type=Path)
+    parser.add_argument("--recipe", type=Path, default=RECIPE)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--staleness", type=int, nargs="+", default=[0, 1, 2, 4])
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--iterations", type=int, default=20)
     parser.add_argument("--every", type=int, default=5, help="iterations between two evaluations")
@@ -235,15 +241,17 @@ def main() -> int:
     parser.add_argument("--set", dest="overrides", nargs="*", default=[], help="settings of the recipe, as key=value")
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.smoke:
+        options.recipe = ROOT / "recipes" / "quickstart.toml"
     if options.data is not None:
         os.environ["TURNWISE_DATA"] = str(options.data)
     if options.one is not None:
-        bound, corrected, seed, file = options.one
-        Path(file).write_text(json.dumps(one(options, Setting(int(bound), corrected == "1", int(seed)))), encoding="utf-8")
+        bound, way, seed, file = options.one
+        Path(file).write_text(json.dumps(one(options, Setting(int(bound), way, int(seed)))), encoding="utf-8")
         return 0
     known = options.out is not None and options.out.is_file()
     result: dict[str, Any] = json.loads(options.out.read_text(encoding="utf-8")) if known else {"runs": {}}
-    result |= {"iterations": options.iterations, "overrides": options.overrides, "recipe": "quickstart" if options.smoke else RECIPE.stem}
+    result |= {"iterations": options.iterations, "overrides": options.overrides, "recipe": options.recipe.stem}
 
     def keep() -> None:
         if options.out is not None:

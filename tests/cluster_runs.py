@@ -37,6 +37,9 @@ SMALL: dict[str, Any] = TINY | {  # a model that babbles: what it says wins or l
 }
 
 
+SEATS: dict[str, Any] = {"env.name": f"{ROOT / 'tests' / 'seats_env.py'}:Guesses", "env.options": {"goal": 4}}  # both sides are trained
+
+
 def trained(out: Path, name: str, **changes: Any) -> dict[str, torch.Tensor]:
     """The weights of a small run."""
     result = tw.train(ROOT / "recipes" / "own-env.toml", quiet=True, **(SMALL | {"out": str(out), "name": name} | changes))
@@ -103,12 +106,10 @@ class Direct:
         return handle.publish.remote(self._version, Stored.of(self._named()))
 
 
-class InOneProcess(setup.ClusterSystem):
+class EnginesHere(setup.ClusterSystem):
     """A run whose engines are in this process, each with the sessions that it would have as an actor."""
 
     loses: Any = staticmethod(lambda number: False)
-
-    def connect(self) -> None: ...
 
     @cached_property
     def crew(self) -> Any:
@@ -126,6 +127,12 @@ class InOneProcess(setup.ClusterSystem):
         made = RemoteEngine(self.crew, Direct(self._weights))
         made.refresh()
         return made
+
+
+class InOneProcess(EnginesHere):
+    """The learner is in this process, too."""
+
+    def connect(self) -> None: ...
 
 
 def in_one_process(patch: pytest.MonkeyPatch, loses: Any = lambda number: False) -> None:

@@ -44,3 +44,10 @@ class Race:
 
     def _see(self) -> Observation:
         return Observation(f"Seat {self.seat}: {self.total} of {self.goal}", actions=("1", "2"), anchor=f"{self.total}", seat=self.seat)
+
+
+class Guesses(Race):
+    """Every word is an action: those that start before "n" add 1, all others add 2. So even a model that babbles wins or loses."""
+
+    def step(self, action: str) -> Transition:
+        return super().step("1" if action[:1].lower() < "n" else "2")

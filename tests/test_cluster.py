@@ -9,16 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_runs import in_one_process, same, trained
-from conftest import ROOT
+from cluster_runs import SEATS, in_one_process, same, trained
+from conftest import ROOT, Cli
 
 from turnwise import TurnwiseError
 from turnwise.cluster.placement import Demand, Node, place
-from turnwise.cluster.probe import here, problems
+from turnwise.cluster.probe import here as installed_here
+from turnwise.cluster.probe import problems
 from turnwise.cluster.start import connect, free_port
+from turnwise.collect.seats import SEAT
 from turnwise.config.schema import Config
 from turnwise.config.writing import content_hash, to_toml
 from turnwise.report.cluster_check import check_command
+from turnwise.runs.folder import Run
+from turnwise.runs.reading import stored_trajectories
 from turnwise.setup.cluster import ClusterSystem
 from turnwise.setup.placing import check_cluster
 
@@ -28,13 +32,12 @@ STORE = 80 * 2**20  # bytes of shared memory per node
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Any]:
-    """A cluster of a head and two nodes, all on this machine."""
+    """A cluster of a head and another node, both on this machine."""
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, "object_store_memory": STORE})
-    for _ in range(2):
-        made.add_node(num_cpus=2, object_store_memory=STORE)
+    made.add_node(num_cpus=3, object_store_memory=STORE)
     ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
     yield made
     ray.shutdown()
@@ -97,6 +100,20 @@ def test_a_program_is_refused_before_ray_is_started(monkeypatch: pytest.MonkeyPa
         ClusterSystem(config).check()
 
 
+@pytest.mark.parametrize("section", [[], ["cluster.engines=2"]])
+def test_check_refuses_a_program_with_one_message_before_ray_is_started(
+    here: Cli, monkeypatch: pytest.MonkeyPatch, section: list[str]
+) -> None:
+    monkeypatch.setattr("turnwise.setup.placing.connect", lambda address: pytest.fail("Ray was started"))
+    options = ["env.name=program", "env.options.command=true", *section]
+    told = here("cluster", "check", str(ROOT / "recipes" / "own-env.toml"), *options)
+    assert told.returncode == 2 and not told.stdout
+    assert " ".join(told.stderr.split()) == (
+        "error: cluster: environment 'program' is played in one process, because it is a program and each of its attempts becomes several "
+        "trajectories. Train without the [cluster] section (cluster=none)"
+    )
+
+
 # -- what goes where -------------------------------------------------------------------------------------------------------------------
 
 HERE, THERE = Node("a", "10.0.0.1", 8, 4, here=True), Node("b", "10.0.0.2", 8, 4)
@@ -140,7 +157,7 @@ def test_an_engine_is_never_split_over_nodes() -> None:
 
 
 def test_missing_packages_and_other_versions_are_named_with_their_node() -> None:
-    own = here()
+    own = installed_here()
     found = {"a": {**own, "vllm": "0.25.1"}, "b": {**own, "turnwise": "", "torch": "2.0"}, "c": {"error": "no answer"}}
     known = [HERE, THERE, Node("c", "10.0.0.3", 8)]
     assert problems(known, found, ["turnwise", "torch"])[:2] == [
@@ -153,9 +170,9 @@ def test_missing_packages_and_other_versions_are_named_with_their_node() -> None
 
 def test_check_shows_nodes_and_seats_and_fails_for_what_cannot_be_placed(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     good, bad = (check_cluster(Config.load(QUICKSTART, [f"cluster.engines={engines}"])) for engines in (2, 9))
-    assert len(good.nodes) == 3 and not good.problems and [seat.part for seat in good.seats] == ["learner 0", "engine 0", "engine 1"]
+    assert len(good.nodes) == 2 and not good.problems and [seat.part for seat in good.seats] == ["learner 0", "engine 0", "engine 1"]
     assert all(has["turnwise"] and has["torch"] for has in good.versions.values())
-    assert not bad.seats and "9 engines take one core each at least, and the 3 nodes have 5" in bad.problems[0]
+    assert not bad.seats and "9 engines take one core each at least, and the 2 nodes have 4" in bad.problems[0]
     monkeypatch.setattr("turnwise.report.cluster_check.check_cluster", lambda config: good if config.cluster.engines == 2 else bad)
     assert check_command(Config.load(QUICKSTART, ["cluster.engines=2"])) == 0
     assert check_command(Config.load(QUICKSTART, ["cluster.engines=9"])) == 1
@@ -166,13 +183,33 @@ def test_check_shows_nodes_and_seats_and_fails_for_what_cannot_be_placed(nodes: 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The weights of the run in one process."""
-    return trained(tmp_path_factory.mktemp("plain"), "plain")
+    """The weights of self-play in one process."""
+    return trained(tmp_path_factory.mktemp("plain"), "plain", **SEATS)
 
 
-def test_one_engine_gives_the_weights_of_one_process(nodes: Any, plain: dict[str, Any], tmp_path: Path) -> None:
-    assert same(trained(tmp_path, "one", **{"cluster.engines": 1}), plain)
-    assert not same(trained(tmp_path, "untrained", iterations=0), plain)
+def seats_of(folder: Path, iteration: int) -> list[int]:
+    """The seat of every trajectory that was learned from."""
+    found = stored_trajectories(Run(folder), iteration)
+    assert all({turn.info["seat"] for turn in one.turns} == {int(one.id) // SEAT} for one in found)
+    return [int(one.id) // SEAT for one in found]
+
+
+def test_one_engine_gives_the_weights_of_one_process_for_both_seats_of_a_game(nodes: Any, plain: dict[str, Any], tmp_path: Path) -> None:
+    assert same(trained(tmp_path, "one", **SEATS, **{"cluster.engines": 1}), plain)
+    seats = seats_of(next(tmp_path.glob("one*")), 2)
+    assert seats.count(0) == seats.count(1) == 3 * 4
+    assert not same(trained(tmp_path, "untrained", iterations=0, **SEATS), plain)
+
+
+def test_ahead_of_the_learner_whole_games_are_learned_from_within_the_bound(nodes: Any, plain: dict[str, Any], tmp_path: Path) -> None:
+    found = trained(tmp_path, "ahead", **SEATS, **{"cluster.engines": 1, "cluster.staleness": 1, "eval.every": 0})
+    folder = next(tmp_path.glob("ahead*"))
+    for iteration in (1, 2):
+        seats = seats_of(folder, iteration)
+        assert seats.count(0) == seats.count(1) == 3 * 4
+        versions = {turn.version for one in stored_trajectories(Run(folder), iteration) for turn in one.turns}
+        assert all(iteration - 2 <= version <= iteration - 1 for version in versions)
+    assert found.keys() == plain.keys()
 
 
 def test_two_engines_give_the_weights_of_their_shares_one_after_the_other(

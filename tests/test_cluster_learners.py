@@ -1,18 +1,23 @@
-"""Several learners in a run: the recipe is the same, and so are the weights, even if one of them is killed."""
+"""Several learners in a run: the recipe is the same, and so are the weights, also if the ranks have to repeat calls after a loss.
+
+Every process that imports torch takes seconds, so there are two: the ranks, as actors of Ray. The engine plays in this process, and a loss
+is what remains of it, ranks in another state. `test_cluster_gang.py` kills ranks that have no model, at many moments; `make test-cluster`
+kills those of whole runs.
+"""
 
 from __future__ import annotations
 
-import os
-import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_runs import SMALL, trained
+from cluster_runs import SMALL, EnginesHere, same, trained
 from conftest import ROOT
 
 import turnwise as tw
+from turnwise.api import make_system
 from turnwise.setup.gang import GangSystem
 from turnwise.util.errors import TurnwiseError
 
@@ -21,24 +26,35 @@ MORE: dict[str, Any] = {"learner.tokens_per_batch": 64, "objective.kl": "loss", 
 TWO: dict[str, Any] = {"cluster.learners": 2, "cluster.engines": 1, "cluster.deadline": 120}
 
 
-@pytest.fixture(scope="module", autouse=True)
+class RanksAway(EnginesHere, GangSystem):
+    """A run whose ranks alone are actors."""
+
+
+@pytest.fixture
 def running() -> Iterator[None]:
-    ray.init(address="local", num_cpus=6, include_dashboard=False, log_to_driver=False)
+    ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
 
 
-def test_two_learners_of_which_one_is_killed_give_the_weights_of_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_learners_that_load_a_checkpoint_in_between_give_the_weights_of_one_process(
+    running: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain = trained(tmp_path, "plain", **MORE)
     own, said = GangSystem.learn, list[str]()
 
     def learn(self: Any, batch: Any, seed: int, progress: float) -> dict[str, float]:
         if progress > 0 and not said:  # the second update; the last checkpoint is that of the start
-            said.append("killed")
-            os.kill(self.gang.pids[1], signal.SIGKILL)
+            before = dict(self._weights())
+            self.gang.call("learn", batch, seed + 1, progress, pure=True)
+            assert not same(dict(self._weights()), before)
+            self.gang.catch_up()  # as new ranks do after a loss
+            said.append("repeated")
+            assert same(dict(self._weights()), before)
         return own(self, batch, seed, progress)
 
     monkeypatch.setattr(GangSystem, "learn", learn)
+    monkeypatch.setattr(sys.modules[make_system.__module__], "GangSystem", RanksAway)
     two = trained(tmp_path, "two", **MORE, **TWO)
     assert said and plain.keys() == two.keys()
     for name, weight in plain.items():

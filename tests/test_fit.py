@@ -18,6 +18,7 @@ from turnwise.cli.app import app
 from turnwise.config.schema import Config
 from turnwise.config.writing import to_toml
 from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.engines.native import prompt_sizes
 from turnwise.engines.native.families import FAMILIES
 from turnwise.engines.native.weights import Weights as NativeWeights
 from turnwise.learn import footprint
@@ -130,10 +131,11 @@ SHAPED: list[dict[str, Any]] = [{}, {"num_attention_heads": 8, "head_dim": 16, "
 
 @pytest.mark.parametrize("sizes", SHAPED)
 @pytest.mark.parametrize("kept", [Kept(9, 9), Kept(9, 1), Kept(2, 0), Kept(0, 0)])
-def test_the_fused_layers_keep_exactly_what_the_formula_says(sizes: dict[str, Any], kept: Kept) -> None:
-    saved, demand = saved_per_token(fused=True, kept=kept, **sizes)
+@pytest.mark.parametrize("rank", [0, 8])
+def test_the_fused_layers_keep_exactly_what_the_formula_says(sizes: dict[str, Any], kept: Kept, rank: int) -> None:
+    saved, demand = saved_per_token(rank=rank, fused=True, kept=kept, **sizes)
     shape = demand.shape
-    outside = 2 * shape.hidden + 4 + 8  # the norm after the last layer, and the token's id
+    outside = 2 * shape.hidden + 4 + (0 if rank else 8)  # the norm after the last layer, and the token's id if its embedding is trained
     assert saved == footprint.fused_bytes(shape, kept.attention, kept.mlp, lse=0) + outside  # a CPU's attention keeps no log-sums
 
 
@@ -172,8 +174,8 @@ CASES = {
     "0.5b": (replace(WINDOW, shape=SHAPES["0.5b"]), 12),
     "1.5b": (WINDOW, 24),
     "1.5b full": (replace(WINDOW, longest=12800, sequence=12800), 24),
-    "7b adapters": (replace(WINDOW, shape=SHAPES["7b"], rank=64, fused=False, reference=None), 40),
-    "7b adapters, 4 bits": (replace(WINDOW, shape=SHAPES["7b"], rank=64, fused=False, reference=None, four_bit=True), 24),
+    "7b adapters": (replace(WINDOW, shape=SHAPES["7b"], rank=64, reference=None), 40),
+    "7b adapters, 4 bits": (replace(WINDOW, shape=SHAPES["7b"], rank=64, reference=None, four_bit=True), 24),
 }
 
 
@@ -394,8 +396,13 @@ def test_shapes_of_other_families_have_as_many_parameters_as_their_models(kind: 
     assert shape.head_norms and (shape.middle, shape.used < shape.matrices) == ((96, True) if kind == "Qwen3Moe" else (128, False))
 
 
-def test_the_families_with_layers_of_our_own_are_those_of_the_engine() -> None:
+def test_families_and_sizes_of_recorded_steps_are_those_of_the_engine() -> None:
     assert set(footprint.FUSED) == set(FAMILIES)
+    assert (footprint.PROMPTS, footprint.PROMPT_WORK) == (prompt_sizes.SIZES, prompt_sizes.WORK)
+    model = tiny(hidden_size=64, intermediate_size=160)
+    shape = shape_from(model.config.to_dict(), "tiny")
+    assert footprint.recorded_prompts(shape) == prompt_sizes.prompt_sizes(NativeWeights(model))
+    assert footprint.recorded_prompts(SHAPES["7b"])[-1] == 256
 
 
 def test_a_fit_knows_its_peak() -> None:

@@ -117,8 +117,8 @@ def test_weights_that_are_not_trained_get_no_gradient() -> None:
 
 def test_models_that_fused_layers_do_not_know_are_named_with_the_reason() -> None:
     reasons = {
-        "adapters": add_lora(tiny(), rank=2),
-        "dropout": tiny(attention_dropout=0.1),
+        "adapters have dropout": add_lora(tiny(), rank=2, dropout=0.1),
+        "attention has dropout": tiny(attention_dropout=0.1),
         "biases": tiny(kind="llama", attention_bias=True),
     }
     for word, model in reasons.items():
@@ -131,8 +131,8 @@ def test_models_that_fused_layers_do_not_know_are_named_with_the_reason() -> Non
 
 def test_where_fused_layers_would_be_used_a_model_that_they_do_not_take_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forward, "_on_gpu_in_half", lambda weight: True)
-    with pytest.warns(UserWarning, match=r"^Qwen2ForCausalLM: .* \(it has adapters\): transformers' own layers train it$"):
-        assert PackedModel(add_lora(tiny(), rank=2)).fused is None
+    with pytest.warns(UserWarning, match=r"^Qwen2ForCausalLM: .* \(its attention has dropout\): transformers' own layers train it$"):
+        assert PackedModel(tiny(attention_dropout=0.1)).fused is None
     assert PackedModel(tiny()).fused is not None
 
 

@@ -1,2 +1,2 @@
-"""Many processes: who collects which group, with which weights, and what happens when one of them dies. This room knows no recipes:
-setup/cluster.py hands it functions that make what an actor needs. `ray` is imported inside functions only."""
+"""A run over many processes: which engine collects which group, with which weights, and what happens when a process dies. This room does
+not know recipes: setup/cluster.py passes it functions that make what an actor needs. `ray` is imported inside functions only."""

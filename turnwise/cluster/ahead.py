@@ -1,11 +1,12 @@
 """Batches that are collected ahead of the learner, within a bound.
 
-A thread owns the engines and the scheduler. It starts the plan's next batch as soon as the scheduler admits it, hands groups to engines,
-takes them back, forms batches in order, and drops groups that became too old. The learner's thread takes formed batches from a queue and
-publishes weights. Whatever it wants from the engines meanwhile (an evaluation) is done in this thread, too.
+A thread owns the engines and the scheduler. It starts the plan's next batch as soon as the scheduler admits it, sends groups to engines,
+takes their results, forms batches in order, and drops groups that have become too old. The learner's thread takes formed batches from a
+queue and publishes weights. If it needs the engines for something else, such as an evaluation, this thread does that work.
 
-A batch is learned from with the version of its number. A group that was attempted is learned from, too old, or failed, and each exactly
-once (`scheduler.py`). A checkpoint keeps how far the run was when its last batch was formed, so what was under way is attempted again.
+Batch b is learned from by version b of the weights. Every group that was attempted ends exactly once: it is learned from, too old, or
+failed (`scheduler.py`). A checkpoint stores the progress of the run when its last batch was formed, so groups that were being played then
+are attempted again.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Gather:
     starts: Sequence[Start] = ()
     waiting: set[int] = field(default_factory=set)
     found: dict[int | str, Trajectory] = field(default_factory=dict)  # of the current round, by number
-    homes: dict[int | str, str] = field(default_factory=dict)  # which engine has made a group
+    homes: dict[int | str, str] = field(default_factory=dict)  # which engine has played a group
     groups: dict[int, set[int | str]] = field(default_factory=dict)  # of the trajectories of a scheduler's group
     tasks: dict[str, Task] = field(default_factory=dict)
     counts: dict[str, float] = field(default_factory=dict)
@@ -55,7 +56,7 @@ class Gather:
 
 @dataclass
 class Settings:
-    """How a run collects: attempts, the bound, how many batches from which on, and what hears of it."""
+    """How a run collects: the attempts, the bound on staleness, the first batch and the number of batches, and the callbacks."""
 
     places: Any
     plan: Any
@@ -71,7 +72,7 @@ class Settings:
 
 
 class Ahead:
-    """Collects in a thread. `formed` has the batches in their order, or the error that ended the thread."""
+    """Collects in a thread. `formed` has the batches in order, or the error that ended the thread."""
 
     def __init__(self, crew: Crew, settings: Settings, retries: int = 2):
         self.crew, self.own = crew, settings
@@ -98,7 +99,7 @@ class Ahead:
         return self._thread.is_alive()
 
     def do(self, work: Callable[[], Any]) -> Any:
-        """Do this in the thread that owns the engines, and wait for it. If that is over, or is this one, do it here."""
+        """Do this in the thread that owns the engines, and wait for it. If that thread has ended, or is the current one, do it here."""
         if threading.current_thread() is self._thread:
             return work()
         done: Future[Any] = Future()
@@ -115,7 +116,7 @@ class Ahead:
         self._act(self.scheduler.published(version))
 
     def stop(self, patience: float = 60.0) -> None:
-        """End the thread; what is under way is dropped."""
+        """End the thread. Groups that are being played are dropped."""
         self._stopped = True
         if threading.current_thread() is not self._thread:
             self._thread.join(patience)
@@ -145,7 +146,7 @@ class Ahead:
         return self.own.batches is None or self._next < self.own.first + self.own.batches
 
     def _answer(self) -> None:
-        """Do what the learner's thread has asked for."""
+        """Do the work that the learner's thread has requested."""
         while True:
             try:
                 work, done = self._asked.get_nowait()
@@ -157,7 +158,7 @@ class Ahead:
                 done.set_exception(error)
 
     def _begin(self) -> None:
-        """Start gathering the batches that are admitted; one at a time, unless the plan says that they may overlap."""
+        """Start gathering the batches that are admitted, one at a time unless the plan allows them to overlap."""
         overlaps = bool(getattr(self.own.plan, "overlaps", False))
         while self._more and self.scheduler.may_begin(self._next):
             if any(gather.brought is None for gather in self._gathers) and not overlaps:
@@ -194,14 +195,14 @@ class Ahead:
             self._act(self.scheduler.submit(group))
 
     def _remember(self, gather: Gather, first: bool) -> None:
-        """How far the run is with this batch. Batches that overlap take their places when they begin."""
+        """Store the progress of the run with this batch. Batches that overlap take their places when they begin."""
         if first or not getattr(self.own.plan, "overlaps", False):
             gather.mark = mark_of(self.own.places, self.own.plan)
 
     # -- engines ----------------------------------------------------------------------------------------------------------------------
 
     def _follow(self) -> None:
-        """Tell the scheduler which engines are there, and with which weights."""
+        """Tell the scheduler which engines are up, and with which weights."""
         for member in self.crew.members:
             name = str(member.number)
             lost = self._lives.get(member.number) != member.lives or member.state == "gone"
@@ -267,7 +268,7 @@ class Ahead:
             self._send(gather, self.own.heard(in_order(gather.starts, gather.found)))
 
     def _form(self) -> None:
-        """Hand out the batches that are complete, in their order."""
+        """Pass on the batches that are complete, in order."""
         while self._gathers and (brought := self._gathers[0].brought) is not None:
             gather = self._gathers.pop(0)
             self._act(self.scheduler.formed(gather.batch))

@@ -1,9 +1,9 @@
-"""A collector whose attempts are made by the engines of a cluster. It looks like a collector of this process to whoever uses it.
+"""A collector whose attempts are played by the engines of a cluster. Its interface is that of a collector in this process.
 
-The starts of a run are cut into one share per engine, whole groups each. A share is one session, made by one engine from its beginning to
-its end, with the cache and the snapshots that belong to it: what an engine computes depends on its share alone. If the engine is lost,
-another makes all calls of the share again and gets the same. So with a given number of engines the same seed gives the same weights,
-whatever is lost when; with one engine, they are those of a run without a cluster.
+The starts of a run are split into one share of whole groups per engine. A share is one session: one engine plays it from beginning to end,
+with the cache and the snapshots that belong to it, so what an engine computes depends on its share alone. If the engine is lost, another
+one repeats all calls of the share and gets the same results. So with a given number of engines the same seed always gives the same
+weights, whatever is lost during the run; with one engine, they are those of a run without a cluster.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _sessions = count()
 
 
 class Engines(Protocol):
-    """What does the work of sessions: the crew, or whoever has access to it."""
+    """What does the work of sessions: the crew, or an object that has access to it."""
 
     size: int
     hears: Hears
@@ -39,7 +39,7 @@ class Engines(Protocol):
 
 @dataclass
 class RemoteCollector:
-    """`run` returns the trajectories of all starts, in their order. `counts` and `policy.counts` add up those of all shares."""
+    """`run` returns the trajectories of all starts, in order. `counts` and `policy.counts` are sums over all shares."""
 
     crew: Engines
     spec: Spec = field(default_factory=Spec)
@@ -75,7 +75,7 @@ class RemoteCollector:
         return self._ask(Call("say", (list(texts), seed, temperature)))
 
     def openings(self, starts: Sequence[Start]) -> list[str]:
-        """What the agent is told first in these attempts."""
+        """The first prompt of the agent in each of these attempts."""
         return self._ask(Call("open", (list(starts),)))
 
     def _ask(self, call: Call) -> list[Any]:
@@ -87,7 +87,7 @@ class RemoteCollector:
         return list(outcome.value)
 
     def _cut(self, starts: Sequence[Start]) -> dict[int, list[Start]]:
-        """The starts of each share: new groups in turn, and attempts of a known group where its others were made."""
+        """The starts of each share: new groups in turn, and attempts of a known group in the share that has its others."""
         shares: dict[int, list[Start]] = {}
         for start in starts:
             home = start.group if start.branch is None else start.branch.trajectory.group
@@ -118,7 +118,7 @@ class RemoteCollector:
 
 
 def _lost(start: Start) -> Trajectory:
-    """An attempt that nobody could make."""
+    """An attempt that no engine could play."""
     trajectory = begun(start)
     trajectory.stop, trajectory.stop_detail = Stop.ENGINE_FAULT, LOST
     return trajectory

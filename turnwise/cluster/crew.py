@@ -1,7 +1,7 @@
 """The engines of a run, seen from the driver: actors that are started, given weights, given work, and replaced when they are lost.
 
-Nothing here waits without a deadline. A member is lost if Ray says so, if its start or its weights fail, or if it has made no progress for
-`deadline` seconds. It is killed and hired again; the new one gets the current weights before any work. Its work goes to whoever is free, at
+Every wait has a deadline. A member is lost if Ray reports it, if its start or its weights fail, or if it has made no progress for
+`deadline` seconds. It is killed and hired again; the new one gets the current weights before any work. Its work goes to any free member, at
 most `retries` times more.
 """
 
@@ -44,7 +44,7 @@ class Member:
 
 @dataclass
 class Hears:
-    """What the crew tells the run."""
+    """What the crew reports to the run."""
 
     say: Callable[[str], None] = lambda text: None
     cancelled: Callable[[], bool] = lambda: False
@@ -98,7 +98,7 @@ class Crew:
         waiting, tries = deque(range(len(works))), [0] * len(works)
         running: dict[Any, tuple[int, Member]] = {}
         cancelled = False
-        if not self._begun:  # nobody takes the work of one that is only slower to start
+        if not self._begun:  # a member that is only slower to start keeps its work
             self.settle()
             self._begun = True
         while waiting or running:
@@ -132,7 +132,7 @@ class Crew:
                 running[ref] = mine[0], member
 
     def employ(self, member: Member, ref: Any) -> Any:
-        """The member works on this from now on."""
+        """Give the member this work."""
         now = time.monotonic()
         if not member.refs:
             member.since = member.looked = member.began = now
@@ -140,7 +140,7 @@ class Crew:
         return ref
 
     def result(self, member: Member, ref: Any) -> Outcome | None:
-        """What work that is done has brought; None if its member is lost."""
+        """The result of finished work; None if its member is lost."""
         if ref not in member.refs:
             return None
         member.refs.discard(ref)
@@ -155,7 +155,7 @@ class Crew:
         return found
 
     def _failed(self, error: Exception, member: Member) -> None:
-        """Work has failed: the member is lost, or the error is one of the user's and ends the run."""
+        """Work has failed: the member is lost, or the error is the user's and ends the run."""
         import_ray()
         from ray.exceptions import RayActorError, RayError, RayTaskError
 
@@ -169,7 +169,7 @@ class Crew:
     # -- members --------------------------------------------------------------------------------------------------------------------
 
     def step(self, refs: list[Any]) -> list[Any]:
-        """Wait a moment: returns those of the references that are done. Members move on, and those that are lost are replaced."""
+        """Wait briefly. Returns the references that are done. Members advance to their next state, and lost ones are replaced."""
         ray = import_ray()
         own = {member.ref: member for member in self.members if member.state in ("starting", "updating")}
         looks = {member.look: member for member in self.members if member.look is not None}
@@ -191,7 +191,7 @@ class Crew:
         return [ref for ref in done if ref in mine]
 
     def _moved_on(self, member: Member) -> None:
-        """A member has started, or has its weights."""
+        """A member has started, or has its weights now."""
         try:
             answer = import_ray().get(member.ref)
         except Exception as error:
@@ -233,7 +233,7 @@ class Crew:
                 member.look, member.looked = member.handle.status.remote(), now
 
     def lose(self, member: Member, why: str, again: bool = True) -> None:
-        """Kill what is left of a member and hire it again. Without `again`, the others go on alone."""
+        """Kill what is left of a member and hire it again. Without `again`, the others continue without it."""
         ray = import_ray()
         self.counts["lost_engines"] += 1
         try:
@@ -258,7 +258,7 @@ class Crew:
         member.lives += 1
 
     def worked(self) -> dict[str, tuple[list[float], list[float]]]:
-        """When each member had work since this was last asked: beginnings and ends."""
+        """When each member had work since the last call: beginnings and ends."""
         found, now = {}, time.monotonic()
         for member in self.members:
             spans = [*member.spans, *([(member.began, now)] if member.refs else [])]

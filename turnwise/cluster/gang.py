@@ -4,10 +4,10 @@
     metrics = gang.call("update", batch, seed, progress)      # on all ranks; the answer of the first
     gang.save("keep", folder, step, then=("restored", folder))
 
-A rank that dies takes the step with it, and cannot join the others again. So all ranks are ended and started again, with a new meeting
-point: they load the last checkpoint and make the calls since then once more. Calls carry their seeds, so this gives the same weights as
-before, and nothing that was collected is lost or counted twice. No wait is endless: a gang that makes no progress for `deadline` seconds
-counts as lost.
+If a rank dies, the current step is lost, and the rank cannot join the others again. So all ranks are ended and restarted, and meet at a
+new address: they load the last checkpoint and repeat the calls since then. Calls include their seeds, so this gives the same weights as
+before, and nothing that was collected is lost or counted twice. Every wait has a limit: a gang that makes no progress for `deadline`
+seconds counts as lost.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from turnwise.util.errors import TurnwiseError
 LOOKS = 1.0  # seconds between two looks at the progress
 START = 120.0  # seconds that a start may take, if the deadline is shorter
 GRACE = 15.0  # seconds after the first error until the others must have answered
-Factory = Callable[[int, int, str], Any]  # makes a rank's object, there: its rank, their number, where they meet
+Factory = Callable[[int, int, str], Any]  # makes the object of a rank in its process: rank, number of ranks, address where they meet
 Call = tuple[str, tuple[Any, ...]]
 
 
 class Rank:
-    """The actor. Its methods run in several threads: one works, another answers questions about progress."""
+    """The actor. Its methods run in several threads: one works, another reports progress."""
 
     def __init__(self, factory: Factory, rank: int, size: int):
         self._factory, self._rank, self._size = factory, rank, size
@@ -44,7 +44,7 @@ class Rank:
         return os.getpid()
 
     def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
-        """Call a method. Only the first rank's answer travels."""
+        """Call a method. Only the first rank sends its answer."""
         found = getattr(self._made, method)(*arguments)
         return found if self._rank == 0 else None
 
@@ -68,10 +68,10 @@ class Gang:
         self.pids: list[int] = []
         self._hire, self._say = hire, say
         self._handles: list[Any] = []
-        self._since: list[Call] = []  # what leads from nothing to the present state: loading a checkpoint, and the calls after it
+        self._since: list[Call] = []  # what leads to the current state: loading a checkpoint, and the calls after it
 
     def call(self, method: str, *arguments: Any, pure: bool = False) -> Any:
-        """Call a method on all ranks: the answer of the first. A `pure` one changes nothing, so it need not be repeated after a loss."""
+        """Call a method on all ranks. Returns the answer of the first. A `pure` one changes nothing, so it is not repeated after a loss."""
         problem = ""
         for _ in range(self.retries + 1):
             try:
@@ -100,6 +100,11 @@ class Gang:
         self._since = [(then[0], tuple(then[1:]))]
         return found
 
+    def catch_up(self) -> None:
+        """Bring the ranks to the current state from any other: load the last checkpoint and repeat the calls since then."""
+        for method, arguments in self._since:
+            self._run(method, arguments)
+
     def close(self) -> None:
         """End all ranks."""
         self._end()
@@ -112,21 +117,20 @@ class Gang:
         return f"{calls} call{'' if calls == 1 else 's'}" if calls else "nothing"
 
     def _up(self) -> None:
-        """Start the ranks if there are none, and bring them to the present state."""
+        """Start the ranks if there are none, and bring them to the current state."""
         if self._handles:
             return
         self._handles = [self._hire(rank) for rank in range(self.size)]
         address = self._answers([self._handles[0].meeting.remote()], "start")[0]
         self.pids = self._answers([handle.begin.remote(address) for handle in self._handles], "start")
-        for method, arguments in self._since:
-            self._run(method, arguments)
+        self.catch_up()
 
     def _run(self, method: str, arguments: tuple[Any, ...]) -> Any:
         given = import_ray().put(arguments)
         return self._answers([handle.call.remote(method, given) for handle in self._handles], method)[0]
 
     def _answers(self, refs: list[Any], what: str) -> list[Any]:
-        """What all ranks answer. Raises `Lost` if one of them is gone or nothing happens any more, and an error that all have."""
+        """The answers of all ranks. Raises `Lost` if one of them has died or there is no progress, and an error if all of them raise it."""
         ray = import_ray()
         since, seen, look, failing = time.monotonic(), None, None, 0.0
         waiting, errors = list(refs), dict[Any, Exception]()
@@ -175,13 +179,13 @@ def _died(error: Exception) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Why an actor died: if its creation failed, that error, which comes last."""
+    """Why an actor died. If its creation failed, the error of the creation, which comes last."""
     text = str(error).strip()
     return text.splitlines()[-1].strip()[:200] if "creation task" in text else one_line(error, 120)
 
 
 def _verdict(errors: dict[Any, Exception], refs: list[Any], what: str) -> Exception:
-    """What the errors of some ranks mean. An error that all ranks have alike is one of the work itself, and would come again."""
+    """What the errors of some ranks mean. An error that all ranks raise is caused by the work itself, and would occur again."""
     for ref, error in errors.items():
         if _died(error):
             return Lost(f"rank {refs.index(ref)} was lost during {what} ({_reason(error)})")

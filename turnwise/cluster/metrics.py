@@ -1,4 +1,4 @@
-"""What a source of a cluster logs: the age of groups, how far the policy has moved since, what was dropped, and who idled.
+"""What the source of a cluster logs: the age of groups, how far the policy has moved since, what was dropped, and which parts idled.
 
 Pure functions on arrays. docs/metrics.md explains every name.
 
@@ -69,7 +69,7 @@ def effective_share(log_weights: ArrayLike) -> float:
 
 
 def drop_metrics(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, float]:
-    """What became of groups between two readings of `Scheduler.counts`."""
+    """How groups ended between two readings of `Scheduler.counts`."""
     new = {name: after[name] - before.get(name, 0) for name in after}
     ended = new["accepted"] + new["stale"] + new["failed"]
     shares = {"dropped_share": (new["stale"] + new["failed"]) / ended} if ended else {}

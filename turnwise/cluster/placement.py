@@ -1,8 +1,8 @@
-"""What goes where: engines and learners over the nodes of a cluster, decided before anything is started.
+"""The placement of engines and learners on the nodes of a cluster, decided before anything is started.
 
-`place` is a pure function of what the nodes have and what is asked for. It fills nodes in their order, spreads engines evenly, and raises
-one clear error if something does not fit. Ray then gets each part with the node it was placed on as a preference: if that node is lost, the
-part moves to any other that has room.
+`place` is a pure function of what the nodes have and what is requested. It fills nodes in order, spreads engines evenly, and raises one
+clear error if something does not fit. Ray gets the chosen node of each part as a preference: if that node is lost, the part moves to any
+other node that has room.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Demand:
-    """What a run asks for. Engines take one core each on a CPU, and `tensor_parallel` GPUs each on GPUs. `colocated`: learner i and engine
+    """What a run requests. Engines take one core each on a CPU, and `tensor_parallel` GPUs each on GPUs. `colocated`: learner i and engine
     i share GPUs."""
 
     engines: int = 1

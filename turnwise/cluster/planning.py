@@ -1,10 +1,10 @@
-"""Which splits of GPUs into learners and engines are possible, and how each of them would do.
+"""Which splits of GPUs into learners and engines are possible, and how fast each of them would be.
 
     plan = make_plan(Question("7b", gpus=64))
     plan.best.layout, plan.best.trajectories_per_s
 
 Every split is simulated with the same groups (turnwise/cluster/simulate.py). Engines whose number of GPUs is not given are tried with the
-fewest that hold the model, twice and four times as many; the best of them stands for the split.
+fewest that hold the model, twice and four times as many; the best of them represents the split.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from turnwise.learn.shapes import ModelShape, shape_of
 from turnwise.util.errors import TurnwiseError
 
 MOST_GPUS = 1024
-MOST_LANES = 512  # trajectories on one engine at once, whatever its memory
+MOST_LANES = 512  # trajectories on one engine at once, however much memory it has
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Plan:
 
 def learner_bytes(shape: ModelShape, ranks: int, tokens: int) -> float:
     """Bytes per GPU of a learner: weights and gradients in 32 bits, Adam's two moments, a frozen reference in 16 bits, all of them sharded;
-    two layers and the output layer gathered; activations of one sequence of so many tokens, kept once per layer."""
+    two layers and the output layer gathered; activations of one sequence of this many tokens, kept once per layer."""
     state = (16 + 2) * shape.parameters / ranks
     gathered = 2 * shape.parameters if ranks == 1 else 6 * (2 * shape.matrices / shape.layers + 2 * shape.head)
     activations = tokens * (2 * shape.layers * shape.hidden + 24 * shape.hidden + 12 * shape.mlp)
@@ -60,7 +60,7 @@ def learner_bytes(shape: ModelShape, ranks: int, tokens: int) -> float:
 
 
 def engine_groups(question: Question, shape: ModelShape, gpus: int, taken: float = 0.0) -> int:
-    """The groups that an engine on so many GPUs can run at once: its own weights, and a cache for trajectories of the greatest length."""
+    """How many groups an engine on this many GPUs can run at once: it holds the weights, and a cache for trajectories of full length."""
     work, machine = question.work, question.machine
     room = gpus * (machine.memory * machine.memory_used - taken) - 2 * shape.parameters
     lanes = min(max(int(room / (shape.cache_bytes * work.longest)), 0), MOST_LANES)
@@ -115,7 +115,7 @@ def _gpus(number: int) -> str:
 
 
 def colocated(question: Question, shape: ModelShape, sizes: list[int]) -> Iterator[Layout]:
-    """Everything on every GPU; the parts take turns. One process alone shares its weights with the engine."""
+    """Everything on every GPU; the parts take turns. A single process shares its weights with the engine."""
     learner = learner_bytes(shape, question.gpus, question.work.longest)
     taken = learner - (2 * shape.parameters if question.gpus == 1 else 0)
     for size in sizes:
@@ -145,7 +145,7 @@ def splits(question: Question, shape: ModelShape) -> dict[int, list[Layout]]:
 
 
 def make_plan(question: Question, progress: Callable[[str], None] = lambda what: None) -> Plan:
-    """Simulate eighths of the GPUs, then what lies between the best of them and its neighbours. `progress` hears what comes next."""
+    """Simulate eighths of the GPUs, then the splits between the best and its neighbours. `progress` is called with what comes next."""
     shape = shape_of(question.model)
     possible = splits(question, shape)
     results: dict[int, Result] = {}

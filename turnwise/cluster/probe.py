@@ -1,4 +1,4 @@
-"""What is installed on the nodes of a cluster: asked of each of them, without importing anything heavy there."""
+"""What is installed on the nodes of a cluster. Every node is asked, without importing anything large there."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ OLDEST_VLLM = (0, 26)
 
 
 def asks(packages: Sequence[str]) -> Callable[[], dict[str, str]]:
-    """A function that returns the versions of packages where it is called, "" for one that is missing. It is sent whole: a node without
-    Turnwise can run it."""
+    """A function that returns the versions of packages where it is called, "" for one that is missing. It is sent as code, so a node
+    without Turnwise can run it."""
 
     def versions() -> dict[str, str]:
         import platform

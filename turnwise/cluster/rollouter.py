@@ -1,11 +1,11 @@
-"""An engine's process: engine, agent, environments and collector in one actor, so that no turn crosses a process.
+"""An engine's process: engine, agent, environments and collector in one actor, so that no turn needs a call between processes.
 
-One thread plays, because neither engines nor pools are thread-safe; the methods that Ray calls run in other threads and hand it work. It
-takes work in the order in which it came. New weights are applied between two steps of what is being played.
+One thread plays, because neither engines nor pools are thread-safe; the methods that Ray calls run in other threads and pass it work,
+which it does in order of arrival. New weights are applied between two steps of the current work.
 
 Work belongs to a session: what one collector would do in one process, as a list of calls. The engine's cache and the snapshots of earlier
-attempts last as long as the session. An actor that does not know a session, because the one that did was lost, makes all of its calls
-again: seeds are part of them, so it gets the same tokens.
+attempts last as long as the session. If the actor that played a session was lost, another one repeats all of its calls: seeds are part of
+them, so it gets the same tokens.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Session:
         return found
 
     def _recognise(self, start: Start) -> None:
-        """The parent of a branch came back as a copy: what was kept of the original serves it."""
+        """The parent of a branch came back as a copy: it gets what was kept of the original."""
         if start.branch is None:
             return
         copy = start.branch.trajectory
@@ -73,8 +73,8 @@ class Session:
 
 
 class Rollouter:
-    """The actor. `make` builds its parts, in the thread that plays; `retries` is how often work is done again whose environment's process
-    has died."""
+    """The actor. `make` builds its parts, in the thread that plays; `retries` is how often work is repeated if an environment's process
+    dies."""
 
     def __init__(self, make: Callable[[Hooks], Parts], number: int = 0, retries: int = 2):
         self.number, self._retries = number, retries
@@ -91,7 +91,7 @@ class Rollouter:
     # -- called by the driver -----------------------------------------------------------------------------------------------------
 
     def ready(self) -> dict[str, Any]:
-        """Waits until the parts are made; where this actor runs."""
+        """Wait until the parts are made. Returns where this actor runs."""
         return self._made.result()
 
     def run(self, work: Work) -> Outcome:
@@ -117,11 +117,11 @@ class Rollouter:
         return {"turns": self._turns, "ended": self._ended, "version": version, "pids": pids, "pid": os.getpid()}
 
     def cancel(self) -> None:
-        """End what is being played, and all that waits, between two turns."""
+        """End the current work and all waiting work, between two turns."""
         self._cancelled = True
 
     def close(self) -> None:
-        """End the player after what it does now, and close the parts."""
+        """End the playing thread after its current work, and close the parts."""
         with self._wake:
             self._cancelled = self._over = True
             self._wake.notify()
@@ -155,7 +155,7 @@ class Rollouter:
             self._parts.close()
 
     def _next(self) -> _Job | GroupJob | None:
-        """The next job; meanwhile weights are applied. None: it is over."""
+        """The next job; weights are applied while it waits. None: there will be no more."""
         while True:
             with self._wake:
                 while not (self._jobs or self._weights or self._over):
@@ -207,11 +207,11 @@ class Rollouter:
             outcome = self._session.go_on(work)
             if self._cancelled or again == self._retries or not any(died(result) for _, result in outcome.faults):
                 return outcome
-            self._session = None  # an environment's process has died, which is nobody's fault: the same again
+            self._session = None  # an environment's process has died, which is not the policy's fault: repeat the work
         raise AssertionError
 
     def _between(self) -> bool:
-        """Asked between two steps: groups go on with new weights at once, sessions have them when they are over."""
+        """Called between two steps: groups continue with new weights at once, sessions get them at their end."""
         if self._session is None and self._weights:
             self._apply()
         return self._cancelled

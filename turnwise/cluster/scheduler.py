@@ -1,7 +1,7 @@
 """Which engine runs which group, and which groups may be learned from. A pure state machine: events in, actions out.
 
-There is no clock, no thread and no process here. A driver tells what happened and does what the answer says; a simulation does the same
-with a clock of its own, so both exercise this code.
+There is no clock, no thread and no process here. A driver reports what happened and performs the actions that are returned; a simulation
+does the same with a simulated clock, so both run this code.
 
     scheduler = Scheduler(groups_per_batch=16, staleness=1, capacity=8, deadline=600)
     actions = scheduler.engine_up("E0", version=0)
@@ -13,11 +13,11 @@ with a clock of its own, so both exercise this code.
 the age b − v. The bound k (`staleness`) is kept in two places. *Admission*: a group of batch b is dispatched only when version b − k is
 published, and only to an engine that has it. Admission goes by the number of a batch and never by a count of groups, so a group that was
 dropped cannot use up room. *Sweep*: `formed` looks at the oldest version that an engine really used, and drops the whole group if it is
-too old. Members of a group age together, because without one of them the baseline of the others is another one.
+too old. A group is dropped as a whole, because the baseline of its members would change without one of them.
 
-**Leases.** A dispatched group is lent to one engine under an attempt number. An engine that is lost, a deadline that passes and an answer
-that is not ok all bring it back: it is attempted again from its start, elsewhere if possible, up to `retries` times, and then fails. Only
-the answer to the current attempt counts; late and duplicate ones are ignored.
+**Leases.** A dispatched group is leased to one engine under an attempt number. The lease ends if the engine is lost, the deadline passes or
+the answer is not ok: the group is then attempted again from its start, on another engine if possible, up to `retries` times, and then
+fails. Only the answer to the current attempt counts; late and duplicate ones are ignored.
 
 **Ends.** Every submitted group ends exactly once: "accepted" (learn from it), "stale" (too old) or "failed". Ids only grow, which is how
 the scheduler recognises an ended group without remembering it.
@@ -25,8 +25,8 @@ the scheduler recognises an ended group without remembering it.
 **Formation** may happen before all groups of a batch have finished. What is left moves on to the next batch; if its tokens would be too
 old there, it is cancelled at once.
 
-Whatever waits is dispatched in the order of batches and ids. A group goes to the engine that it prefers (the one that holds its cache) if
-that has room, else to the least loaded one: no engine idles while admitted work waits.
+Waiting groups are dispatched in the order of batches and ids. A group goes to the engine that it prefers (the one that holds its cache) if
+that has room, otherwise to the least loaded one: no engine idles while admitted work waits.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Dispatch:
 
 @dataclass(frozen=True)
 class Cancel:
-    """Stop this attempt: nobody waits for its answer, and its room is given to others. An engine that cannot stop it must be replaced."""
+    """Stop this attempt: its answer is not needed any more, and others get its room. An engine that cannot stop it must be replaced."""
 
     lease: Lease
     engine: str
@@ -238,14 +238,14 @@ class Scheduler:
         return self._dispatch()
 
     def engine_published(self, engine: str, version: int) -> list[Action]:
-        """An engine now samples with this version. News of an engine that is not up changes nothing."""
+        """An engine now samples with this version. Has no effect for an engine that is not up."""
         if engine in self._engines:
             self._engines[engine].version = version
             self._changed(engine)
         return self._dispatch()
 
     def tick(self, now: float) -> list[Action]:
-        """The time. Leases whose deadline has passed are cancelled and come back."""
+        """The current time. Leases whose deadline has passed are cancelled, and their groups wait again."""
         self.now = max(self.now, now)
         actions: list[Action] = []
         for record in list(self._records.values()):
@@ -275,7 +275,7 @@ class Scheduler:
     # -- state -------------------------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Everything but engines and leases, as JSON can hold it. Engines do not outlive their driver."""
+        """Everything except engines and leases, in a form that JSON can hold. Engines do not outlive their driver."""
         rows = [
             asdict(record.group) | {"due": record.batch, "attempt": record.attempt, "failures": record.failures, "oldest": record.oldest}
             for record in self._records.values()
@@ -285,7 +285,7 @@ class Scheduler:
 
     def load_state(self, state: Mapping[str, Any], kept: Collection[int] = ()) -> None:
         """Continue from a state, without engines. Groups that ran wait again, and so do those that had finished, but for those whose
-        trajectories the driver has `kept`. Being interrupted is no failure of theirs.
+        trajectories the driver has `kept`. An interruption does not count as a failure.
         Answers to leases of an earlier driver must not be passed on."""
         self.version, self.next_batch, self.next_id = state["version"], state["next_batch"], state["next_id"]
         self.counts = dict.fromkeys(self.counts, 0) | dict(state["counts"])
@@ -337,7 +337,7 @@ class Scheduler:
         return Ended(record.group, how, record.batch, record.oldest, record.attempt)
 
     def _dispatch(self) -> list[Action]:
-        """Hand out what waits, in order. What the first one lacks (a version, an engine with room), those behind it lack as well."""
+        """Dispatch the waiting groups, in order. What the first one lacks (a version, an engine with room), all others lack, too."""
         actions: list[Action] = []
         while self._queue:
             batch, id = self._queue[0]
@@ -366,7 +366,7 @@ class Scheduler:
         return min(found)[-1] if found else None
 
     def _least_loaded(self, needed: int, avoid: str | None) -> Iterator[tuple[int, tuple[float, int, str]]]:
-        """The first engine with room of each version that is new enough. Entries of engines that have changed are dropped on the way."""
+        """The first engine with room of each version that is new enough. Outdated entries of engines are dropped during the search."""
         for version, heap in self._free_engines.items():
             aside = None
             while version >= needed and heap:
@@ -382,7 +382,7 @@ class Scheduler:
                 heapq.heappush(heap, aside)
 
     def _changed(self, engine: str) -> None:
-        """An engine has another load or version: enter it again among those with room."""
+        """The load or version of an engine has changed: enter it again among those with room."""
         one = self._engines[engine]
         self._stamps += 1
         one.stamp = self._stamps

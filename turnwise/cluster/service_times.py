@@ -2,7 +2,7 @@
 
 Every time is a floor (operations at the rate of matrix products, bytes at the rate of copies) plus what the measurements showed beyond it.
 The constants of `Machine` come from benchmarks/engine*.json, iteration-*.json and learner-1.5b.json; a test compares every one of those
-measurements with what this file says. What was not measured is an assumption and is marked as one: tensor parallelism, sharding over
+measurements with the result of these formulas. What was not measured is marked as an assumption: tensor parallelism, sharding over
 ranks, and the network. docs/cluster-planning.md lists them.
 """
 
@@ -25,7 +25,7 @@ class Machine:
     memory: float = 141e9
     memory_used: float = 0.92  # the share of it that may be planned with
     # decoding, measured: engine.json, engine_0.5b.json, engine_7b.json
-    decode_layer: float = 38.5e-6  # seconds per layer and step, whatever is computed
+    decode_layer: float = 38.5e-6  # seconds per layer and step, independent of the work
     decode_lane: float = 2.4e-6  # seconds per sequence and step: the draw of a token
     cache_read: float = 0.90  # share of the copy rate at which attention reads the cache
     # elementwise work: seconds per token, layer and hidden unit; and how much slower attention is than matrix products
@@ -57,7 +57,7 @@ class EngineTimes:
     gpus: int = 1
 
     def decode(self, lanes: float, context: float) -> float:
-        """Seconds of one step: a token for each of `lanes` sequences with so many tokens in the cache on average."""
+        """Seconds of one step: a token for each of `lanes` sequences with this many tokens in the cache on average."""
         model, machine = self.model, self.machine
         weights = model.matrices + model.head
         read = max(2.0 * weights / machine.copy_bytes_per_s, 2.0 * weights * lanes / machine.flop_per_s)
@@ -67,7 +67,7 @@ class EngineTimes:
         return (read + cache) / self.gpus + fixed + exchanged
 
     def prefill(self, tokens: float, past: float) -> float:
-        """Seconds to read so many new tokens, each of which attends to `past` tokens on average."""
+        """Seconds to read this many new tokens, each of which attends to `past` tokens on average."""
         model, machine = self.model, self.machine
         operations = tokens * (2.0 * model.matrices + model.attention * past)
         exchanged = 0.0
@@ -96,7 +96,7 @@ class LearnerTimes:
     reference: bool = True
 
     def learn(self, batch: Sequences, steps: int) -> float:
-        """Seconds for old log-probs, the reference's, and an update in so many optimiser steps."""
+        """Seconds for old log-probs, the reference's, and an update in this many optimiser steps."""
         if not len(batch.tokens):
             return 0.0
         scores = self._pass(batch.tokens, batch.sampled, update=False)
@@ -121,7 +121,7 @@ class LearnerTimes:
         return passes * operations / machine.flop_per_s + unit * model.layers * model.hidden * tokens
 
     def _pass(self, tokens: np.ndarray, sampled: np.ndarray, update: bool) -> float:
-        """Seconds until the last rank is through: its share of the sequences, and the weights that it gathers for each micro-batch."""
+        """Seconds until the last rank is done: its share of the sequences, and the weights that it gathers for each micro-batch."""
         compute = largest_share(self.seconds(tokens, sampled, update), self.ranks)
         if self.ranks == 1:
             return compute
@@ -139,10 +139,10 @@ class LearnerTimes:
 
 
 def largest_share(seconds: np.ndarray, ranks: int) -> float:
-    """The work of the busiest rank if each sequence goes to the rank that has least, the longest first."""
+    """The work of the busiest rank if each sequence goes to the rank with the least work, the longest first."""
     if ranks == 1:
         return float(seconds.sum())
-    if len(seconds) > 64 * ranks:  # so many that they even out
+    if len(seconds) > 64 * ranks:  # enough sequences for equal shares
         return float(max(seconds.sum() / ranks, seconds.max()))
     loads = [0.0] * ranks
     for one in np.sort(seconds)[::-1]:

@@ -88,8 +88,8 @@ class Engine:
     lane_seconds: float = 0.0
 
     def begin(self, now: float) -> float:
-        """Take up what waits; when the next round ends in which a trajectory does. Rounds in between are computed as one: their times
-        grow evenly with the context."""
+        """Start the waiting groups. Returns the end of the next round in which a trajectory ends. Rounds before it are computed as one:
+        their times grow evenly with the context."""
         fresh = groups = 0
         for lease in self.waiting:
             lengths = self.work.lengths(lease.group)
@@ -110,7 +110,7 @@ class Engine:
         return now + seconds * self.rounds
 
     def hurry(self, now: float) -> float | None:
-        """Somebody waits: end with the round that is under way instead of the last one. The new end, or None if it stays."""
+        """A group waits: end with the current round instead of the last one. Returns the new end, or None if it does not change."""
         rounds = min(int((now - self.began) / self.each) + 1, self.rounds)
         if rounds == self.rounds:
             return None
@@ -118,7 +118,7 @@ class Engine:
         return max(self.began + rounds * self.each, now)
 
     def end(self) -> list[Lease]:
-        """The rounds are over; the groups that are done with them."""
+        """The rounds have ended. Returns the groups that are finished."""
         self.round += self.rounds
         self.taken += self.lanes * self.rounds
         self.busy += self.each * self.rounds
@@ -135,7 +135,7 @@ class Engine:
         return done
 
     def pause(self, seconds: float, keep_cache: bool, now: float) -> None:
-        """New weights: nothing is computed for so long, and the cache is computed again."""
+        """New weights: nothing is computed for this long, and the cache is recomputed."""
         if self.computing:
             passed = min(int((now - self.began) / self.each), self.rounds) if self.each else 0
             tokens = self._context() + passed * self.lanes * self.work.growth
@@ -179,7 +179,7 @@ class Engine:
         return read + (work.response - 1) * times.decode(lanes, context + work.response / 2) + lanes * work.host_turn
 
     def _alone(self) -> float:
-        """Seconds of a turn if the engine had nothing else to do: nobody's turn is shorter."""
+        """Seconds of a turn if the engine had nothing else to do: no turn is shorter."""
         context = self._context() / max(self.lanes, 1)
         return (self.work.response - 1) * self.times.decode(1, context)
 
@@ -222,7 +222,7 @@ class Simulation:
         self.chance = np.random.default_rng(derive(work.seed, "failures"))
 
     def run(self) -> Result:
-        """Until so many batches have been learned from."""
+        """Simulate until this many batches have been learned from."""
         for engine in self.engines.values():
             self._act(self.scheduler.engine_up(engine.name, 0))
             self._doom(engine)
@@ -330,7 +330,7 @@ class Simulation:
         self._later(seconds + self._rank_lost(seconds), self._send)
 
     def _rank_lost(self, seconds: float) -> float:
-        """Seconds that the loss of a rank costs: all of them start again, with the update that was under way."""
+        """Seconds lost with a rank: all ranks restart, and repeat the current update."""
         if self.mtbf is None or self.chance.exponential(self.mtbf * 3600 / self.layout.learners) > seconds:
             return 0.0
         self.failures += 1

@@ -23,7 +23,7 @@ PATIENCE = 0.5  # seconds between two looks at whether the run is cancelled
 
 
 class Access:
-    """The engines, for whoever wants something of them: directly, or through the thread that owns them while one collects ahead."""
+    """Access to the engines: directly, or through the thread that owns them while batches are collected ahead."""
 
     def __init__(self, crew: Crew):
         self.crew, self.size, self.hears = crew, crew.size, crew.hears
@@ -55,16 +55,16 @@ class Access:
 
 
 class RemoteEngine:
-    """All engines as one: it passes weights on. What is played goes through a collector. `waits`: the learner's weights may not change
-    before all engines have read them."""
+    """All engines as one, to publish weights. Attempts go through a collector. `waits`: the learner's weights may not change before all
+    engines have read them."""
 
     def __init__(self, access: Access, sender: Sender, waits: bool = False):
         self.access, self.version, self.reports, self.pending = access, 0, tuple(COLUMNS), 0
         self._sender, self._waits = sender, waits
 
     def publish(self, version: int, weights: Any = None) -> None:
-        """The learner's weights have this version now: every engine gets them before it plays again, or as soon as it can while it plays
-        for a batch ahead."""
+        """The learner's weights have this version now. Every engine gets them before it plays again, or as soon as possible if it is
+        playing for a batch ahead."""
         self.version = version
         self._sender.publish(version)
         self.access.publish(version, self._sender.send, self._waits)
@@ -138,11 +138,11 @@ class ClusterSource(LocalSource):
         return None
 
     def mark(self, plan: Any) -> Mark:
-        """How far the run has come with the batch that was handed out last: what was collected beyond it is attempted again."""
+        """The progress of the run with the batch that was handed out last. What was collected beyond it is attempted again."""
         return self._mark if self._mark is not None else super().mark(plan)
 
     def metrics(self, batch: Batch) -> dict[str, float]:
-        """How old the batch is and how far the policy has moved since, what was dropped, and who had nothing to do."""
+        """How old the batch is and how far the policy has moved since, what was dropped, and which parts idled."""
         rollouts, now = batch.rollouts, time.monotonic()
         if self.access is None:
             return {}

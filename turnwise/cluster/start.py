@@ -1,4 +1,4 @@
-"""Ray itself: imported with a clear error if it is missing, started on this machine or joined at an address, and left again."""
+"""The connection to Ray: import it with a clear error if it is missing, start it on this machine or join it at an address, and leave it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def import_ray() -> Any:
 
 def connect(address: str | None = None, cpus: int | None = None) -> bool:
     """Join the cluster at an address, or start Ray on this machine with this many cores (None: all). Returns whether Ray was started or
-    joined here, and should be left at the end; a connection that exists is used as it is."""
+    joined here, and should be left at the end; an existing connection is used as it is."""
     ray = import_ray()
     if ray.is_initialized():
         return False

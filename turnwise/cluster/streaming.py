@@ -1,8 +1,8 @@
-"""Groups that come and go while others are being played: what an actor does if batches are collected ahead of the learner.
+"""Groups that join and leave while others are being played: what an actor does if batches are collected ahead of the learner.
 
-One collector plays all groups at once. A new group joins as soon as there are slots; a finished one leaves at once, whatever the others do.
-New weights are applied between two steps: rows in the middle of a response go on with them, and every turn keeps the version that drew its
-first token.
+One collector plays all groups at the same time. A new group joins as soon as there are slots; a finished one leaves at once. New weights
+are applied between two steps: rows in the middle of a response continue with them, and every turn keeps the version that drew its first
+token.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Stream:
         self.collector.stream(self.feed)
 
     def recognise(self, job: GroupJob) -> None:
-        """Parents of branches came back as copies: what was kept of the originals serves them."""
+        """Parents of branches came back as copies: they get what was kept of the originals."""
         for start in job.starts:
             if start.branch is not None:
                 copy = start.branch.trajectory
@@ -94,7 +94,7 @@ class Stream:
             entry[0].faults.append((trajectory, result))
 
     def fail(self, error: BaseException) -> None:
-        """Everything that is under way has failed."""
+        """Everything that is being played has failed."""
         for job, _ in self.feed.jobs.values():
             if not job.done.done():
                 job.done.set_exception(error)
@@ -114,7 +114,7 @@ class Stream:
             job.done.set_result(self._outcome(job))
 
     def _outcome(self, job: GroupJob) -> Outcome:
-        """The group's trajectories in their order, and what was counted since the last group."""
+        """The group's trajectories in order, and what was counted since the last group."""
         counts = {name: float(value) for name, value in getattr(self.collector.policy, "counts", {}).items()}
         new = {name: value - self._told.get(name, 0.0) for name, value in counts.items()}
         lost = self.collector.counts["lost_branches"] - self._lost_told

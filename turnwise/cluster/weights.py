@@ -1,8 +1,8 @@
 """How the learner's weights reach the engines.
 
 store      one copy per version in Ray's shared memory; every engine of a node reads the same pages. Works everywhere.
-ipc        engines on the learner's own GPU read its memory through handles of CUDA, and copy from there.
-broadcast  a group of torch.distributed from the learner to all engines: NCCL across GPUs, gloo on CPUs.
+ipc        engines on the learner's GPU read its memory through CUDA handles, and copy from there.
+broadcast  a torch.distributed group from the learner to each engine: NCCL across GPUs, gloo on CPUs.
 
 A sender has `send(handle)`, which gives one engine the newest weights and returns a reference to wait for. What it sends is a small object
 with `tensors(device)`, which the engine calls to get its weights by name.
@@ -70,7 +70,7 @@ def _tensor(array: Any, dtype: str) -> Tensor:
 
 
 class Store:
-    """One object in Ray's store per version; the one before is dropped when nobody reads it any more."""
+    """One object in Ray's store per version; the previous one is dropped when no engine reads it any more."""
 
     def __init__(self, named: Named):
         self._named = named
@@ -88,7 +88,7 @@ class Store:
 
 @dataclass(frozen=True)
 class Handles:
-    """Weights as handles of CUDA. They are valid as long as the learner's process keeps them, and read where they lie."""
+    """Weights as CUDA handles. They are valid as long as the learner's process keeps them, and are read in place."""
 
     parts: dict[str, tuple[Any, tuple[Any, ...]]]
     gpu: str
@@ -106,7 +106,7 @@ class Handles:
 
 
 class Ipc:
-    """Handles to the learner's own weights: nothing is copied here. The learner waits with its next update until all have read them."""
+    """Handles to the learner's weights: nothing is copied here. The learner delays its next update until all engines have read them."""
 
     def __init__(self, named: Named):
         self._named = named
@@ -135,7 +135,7 @@ def gpu_name(index: int) -> str:
 
 @dataclass(frozen=True)
 class Arriving:
-    """Weights that are broadcast: where the group meets, and what comes in which order."""
+    """Weights that are broadcast: where the group meets, and which tensors come in which order."""
 
     host: str
     port: int
@@ -163,7 +163,7 @@ def _root() -> Any:
 
 
 def join(meeting: Arriving, device: torch.device) -> Any:
-    """A group of its own, beside whatever torch.distributed does in this process."""
+    """A separate group, independent of other uses of torch.distributed in this process."""
     import torch.distributed as dist
 
     limit = timedelta(seconds=meeting.seconds)
@@ -174,8 +174,8 @@ def join(meeting: Arriving, device: torch.device) -> Any:
 
 
 class Broadcast:
-    """A group from the learner to one engine, for each engine and version: an engine that dies takes no other with it. The learner's side
-    runs in a thread of its own, within `seconds`."""
+    """A group from the learner to one engine, for each engine and version, so that an engine that dies does not affect the others. The
+    learner's side runs in a separate thread, within `seconds`."""
 
     def __init__(self, named: Named, device: torch.device, seconds: float, port: int | None = None):
         self._named, self._device, self._seconds, self._port = named, device, seconds, port

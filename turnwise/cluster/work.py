@@ -18,8 +18,8 @@ WORKER_LOST = ("the worker process was killed by SIGKILL", "the worker process c
 
 @dataclass(frozen=True)
 class Spec:
-    """What kind of attempts a session makes: at another temperature than that of the run, or for training, where the engine reports what
-    stages need, states are kept, and the plan has a say in drawing."""
+    """What kind of attempts a session plays: at another temperature than that of the run, or for training. In training, the engine reports
+    what stages need, states are kept, and the plan can influence the drawing."""
 
     temperature: float | None = None
     training: bool = False
@@ -36,7 +36,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Work:
-    """All calls of a session so far; the result of the last one is wanted."""
+    """All calls of a session so far. The result of the last one is returned."""
 
     session: str
     spec: Spec
@@ -45,14 +45,14 @@ class Work:
 
 @dataclass
 class Outcome:
-    """The result of a call, what the session has counted so far, why its first branch was lost, and the faults that were heard."""
+    """The result of a call, what the session has counted so far, why its first branch was lost, and the faults that were reported."""
 
     value: Any
     counts: dict[str, float] = field(default_factory=dict)
     lost_branches: int = 0
     lost: str = ""
     faults: list[tuple[Trajectory, EnvResult]] = field(default_factory=list)
-    spoilt: bool = False  # an environment's process has died: nobody's fault, and worth another try
+    spoilt: bool = False  # an environment's process has died, which is not the policy's fault: try again
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Hooks:
 
 
 class Parts(Protocol):
-    """What an actor plays with. A function that setup/cluster.py hands over makes them inside the actor."""
+    """What an actor plays with. A function that setup/cluster.py passes on makes them inside the actor."""
 
     @property
     def version(self) -> int: ...
@@ -96,7 +96,7 @@ def died(result: EnvResult) -> bool:
 
 
 def portable(error: BaseException) -> BaseException:
-    """An error that another process can read: one that is invalid input stays that, others are described."""
+    """An error that another process can read. A TurnwiseError stays one, others become a description."""
     if type(error) is TurnwiseError:
         return error
     if isinstance(error, TurnwiseError):

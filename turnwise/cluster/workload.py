@@ -1,4 +1,4 @@
-"""What a cluster is asked to do in a plan: groups of trajectories of random lengths, the same for every split that is compared."""
+"""The work of a cluster in a plan: groups of trajectories of random lengths, the same for every split that is compared."""
 
 from __future__ import annotations
 

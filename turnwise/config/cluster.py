@@ -1,4 +1,4 @@
-"""The section of a recipe about a cluster: how many processes learn and play, and how far playing may run ahead."""
+"""The cluster section of a recipe: how many processes learn and play, and how far playing may run ahead."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Cluster(Section):
     learners: int = Field(1, ge=1)
     """Number of processes that learn together. 1: the process that runs the loop."""
     staleness: int = Field(0, ge=0, le=8)
-    """How many updates behind the learner a batch may be sampled. 0: in step, with exactly the weights of a run without a cluster."""
+    """How many updates old the weights that sample a batch may be. 0: in step; with one engine, exactly as without a cluster."""
     correct: bool = True
-    """With a staleness of 2 and more: correct for the age of the data with truncated importance weights, unless objective.importance names
+    """With a staleness of 2 or more, correct for the age of the data with truncated importance weights, unless objective.importance names
     another correction."""
     placement: Literal["colocated", "apart"] = "colocated"
     """On GPUs: learners and engines share them, or have separate ones."""
@@ -29,7 +29,7 @@ class Cluster(Section):
     """The address of a running Ray cluster (host:port, or auto); none: Ray is started on this machine."""
     transfer: Literal["auto", "store", "ipc", "broadcast"] = "auto"
     """How weights reach the engines: store (shared memory of Ray, works everywhere), ipc (the same GPU), broadcast (NCCL across GPUs, gloo
-    on CPUs), auto (whichever of them fits)."""
+    on CPUs), auto (chosen by where learners and engines are)."""
     port: int | None = Field(None, ge=1, le=65535)
     """The port on this machine where learners and engines find each other for a broadcast; none: any free port."""
     deadline: float = Field(600.0, gt=0)

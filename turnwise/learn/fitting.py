@@ -131,7 +131,7 @@ def variants(demand: Demand, free: Freedom) -> Iterator[Demand]:
     if free.reference and demand.reference == "device":
         yield replace(found, reference="host")
     if free.lora and not demand.rank:
-        demand = replace(demand, rank=RANK, fused=False, reference=None)
+        demand = replace(demand, rank=RANK, reference=None)
         yield demand
     if free.four_bit and demand.rank:
         yield replace(demand, four_bit=True)

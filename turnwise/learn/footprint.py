@@ -29,6 +29,8 @@ BIASED = ("qwen2",)  # families whose keys have a bias
 CONTEXT = int(0.7e9)  # CUDA itself, its libraries and the kernels
 GRAPH = int(15e6)  # of a recorded decode step, outside torch
 LANES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # sizes of recorded decode steps
+PROMPTS = (*range(32, 129, 32), *range(192, 513, 64), *range(640, 1025, 128), *range(1280, 2049, 256), *range(2560, 4097, 512))
+PROMPT_WORK = 2e12  # tokens × weights: prompts beyond this are not recorded
 FUSED = ("llama", "qwen2", "qwen3", "qwen3_moe", "gemma3_text", "smollm3")  # families whose layers the learner runs itself
 FOUR_BIT = 0.52  # bytes per weight: half a byte, and a scale for every 64 weights, itself in 8 bits
 EIGHT_BIT = 2 * (1 + 4 / 128)  # bytes per weight: two moments of one byte, and a scale for every 128 of them
@@ -65,7 +67,7 @@ class Demand:
     tokens            of a micro-batch; a sequence of `sequence` tokens is never cut
     attention, mlp    layers, counted from the last, that keep what they computed for the backward pass
     piece             numbers of logits that exist at once
-    fused             the learner's own layers; otherwise those of transformers, which keep all or nothing
+    fused             the learner's own layers, which take adapters too; otherwise those of transformers, which keep all or nothing
     """
 
     shape: ModelShape
@@ -212,12 +214,15 @@ def _weights(demand: Demand) -> list[Term]:
 
 
 def unpacked_bytes(demand: Demand) -> dict[str, int]:
-    """What is unpacked of weights of 4 bits at the same time: what reads the same input, and in recorded steps each weight alone."""
-    shape = demand.shape
-    mlp = 0 if shape.experts else shape.mlp  # experts are not packed
-    joined = max(2 * mlp, shape.queries + 2 * shape.keys)
-    alone = max(mlp, shape.queries) if demand.graphs else 0
-    return {COLLECT: demand.width * shape.hidden * (joined + alone), LEARN: demand.width * shape.hidden * joined}
+    """What is unpacked of weights of 4 bits at the same time; recorded steps have their own memory, and unpack each weight alone."""
+    shape, joined = demand.shape, joined_bytes(demand.shape, demand.width)
+    alone = demand.width * shape.hidden * max(0 if shape.experts else shape.mlp, shape.queries) if demand.graphs else 0
+    return {COLLECT: joined + alone, LEARN: joined}
+
+
+def joined_bytes(shape: ModelShape, width: int = 2) -> int:
+    """The largest weight that is one product: gate and up, or query, key and value. Experts are not packed."""
+    return width * shape.hidden * max(0 if shape.experts else 2 * shape.mlp, shape.queries + 2 * shape.keys)
 
 
 def _optimiser(demand: Demand) -> list[Term]:
@@ -256,12 +261,19 @@ def wanted_cache(demand: Demand) -> int:
     return (2 * demand.slots * pages_of(demand.longest) + 1) * demand.page
 
 
+def recorded_prompts(shape: ModelShape) -> tuple[int, ...]:
+    """The numbers of tokens for which the engine records steps with prompts: those that a host would issue too slowly."""
+    return tuple(size for size in PROMPTS if size * shape.used <= PROMPT_WORK or size == PROMPTS[0])
+
+
 def _engine(demand: Demand) -> list[Term]:
     shape, width = demand.shape, demand.width
     held = (COLLECT,) if demand.sleeps else (COLLECT, LEARN, STEP, PUBLISH)
     lanes = min(demand.slots, LANES[-1])
-    step = demand.slots * (4 * shape.words + width * (4 * shape.hidden + shape.queries + 2 * shape.keys + 3 * shape.middle))
-    recorded = sum(size <= lanes for size in LANES) if demand.graphs else 0
+    prompts = recorded_prompts(shape) if demand.graphs and demand.slots else ()
+    per_token = width * (4 * shape.hidden + shape.queries + 2 * shape.keys + 3 * shape.middle)
+    step = demand.slots * 4 * shape.words + max((demand.slots, *prompts)) * per_token  # all share one pool of memory
+    recorded = sum(size <= lanes for size in LANES) + len(prompts) if demand.graphs else 0
     prompt = demand.prefill * width * (3 * shape.middle + 3 * shape.hidden + 2 * shape.queries + 2 * shape.keys)
     drawn = demand.slots * 4 * shape.words
     biases = width * shape.layers * shape.keys * pages_of(demand.longest) * PAGE
@@ -316,7 +328,7 @@ def kept_bytes(demand: Demand) -> int:
 def work_bytes(demand: Demand) -> int:
     """Bytes per token of the backward pass of one layer; if nothing is kept of it, it is computed again first."""
     if demand.fused:
-        return fused_work(demand.shape) * demand.width // 2
+        return fused_work(demand.shape) * demand.width // 2 + 12 * demand.width * demand.rank  # what lies between an adapter's factors
     again = layer_bytes(demand.shape, demand.rank, demand.width) if min(demand.attention, demand.mlp) <= 0 else 0
     return again + demand.width * (5 * demand.shape.middle + 8 * demand.shape.hidden)
 

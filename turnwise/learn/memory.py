@@ -15,6 +15,7 @@ import torch
 from turnwise.engines.native.memory import free_bytes
 from turnwise.learn import footprint
 from turnwise.learn.forward import PackedModel
+from turnwise.learn.fourbit import has_packed
 from turnwise.learn.fused.stack import Kept
 from turnwise.learn.logprobs import CHUNK_ELEMENTS
 from turnwise.learn.optimiser import Optimiser, Weights
@@ -40,7 +41,9 @@ class Memory:
         device = self.policy.device
         if device.type == "cuda":
             gathered = 0 if self.policy.sharded is None else self.policy.sharded.gathered_bytes
-            self.room = footprint.USABLE * (free_bytes(device) - self._to_come(optimiser) - self._head_bytes() - self.others() - gathered)
+            unpacked = footprint.joined_bytes(self._shape) if has_packed(self.policy.causal) else 0
+            later = self._to_come(optimiser) + self._head_bytes() + self.others() + gathered + unpacked
+            self.room = footprint.USABLE * (free_bytes(device) - later)
 
     def tokens(self) -> int:
         """Tokens of a micro-batch: as many as are useful and fit with everything kept; if those are few, more with less kept."""

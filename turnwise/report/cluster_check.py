@@ -1,4 +1,4 @@
-"""What a cluster has and what of a recipe would be placed where, as a table: `turnwise cluster check`."""
+"""What a cluster has and where each part of a recipe would be placed, as tables: `turnwise cluster check`."""
 
 from __future__ import annotations
 
@@ -58,5 +58,5 @@ def seat_table(seats: Sequence[Seat]) -> Table:
 
 
 def gigabytes(count: float) -> str:
-    """Bytes in words."""
+    """Bytes as text."""
     return f"{count / 2**30:.1f} GiB"

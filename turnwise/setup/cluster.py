@@ -78,7 +78,7 @@ class ClusterSystem(System):
         return self.config.cluster
 
     def check(self) -> None:
-        """Everything that may be wrong with the cluster comes before anything is loaded."""
+        """Check the cluster before anything is loaded."""
         self.connect()
         super().check()
         if "pool" in self.__dict__:  # the first look is over: environments are played by the engines
@@ -109,7 +109,7 @@ class ClusterSystem(System):
 
     @cached_property
     def access(self) -> Access:
-        """The engines, from whichever thread."""
+        """Access to the engines from any thread."""
         return Access(self.crew)
 
     def _ended(self, count: int) -> None:
@@ -186,7 +186,7 @@ class ClusterSystem(System):
 
 
 def transfer(own: Cluster, device: torch.device) -> str:
-    """How weights travel: as the recipe says, otherwise by where learner and engines are."""
+    """How weights travel: as the recipe says, otherwise chosen by where learner and engines are."""
     if own.transfer != "auto":
         return own.transfer
     if device.type != "cuda":
@@ -196,7 +196,7 @@ def transfer(own: Cluster, device: torch.device) -> str:
 
 
 def keep_gpu(seat: Seat) -> Any:
-    """Reserve a GPU of this machine for this process, and compute on it: Ray then gives the others to the engines."""
+    """Reserve a GPU of this machine for this process, and compute on it. Ray gives the other GPUs to the engines."""
     ray = import_ray()
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -236,8 +236,8 @@ def hire(seats: Sequence[Seat], recruit: Recruit, retries: int, number: int) -> 
 
 @dataclass(frozen=True)
 class Recruit:
-    """Makes the parts of an actor, there. Holds what the actor cannot know: the recipe, this process's folder and module paths, objects
-    that were passed from Python, and the vocabulary of a tiny model."""
+    """Makes the parts of an actor in its process. Holds what the actor cannot know: the recipe, this process's folder and module paths,
+    objects that were passed from Python, and the vocabulary of a tiny model."""
 
     config: Config
     folder: str
@@ -267,7 +267,7 @@ class Recruit:
         return PlayingParts(self, hooks)
 
     def prepare(self) -> None:
-        """Make this process find what the driver's finds."""
+        """Let this process find the same modules and files as the driver."""
         if Path(self.folder).is_dir():
             os.chdir(self.folder)
         sys.path += [path for path in self.paths if path not in sys.path]
@@ -276,7 +276,7 @@ class Recruit:
 
 
 def _by_value() -> None:
-    """Code from files that a recipe names is sent whole: no process can import it by a name."""
+    """Code from files that a recipe names is sent as code: other processes cannot import it by name."""
     import_ray()
     from ray import cloudpickle
 

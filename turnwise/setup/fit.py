@@ -94,7 +94,7 @@ def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:
         sequence=longest,
         attention=keep,
         mlp=keep,
-        fused=lora is None and width == 2 and shape.family in FUSED,
+        fused=width == 2 and shape.family in FUSED and not (lora is not None and lora.dropout),
         beside=beside(config, shape, width),
     )
     return with_engine(demand, config, memory)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from turnwise.cluster.service_times import EngineTimes, Machine
 from turnwise.learn.fitting import Fit
-from turnwise.learn.footprint import EIGHT_BIT, EXACT, LANES, LEARN, MOST_TOKENS, Demand, host_bytes
+from turnwise.learn.footprint import EIGHT_BIT, EXACT, LANES, LEARN, MOST_TOKENS, Demand, host_bytes, recorded_prompts
 from turnwise.setup.fit import GB, Found, settings
 
 HOST_BYTES_PER_S = 2.5e10  # assumption: what a PCIe 4.0 slot carries in one direction
@@ -74,7 +74,7 @@ def _recompute(before: Demand, after: Demand, machine: Machine) -> Cost:
 
 
 def _sleep(before: Demand, after: Demand, machine: Machine) -> Cost:
-    recorded = sum(size <= after.slots for size in LANES) if after.graphs else 0
+    recorded = sum(size <= after.slots for size in LANES) + len(recorded_prompts(after.shape)) if after.graphs else 0
     return Cost(seconds=recorded * RECORDING, each="iteration")
 
 

@@ -1,4 +1,4 @@
-"""A run whose learner is several processes: the driver has no model, and hands all that needs one to a gang of ranks.
+"""A run whose learner is several processes: the driver has no model, and delegates everything that needs one to a gang of ranks.
 
 `GangSystem` is the driver's side: the loop calls the same methods as ever. `Learning` is a rank's side, also a `System`, of which only the
 learning half is used. All ranks make the same calls with the same arguments; the learner splits the work inside.
@@ -39,7 +39,7 @@ MANY = 10**9  # checkpoints that the ranks keep
 
 
 class GangSystem(ClusterSystem):
-    """A run with several learner ranks. What the driver knows of the model is its tokenizer."""
+    """A run with several learner ranks. The driver has the model's tokenizer only."""
 
     def connect(self) -> None:
         if self.config.cluster is not None and self.config.cluster.transfer in ("ipc", "broadcast"):
@@ -51,7 +51,7 @@ class GangSystem(ClusterSystem):
 
     @cached_property
     def tokenizer(self) -> Any:
-        """A model's folder has its tokenizer; a tiny model's belongs to its making."""
+        """From the model's folder; a tiny model's is made with the model."""
         path = self.model_folder or self.config.model.path
         return self._loaded[1] if path is None else loading.tokenizer_of(str(path))
 
@@ -143,7 +143,7 @@ def _hired(seat: Seat, apprentice: Apprentice, rank: int, size: int) -> Any:
 
 @dataclass(frozen=True)
 class Apprentice:
-    """Makes what a rank works with, there."""
+    """Makes what a rank works with, in its process."""
 
     recruit: Recruit
     seconds: float

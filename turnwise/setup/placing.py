@@ -1,4 +1,4 @@
-"""Where the parts of a recipe go on a cluster, and whether its nodes have what is needed: asked before anything is loaded."""
+"""Where the parts of a recipe go on a cluster, and whether its nodes have what is needed. Decided before anything is loaded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from turnwise.util.errors import TurnwiseError
 
 @dataclass(frozen=True)
 class Checked:
-    """What a cluster has, and what of a recipe goes where; `problems` say why it cannot be placed."""
+    """What a cluster has, and where each part of a recipe goes; `problems` say why it cannot be placed."""
 
     nodes: list[Node]
     versions: dict[str, dict[str, str]]
@@ -25,7 +25,8 @@ class Checked:
 
 
 def check_cluster(config: Config) -> Checked:
-    """Ask every node what it has, and place the recipe. Nothing is loaded."""
+    """Ask every node what it has, and place the recipe. Nothing is loaded. What no cluster can play is an error before Ray is started."""
+    check_program(config)
     own = config.cluster or Cluster()
     started = connect(own.address)
     try:
@@ -43,13 +44,18 @@ def check_cluster(config: Config) -> Checked:
 
 
 def check_recipe(config: Config) -> None:
-    """An error for what no cluster can play."""
+    """An error for what no cluster can play, and for an engine that is too old on this machine."""
+    check_program(config)
+    check_engine(config.engine.name)
+
+
+def check_program(config: Config) -> None:
+    """An error if the environment is a program."""
     if is_program(config):
         raise TurnwiseError(
-            f"cluster: environment {config.env.name!r} is played in one process, because a program's attempt becomes several trajectories. "
-            "Leave [cluster] out"
+            f"cluster: environment {config.env.name!r} is played in one process, because it is a program and each of its attempts becomes "
+            "several trajectories. Train without the [cluster] section (cluster=none)"
         )
-    check_engine(config.engine.name)
 
 
 def seats_for(config: Config) -> list[Seat]:
@@ -68,7 +74,7 @@ def needed_packages(config: Config) -> list[str]:
 
 
 def demand_of(config: Config) -> Demand:
-    """What a recipe asks of a cluster."""
+    """What a recipe needs of a cluster."""
     own = config.cluster or Cluster()
     gpu = choose_device(config.device) == "cuda"
     return Demand(own.engines, own.learners, gpu, own.tensor_parallel, own.placement == "colocated", config.env.workers)

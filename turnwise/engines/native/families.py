@@ -209,11 +209,14 @@ def _unfit_layers(model: Any, causal: Any) -> str | None:
         return "of adapters only LoRA is known here"
     if type(causal.lm_head) is not nn.Linear or type(causal.model.embed_tokens).__name__ not in EMBEDDINGS:
         return "its embedding or output layer is wrapped or quantised"
+    known: set[int] = set()
     for number, layer in enumerate(causal.model.layers):
         for group in _joined_layers(layer):
+            known.update(map(id, group))
             if problem := _unfit_linears(group):
                 return f"layer {number}: {problem}"
-    return None
+    unknown = [name for name, module in causal.named_modules() if hasattr(module, "lora_A") and id(module) not in known]
+    return f"it has an adapter on {unknown[0]}, which is not known here" if unknown else None
 
 
 EMBEDDINGS = ("Embedding", "Gemma3TextScaledWordEmbedding")

@@ -34,8 +34,9 @@ NO_ROTATION = -1  # the rotation of layers without one: their queries and keys d
 class Linear:
     """Linear layers that read the same input, as one: a weight, a bias or none, and LoRA factors or none."""
 
-    def __init__(self, modules: Sequence[nn.Module], dtype: torch.dtype):
-        self._modules, self._dtype = modules, dtype
+    def __init__(self, modules: Sequence[nn.Module], dtype: torch.dtype, stacks: bool = True):
+        """`stacks`: LoRA factors are copied, stacked and scaled; otherwise the caller reads them (`adapters`)."""
+        self._modules, self._dtype, self._stacks = modules, dtype, stacks
         self._packed = is_packed(base_of(modules[0]))
         self.sizes: list[int] = [base_of(module).out_features for module in modules]  # of what each of them gives
         self._weight: Tensor | None = None
@@ -53,7 +54,8 @@ class Linear:
             self._weight = _joined([layer.weight for layer in plain], self._dtype, self._weight)
         biases = [layer.bias for layer in plain if layer.bias is not None]
         self.bias = _joined(biases, self._dtype, self.bias) if biases else None
-        self._update_adapters()
+        if self._stacks:
+            self._update_adapters()
         held = self._codes if self._packed else [self._weight]
         self._places = [0 if tensor is None else tensor.data_ptr() for tensor in (*held, self.bias, self.down, self.up)]
         return before != self._places
@@ -84,6 +86,10 @@ class Linear:
         parts = [times(x, own) for own in codes]
         out = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
         return out if self.bias is None else out.add_(self.bias)
+
+    def adapters(self) -> list[list[tuple[Tensor, Tensor, float]]]:
+        """The LoRA factors that are active now on each of the layers, with their scale."""
+        return [_adapters(module) for module in self._modules]
 
     def _update_adapters(self) -> None:
         downs, blocks, rows = [], [], 0
@@ -148,14 +154,16 @@ class Layer:
 
 
 class Weights:
-    """All weights of one model in the order of their use. `dtype` is what to compute in: by default what the weights are."""
+    """All weights of one model in the order of their use. `dtype` is what to compute in: by default what the weights are. `stacks`: LoRA
+    factors are copied next to them."""
 
-    def __init__(self, model: Any, dtype: torch.dtype | None = None):
+    def __init__(self, model: Any, dtype: torch.dtype | None = None, stacks: bool = True):
         if reason := supports(model):
             raise TurnwiseError(f"the native engine cannot run this model: {reason}")
         self.model = causal_of(model)
         self.dtype: torch.dtype = dtype or self.model.lm_head.weight.dtype
         self.shape = shape_of(self.model.config)
+        self._stacks = stacks
         self._read()
 
     def _read(self) -> None:
@@ -232,19 +240,22 @@ class Weights:
         normed, sparse, wrapped = hasattr(attention, "q_norm"), hasattr(mlp, "experts"), hasattr(layer, "pre_feedforward_layernorm")
         return Layer(
             before_attention=self._hold_norm(layer.input_layernorm),
-            qkv=Linear([attention.q_proj, attention.k_proj, attention.v_proj], self.dtype),
+            qkv=self._linear(attention.q_proj, attention.k_proj, attention.v_proj),
             q_norm=self._hold_norm(attention.q_norm) if normed else None,
             k_norm=self._hold_norm(attention.k_norm) if normed else None,
-            out=Linear([attention.o_proj], self.dtype),
+            out=self._linear(attention.o_proj),
             before_mlp=self._hold_norm(layer.pre_feedforward_layernorm if wrapped else layer.post_attention_layernorm),
-            gate_up=None if sparse else Linear([mlp.gate_proj, mlp.up_proj], self.dtype),
-            down=None if sparse else Linear([mlp.down_proj], self.dtype),
+            gate_up=None if sparse else self._linear(mlp.gate_proj, mlp.up_proj),
+            down=None if sparse else self._linear(mlp.down_proj),
             experts=Experts.of(mlp, self._hold) if sparse else None,
             after_attention=self._hold_norm(layer.post_attention_layernorm) if wrapped else None,
             after_mlp=self._hold_norm(layer.post_feedforward_layernorm) if wrapped else None,
             rotation=rotation_of(self.model.model, attention),
             window=getattr(attention, "sliding_window", None) or 0,
         )
+
+    def _linear(self, *modules: nn.Module) -> Linear:
+        return Linear(modules, self.dtype, self._stacks)
 
     def _hold_norm(self, norm: Any) -> Tensor:
         """The factors of a norm."""

@@ -1,4 +1,4 @@
-"""The web application: who asks, what is asked, and the answers. Everything here runs in the event loop's thread."""
+"""The web application: keys, routes, requests and answers. Everything here runs in the event loop's thread."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Service:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The application. Who has no key is refused before a body is read; every refusal is in OpenAI's form."""
+        """The application. A client without a key is rejected before its body is read; every error is in OpenAI's form."""
         if scope["type"] != "http":
             return
         request = Request(scope, receive)
@@ -81,7 +81,7 @@ class Service:
         return token, known[1]
 
     def _attempt(self, token: str | None, request: Request) -> Attempt:
-        """The attempt of a URL, if the key is its key. Who has another key does not learn whether there is such an attempt."""
+        """The attempt of a URL, if the key belongs to it. A client with another key does not learn whether there is such an attempt."""
         found = self.alone if token is None else self.attempts.get(token)
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         same = hmac.compare_digest(key.strip().encode(), (NOBODY if found is None else found.recorder.key).encode())
@@ -165,7 +165,7 @@ class Service:
         return {"id": name, "object": "model", "created": 0, "owned_by": "turnwise"}
 
     async def reward(self, attempt: Attempt, request: Request) -> Response:
-        """The side channel of a program: a reward for the last call, or for one that is named by its id."""
+        """The side channel of a program: a reward for the last call, or for the one with a given id."""
         self._recorded(attempt)
         body = await self._body(request)
         value, call = body.get("value"), body.get("call")

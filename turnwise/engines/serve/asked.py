@@ -1,6 +1,6 @@
-"""A request's body as what was asked for. Clients send nulls, content as a list of parts, and keys of their own; all of that is taken.
+"""Reads the body of a request. Clients send nulls, content as a list of parts, and additional keys; all of that is accepted.
 
-What cannot be taken is refused with a status and a message in OpenAI's form, never with more than the client sent itself.
+Other input is rejected with a status and a message in OpenAI's form, which never reveals more than the client sent.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def read_chat(body: Mapping[str, Any], limits: Limits) -> Asked:
 
 
 def read_sampling(asked: Asked, body: Mapping[str, Any]) -> Asked:
-    """What both forms name alike."""
+    """The options that both forms have."""
     asked.temperature = number(body.get("temperature"), "temperature", 0, 1e6)
     asked.top_p = number(body.get("top_p"), "top_p", 0, 1)
     asked.min_p = number(body.get("min_p"), "min_p", 0, 1)
@@ -274,7 +274,7 @@ def text(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """A wrong value, short."""
+    """A wrong value, shortened for a message."""
     try:
         return repr(value)[:SHOWN]
     except (ValueError, RecursionError):  # an integer of many thousand digits

@@ -1,4 +1,4 @@
-"""One call from what was asked to what is returned: limits, the prompt, sampling, reading the response, the record."""
+"""One call from request to answer: limits, the prompt, sampling, reading the response, the record."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Caller:
     # Before sampling.
 
     def admit(self, attempt: Attempt, asked: Asked) -> None:
-        """Refuse a call beyond a limit of its attempt."""
+        """Reject a call beyond a limit of its attempt."""
         recorder, limits = attempt.recorder, attempt.recorder.limits
         if asked.n > limits.choices:
             raise Refused(400, f"n = {asked.n} is more than the {limits.choices} choices that are given", param="n")
@@ -154,7 +154,7 @@ class Caller:
             raise Refused(400, str(error)) from None
 
     def _forced(self, asked: Asked) -> str:
-        """How the response is begun for the model if it must call a tool."""
+        """The beginning of the response that is given to the model if it must call a tool."""
         if not asked.tools or not self.dialogue.writes_tags:
             return ""
         if asked.tool_choice == "required":
@@ -183,7 +183,7 @@ class Caller:
         )
 
     def _place(self, attempt: Attempt, call: Call, parent: Node | None, digest: bytes, choice: int) -> Running:
-        """Where a call stands among the conversations of its attempt."""
+        """The position of a call among the conversations of its attempt."""
         line = attempt.conversations.line(parent, digest, choice)
         sequence = self.driver.new_sequence() if parent is None or parent.children else parent.sequence
         if parent is not None:
@@ -253,7 +253,7 @@ class Caller:
         return call
 
     def read(self, asked: Asked, text: str) -> CallsRead:
-        """A response as content and calls, checked against what was asked for."""
+        """A response as content and calls, checked against the request."""
         for stop in asked.stop:
             text = text.partition(stop)[0]
         read = read_calls(text, asked.names)
@@ -271,7 +271,7 @@ def share(messages: list[dict[str, Any]], earlier: list[dict[str, Any]]) -> None
 
 
 def call_id(call: Call, place: int) -> str:
-    """The id of a tool call: nine letters, which every chat template takes, and the same whenever the call is made again."""
+    """The id of a tool call: nine letters, which every chat template accepts, and the same if the call is repeated."""
     return f"{derive(call.seed, 'tool call', call.depth, place):016x}"[-9:]
 
 

@@ -1,7 +1,7 @@
 """What is recorded of a program that calls the model: one `Call` per sampled response, one `Recorder` per attempt.
 
 Token ids and log-probs are those of the engine. A call whose conversation continues an earlier one names it as `parent`, and its prompt ids
-begin with that call's prompt and response ids. So the calls of an attempt are a forest; `chains` takes it apart into lines of calls, each
+begin with that call's prompt and response ids. So the calls of an attempt are a forest; `chains` splits it into lines of calls, each
 call in exactly one of them.
 """
 
@@ -84,7 +84,7 @@ class Recorder:
 
     def chains(self) -> list[list[Call]]:
         """The received calls as lines of conversation, in the order of their first calls. A call continues the line of its parent if it is
-        the first to do so; a second one starts a line of its own, whose prompt still begins with the parent's tokens."""
+        the first to do so; a second one starts a new line, whose prompt still begins with the parent's tokens."""
         line_of: dict[int, list[Call]] = {}
         found: list[list[Call]] = []
         for call in self.finished():
@@ -114,7 +114,7 @@ class Recorder:
 
     @property
     def reward(self) -> float:
-        """All that was given so far."""
+        """The sum of all rewards so far."""
         return self.early_reward + sum(call.reward for call in self.calls)
 
     @property

@@ -57,7 +57,7 @@ def logprobs(call: Call, dialogue: Dialogue) -> dict[str, Any]:
 
 
 async def chunks(live: Live, model: str) -> AsyncIterator[dict[str, Any]]:
-    """The parts of a stream: text as it comes, then tool calls, the reason of the end, and usage if it was asked for."""
+    """The parts of a stream: text as it is sampled, then tool calls, the finish reason, and usage if it was requested."""
     asked, first = live.asked, live.calls[0]
     start = {**head(first, "chat.completion.chunk", model), **({"usage": None} if asked.stream_usage else {})}
 

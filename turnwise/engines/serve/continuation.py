@@ -37,7 +37,7 @@ class Node:
 
 
 class Conversations:
-    """The conversations of one attempt. With `keep` the oldest are forgotten when there are more."""
+    """The conversations of one attempt. With `keep`, the oldest are forgotten if there are more than that."""
 
     def __init__(self, keep: int = 0):
         self._keep = keep
@@ -57,7 +57,7 @@ class Conversations:
 
     def line(self, parent: Node | None, digest: bytes, choice: int) -> str:
         """The line that a new call belongs to: its parent's if it is the first to continue it, otherwise a new one, named after the
-        conversation so far and how often there was one like it."""
+        conversation so far and how many equal ones there were before."""
         if choice == 0 and parent is not None and not parent.children:
             return parent.line
         if choice == 0 and parent is None and not self._begun:
@@ -107,7 +107,7 @@ def canonical(said: Said) -> str:
 
 
 def canonical_arguments(call: ToolCall) -> str:
-    """Arguments as JSON in one form, where they are JSON, so that spaces, order and escapes do not count."""
+    """Arguments as JSON in one form if they are JSON, so that spaces, order and escapes do not count."""
     try:
         return "=" + _written(json.loads(call.arguments))
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
 """The one thread that owns the engine while an endpoint runs.
 
-An engine is not thread-safe. Calls are put into a queue from any thread; this thread submits all that wait, takes a step, and hands out
-what is finished, so that calls which arrive at different times are computed together. `paused` gives the engine to another thread, such
+An engine is not thread-safe. Calls are put into a queue from any thread; this thread submits all waiting calls, takes a step, and returns
+the finished ones, so that calls which arrive at different times are computed together. `paused` gives the engine to another thread, such
 as the learner's between two batches: calls then wait. A rule that is asked after each token tells whether the caller is still there, and
 gives a stream its tokens as they are drawn; engines that take no rules send a stream at the end.
 """
@@ -24,7 +24,7 @@ FIRST_SEQUENCE = 1 << 40  # trajectories of a collector count from 0
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """One request on its way. `done` is called once, with the response, in the engine's thread; `token` after each token."""
+    """A submitted request. `done` is called once, with the response, in the engine's thread; `token` after each token."""
 
     prompt_ids: list[int]
     sampling: Sampling

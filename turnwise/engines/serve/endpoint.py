@@ -44,7 +44,7 @@ class Endpoint:
 
     Every attempt has its own base URL and key: `open` it, let the program run, `close` it and take what was recorded. Inside
     `paused` the engine belongs to the caller, for an update and `publish`; calls wait. `honour` lets clients choose the temperature and the
-    like, for use after training. `say` takes notices. Methods may be called from any thread but the endpoint's own."""
+    like, for use after training. `say` takes notices. Methods may be called from any thread except the endpoint's."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Endpoint:
         return self._find(attempt).recorder
 
     def close(self, attempt: str) -> Recorder:
-        """End an attempt: its URL and key are worth nothing from now on, and what is still being sampled for it ends unrecorded."""
+        """End an attempt: its URL and key become invalid, and responses that are still being sampled for it are not recorded."""
 
         async def ended() -> Recorder:
             found = self._find(attempt)

@@ -1,7 +1,7 @@
 """The text of a response while it is sampled.
 
-What a stream has sent must be a beginning of the message that is recorded, or the conversation could not be continued. So text is held back
-while it could still turn out to be something else: half a character, the beginning of a stop string or of a tool call, spaces at the end.
+The recorded message must begin with what a stream has sent, or the conversation could not be continued. So text is held back while it
+could still become something else: half a character, the beginning of a stop string or of a tool call, spaces at the end.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Growing:
         return content[self.sent :]
 
     def _safe(self) -> int:
-        """Up to where the text can no longer change."""
+        """The length of the text that can no longer change."""
         text, end = self.text, len(self.text)
         watched = list(self.asked.stop)
         if self.asked.names:

@@ -1,4 +1,4 @@
-"""A call while it runs: what is sampled for it, whether the client is still there, and the record at the end."""
+"""A running call: what is sampled for it, whether the client is still connected, and the record at the end."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Live:
         return self.caller.dialogue
 
     async def start(self, anchor: str | None, gone: Callable[[], Awaitable[None]]) -> None:
-        """Submit the call. `gone` returns when the client has gone; what is being sampled then ends."""
+        """Submit the call. `gone` returns when the client has disconnected; sampling for it then ends."""
         loop = asyncio.get_running_loop()
 
         def heard(choice: int, token: int) -> None:
@@ -84,7 +84,7 @@ class Live:
             self.ended()
 
     async def begin(self) -> None:
-        """Wait for a stream's first token. A call that is refused at once raises here, while the answer can still be an error."""
+        """Wait for a stream's first token. A call that is rejected at once raises here, while the answer can still be an error."""
         self._growing = [Growing(self.dialogue.chat, self.asked, one.forced) for one in self._running]
         answers: asyncio.Future[Any] = asyncio.gather(*(one.answer for one in self._running))
         answers.add_done_callback(lambda _: self._queue.put_nowait(None))

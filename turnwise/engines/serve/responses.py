@@ -1,8 +1,8 @@
-"""The Responses form: items instead of messages. Requests are read as the conversation that they stand for, answers are written as items.
+"""The Responses form: items instead of messages. Requests are read as the conversation that they describe, answers are written as items.
 
-Taken are messages, function calls and their outputs, `instructions`, function tools, a JSON schema as the text's format, and
+Accepted are messages, function calls and their outputs, `instructions`, function tools, a JSON schema as the text's format, and
 `previous_response_id` within an attempt. Reasoning items are left out of the prompt. Tools that a server would have to run itself, files
-and stored conversations are refused.
+and stored conversations are rejected.
 """
 
 from __future__ import annotations

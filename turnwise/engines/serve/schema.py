@@ -1,7 +1,7 @@
 """Whether JSON matches a schema: the part of JSON Schema that clients send for structured answers.
 
 Checked are type, enum, const, properties, required, additionalProperties, items, prefixItems, anyOf, oneOf, allOf, $ref into the schema
-itself, and bounds of numbers, texts and lists. Other words, such as pattern and format, are not checked.
+itself, and bounds of numbers, texts and lists. Other keywords, such as pattern and format, are not checked.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BOUNDS: tuple[tuple[str, tuple[type, ...], Callable[[Any, Any], bool]], ...] = (
 
 
 def mismatch(text: str, schema: Mapping[str, Any]) -> str:
-    """Why a text is not JSON of this schema; empty if it is."""
+    """Why a text does not match this schema; empty if it does."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

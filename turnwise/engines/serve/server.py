@@ -1,7 +1,7 @@
-"""The web server under the endpoint: uvicorn, with a look at all connections every second.
+"""The web server of the endpoint: uvicorn, with a check of all connections every second.
 
 A connection that has not sent the headers of a request in time is closed, and so is one whose client has stopped reading. If there are too
-many, those without a request go first. A connection that waits costs nothing else: nobody else waits for it.
+many, those without a request are closed first. A waiting connection does not delay any other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KEEP_ALIVE_SECONDS = 120
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """An event loop: uvloop's if it is installed, which takes a quarter off the cost of a small request, otherwise Python's."""
+    """An event loop: uvloop's if it is installed, which makes a small request a quarter cheaper, otherwise Python's."""
     try:
         import uvloop
     except ImportError:
@@ -31,7 +31,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 async def serve(app: Any, listening: socket.socket, limits: Limits, started: Callable[[Server], None]) -> None:
-    """Serve until the server is told to end."""
+    """Serve until `end` is called."""
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -57,7 +57,7 @@ async def serve(app: Any, listening: socket.socket, limits: Limits, started: Cal
 
 
 class Server(uvicorn.Server):
-    """Tells when it listens, and ends at once when it is told to: a run that trains a program starts one in every iteration."""
+    """Signals when it listens, and ends at once on request: a run that trains a program starts one in every iteration."""
 
     on_start: Callable[[Server], None] = staticmethod(lambda server: None)
 
@@ -86,7 +86,7 @@ class Server(uvicorn.Server):
 
 
 async def _watch(server: uvicorn.Server, limits: Limits) -> None:
-    """Look at all connections, again and again."""
+    """Check all connections at regular intervals."""
     stuck: dict[int, tuple[tuple[Any, ...], float]] = {}
     while True:
         await asyncio.sleep(min(LOOK_SECONDS, limits.header_seconds / 2, limits.write_seconds / 2))
@@ -97,7 +97,7 @@ async def _watch(server: uvicorn.Server, limits: Limits) -> None:
 def _look(
     connections: list[Any], stuck: dict[int, tuple[tuple[Any, ...], float]], now: float, limits: Limits
 ) -> dict[int, tuple[tuple[Any, ...], float]]:
-    """Close what has not moved for too long. `stuck` is the state of each connection, and since when it has been that."""
+    """Close connections without progress for too long. `stuck` has the state of each connection, and the time of its last change."""
     found: dict[int, tuple[tuple[Any, ...], float]] = {}
     crowded = len(connections) > limits.connections
     for one in connections:

@@ -80,7 +80,7 @@ def gpus() -> int:
 
 
 def check(tensor_parallel: int = 1, transfer: str = "auto") -> Release:
-    """All that can be known before a model is loaded: the package, its version, the GPUs, what the transfer needs."""
+    """Everything that can be checked before a model is loaded: the package, its version, the GPUs, what the transfer needs."""
     release, seen = find(), gpus()
     if seen == 0:
         raise TurnwiseError("engine.name=vllm needs a GPU, and this process sees none: use engine.name=native or transformers on a CPU")
@@ -96,7 +96,7 @@ def check(tensor_parallel: int = 1, transfer: str = "auto") -> Release:
 
 
 def load(name: str, *attributes: str) -> tuple[Any, ...]:
-    """Things of vLLM by name. One that is missing is an error that names the release."""
+    """Objects of vLLM by name. A missing one is an error that names the release."""
     for variable, value in QUIET.items():
         os.environ.setdefault(variable, value)
     try:
@@ -113,8 +113,8 @@ def load(name: str, *attributes: str) -> tuple[Any, ...]:
 def engine_arguments(
     folder: str, dtype: str, max_batch: int, max_length: int, backend: str | None, more: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """How vLLM's engine is made. Weights come later, so it starts with random ones; no tokenizer is loaded, and the model's own
-    suggestions for sampling are not used."""
+    """The arguments of vLLM's engine. Weights come later, so it starts with random ones; no tokenizer is loaded, and the model's
+    sampling defaults are not used."""
     arguments: dict[str, Any] = {
         "model": folder,
         "load_format": "dummy",
@@ -139,7 +139,7 @@ def engine_arguments(
 
 @contextmanager
 def global_chance() -> Iterator[None]:
-    """vLLM seeds the global random generators of its process, which is ours: they go back to where they were."""
+    """vLLM seeds the global random generators of this process. Afterwards they have their previous state again."""
     import numpy as np
     import torch
 
@@ -163,7 +163,7 @@ def graph_sizes(max_batch: int) -> list[int]:
 
 
 class Core:
-    """vLLM's engine in this process, as far as ours uses it."""
+    """The part of vLLM's engine in this process that our engine uses."""
 
     def __init__(self, release: Release, arguments: Mapping[str, Any]):
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # its scheduler runs in this process, and only when we step
@@ -189,7 +189,7 @@ class Core:
         return self._params(**settings, output_kind=kind, detokenize=False, flat_logprobs=True, ignore_eos=True)
 
     def add(self, name: str, prompt: Sequence[int], salt: str, parameters: Any) -> str:
-        """Take a request; returns the name that `abort` and `begun` know it by."""
+        """Add a request. Returns its name for `abort` and `begun`."""
         return str(self._engine.add_request(name, self._tokens(list(prompt), cache_salt=salt), parameters))
 
     def step(self) -> list[Any]:
@@ -230,14 +230,14 @@ class Core:
         self._engine.collective_rpc("reload_weights", kwargs={"weights_path": folder})
 
     def close(self) -> None:
-        """End vLLM's workers and give its memory back."""
+        """End vLLM's workers and free its memory."""
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.engine_core.shutdown()
 
 
 def register_local() -> None:
-    """Make our own transfer known to vLLM's factory, once per process."""
+    """Register our transfer with vLLM's factory, once per process."""
     (factory,) = load("vllm.distributed.weight_transfer.factory", "WeightTransferEngineFactory")
     if LOCAL not in factory._registry:
         factory.register_engine(LOCAL, local_transfer())

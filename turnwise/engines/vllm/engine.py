@@ -1,9 +1,9 @@
-"""The vLLM engine: our protocol on one side, vLLM's own engine on the other.
+"""The vLLM engine: our engine protocol on top of vLLM's engine.
 
 vLLM's scheduler runs in this process and only when it is stepped, so nothing is drawn while weights are replaced. Its model is a second
 copy of the learner's, and starts with the learner's weights. Every later version is one round of vLLM's weight transfer: start, update,
 finish; then all keys and values are dropped, and new requests carry the version in the salt of their prefix cache. A round that fails
-leaves a model with some new and some old weights, and vLLM cannot go back: the engine is then dead, says so, and has to be made again.
+leaves a model with some new and some old weights, and vLLM cannot undo it: the engine is then dead, reports that, and must be made again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LARGEST_GAP = 1.0  # nats per token, on average: bfloat16 gives a few hundredths
 
 @dataclass(slots=True)
 class Row:
-    """A request on its way. `name` is vLLM's; `version` is that of the weights that drew its first token, None before."""
+    """A submitted request. `name` is vLLM's; `version` is that of the weights that drew its first token, None before."""
 
     request: Request
     name: str
@@ -56,8 +56,8 @@ class VllmEngine:
     `model` is the learner's module (or another with its config): the weights are taken from it at the start, by `refresh`, and by
     `publish` without weights. `memory` is the share of the GPU's memory that vLLM takes in all, its copy of the weights included.
     `tensor_parallel` splits the model over that many GPUs. `transfer` is the route of the weights: local, ipc, reload, nccl, or auto.
-    `eager` runs without compilation and CUDA graphs. `self_check` transfers the own weights twice at the start and compares.
-    `arguments` are further ones of vLLM's EngineArgs. The tokenizer is needed for stop strings. Not thread-safe."""
+    `eager` runs without compilation and CUDA graphs. `self_check` transfers the same weights twice at the start and compares.
+    `arguments` are further arguments of vLLM's EngineArgs. The tokenizer is needed for stop strings. Not thread-safe."""
 
     cheap_rules = False  # every token would have to be handed over on its own
 
@@ -147,7 +147,7 @@ class VllmEngine:
             self._add(request, prompt)
 
     def _problem(self, prompt: list[int]) -> str:
-        """Why a prompt cannot be taken, or an empty text."""
+        """Why a prompt is rejected; empty if it is not."""
         if not prompt:
             return "the prompt is empty: it needs at least one token"
         if len(prompt) >= self.max_length:
@@ -184,7 +184,7 @@ class VllmEngine:
 
     @property
     def _salt(self) -> str:
-        """What new requests share their prefixes by: these weights, and what was computed since the last `forget`."""
+        """The salt of new requests' prefixes, which are shared for the same weights and since the last `forget`."""
         return f"turnwise-{self.version}-{self._epoch}"
 
     def poll(self, wait: bool = True) -> list[Response]:
@@ -271,7 +271,7 @@ class VllmEngine:
             self.forget()
 
     def forget(self) -> None:
-        """As if this engine were new: nothing that was computed is used again."""
+        """Forget everything that was computed, as if this engine were new."""
         self._alive()
         self._forget_all(self.version)
 
@@ -319,7 +319,7 @@ class VllmEngine:
     # Its end, and its check.
 
     def _die(self, what: str, error: BaseException) -> BaseException:
-        """From now on this engine only says that it is dead. Returns what is to be raised."""
+        """From now on this engine only reports that it is dead. Returns the error to raise."""
         self.dead = f"{what}: {type(error).__name__}: {error}"
         return self._is_dead() if isinstance(error, Exception) else error
 
@@ -340,7 +340,7 @@ class VllmEngine:
             core.close()
 
     def _compare(self) -> None:
-        """Greedy tokens must stay the same if the own weights are transferred again, and their log-probs must be the module's."""
+        """Greedy tokens must stay the same if the same weights are transferred again, and their log-probs must be the module's."""
         before = self._greedy()
         self._replace(named_weights(self.model))
         after = self._greedy()
@@ -390,7 +390,7 @@ def _check_sampling(sampling: Sampling) -> None:
 
 
 def _note(row: Row, flat: Any, start: int) -> None:
-    """What is reported about one token: after the drawn token come the most likely ones, in order."""
+    """What is reported about one token: the drawn token, then the most likely ones, in order."""
     for name in row.request.sampling.report:
         report = read_report(name)
         source = flat.logprobs if report.kind == "top_logprobs" else flat.token_ids

@@ -4,8 +4,8 @@
     sender = make_sender(client, weights, address, port, rank)    # every learner rank; only rank 0 talks to the engines
     sender.send(version)
 
-`weights()` gives a fresh pass over whole tensors under their checkpoint names, in the order of the layers. NCCL has no time limit, so a
-caller puts one around `send`. After any failure the engines of this client, and the sender, have to be made again.
+`weights()` iterates again over whole tensors under their checkpoint names, in the order of the layers. NCCL has no time limit, so the
+caller must put one around `send`. After any failure the engines of this client, and the sender, have to be made again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Weights = Callable[[], Iterable[tuple[str, Tensor]]]
 
 
 class Takes(Protocol):
-    """An engine, as far as a sender knows it: vLLM's four calls."""
+    """The part of an engine that a sender uses: vLLM's four calls."""
 
     def init_weight_transfer_engine(self, init_info: Mapping[str, Any]) -> Any: ...
 
@@ -37,7 +37,7 @@ class Takes(Protocol):
 
 class Client:
     """Several engines as one. vLLM counts the ranks of an engine's workers from an offset that it sends to all engines alike: each gets its
-    own here, or two engines would claim the same ranks and wait for ever. The calls of one step run at the same time in all engines."""
+    own here, or two engines would claim the same ranks and wait forever. The calls of one step run at the same time in all engines."""
 
     def __init__(self, engines: Sequence[Takes], workers: int = 1):
         if not engines:
@@ -128,7 +128,7 @@ class StatefulSender:
 
 
 def _source(weights: Weights) -> Any:
-    """The weights as vLLM's sender reads them. What it asks for first, names and shapes, costs a pass of its own once."""
+    """The weights as vLLM's sender reads them. Names and shapes, which it requests first, take one additional pass."""
     base, meta = load("vllm.distributed.weight_transfer.base", "WeightSource", "ParamMeta")
 
     class Source(base):  # type: ignore[misc,valid-type]
@@ -149,7 +149,7 @@ def _source(weights: Weights) -> Any:
 
 @contextmanager
 def _meanwhile(call: Callable[..., Any], *values: Any) -> Iterator[None]:
-    """Run a call of the engines while this process does its part. If ours fails, theirs is not waited for: it would never return."""
+    """Run a call of the engines while this process does its part. If this part fails, the call is not waited for: it would never return."""
     threads = ThreadPoolExecutor(1)
     try:
         future = threads.submit(call, *values)

@@ -1,10 +1,10 @@
-"""How weights get into vLLM's workers: one class per route, each for one whole round.
+"""How weights reach vLLM's workers: one class per route, each for one whole round.
 
 | route | for |
 |---|---|
-| `local` | workers in this process: tensors are handed over as they are, of any device |
+| `local` | workers in this process: tensors are passed on as they are, on any device |
 | `ipc` | workers in other processes of this machine (tensor parallelism): CUDA handles, a copy per GPU, some layers at a time |
-| `reload` | any workers: a checkpoint on disk. Slow, and the route to compare with |
+| `reload` | any workers: a checkpoint on disk. Slow; used as the reference for comparisons |
 | `nccl` | a learner on other GPUs sends them itself (`sender.py`) |
 """
 
@@ -97,7 +97,7 @@ class Reload:
 
 
 class Apart:
-    """The learner sends: from here nothing is sent."""
+    """The learner sends the weights; nothing is sent from here."""
 
     backend: str | None = "nccl"
 
@@ -123,7 +123,7 @@ def choose(name: str, tensor_parallel: int, model: Any) -> Route:
 
 
 def chunks(pairs: Pairs, most: int) -> Iterator[list[tuple[str, Tensor]]]:
-    """The pairs in their order, in parts of at most this many bytes, or of one tensor."""
+    """The pairs in order, in chunks of at most this many bytes, or of one tensor."""
     part: list[tuple[str, Tensor]] = []
     size = 0
     for name, tensor in pairs:
@@ -138,7 +138,7 @@ def chunks(pairs: Pairs, most: int) -> Iterator[list[tuple[str, Tensor]]]:
 
 
 def _copy(tensor: Tensor, gpu: int) -> Tensor:
-    """A tensor on one of the GPUs; itself, if it is there."""
+    """A tensor on one of the GPUs; the same tensor if it is there already."""
     return tensor.to(f"cuda:{gpu}").contiguous()
 
 

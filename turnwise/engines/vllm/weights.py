@@ -60,7 +60,7 @@ def _merged(weight: Tensor, layer: Any) -> Tensor:
 
 
 def shapes_of(model: Any) -> dict[str, tuple[int, ...]]:
-    """What a complete set of weights has: names and shapes."""
+    """The names and shapes of a complete set of weights."""
     return {plain_name(name): tuple(parameter.shape) for name, parameter in inner_model(model).named_parameters() if ".lora_" not in name}
 
 
@@ -82,7 +82,7 @@ def checked(weights: Mapping[str, Tensor] | Pairs, shapes: Mapping[str, tuple[in
 
 @contextmanager
 def config_folder(model: Any) -> Iterator[str]:
-    """A folder with a model's config alone, from which vLLM makes its own model."""
+    """A folder that contains only a model's config, from which vLLM makes its model."""
     inner = inner_model(model)
     with TemporaryDirectory(prefix="turnwise-vllm-") as folder:
         inner.config.save_pretrained(folder)
@@ -94,7 +94,7 @@ def config_folder(model: Any) -> Iterator[str]:
 
 
 def save_for_reload(model: Any, pairs: Pairs, folder: str) -> None:
-    """The weights as a checkpoint of one file, with the config beside it."""
+    """The weights as a checkpoint of one file, next to the config."""
     from safetensors.torch import save_file
 
     inner_model(model).config.save_pretrained(folder)

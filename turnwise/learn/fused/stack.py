@@ -1,7 +1,8 @@
 """A whole model of such layers, straight from the parameters of a transformers model: nothing is copied and nothing is wrapped.
 
-Which models: what the native engine knows, without adapters, dropout, or biases other than those of query, key and value. On a GPU in
-half precision `PackedModel` uses it; on a CPU only tests do, so that results there stay those of transformers.
+Which models: what the native engine knows, without dropout, or biases other than those of query, key and value; with LoRA adapters, and
+with weights in 4 bits. On a GPU in half precision `PackedModel` uses it; on a CPU only tests do, so that results there stay those of
+transformers.
 
 If several processes share the weights (`turnwise.learn.ranks`), a layer has whole parameters only while its module is called. So the
 modules are called, and compute with these layers.
@@ -19,7 +20,9 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from turnwise.engines.native import supports
-from turnwise.engines.native.weights import OUTSIDE, Weights
+from turnwise.engines.native.families import base_of, causal_of
+from turnwise.engines.native.weights import OUTSIDE, Layer, Weights
+from turnwise.learn.fused.adapters import parameters
 from turnwise.learn.fused.attention import Frame
 from turnwise.learn.fused.experts import ExpertsHalf
 from turnwise.learn.fused.layers import AnyLayer, AttentionHalf, LastNorm, MlpHalf
@@ -36,17 +39,20 @@ class Kept:
     mlp: int = ALL
 
 
-def reason_against(model: Any) -> str | None:
-    """Why this model cannot be run this way; None if it can."""
-    if hasattr(model, "peft_config"):
+def reason_against(model: Any, shared: bool = False) -> str | None:
+    """Why this model cannot be run this way; None if it can. `shared`: several processes will share its weights."""
+    if shared and hasattr(model, "peft_config"):
         return "it has adapters"
     if reason := supports(model):
         return reason
-    if getattr(model.config, "attention_dropout", 0.0):
+    causal = causal_of(model)
+    if getattr(causal.config, "attention_dropout", 0.0):
         return "its attention has dropout"
-    for layer in model.model.layers:
+    if any(getattr(dropout, "p", 0.0) for module in causal.modules() for dropout in getattr(module, "lora_dropout", {}).values()):
+        return "its adapters have dropout"
+    for layer in causal.model.layers:
         mlp = [] if hasattr(layer.mlp, "experts") else [layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj]
-        if any(module.bias is not None for module in (layer.self_attn.o_proj, *mlp)):
+        if any(base_of(module).bias is not None for module in (layer.self_attn.o_proj, *mlp)):
             return "it has biases after attention"
     return None
 
@@ -64,10 +70,15 @@ class Pass:
     def __call__(self, module: Any, x: Tensor, delta: Tensor | None) -> tuple[Tensor, Tensor]:
         """Both halves with the parameters of the module."""
         attention, mlp = self.kept
-        x, delta = AttentionHalf.apply(x, delta, self.layer, self.frame, attention, self.places, *_attention(module))
+        adapters = self._adapters("out", "qkv"), self._adapters("down", "gate_up")
+        x, delta = AttentionHalf.apply(x, delta, self.layer, self.frame, attention, self.places, *_attention(module), *adapters[0])
         half, weights = (ExpertsHalf, _experts(module)) if hasattr(module.mlp, "experts") else (MlpHalf, _mlp(module))
-        found: tuple[Tensor, Tensor] = half.apply(x, delta, self.layer, self.frame.eps, self.activation, mlp, *weights)
+        found: tuple[Tensor, Tensor] = half.apply(x, delta, self.layer, self.frame.eps, self.activation, mlp, *weights, *adapters[1])
         return found
+
+    def _adapters(self, *products: str) -> list[Tensor]:
+        """The adapters' factors. Layers whose weights several processes share have none."""
+        return parameters(*(getattr(self.layer, name) for name in products)) if isinstance(self.layer, Layer) else []
 
 
 class FusedStack:
@@ -87,7 +98,7 @@ class FusedStack:
     def weights(self) -> Weights | SharedWeights:
         """The parameters as these layers read them."""
         if self._weights is None:
-            self._weights = Weights(self.model) if self.shared is None else SharedWeights(self.model, self.shared)
+            self._weights = Weights(self.model, stacks=False) if self.shared is None else SharedWeights(self.model, self.shared)
         return self._weights
 
     def update(self) -> None:
@@ -139,10 +150,10 @@ def _forward(module: Any, x: Tensor, *rest: Any, **named: Any) -> Any:
 def _attention(module: Any) -> list[Tensor | None]:
     """The parameters of the first half, in the order in which it returns their gradients."""
     own = module.self_attn
-    linears = (own.q_proj, own.k_proj, own.v_proj)
+    linears, last = [base_of(layer) for layer in (own.q_proj, own.k_proj, own.v_proj)], base_of(own.o_proj)
     norms = [own.q_norm.weight, own.k_norm.weight] if hasattr(own, "q_norm") else [None, None]
     after = module.post_attention_layernorm.weight if _wrapped(module) else None
-    weights = [module.input_layernorm.weight, own.o_proj.weight, *(layer.weight for layer in linears)]
+    weights = [module.input_layernorm.weight, last.weight, *(layer.weight for layer in linears)]
     return [*weights, *(layer.bias for layer in linears), *norms, after]
 
 
@@ -150,7 +161,8 @@ def _mlp(module: Any) -> list[Tensor | None]:
     own, wrapped = module.mlp, _wrapped(module)
     before = module.pre_feedforward_layernorm if wrapped else module.post_attention_layernorm
     after = module.post_feedforward_layernorm.weight if wrapped else None
-    return [before.weight, own.down_proj.weight, own.gate_proj.weight, own.up_proj.weight, after]
+    linears = [base_of(layer).weight for layer in (own.down_proj, own.gate_proj, own.up_proj)]
+    return [before.weight, *linears, after]
 
 
 def _experts(module: Any) -> list[Tensor | None]:

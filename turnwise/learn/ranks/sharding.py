@@ -124,7 +124,7 @@ def may_fuse(policy: PackedModel, ranks: Ranks, dtype: torch.dtype, wanted: bool
     if not (wanted or (wanted is None and faster and policy.packs)):
         return False
     name = type(policy.causal).__name__
-    if reason := reason_against(policy.outer):
+    if reason := reason_against(policy.outer, shared=True):
         if wanted:
             raise TurnwiseError(f"{name} cannot run through fused layers: {reason}")
         if ranks.rank == 0:
