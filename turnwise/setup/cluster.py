@@ -149,7 +149,7 @@ class ClusterSystem(System):
     def annotate(self, batch: Batch) -> Batch:
         """A batch that may be older than the weights also gets the log-probs of the weights as they are: what the learner's ratio and the
         metrics about age start from."""
-        if self.own.staleness > 0 and self.config.learner.old_logprobs == "learner":
+        if self.own.staleness > 0 and self.config.learner.old_logprobs in (None, "learner"):
             return self.learner.annotate(batch)
         return super().annotate(batch)
 
