@@ -159,7 +159,7 @@ class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
 
 def _learns(hidden: Tensor, head: Head) -> bool:
     """Whether a backward pass will follow."""
-    return torch.is_grad_enabled() and (hidden.requires_grad or head.weight.requires_grad)
+    return bool(torch.is_grad_enabled() and (hidden.requires_grad or head.weight.requires_grad))
 
 
 def _from_kept(
