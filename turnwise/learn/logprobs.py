@@ -67,7 +67,15 @@ def token_logprobs(
         raise TurnwiseError(f"temperature is a number > 0, not {temperature!r}; tokens of a greedy sampler have log-probs at 1.0")
     size = chunk or max(1, CHUNK_ELEMENTS.get(hidden.device.type, 2**24) // head.weight.shape[0])
     logprob, spread = _TokenLogprobs.apply(
-        hidden, head.weight, head.bias, target, head.scale / temperature, _cap(head, temperature), entropy, size, keep and _learns(hidden, head)
+        hidden,
+        head.weight,
+        head.bias,
+        target,
+        head.scale / temperature,
+        _cap(head, temperature),
+        entropy,
+        size,
+        keep and _learns(hidden, head),
     )
     return logprob, spread if entropy else None
 
