@@ -24,14 +24,14 @@ def frame_of(lengths: list[int]) -> Frame:
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attention of equal lengths by torch, in the layout that cuDNN's kernel gives; long means 40 tokens, rounded up to 16."""
 
-    def forward(q: Any, k: Any, v: Any, scale: float) -> Any:
-        out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
+    def forward(rows: Any, scale: float) -> Any:
+        out = scaled_dot_product_attention(*rows, is_causal=True, scale=scale, enable_gqa=True)
         return out.transpose(1, 2).contiguous().transpose(1, 2), *(torch.zeros(1),) * 3
 
-    def backward(slope: Any, q: Any, k: Any, v: Any, out: Any, state: Any, scale: float) -> Any:
-        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    def backward(slope: Any, rows: Any, out: Any, state: Any, scale: float) -> Any:
+        leaves = [x.detach().requires_grad_() for x in rows]
         with torch.enable_grad():
-            found = forward(*leaves, scale)[0]
+            found = forward(leaves, scale)[0]
         own = slice(None), slice(None), slice(0, 33)
         torch.testing.assert_close(out[own], found[own])  # the rows that every sequence has
         return torch.autograd.grad(found, leaves, slope)

@@ -166,7 +166,7 @@ class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
 
 def _learns(hidden: Tensor, head: Head) -> bool:
     """Whether a backward pass will follow."""
-    return torch.is_grad_enabled() and (hidden.requires_grad or head.weight.requires_grad)
+    return torch.is_grad_enabled() and bool(hidden.requires_grad or head.weight.requires_grad)
 
 
 def _from_kept(

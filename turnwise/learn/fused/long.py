@@ -80,14 +80,14 @@ def places(lengths: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor
 
 def attend(qkv: Tensor, group: Group, frame: Frame) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """What every token of the group reads, [tokens, heads, size], and what else the backward pass needs."""
-    out, *state = cudnn(*_rows(qkv, group, frame), frame.scale)
-    return _tokens(out, group), *state
+    out, normaliser, seed, offset = cudnn(_rows(qkv, group, frame), frame.scale)
+    return _tokens(out, group), normaliser, seed, offset
 
 
 def attend_backward(grad: Tensor, qkv: Tensor, out: Tensor, state: Sequence[Tensor], group: Group, frame: Frame) -> tuple[Tensor, ...]:
     """Gradients of queries, keys and values, [tokens, heads, size] each. `grad` and `out` are the group's."""
     slope, wide = _padded(grad, group, zeros=True), _padded(out, group, zeros=group.wide is None)
-    return tuple(_tokens(found, group) for found in cudnn_backward(slope, *_rows(qkv, group, frame), wide, state, frame.scale))
+    return tuple(_tokens(found, group) for found in cudnn_backward(slope, _rows(qkv, group, frame), wide, state, frame.scale))
 
 
 def _rows(qkv: Tensor, group: Group, frame: Frame) -> list[Tensor]:
@@ -121,18 +121,18 @@ def _tokens(x: Tensor, group: Group) -> Tensor:
     return found[: group.lengths[0]] if group.back is None else found.index_select(0, group.back)
 
 
-def cudnn(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def cudnn(rows: Sequence[Tensor], scale: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Causal attention of sequences of equal length, and what its backward pass needs."""
     out, normaliser, *_, seed, offset, _ = torch.ops.aten._scaled_dot_product_cudnn_attention(
-        q, k, v, None, True, 0.0, True, False, scale=scale
+        *rows, None, True, 0.0, True, False, scale=scale
     )
     return out, normaliser, seed, offset
 
 
-def cudnn_backward(slope: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, state: Sequence[Tensor], scale: float) -> Any:
+def cudnn_backward(slope: Tensor, rows: Sequence[Tensor], out: Tensor, state: Sequence[Tensor], scale: float) -> Any:
     """Gradients of queries, keys and values."""
     normaliser, seed, offset = state
-    length = q.shape[2]
+    length = rows[0].shape[2]
     return torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
-        slope, q, k, v, out, normaliser, seed, offset, None, None, None, length, length, 0.0, True, scale=scale
+        slope, *rows, out, normaliser, seed, offset, None, None, None, length, length, 0.0, True, scale=scale
     )
