@@ -71,12 +71,8 @@ def test_slopes_of_log_probs_are_kept_where_there_is_room_before_the_mlps_are() 
         assert not slopes or taken + fused_peak(shape, 4096, kept.attention, kept.mlp) <= room
         estimate.prepare(4096)  # the entropy has a gradient too, or nothing has
         assert not estimate.keeps_slopes
-    for keep, room, slopes in (
-        (False, 1e12, False),
-        (True, everything, False),
-        (True, everything + taken, True),
-        (None, float("inf"), False),
-    ):
+    cases = ((False, 1e12, False), (True, everything, False), (True, everything + taken, True), (None, float("inf"), False))
+    for keep, room, slopes in cases:
         estimate = memory(keep, room)
         estimate.prepare(4096, rows)
         assert estimate.keeps_slopes == slopes

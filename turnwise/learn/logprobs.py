@@ -66,16 +66,9 @@ def token_logprobs(
     if not temperature > 0:
         raise TurnwiseError(f"temperature is a number > 0, not {temperature!r}; tokens of a greedy sampler have log-probs at 1.0")
     size = chunk or max(1, CHUNK_ELEMENTS.get(hidden.device.type, 2**24) // head.weight.shape[0])
+    keep = keep and _learns(hidden, head)
     logprob, spread = _TokenLogprobs.apply(
-        hidden,
-        head.weight,
-        head.bias,
-        target,
-        head.scale / temperature,
-        _cap(head, temperature),
-        entropy,
-        size,
-        keep and _learns(hidden, head),
+        hidden, head.weight, head.bias, target, head.scale / temperature, _cap(head, temperature), entropy, size, keep
     )
     return logprob, spread if entropy else None
 
@@ -166,7 +159,7 @@ class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
 
 def _learns(hidden: Tensor, head: Head) -> bool:
     """Whether a backward pass will follow."""
-    return torch.is_grad_enabled() and bool(hidden.requires_grad or head.weight.requires_grad)
+    return bool(torch.is_grad_enabled() and (hidden.requires_grad or head.weight.requires_grad))
 
 
 def _from_kept(

@@ -45,6 +45,7 @@ from turnwise.setup.names import know
 from turnwise.setup.placing import check_recipe, seats_for
 from turnwise.setup.system import System
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.garbage import play_only
 
 KEEPER = 60.0  # seconds for a GPU to be reserved
 CALLS = 8  # that one actor takes at a time, in addition to one per group that it plays ahead
@@ -264,7 +265,9 @@ class Recruit:
 
     def __call__(self, hooks: Hooks) -> PlayingParts:
         self.prepare()
-        return PlayingParts(self, hooks)
+        parts = PlayingParts(self, hooks)
+        play_only()
+        return parts
 
     def prepare(self) -> None:
         """Let this process find the same modules and files as the driver."""
