@@ -65,8 +65,8 @@ class Case:
 CASES = {
     "0.5b": Case("alfworld.toml", SHAPES["0.5b"], 12, 16),
     "1.5b": Case("alfworld.toml", SHAPES["1.5b"], 24, 8),
-    "7b-lora": Case("alfworld-7b-lora.toml", SHAPES["7b"], 40, 4),
-    "7b-lora-4bit": Case("alfworld-7b-lora.toml", SHAPES["7b"], 24, 4, ("model.lora.base=4bit",)),  # needs bitsandbytes
+    "7b-lora": Case("alfworld-7b-lora.toml", SHAPES["7b"], 40, 3),
+    "7b-lora-4bit": Case("alfworld-7b-lora.toml", SHAPES["7b"], 24, 3, ("model.lora.base=4bit",)),  # needs bitsandbytes
 }
 
 
