@@ -27,7 +27,7 @@ from turnwise.cluster.placement import Seat
 from turnwise.cluster.rollouter import Rollouter
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
 from turnwise.cluster.start import connect, free_port, import_ray, leave
-from turnwise.cluster.weights import copy_into, sender
+from turnwise.cluster.weights import close_handles, copy_into, sender
 from turnwise.cluster.work import Hooks, Spec
 from turnwise.collect.collector import Collector
 from turnwise.config import objects
@@ -40,6 +40,7 @@ from turnwise.engines.base import Engine
 from turnwise.learn.learner import Learner
 from turnwise.learn.models import choose_device
 from turnwise.setup.build import with_adapters
+from turnwise.setup.correcting import truncated
 from turnwise.setup.favours import openings, said
 from turnwise.setup.names import know
 from turnwise.setup.placing import check_recipe, seats_for
@@ -62,8 +63,7 @@ def corrected(config: Config, say: Callable[[str], None] | None = None) -> Confi
             f"staleness {own.staleness}: the loss is corrected with truncated importance weights (objective.importance=truncate, "
             "learner.old_logprobs=learner); cluster.correct=false turns it off"
         )
-    objective = config.objective.model_copy(update={"importance": "truncate"})
-    return config.model_copy(update={"objective": objective, "learner": config.learner.model_copy(update={"old_logprobs": "learner"})})
+    return truncated(config)
 
 
 class ClusterSystem(System):
@@ -348,13 +348,17 @@ class PlayingParts:
         return openings(self._system, starts)
 
     def publish(self, version: int, weights: Any) -> None:
-        tensors = weights.tensors(self._system.learner.device)
+        device = self._system.learner.device
+        tensors = weights.tensors(device)
         if self._system.config.engine.name in OWN_WEIGHTS:
             self._engine.publish(version, tensors)
-            return
-        copy_into(self._parameters, tensors)
-        self._engine.publish(version)
+        else:
+            copy_into(self._parameters, tensors)
+            self._engine.publish(version)
+        if device.type == "cuda":  # from now on the learner may change its weights
+            torch.cuda.synchronize(device)
 
     def close(self) -> None:
+        close_handles()
         self._system.close()
         self._folder.cleanup()
