@@ -296,7 +296,7 @@ class Prompts:
         s = SHAPES[shape]
         heads, kv_heads, size = s["num_attention_heads"], s["num_key_value_heads"], s["hidden_size"] // s["num_attention_heads"]
         self.shape = SimpleNamespace(heads=heads, kv_heads=kv_heads, head_dim=size, scale=size**-0.5, group=heads // kv_heads)
-        self.layer, self.block, self.old, self.new = SimpleNamespace(window=0), block, old, new
+        self.layer, self.block, self.old, self.new = SimpleNamespace(window=0, shift=None), block, old, new
         width = -(-(old + new) // 64)
         self.table = torch.randperm(count * width, device="cuda").view(count, width).int()
         self.cache = torch.randn(2, count * width, kv_heads, 64, size, device="cuda", dtype=torch.bfloat16)
@@ -333,8 +333,8 @@ class Prompts:
 
 
 def prompts(shapes: list[str]) -> dict[str, Any]:
-    """Attention of long prompts and of short continuations, in microseconds and TFLOP/s, the fastest first. The engine uses the best ways of
-    the first shape from then on."""
+    """Attention of long prompts and of short continuations, in microseconds and TFLOP/s, the fastest first. The engine uses the best from
+    then on."""
     found: dict[str, Any] = {}
     chosen: dict[int, Way] = {}
     for shape in shapes:
