@@ -102,7 +102,7 @@ def test_own_products_give_the_logprobs_of_the_models_forward(
     variant: str, bulk: bool, overlap: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     split, whole = Blocks(16, 32, 16, split=2, bulk=bulk, ahead=2), Blocks(16, 32, 16, bulk=bulk, ahead=2, stages=3)
-    monkeypatch.setattr(product_table, "MEASURED", Everything(qkv=whole, out=split, gate=whole, down=split))
+    monkeypatch.setattr(product_table, "MEASURED", Everything(qkv=split, out=split, gate=whole, down=split))
     model = make(variant).cuda()
     switches = {"products": True, "gate": True, "overlap": overlap, "prompts": bulk}
     engine = NativeEngine(model, max_batch=6, max_length=200, prefill_tokens=64, cache_memory=1e8, switches=switches)
