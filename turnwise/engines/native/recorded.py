@@ -39,12 +39,21 @@ class RecordedRunner(CudaRunner):
     """Runs steps over `page_count` pages as `CudaRunner` does, in the ways that `switches` name."""
 
     def __init__(
-        self, weights: Weights, slots: int, longest: int, page_count: int, page_size: int, graphs: bool, switches: Switches | None = None
+        self,
+        weights: Weights,
+        slots: int,
+        longest: int,
+        page_count: int,
+        page_size: int,
+        graphs: bool,
+        switches: Switches | None = None,
+        *,
+        kind: str = "model",
     ):
-        super().__init__(weights, slots, longest, page_count, page_size, graphs)
+        super().__init__(weights, slots, longest, page_count, page_size, graphs, kind=kind)
         self.switches = switches or Switches(record=True)
         self._products = LayerProducts(weights, self.switches)
-        if self.switches.prompts:
+        if self.switches.prompts and self._stored[0] == weights.dtype:  # it reads pages as they are
             self._attend_many = attend_prompts
         self._sizes = prompt_sizes(weights) if self.switches.record else ()
         self._lane_room = aligned(self._lanes(slots))
