@@ -308,17 +308,18 @@ def measure(bench: Bench) -> dict[str, Any]:
         "steps": metrics["steps"],
         "tokens_per_batch": bench.learner.settings.tokens_per_batch,
         "seconds": {name: round(value, 2) for name, value in seconds.items()} | {"total": round(sum(seconds.values()), 2)},
-        **shares(seconds, bench.floors | ({"old_logprobs": 0.0} if metrics.get("old_from_engine") else {})),
+        **shares(seconds, bench.floors, bool(metrics.get("old_from_engine"))),
         "old_from_engine": bool(metrics.get("old_from_engine")),
         "engine_gap": {"mean": metrics["engine_gap"], "max": metrics["engine_gap_max"]},
         "peak_gb": round(max(metrics["memory_peak_gib"] * 2**30, torch.cuda.max_memory_allocated()) / 1e9, 1) if on_gpu else None,
     }
 
 
-def shares(seconds: dict[str, float], floors: dict[str, float]) -> dict[str, Any]:
-    """The floors compared with what was measured; empty if there are none."""
+def shares(seconds: dict[str, float], floors: dict[str, float], from_engine: bool = False) -> dict[str, Any]:
+    """The floors compared with what was measured; empty if there are none. `from_engine`: old log-probs needed no pass."""
     if not floors:
         return {}
+    floors = floors | ({"old_logprobs": 0.0} if from_engine else {})
     total, least = sum(seconds.values()), sum(floors.values())
     return {
         "floor_seconds": {name: round(value, 2) for name, value in floors.items()} | {"total": round(least, 2)},
