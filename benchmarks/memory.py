@@ -8,9 +8,11 @@
     1.5b          all weights in 24 GB          7b-lora-4bit  adapters on weights of 4 bits in 24 GB
 
 The recipes are recipes/alfworld*.toml on generated households, with random weights of the real shape. What it answers is noise, so every
-attempt lasts to the turn limit; both are shorter than in the recipe (--turns, --response). Settings are chosen as `turnwise train` chooses
-them on such a card. The limit is set before anything is allocated. It holds for what torch allocates, so the CUDA context is subtracted
-from it first. `predicted_in_use_gb` is to be compared with `measured_peak_gb`, and `predicted_peak_gb` with the limit.
+attempt lasts to the turn limit. Groups, turns and responses are fewer and shorter than in the recipe (--groups, --turns, --response), so
+that all cases take some six minutes; what decides about memory is not: the rows and the cache of the engine, the longest sequence, the
+tokens at once, the optimiser. Settings are chosen as `turnwise train` chooses them on such a card. The limit is set before anything is
+allocated. It holds for what torch allocates, so the CUDA context is subtracted from it first. `predicted_in_use_gb` is to be compared with
+`measured_peak_gb`, and `predicted_peak_gb` with the limit. --seconds ends a case early; the result says how many iterations were made.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,7 @@ from turnwise.setup.small_gpu import keep_choice
 from turnwise.setup.state import restore
 from turnwise.setup.system import System
 from turnwise.train import run_iterations
+from turnwise.util.files import write_text_atomically
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 TINY = ModelShape("tiny", 64, 128, 2, 4, 2, 4000, 16, tied=True)
@@ -50,37 +53,26 @@ TINY = ModelShape("tiny", 64, 128, 2, 4, 2, 4000, 16, tied=True)
 
 @dataclass(frozen=True)
 class Case:
-    """A recipe, a model's shape, and the gigabytes of the card."""
+    """A recipe, a model's shape, the gigabytes of the card, and how many groups of 8 attempts an iteration has."""
 
     recipe: str
     shape: ModelShape
     limit: float
+    groups: int
     settings: tuple[str, ...] = ()
 
 
 CASES = {
-    "0.5b": Case("alfworld.toml", SHAPES["0.5b"], 12),
-    "1.5b": Case("alfworld.toml", SHAPES["1.5b"], 24),
-    "7b-lora": Case("alfworld-7b-lora.toml", SHAPES["7b"], 40),
-    "7b-lora-4bit": Case("alfworld-7b-lora.toml", SHAPES["7b"], 24, ("model.lora.base=4bit",)),  # needs bitsandbytes
+    "0.5b": Case("alfworld.toml", SHAPES["0.5b"], 12, 16),
+    "1.5b": Case("alfworld.toml", SHAPES["1.5b"], 24, 8),
+    "7b-lora": Case("alfworld-7b-lora.toml", SHAPES["7b"], 40, 3),
+    "7b-lora-4bit": Case("alfworld-7b-lora.toml", SHAPES["7b"], 24, 3, ("model.lora.base=4bit",)),  # needs bitsandbytes
 }
 
 
-@contextmanager
-def uninitialised() -> Iterator[None]:
-    """Inside, models are made without filling their weights, which would take minutes."""
-    before = nn.Linear.reset_parameters, nn.Embedding.reset_parameters
-    nn.Linear.reset_parameters = nn.Embedding.reset_parameters = lambda self: None
-    Qwen2ForCausalLM._init_weights = lambda self, module: None  # inherited otherwise
-    try:
-        yield
-    finally:
-        nn.Linear.reset_parameters, nn.Embedding.reset_parameters = before
-        del Qwen2ForCausalLM._init_weights
-
-
-def random_model(shape: ModelShape) -> Any:
-    """A model of this shape in float32 on the CPU, as a folder is loaded. One block of random numbers fills all matrices."""
+def random_model(shape: ModelShape, dtype: torch.dtype = torch.float32) -> Any:
+    """A model of this shape on the CPU in a second: all layers begin with the same numbers, in the same memory, and get their own when they
+    move to the GPU. Trained weights are float32, as a folder is loaded; frozen ones are made in the dtype that they will have."""
     config = Qwen2Config(
         hidden_size=shape.hidden,
         intermediate_size=shape.mlp,
@@ -94,18 +86,27 @@ def random_model(shape: ModelShape) -> Any:
         eos_token_id=None,
         pad_token_id=None,
     )
-    with uninitialised():
+    with torch.device("meta"):
         model = Qwen2ForCausalLM(config)
-    block = 0.02 * torch.randn(2**20, generator=torch.Generator().manual_seed(0))
-    for name, parameter in model.named_parameters():
-        flat = parameter.data.view(-1)
-        if parameter.dim() > 1:
-            for start in range(0, len(flat), len(block)):
-                part = flat[start : start + len(block)]
-                part.copy_(block[: len(part)])
-        elif name.endswith("bias"):
-            flat.zero_()
+    model.model.rotary_emb = type(model.model.rotary_emb)(config=config)  # its buffers are computed
+    made: dict[tuple[Any, ...], torch.Tensor] = {}
+    for name, parameter in list(model.named_parameters()):
+        key = tuple(parameter.shape), name.endswith("bias")
+        if key not in made or shape is TINY:  # on a CPU nothing moves
+            made[key] = numbers(*key, dtype)
+        owner, _, own = name.rpartition(".")
+        setattr(model.get_submodule(owner), own, nn.Parameter(made[key]))
+    model.tie_weights()
     return model.eval()
+
+
+def numbers(size: tuple[int, ...], bias: bool, dtype: torch.dtype) -> torch.Tensor:
+    """A matrix of random numbers (a block of them, again and again), the ones of a norm or the zeros of a bias."""
+    if len(size) == 1:
+        return torch.full(size, 0.0 if bias else 1.0, dtype=dtype)
+    block = (0.02 * torch.randn(2**20, generator=torch.Generator().manual_seed(0))).to(dtype)
+    count = size[0] * size[1]
+    return block.repeat(-(-count // len(block)))[:count].view(size)
 
 
 class RandomSystem(System):
@@ -116,7 +117,11 @@ class RandomSystem(System):
     def _load(self) -> tuple[Any, Any]:
         own, sample = self.config.env, 4 if self.shape is TINY else 40
         _, tokenizer = build_tiny_for(own.name, options=dict(own.options), sample=sample, layers=1, hidden=16, heads=1, limits=self.limits)
-        return random_model(self.shape), tokenizer
+        return random_model(self.shape, torch.float32 if self.config.model.lora is None else self.dtype), tokenizer
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return getattr(torch, self.config.model.dtype)
 
 
 def limit_memory(gigabytes: float) -> None:
@@ -131,6 +136,7 @@ def recipe(case: Case, options: argparse.Namespace) -> Config:
         "env.name": "household",
         "env.tasks": 64,
         "env.max_turns": options.turns,
+        "collect.groups": options.groups or case.groups,
         "iterations": options.iterations,
         "model.path": None,  # the weights are made here
         "model.tiny.max_length": 32768,
@@ -161,7 +167,8 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         run = Run.create(folder, name, to_toml(config))
         keep_choice(run, found)
-        system = RandomSystem(config, say=lambda text: print(text, file=sys.stderr))
+        late = until(options.seconds)
+        system = RandomSystem(config, say=lambda text: print(text, file=sys.stderr), cancelled=late)
         try:
             system.check()
             run_iterations(run, system, restore(run, system, system.say), Reporter())
@@ -169,7 +176,14 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
         finally:
             system.close()
         rows = [row for row in run.metrics() if row["iteration"] > 0]
-    return {"case": name, "recipe": case.recipe, "limit_gb": case.limit} | predicted(found) | measured(rows, tokens)
+    sizes = {"attempts": config.collect.groups * config.collect.group_size, "turns": options.turns, "response": options.response}
+    return {"case": name, "recipe": case.recipe, "limit_gb": case.limit, **sizes} | predicted(found) | measured(rows, tokens)
+
+
+def until(seconds: float) -> Callable[[], bool]:
+    """Whether so many seconds are over; never if 0."""
+    start = time.monotonic()
+    return lambda: 0 < seconds < time.monotonic() - start
 
 
 def predicted(found: Found) -> dict[str, Any]:
@@ -208,14 +222,16 @@ def measured(rows: list[dict[str, Any]], tokens: int) -> dict[str, Any]:
 
 
 def every_case(options: argparse.Namespace, words: list[str]) -> list[dict[str, Any]]:
-    """Each case in a process of its own, because a limit holds for a process."""
+    """Each case in a process of its own, because a limit holds for a process. What is known is written after each of them."""
     found = []
     for name in CASES:
+        start = time.monotonic()
         done = subprocess.run([sys.executable, __file__, "--case", name, *words], stdout=subprocess.PIPE, text=True, check=False)
-        if done.returncode:
-            found.append({"case": name, "limit_gb": CASES[name].limit, "failed": done.returncode})
-        else:
-            found.append(json.loads(done.stdout))
+        result = {"case": name, "limit_gb": CASES[name].limit, "failed": done.returncode} if done.returncode else json.loads(done.stdout)
+        found.append(result | {"seconds_in_all": round(time.monotonic() - start, 1)})
+        if options.out is not None:
+            write_text_atomically(options.out, json.dumps(found, indent=1) + "\n")
+        print(f"{name}: {found[-1]['seconds_in_all']} s", file=sys.stderr)
     return found
 
 
@@ -223,15 +239,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", choices=("all", *CASES), default="all")
     parser.add_argument("--iterations", type=int, default=10)
-    parser.add_argument("--turns", type=int, default=10, help="turn limit")
-    parser.add_argument("--response", type=int, default=64, help="sampled tokens per turn")
+    parser.add_argument("--groups", type=int, default=0, help="groups of 8 attempts per iteration; 0: as the case has them")
+    parser.add_argument("--turns", type=int, default=2, help="turn limit")
+    parser.add_argument("--response", type=int, default=32, help="sampled tokens per turn")
+    parser.add_argument("--seconds", type=float, default=0.0, help="end a case after so many seconds; 0: after all iterations")
     parser.add_argument("--tiny", action="store_true", help="a tiny shape on a CPU")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
     if options.case != "all":
         publish(measure(options.case, options), options.out)
         return
-    words = [f"--iterations={options.iterations}", f"--turns={options.turns}", f"--response={options.response}"]
+    words = [f"--{name}={getattr(options, name)}" for name in ("iterations", "groups", "turns", "response", "seconds")]
     publish(every_case(options, [*words, *(["--tiny"] if options.tiny else [])]), options.out)
 
 

@@ -2,14 +2,16 @@
 
     python benchmarks/snapshots.py [--turns 30] [--write] [NAME …]
 
-Prints JSON. Each environment plays tasks of its first split with random admissible actions for up to `--turns` turns. Before every turn a
-snapshot is taken and restored in a second instance. `replay` is what the same branch costs without snapshots: a reset and all actions up
-to that turn. All in CPU time, so that other work on the machine does not count; houses and rooms are compiled and cached before.
+Prints JSON. Each environment plays tasks of its first split with random actions for up to `--turns` turns; environments that are missing
+here, and those that are not named, keep their old figures. Before every turn a snapshot is taken and restored in a second instance.
+`replay` is what the same branch costs without snapshots: a reset and all actions up to that turn. All in CPU time of this process, so that
+other work on the machine does not count; houses and rooms are compiled and cached before.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import random
@@ -20,7 +22,7 @@ from typing import Any
 
 from results import publish
 
-from turnwise.envs.base import Restorable
+from turnwise.envs.base import Observation, Restorable
 from turnwise.envs.registry import close, describe, make, tasks
 
 RESULT = Path(__file__).with_suffix(".json")
@@ -55,7 +57,7 @@ def measure(name: str, turns: int) -> dict[str, Any] | None:
                 sizes.append(len(state))
                 for part, seconds in zip(spent, (kept - start, restored - kept, replayed - restored), strict=True):
                     spent[part].append(seconds)
-                actions.append(chance.choice(observation.actions or ("look",)))
+                actions.append(_any(env, observation, chance))
                 transition = env.step(actions[-1])
                 observation = transition.observation
                 if transition.done:
@@ -67,6 +69,13 @@ def measure(name: str, turns: int) -> dict[str, Any] | None:
     return {"split": split, "states": len(sizes), "bytes": round(mean(sizes)), "most_bytes": max(sizes), **times}
 
 
+def _any(env: Any, observation: Observation, chance: random.Random) -> str:
+    """A listed action, or one that the environment makes up."""
+    if observation.actions:
+        return chance.choice(observation.actions)
+    return str(env.random_action(chance.getrandbits(32))) if callable(getattr(env, "random_action", None)) else "look"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="only these environments")
@@ -75,10 +84,11 @@ def main() -> None:
     args = parser.parse_args()
     names = [row["name"] for row in describe() if row["ready"] and (not args.names or row["name"] in args.names)]
     found = {name: measured for name in names if (measured := measure(name, args.turns)) is not None}
+    before = json.loads(RESULT.read_text())["environments"] if RESULT.is_file() else {}
     result = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "turns": args.turns,
-        "environments": found,
+        "environments": dict(sorted({**before, **found}.items())),
     }
     publish(result, RESULT if args.write else None, indent=2)
 

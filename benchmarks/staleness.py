@@ -110,7 +110,7 @@ def take_turns() -> None:
             return Early(*parts, bound=self.config.cluster.staleness)
 
         def annotate(self, batch: Any) -> Any:
-            return self.learner.annotate(batch) if self.config.learner.old_logprobs == "learner" else super().annotate(batch)
+            return self.learner.annotate(batch) if self.config.learner.old_logprobs in (None, "learner") else super().annotate(batch)
 
     choose.ClusterSystem = TakesTurns  # type: ignore[misc,assignment]
 

@@ -59,6 +59,7 @@ class LocalCrew:
         self.size, self.hears, self._parts, self._loses = size, Hears(), parts, loses
         self._sessions: dict[int, Session] = {}
         self.works = 0
+        self.seconds: dict[str, float] = {}
 
     def run(self, works: Sequence[Work], homes: Sequence[int]) -> list[Outcome]:
         return [deepcopy(self._do(deepcopy(work), home)) for work, home in zip(works, homes, strict=True)]

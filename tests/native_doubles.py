@@ -21,15 +21,44 @@ from turnwise.engines.sampling import Columns, draw
 PACKAGE = "turnwise.engines.native"
 
 
-def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> Tensor:
+def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, overlap: bool = False) -> Tensor:
     if delta is not None:
-        x += delta
+        x += delta if delta.dim() == 2 else delta.sum(0).to(x.dtype)
     return rms_norm(x, (x.shape[-1],), weight, eps)
 
 
-def gate_mul(both: Tensor, kind: str) -> Tensor:
+def gate_mul(both: Tensor, kind: str, overlap: bool = False) -> Tensor:
     gate, up = both.chunk(2, -1)
     return (silu(gate) if kind == "silu" else gelu(gate, approximate="tanh")) * up
+
+
+def fits(x: Tensor, weight: Tensor, blocks: Any) -> bool:
+    return True
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None, blocks: Any, overlap: bool = False) -> Tensor:
+    if blocks.split == 1:
+        return linear(x, weight, bias)
+    share = -(-x.shape[1] // blocks.split)
+    parts = torch.stack([x[:, n : n + share].float() @ weight[:, n : n + share].float().t() for n in range(0, x.shape[1], share)])
+    if bias is not None:
+        parts[0] += bias
+    return parts
+
+
+def gated(x: Tensor, weight: Tensor, bias: Tensor | None, kind: str, blocks: Any, overlap: bool = False) -> Tensor:
+    return gate_mul(linear(x, weight, bias), kind)
+
+
+class Everything(dict[Any, Any]):
+    """A table of products that has the same blocks for every shape."""
+
+    def __init__(self, **blocks: Any):
+        super().__init__()
+        self.blocks = blocks
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return ((10**6, self.blocks[key[0]]),) if key[0] in self.blocks else default
 
 
 def begin(control: Tensor, last: Tensor, table: Tensor, page_size: int) -> Tensor:
@@ -162,8 +191,10 @@ def copy_pages(cache: Tensor, pairs: Tensor) -> None:
 
 MODULES = {
     "kernels": (add_norm, begin, gate_mul, rotate),
+    "products": (fits, gated, product),
     "paged_attention": (attend_singles, attend_prompts),
     "cascade_kernel": (Shared, attend_cascade),
+    "prompt_attention": (attend_prompts,),
     "draw_kernel": (draw_tokens,),
     "head_kernel": (Drawing, draw_fused, draw_tiles, fusible),
     "note_kernel": (note, copy_pages),
@@ -177,8 +208,8 @@ def paged_runner(monkeypatch: pytest.MonkeyPatch, runner: str = "cuda") -> Any:
         for function in functions:
             setattr(module, function.__name__, function)
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    for name in ("recorded", "cuda"):
+    for name in ("recorded", "cuda", "layer_products"):
         monkeypatch.delitem(sys.modules, f"{PACKAGE}.{name}", raising=False)
-    for name in ("cuda", runner):
+    for name in ("layer_products", "cuda", runner):
         monkeypatch.setitem(sys.modules, f"{PACKAGE}.{name}", importlib.import_module(f"{PACKAGE}.{name}"))  # removed again after the test
     return sys.modules[f"{PACKAGE}.{runner}"]

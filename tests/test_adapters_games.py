@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT
 
 import turnwise as tw
-from turnwise.adapters import scienceworld
+from turnwise.adapters import java, scienceworld
 from turnwise.adapters.appworld import code_of
 from turnwise.data.tasks import Task
 from turnwise.envs import EpisodeOver
@@ -183,6 +183,17 @@ def test_games_of_java_say_in_one_line_what_to_install_without_it(name: str, mon
     with pytest.raises(TurnwiseError, match=r"needs Java.*apt install default-jre-headless$") as caught:
         tw.make(name)
     assert "\n" not in str(caught.value)
+
+
+def test_a_java_that_does_not_start_says_why_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("py4j")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").write_text("#!/bin/sh\necho 'Could not reserve enough space' >&2\nexit 1\n")
+    (tmp_path / "bin" / "java").chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(TurnwiseError, match=r"^x: Java did not start, exit code 1 \(Could not reserve enough space\)\. Check") as told:
+        java.Java("x", str(tmp_path / "x.jar"), (), {})
+    assert "\n" not in str(told.value)
 
 
 def test_appworld_runs_programs_and_scores_them_at_the_end(data: Path) -> None:

@@ -8,7 +8,17 @@ from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.cluster.metrics import age_metrics, drop_metrics, effective_share, group_ages, idle_metrics, idle_share, ratio_metrics
+from turnwise.cluster.metrics import (
+    SECONDS,
+    age_metrics,
+    drop_metrics,
+    effective_share,
+    group_ages,
+    idle_metrics,
+    idle_share,
+    ratio_metrics,
+    seconds_metrics,
+)
 from turnwise.cluster.scheduler import Group, Scheduler
 from turnwise.report.metrics import numbers
 from turnwise.util.errors import TurnwiseError
@@ -75,11 +85,17 @@ def test_drops_are_those_since_the_last_reading() -> None:
     assert "dropped_share" not in drop_metrics(scheduler.counts, scheduler.counts)
 
 
+def test_seconds_are_those_since_the_last_reading() -> None:
+    found = seconds_metrics({"play": 2.0, "pack": 0.5}, {"play": 5.0, "pack": 0.5, "unpack": 0.25}, 0.125)
+    assert found == {"seconds_publish": 0.125, "seconds_play": 3.0, "seconds_pack": 0.0, "seconds_unpack": 0.25}
+
+
 def test_every_name_is_in_the_page_of_metrics() -> None:
     from test_metrics_page import CLUSTER, documented, pattern
 
     counts = dict(Scheduler(1, 0, 1).counts, accepted=1)
     told = age_metrics([0, 1]) | ratio_metrics([0.0]) | drop_metrics({}, counts) | idle_metrics({"learner": ([], [])}, 0.0, 1.0)
+    told |= seconds_metrics({}, dict.fromkeys(SECONDS, 1.0), 0.5)
     logged = set(numbers("cluster", told))
     known = [name for name in documented() if name.startswith("cluster/")]
     assert set(known) == set(CLUSTER)

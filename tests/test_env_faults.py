@@ -22,7 +22,7 @@ from turnwise.collect.warmstart import expert_trajectories
 from turnwise.data.rollouts import Stop, Trajectory
 from turnwise.envs import Observation, Transition
 from turnwise.envs.answers import BadAnswer, read_observation, read_transition
-from turnwise.envs.blame import EnvironmentFault
+from turnwise.envs.blame import EnvironmentFault, own_lines
 from turnwise.envs.check import check
 from turnwise.envs.pool import EnvResult, Fault, Pool
 from turnwise.envs.registry import numbered
@@ -30,7 +30,7 @@ from turnwise.envs.scripts import Limits
 from turnwise.learn.tiny import build_tokenizer, environment_texts
 from turnwise.runs.folder import Run
 from turnwise.runs.reporter import Reporter
-from turnwise.util.errors import Stopped
+from turnwise.util.errors import Stopped, TurnwiseError
 
 FAULTY, ADVISED = (f"{ROOT / 'tests' / 'faulty_env.py'}:{name}" for name in ("Faulty", "Advised"))
 
@@ -121,6 +121,54 @@ def test_a_traceback_is_shortened_to_the_users_own_lines_in_a_worker_too() -> No
     lines = found[0].own_lines.splitlines()
     assert [line.strip() for line in lines[1::2]] == ["return self.wrong()", 'return self.counted["left"]']
     assert all("faulty_env.py" in line for line in lines[::2]) and "guarded.py" in found[0].traceback
+
+
+def test_our_own_errors_need_no_lines_unless_a_file_of_the_user_caused_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with Pool("shell", 1) as pool:
+        refused = pool.reset(0, tw.Task("x"))
+    assert "bwrap is missing" in refused.message and refused.own_lines == ""
+    (tmp_path / "user_env.py").write_text("def broken():\n    raise KeyError('left')\n")
+    scope: dict[str, Any] = {}
+    exec(compile((tmp_path / "user_env.py").read_text(), str(tmp_path / "user_env.py"), "exec"), scope)
+    try:
+        try:
+            scope["broken"]()
+        except KeyError as error:
+            raise TurnwiseError("the description failed") from error
+    except TurnwiseError as error:
+        assert "raise KeyError" in own_lines(error) and "user_env.py" in own_lines(error)
+
+
+LOUD = """
+from turnwise.envs import EpisodeOver, Observation, Transition
+
+
+class Loud:
+    max_turns = 2
+    over = True
+
+    def reset(self, task, seed=0):
+        print("LOUD")
+        self.over = False
+        return Observation("x", actions=["a"])
+
+    def step(self, action):
+        if self.over:
+            raise EpisodeOver("call reset first")
+        print("LOUD")
+        self.over = True
+        return Transition(Observation("y", actions=["a"]), 1.0, True, True)
+"""
+
+
+@pytest.mark.parametrize(
+    "typed", ["envs --check {}", "eval --agent random --n 2 --env {}", "eval --agent random --n 2 --env {} env.workers=1"]
+)
+def test_what_an_environment_prints_is_not_part_of_the_result(typed: str, tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text(LOUD)
+    done = python("-m", "turnwise", *typed.format("loud.py:Loud").split(), "--json", cwd=tmp_path)
+    assert done.returncode == 0 and json.loads(done.stdout) and "LOUD" in done.stderr
 
 
 # Training

@@ -79,6 +79,11 @@ def test_a_loss_that_is_not_finite_anywhere_skips_the_step_everywhere() -> None:
     assert everybody(lambda d, rank: d.skip(1.0, 2.0)) == [False] * 3
 
 
+def test_the_engines_log_probs_are_trusted_everywhere_or_nowhere() -> None:
+    assert everybody(lambda d, rank: d.trust(rank != 1)) == [False] * 3
+    assert everybody(lambda d, rank: d.trust(True)) == [True] * 3
+
+
 @pytest.mark.parametrize("number", [0.1, 1 / 3, 2.0**-40])
 def test_one_process_decides_by_exactly_its_own_numbers(number: float) -> None:
     alone = Decisions()

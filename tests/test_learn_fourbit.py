@@ -14,7 +14,9 @@ from learn_cases import credited, equal, tiny, trajectories
 from native_models import ask, make, worst
 from transformers import AutoModelForCausalLM
 
+import turnwise as tw
 from turnwise.config.schema import Config
+from turnwise.engines import fourbit as packing
 from turnwise.engines.base import Sampling
 from turnwise.engines.fourbit import dense, is_packed
 from turnwise.engines.native import NativeEngine, supports
@@ -25,8 +27,10 @@ from turnwise.learn.lora import add_lora
 from turnwise.learn.packing import pack
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings
 from turnwise.objectives import Loss
+from turnwise.setup.early import check_adapters
 from turnwise.util.errors import TurnwiseError
 
+QUICKSTART = Path(__file__).parent.parent / "recipes" / "quickstart.toml"
 needs_library = pytest.mark.usefixtures("fourbit")
 __all__ = ["fourbit"]  # a fixture
 
@@ -141,6 +145,38 @@ def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     with pytest.raises(TurnwiseError, match=r"turnwise\[4bit\]"):
         pack_base(base(), "cpu", torch.float32)
+
+
+def test_a_run_without_the_library_is_refused_before_anything_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    with pytest.raises(TurnwiseError, match=r"model\.lora\.base.*turnwise\[4bit\]"):
+        tw.train(QUICKSTART, model={"lora": {"base": "4bit"}}, out=str(tmp_path), quiet=True)
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(TurnwiseError, match=r"turnwise\[lora\]"):
+        check_adapters(Config.load(QUICKSTART, ["model.lora.rank=4"]))
+    check_adapters(Config.load(QUICKSTART))
+
+
+@needs_library
+def test_a_library_that_does_not_work_here_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> Any:
+        raise RuntimeError("no kernel for this device\nand many more lines")
+
+    monkeypatch.setattr(packing.library().nn.Params4bit, "to", fail)
+    with pytest.raises(TurnwiseError, match=r"on cpu: no kernel for this device\. .*model\.lora\.base=full"):
+        pack_base(base(), "cpu", torch.float32)
+    monkeypatch.setattr(packing.library().nn.Params4bit, "to", lambda weight, device: weight)
+    with pytest.raises(TurnwiseError, match=r"stores nothing"):
+        pack_base(base(), "cpu", torch.float32)
+
+
+@needs_library
+def test_a_model_without_inner_linear_layers_is_refused() -> None:
+    model = tiny()
+    model.model.layers = torch.nn.ModuleList()
+    with pytest.raises(TurnwiseError, match=r"no inner linear layers.*model\.lora\.base=full"):
+        pack_base(model, "cpu", torch.float32)
 
 
 def test_several_processes_and_further_models_refuse_it() -> None:

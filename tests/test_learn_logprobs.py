@@ -52,6 +52,38 @@ def test_value_and_gradient_equal_those_of_full_logits(
             torch.testing.assert_close(one.grad, other.grad, rtol=10 * near, atol=10 * near)
 
 
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("temperature", "softcap"), [(1.0, None), (0.4, 3.0)])
+@pytest.mark.parametrize("pushed", [False, True])
+def test_gradients_from_kept_slopes_equal_those_of_logits_made_again(
+    bias: bool, temperature: float, softcap: float | None, pushed: bool
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    real = {"generator": generator, "dtype": torch.float64}
+    hidden, weight, shift, pull = torch.randn(23, 16, **real), torch.randn(37, 16, **real), torch.randn(37, **real), torch.randn(23, **real)
+    pull[3:9] = 0.0  # tokens that a mask leaves out
+    target = torch.randint(0, 37, (23,), generator=generator)
+
+    def gradients(keep: bool) -> list[Any]:
+        leaves = [x.clone().requires_grad_() for x in ((hidden, weight, shift) if bias else (hidden, weight))]
+        head = Head(leaves[1], leaves[2] if bias else None, 0.5, softcap)
+        logprob, entropy = token_logprobs(leaves[0], head, target, temperature=temperature, entropy=True, chunk=7, keep=keep)
+        assert entropy is not None
+        (pull @ logprob + (entropy.sum() if pushed else 0.0)).backward()
+        return [leaf.grad for leaf in leaves]
+
+    for found, wanted in zip(gradients(True), gradients(False), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
+
+
+def test_nothing_is_kept_of_a_pass_that_only_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnwise.learn.logprobs._slopes", lambda *_: pytest.fail("slopes were made"))
+    hidden, weight, target = torch.randn(5, 8), torch.randn(11, 8), torch.zeros(5, dtype=torch.long)
+    token_logprobs(hidden, Head(weight), target, keep=True)
+    with torch.no_grad():
+        token_logprobs(hidden.requires_grad_(), Head(weight.requires_grad_()), target, keep=True)
+
+
 def test_bfloat16_weights_are_multiplied_in_float32() -> None:
     generator = torch.Generator().manual_seed(1)
     hidden, weight = (torch.randn(n, 64, generator=generator).bfloat16() for n in (9, 50))

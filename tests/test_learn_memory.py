@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -14,8 +15,10 @@ from test_learn_gradient import GradientOf, assert_same
 
 from turnwise import credit
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, pack
-from turnwise.learn.footprint import fused_peak
+from turnwise.learn.anchoring import is_near
+from turnwise.learn.footprint import fused_peak, slope_bytes
 from turnwise.learn.forward import PackedModel
+from turnwise.learn.logprobs import _product
 from turnwise.learn.memory import CPU_TOKENS, Memory
 from turnwise.learn.optimiser import Weights
 from turnwise.learn.prepare import may_skip, vanishes
@@ -55,6 +58,47 @@ def test_less_memory_keeps_less_and_the_plan_always_fits_if_it_can() -> None:
         assert plan.mlp == plan.attention == 0 or fused_peak(estimate._shape, 4096, plan.attention, plan.mlp) <= room
     assert kept == sorted(kept) and kept[0] == 0 and kept[-1] == 8
     assert memory(room=5e7).plan(2048).mlp > memory(room=5e7).plan(8192).mlp
+
+
+def test_slopes_of_log_probs_are_kept_where_there_is_room_before_the_mlps_are() -> None:
+    shape, rows = memory()._shape, 500
+    everything, taken = fused_peak(shape, 4096), slope_bytes(shape, rows)
+    for room, slopes, whole in ((1.0, False, False), (everything, True, False), (everything + taken, True, True)):
+        estimate = memory(room=room)
+        estimate.prepare(4096, rows)
+        kept = estimate.policy.fused.kept  # type: ignore[union-attr]
+        assert (estimate.keeps_slopes, kept.mlp >= shape.layers) == (slopes, whole)
+        assert not slopes or taken + fused_peak(shape, 4096, kept.attention, kept.mlp) <= room
+        estimate.prepare(4096)  # the entropy has a gradient too, or nothing has
+        assert not estimate.keeps_slopes
+    cases = ((False, 1e12, False), (True, everything, False), (True, everything + taken, True), (None, float("inf"), False))
+    for keep, room, slopes in cases:
+        estimate = memory(keep, room)
+        estimate.prepare(4096, rows)
+        assert estimate.keeps_slopes == slopes
+
+
+def test_an_update_with_kept_slopes_has_the_same_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = trajectories(4, context="full")
+    batch = credited(found, credit.compute("gigpo", rollouts_of(found)))
+    settings = LearnerSettings(loss=Loss(kl_coef=0.1), optimiser=STILL)
+    wanted = GradientOf(Learner(tiny(), settings, reference=tiny(1)))(batch)
+    learner = Learner(tiny(), settings, reference=tiny(1))
+    monkeypatch.setattr(learner.memory, "prepare", lambda *_: setattr(learner.memory, "keeps_slopes", True))
+    monkeypatch.setattr("turnwise.learn.logprobs._product", counted := Counted(_product))
+    assert_same(GradientOf(learner)(batch), wanted)
+    assert counted.calls == 4  # logits for the reference and the policy, and two products in the backward pass
+
+
+class Counted:
+    """A function that counts its calls."""
+
+    def __init__(self, function: Any):
+        self.function, self.calls = function, 0
+
+    def __call__(self, *arguments: Any) -> Any:
+        self.calls += 1
+        return self.function(*arguments)
 
 
 def test_keeping_can_be_forced_either_way() -> None:
@@ -195,6 +239,45 @@ def test_the_engines_logprobs_are_trusted_where_they_are_near(gap: float, truste
     assert metrics["old_from_engine"] == trusted
     assert metrics["ratio"] == pytest.approx(np.exp(-gap) if trusted else 1, abs=1e-4)
     assert metrics["engine_gap"] == pytest.approx(gap, rel=1e-3) and metrics["engine_gap_max"] == pytest.approx(gap, rel=1e-3)
+
+
+def test_a_few_tokens_that_differ_a_lot_are_as_bad_as_many_that_differ_a_little() -> None:
+    noise = np.abs(np.random.default_rng(0).normal(0, 0.0276, 4096)).astype(np.float32)  # as measured in bfloat16: 0.022 on average
+    assert is_near(noise, 0.03)
+    assert not is_near(2 * noise, 0.03)
+    noise[::1000] = 3.0
+    assert noise.mean() < 0.03 and not is_near(noise, 0.03)
+
+
+def test_a_pass_that_auto_could_not_save_is_explained_once() -> None:
+    found = trajectories(2)
+    learner = Learner(tiny(), LearnerSettings(optimiser=STILL, minibatches=2, old_logprobs="auto"))
+    engine_off_by(learner, found, 0.2)
+    batch = credited(found, credit.compute("gigpo", rollouts_of(found)))
+    with pytest.warns(UserWarning, match="differ from the learner's by 0.200 on average"):
+        learner.update(batch)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert learner.update(batch)["old_from_engine"] == 0
+
+
+def test_auto_takes_log_probs_that_the_learner_has_already_computed() -> None:
+    found = trajectories(2)
+    learner = Learner(tiny(), LearnerSettings(optimiser=STILL, minibatches=2, old_logprobs="auto"))
+    engine_off_by(learner, found, 0.01)
+    batch = learner.annotate(credited(found, credit.compute("gigpo", rollouts_of(found))))
+    metrics = learner.update(batch)
+    assert "old_from_engine" not in metrics and metrics["ratio"] == pytest.approx(1, abs=1e-5)
+
+
+def test_left_open_the_engines_log_probs_are_considered_on_a_gpu_in_16_bits_only() -> None:
+    half = LearnerSettings(dtype="bfloat16")
+    assert (half.anchor("cuda"), half.anchor("cpu")) == ("auto", "learner")
+    assert LearnerSettings().anchor("cuda") == "learner"
+    compared = LearnerSettings(dtype="bfloat16", loss=Loss(importance="truncate"))  # a weight of one everywhere would correct nothing
+    assert compared.anchor("cuda") == "learner"
+    for chosen in ("learner", "engine", "auto"):
+        assert LearnerSettings(dtype="bfloat16", old_logprobs=chosen).anchor("cuda") == chosen
 
 
 def test_where_one_step_is_taken_or_the_engine_reports_nothing_auto_needs_no_engine() -> None:

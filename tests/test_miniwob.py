@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -119,3 +120,13 @@ def test_pages_take_small_images_only() -> None:
     assert take_screenshots({"info": {"env": {"screenshot": f"data:image/png;base64,{'A' * LARGEST}"}}}) == []
     for odd in ({}, {"info": []}, {"info": {"env": 3}}, {"info": {"env": {"screenshot": 3}}}):
         assert take_screenshots(odd) == []
+
+
+def test_a_browser_that_does_not_start_says_why_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake = tmp_path / "chromium"
+    fake.write_text("#!/bin/sh\necho one >&2\necho 'libnss3.so: cannot open' >&2\nexit 127\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("TURNWISE_CHROMIUM", str(fake))
+    with pytest.raises(browser.BrowserGone, match=r"did not start: the browser ended with code 127 \(libnss3.so: cannot open\)") as told:
+        browser.Browser()
+    assert "\n" not in str(told.value)

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from native_doubles import Everything
 from native_models import WORDS, ask, drain, make, prompt
 from test_native_cache import run_randomly
 
 from turnwise.engines.base import Finish, Request, Response, Sampling
-from turnwise.engines.native import NativeEngine
+from turnwise.engines.native import NativeEngine, product_table
+from turnwise.engines.native.product_table import Blocks
 from turnwise.engines.native.switches import PLAIN
 from turnwise.engines.sampling import Columns, draw, truncate, uniform
 from turnwise.learn.fourbit import pack_base
@@ -92,6 +94,22 @@ def test_recorded_prompts_and_other_draws_give_the_logprobs_of_the_models_forwar
     for n in range(len(prompts)):
         engine.release(n)
     assert engine._pages.held == 0
+
+
+@pytest.mark.parametrize("variant", ["qwen2", "qwen3", "llama with biases", "gemma3"])
+@pytest.mark.parametrize(("bulk", "overlap"), [(False, False), (True, False), (True, True)])
+def test_own_products_give_the_logprobs_of_the_models_forward(
+    variant: str, bulk: bool, overlap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split, whole = Blocks(16, 32, 16, split=2, bulk=bulk, ahead=2), Blocks(16, 32, 16, bulk=bulk, ahead=2, stages=3)
+    monkeypatch.setattr(product_table, "MEASURED", Everything(qkv=whole, out=split, gate=whole, down=split))
+    model = make(variant).cuda()
+    switches = {"products": True, "gate": True, "overlap": overlap, "prompts": bulk}
+    engine = NativeEngine(model, max_batch=6, max_length=200, prefill_tokens=64, cache_memory=1e8, switches=switches)
+    prompts = [prompt(n, n) for n in (1, 5, 63, 64, 65, 130, 130, 99)]
+    for turn in range(3):
+        responses = ask(engine, prompts, Sampling(max_tokens=9), seed=turn)
+        assert gap(model, prompts, responses) < 1e-4
 
 
 def test_a_gpu_gives_the_tokens_of_a_cpu() -> None:

@@ -203,6 +203,21 @@ def test_prompts_write_and_read_a_cache_in_8_bits(kind: str, window: int) -> Non
     assert (found - expected).abs().max() < 1e-5
 
 
+@pytest.mark.parametrize("window", [0, 20])
+@pytest.mark.parametrize(("pages", "bulk"), [(1, True), (1, False), (2, True), (2, False)])
+def test_blocks_of_prompts_attend_as_their_tokens_do_alone(pages: int, bulk: bool, window: int) -> None:
+    from turnwise.engines.native.prompt_attention import Way, attend_prompts
+
+    _, cache, tables, _ = paged_case([90, 33])
+    shape, layer = Shape(), Layer(window=window)
+    blocks = [(0, 0, 0, 16), (0, 16, 16, 3), (1, 19, 17, 16), (0, 35, 74, 16), (1, 0, 0, 0)]  # slot, first token, its position, tokens
+    qkv = random(51, (shape.heads + 2 * shape.kv_heads) * shape.head_dim, seed=6)
+    found = attend_prompts(qkv, cache, layer, tables.pages, torch.tensor(blocks).int(), 16, shape, Way(pages, bulk=bulk))
+    for slot, token, first, count in blocks[:-1]:
+        expected = _attend(qkv[token : token + count, :64], cache, layer, tables.pages[slot], first, shape)
+        assert (found[token : token + count] - expected).abs().max() < 1e-5
+
+
 def test_settings_of_new_rows_and_copied_pages_arrive_where_they_belong() -> None:
     from turnwise.engines.native.note_kernel import copy_pages, note
 
@@ -221,3 +236,36 @@ def test_settings_of_new_rows_and_copied_pages_arrive_where_they_belong() -> Non
     expected[:, :, [5, 2]] = expected[:, :, [0, 3]]
     copy_pages(cache, torch.tensor([[0, 5], [3, 2]]).int())
     assert torch.equal(cache, expected)
+
+
+@pytest.mark.parametrize("bulk", [False, True])
+def test_parts_of_a_product_add_up_to_the_product_and_are_rounded_once(bulk: bool) -> None:
+    from turnwise.engines.native.kernels import add_norm
+    from turnwise.engines.native.product_table import Blocks
+    from turnwise.engines.native.products import product
+
+    x, weight, bias = random(21, 96), random(50, 96, seed=1), random(50, seed=2)
+    expected = torch.nn.functional.linear(x, weight, bias)
+    assert (product(x, weight, bias, Blocks(16, 32, 32, bulk=bulk)) - expected).abs().max() < 1e-4
+    parts = product(x, weight, bias, Blocks(16, 32, 16, split=4, bulk=bulk))  # six steps among four: the last has none
+    assert parts.shape == (4, 21, 50) and (parts.sum(0) - expected).abs().max() < 1e-4
+    for kind in (torch.float32, torch.float16):
+        residual, factor = random(21, 50, seed=3).to(kind), random(50, seed=4).to(kind)
+        other = residual.clone()
+        found = add_norm(residual, parts, factor, 1e-6)
+        assert torch.equal(found, add_norm(other, parts.sum(0).to(kind), factor, 1e-6)) and torch.equal(residual, other)
+
+
+@pytest.mark.parametrize(("bulk", "stay"), [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("kind", ["silu", "gelu_pytorch_tanh"])
+def test_a_gated_product_is_the_product_followed_by_the_activation(bulk: bool, stay: bool, kind: str) -> None:
+    from turnwise.engines.native.kernels import gate_mul
+    from turnwise.engines.native.product_table import Blocks
+    from turnwise.engines.native.products import gated
+
+    for dtype, bound in ((torch.float32, 1e-5), (torch.float16, 2e-3)):
+        x, weight, bias = random(37, 64).to(dtype), (random(2 * 56, 64, seed=1) * 0.2).to(dtype), random(2 * 56, seed=2).to(dtype)
+        for added in (None, bias):
+            expected = gate_mul(torch.nn.functional.linear(x, weight, added), kind).float()
+            found = gated(x, weight, added, kind, Blocks(16, 32, 32, bulk=bulk, stay=stay, group=2)).float()
+            assert (found - expected).norm() < bound * expected.norm()

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from native_doubles import paged_runner
+from native_doubles import Everything, paged_runner
 from native_models import ask, drain, make, prompt, worst
 from test_native_cache import random_requests_are_right
 
 import turnwise.engines.native.engine as native_engine
 from turnwise.engines.base import Request, Sampling
-from turnwise.engines.native import NativeEngine
+from turnwise.engines.native import NativeEngine, product_table
 from turnwise.engines.native import memory as engine_memory
+from turnwise.engines.native.product_table import Blocks, blocks_of
 from turnwise.engines.native.prompt_sizes import PromptSize, prompt_size, recording_bytes
 from turnwise.engines.native.requests import RunningRequest, Step
 from turnwise.engines.native.switches import PLAIN, Switches
@@ -73,6 +74,26 @@ def test_tokens_are_those_of_an_engine_without_switches(recorded: Make, variant:
         engine.submit(requests)
         answers.append({n: r.token_ids for n, r in drain(engine).items()})
     assert all(answer == answers[0] for answer in answers[1:]) and len(answers[0]) == 6
+
+
+@pytest.mark.parametrize("variant", ["qwen2", "llama with biases", "gemma3", "qwen3-moe"])
+def test_products_in_parts_and_with_the_activation_inside_change_no_token(
+    recorded: Make, variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split, whole = Blocks(16, 16, 16, split=3), Blocks(16, 16, 16)
+    monkeypatch.setattr(product_table, "MEASURED", Everything(qkv=whole, out=split, gate=whole, down=split))
+    model, prompts = make(variant), [prompt(n, n) for n in (5, 40, 64)]
+    engine = recorded(model, 40, 16, {"products": True, "gate": True, "overlap": True, "prompts": True}, max_length=128)
+    for turn in range(2):
+        found = ask(engine, prompts, Sampling(max_tokens=6), seed=turn)
+        assert worst(model, prompts, found) < 1e-4
+
+
+def test_a_product_is_the_librarys_unless_its_shape_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    few, more = Blocks(16, 64, 64), Blocks(64, 64, 64)
+    monkeypatch.setattr(product_table, "MEASURED", {("out", 64, 32): ((16, few), (48, None), (128, more))})
+    assert [blocks_of("out", rows, 64, 32) for rows in (1, 16, 17, 100, 129)] == [few, few, None, more, None]
+    assert blocks_of("down", 1, 64, 32) is None and blocks_of("out", 1, 32, 64) is None
 
 
 def test_a_replayed_step_does_what_a_new_one_does_with_what_the_host_has_sent_since(recorded: Make) -> None:

@@ -286,6 +286,7 @@ def test_a_shell_attempt_looks_like_a_terminal_and_hostile_output_is_text(page: 
     assert first.locator(".colour-1.bold").inner_text() == "red" and first.locator("img, script").count() == 0
     assert "monospace" in first.evaluate("node => getComputedStyle(node).fontFamily")
     assert texts(page, ".terminal .exit") == ["exit 0", "exit 1", ATTACK]
+    assert page.locator(".terminal .output").count() == 2, "the exit code is not printed a second time"
     assert page.locator(".terminal .output").last.inner_text() == "The task is not solved."
 
 

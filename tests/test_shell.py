@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Transition
 from turnwise.envs.check import check
+from turnwise.envs.registry import describe
 from turnwise.envs.shell import spares
 from turnwise.envs.shell.box import Box, Limits, present
 from turnwise.envs.shell.env import ShellEnv, _kept
@@ -460,6 +461,8 @@ def test_a_sandbox_that_cannot_be_made_says_why(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(TurnwiseError, match="the sandbox could not be made: bwrap: No permissions"):
         Shell({"x": file("y")})
+    needs = {need["what"]: need for need in describe("shell")[0]["needs"]}
+    assert needs["bubblewrap"]["present"] and not needs["permission for user namespaces"]["present"]
 
 
 @pytest.mark.parametrize(

@@ -292,5 +292,5 @@ class Bare:
 def test_the_page_shows_the_committed_figures() -> None:
     page = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
     for name, row in json.loads((ROOT / "benchmarks" / "snapshots.json").read_text())["environments"].items():
-        times = " | ".join(f"{row[f'{part}_microseconds']:.0f}" for part in ("snapshot", "restore", "replay"))
+        times = " | ".join(f"{row[f'{part}_microseconds']:,.0f}" for part in ("snapshot", "restore", "replay"))
         assert f"| `{name}` | {row['bytes']:,}, {row['most_bytes']:,} | {times} |" in page

@@ -12,6 +12,7 @@ machine is reported and is not a failure.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -32,7 +34,11 @@ from turnwise.util.files import write_text_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULT = ROOT / "benchmarks" / "environments-check.json"
-MORE_TESTS = {"shell": ("tests/test_shell.py", "tests/test_shell_training.py")}
+MORE_TESTS = {"gymnasium": ("tests/test_adapters_gymnasium.py",), "shell": ("tests/test_shell.py", "tests/test_shell_training.py")}
+GIVEN = {  # what the adapters play that play anything
+    "gymnasium": "id=MiniGrid-DoorKey-5x5-v0",
+    "verifiers": f"environment={Path(__file__).with_name('verifiers_letters.py')}:load_environment",
+}
 LONGEST = {"install": 900, "tests": 1800, "check": 1800}  # seconds for one environment
 
 
@@ -69,29 +75,52 @@ def one(name: str, install: bool) -> dict[str, Any]:
     error = ""
     if install and missing(spec(name)):
         print(f"installing what {name} needs", file=sys.stderr, flush=True)
-        error = command(["envs", "--install", name], LONGEST["install"])[1]
+        error = "".join(command(["envs", "--install", name], LONGEST["install"])[1:])
     found: dict[str, Any] = {
         "date": datetime.date.today().isoformat(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "versions": versions(spec(name)),
     }
-    if left := probe(name):
+    with contextlib.ExitStack() as stack:
+        if name == "openenv":
+            os.environ["OPENENV_URL"] = stack.enter_context(openenv_server())
+        return found | checked(name, error)
+
+
+def checked(name: str, error: str) -> dict[str, Any]:
+    """What the checker says, or what is missing."""
+    given = ["--option", GIVEN[name]] if name in GIVEN else []
+    if left := [line for line in probe(name) if not given or "(not from pip)" not in line]:
         last = [line for line in error.splitlines() if line.startswith("turnwise: ") or "pip could not" in line]
-        return found | {"check": "skipped", "missing": left, **({"installation": last[-1]} if last else {})}
+        return {"check": "skipped", "missing": left, **({"installation": last[-1]} if last else {})}
     print(f"checking {name}", file=sys.stderr, flush=True)
     start = time.monotonic()
-    code, told = command(["envs", "--check", name, "--json"], LONGEST["check"])
-    found |= {"check": "passed" if code == 0 else "failed", "seconds": round(time.monotonic() - start, 1)}
-    return found | ({} if code == 0 else {"told": problems(told)})
+    code, told, aside = command(["envs", "--check", name, "--json", *given], LONGEST["check"])
+    found = {"check": "passed" if code == 0 else "failed", "seconds": round(time.monotonic() - start, 1)}
+    return found | ({"options": given[1]} if name == "gymnasium" else {}) | ({} if code == 0 else {"told": problems(told, aside)})
 
 
-def command(words: list[str], seconds: float) -> tuple[int, str]:
-    """A command of Turnwise in a process of its own: its exit code and its words."""
+@contextlib.contextmanager
+def openenv_server() -> Iterator[str]:
+    """The address of a server of the real package; empty without a Python that has it."""
+    python = os.environ.get("OPENENV_PYTHON", "")
+    if not Path(python).is_file():
+        yield ""
+        return
+    keep = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    with subprocess.Popen([python, str(ROOT / "tests/envs/openenv_server.py")], stdout=subprocess.PIPE, text=True, env=keep) as server:
+        assert server.stdout is not None
+        yield f"http://127.0.0.1:{int(server.stdout.readline())}"
+        server.terminate()
+
+
+def command(words: list[str], seconds: float) -> tuple[int, str, str]:
+    """A command of Turnwise in a process of its own: its exit code, its result and its other words."""
     try:
         done = subprocess.run([sys.executable, "-m", "turnwise", *words], capture_output=True, text=True, timeout=seconds, cwd=ROOT)
     except subprocess.TimeoutExpired:
-        return 124, f"no end within {seconds} seconds"
-    return done.returncode, done.stdout + done.stderr
+        return 124, "", f"no end within {seconds} seconds"
+    return done.returncode, done.stdout, done.stderr
 
 
 def probe(name: str) -> list[str]:
@@ -104,12 +133,12 @@ def probe(name: str) -> list[str]:
     return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else [done.stderr.strip().splitlines()[-1]]
 
 
-def problems(told: str) -> list[str]:
+def problems(told: str, aside: str) -> list[str]:
     """The broken rules of the checker's report, or the last line of an error."""
     try:
         return [f"{row['rule']}: {row['seen']}" for row in json.loads(told)["problems"]]
     except (ValueError, KeyError, TypeError):
-        return told.strip().splitlines()[-1:]
+        return aside.strip().splitlines()[-1:]
 
 
 def versions(entry: Spec) -> dict[str, str]:

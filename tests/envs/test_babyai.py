@@ -249,3 +249,25 @@ def test_wrapped_views_are_also_described() -> None:
         seen, _ = wrapped.reset(seed=0)
         text = known.describe(wrapped.unwrapped, seen)
         assert "a goal 2 steps forward and 2 steps right" in text and text.count("a wall") == walls
+
+
+@package
+def test_the_adapters_anchor_of_minigrid_is_the_state_and_not_the_view() -> None:
+    env = tw.make("gymnasium", id="MiniGrid-Empty-16x16-v0")
+    first = env.reset(Task("1"))
+    walked = [
+        env.step(action).observation for action in ("turn right", "go forward", "go forward", "go forward", "turn left", "turn right")
+    ]
+    assert len({seen.key for seen in (first, *walked[:4])}) == 5
+    assert walked[5].key == walked[3].key and walked[5].key != walked[2].key
+    own = tw.make("gymnasium", id="MiniGrid-Empty-16x16-v0", describe=lambda env, seen: "the same")
+    own.reset(Task("1"))
+    assert own.step("turn right").observation.key == own.step("turn right").observation.key, "a user's text is the anchor"
+
+
+@package
+def test_levels_print_nothing_through_the_adapter(capfd: pytest.CaptureFixture[str]) -> None:
+    env = tw.make("gymnasium", id="BabyAI-GoToRedBall-v0")
+    for number in range(6):
+        env.reset(Task(str(number)))
+    assert capfd.readouterr().out == ""

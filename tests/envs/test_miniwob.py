@@ -31,6 +31,7 @@ from turnwise.envs.miniwob.kinds import kinds
 from turnwise.envs.pool import Pool
 from turnwise.pages.run_list import RunList
 from turnwise.pages.server import Server
+from turnwise.runs.folder import Run
 
 pytest_plugins = ["page_browser"]
 ready("miniwob")
@@ -296,6 +297,7 @@ def test_a_run_shows_the_screenshots_of_a_real_attempt(browser: Any, tmp_path: P
     expect(pictures).to_have_count(4)
     for place in range(4):
         expect(pictures.nth(place)).to_have_js_property("naturalWidth", 160)
+    expect(page.locator(".turn .shot figcaption")).to_have_text(["before", "before", "before", "after"])
     page.close()
     served.shutdown()
     served.server_close()
@@ -312,6 +314,25 @@ def test_a_model_that_sees_gets_a_picture_with_numbers() -> None:
     (again,) = seeing.reset(task("count-sides")).images
     assert np.array_equal(picture, again)
     seeing.close()
+
+
+@pytest.mark.long
+def test_a_model_that_sees_is_trained_on_screenshots(tmp_path: Path) -> None:
+    pytest.importorskip("PIL", reason="the pictures need Pillow")
+    from seeing_models import seeing
+
+    model, processor = seeing("llava")
+    model.save_pretrained(tmp_path / "llava")
+    processor.save_pretrained(tmp_path / "llava")
+    settings: dict[str, Any] = {
+        "model.path": str(tmp_path / "llava"), "env.name": "miniwob", "env.options": {"view": "screenshot", "kinds": "click-test-2"},
+        "env.max_turns": 2, "agent.prompt": "action", "agent.max_prompt_tokens": 1024, "engine.name": "transformers",
+        "engine.max_tokens": 4, "collect.groups": 2, "collect.group_size": 2, "eval.n": 2, "iterations": 1, "out": str(tmp_path),
+    }  # fmt: skip
+    run = Run.open(tw.train(name="seen", **settings).folder)
+    pixels = run.images(1)
+    turns = [turn for trajectory in run.trajectories(1) for turn in trajectory["turns"]]
+    assert turns and all(turn["images"] and pixels[turn["images"][-1]].shape == (420, 320, 3) for turn in turns)
 
 
 def test_odd_options_are_refused() -> None:

@@ -134,3 +134,12 @@ def test_a_killed_process_ends_one_attempt_with_a_reason_and_the_others_go_on() 
 
 def test_no_java_process_outlives_a_killed_python_process() -> None:
     assert gone(orphan("scienceworld", "env._sim.process_id", tasks=["boil"], list_actions=False))
+
+
+def test_the_rule_plays_what_is_listed_and_focuses_on_nothing_that_the_task_does_not_name(kept: ScienceWorldEnv) -> None:
+    seen = kept.reset(task("boil", 0))
+    goal = seen.text.split("\n")[0].lower()
+    for _ in range(8):
+        action = kept.scripted_action()
+        assert action in (seen.actions or ()) and (not action.startswith("focus on ") or action[9:] in goal)
+        seen = kept.step(action).observation

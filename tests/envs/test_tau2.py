@@ -224,6 +224,13 @@ def test_random_actions_are_plausible_and_seldom_win():
     seen = env.step(env.expert_action()).observation
     assert len(seen.actions) > 4
     assert {json.loads(one)["name"] for one in seen.actions if one.startswith("{")} >= {"transfer_to_human_agents"}
+    other = tw.make("tau2", domain="retail", **BARE)
+    other.reset(task_of("retail", "3"))
+    other.step(other.expert_action())
+    again = tw.make("tau2", domain="retail", **BARE)
+    assert again.restore(other.snapshot()).actions is None
+    for number in (0, 7, 10**12):
+        assert other.random_action(number) == again.random_action(number) == seen.actions[number % len(seen.actions)]
 
 
 # -- a model as the user ----------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +37,7 @@ from turnwise.envs.textarena.table import games
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
+OLD_PYTHON = pytest.mark.skipif(sys.version_info >= (3, 12), reason="Python 3.12 is enough")
 RUNS = [name for name, game in games().items() if game.runs and not game.needs]
 SLOW = {"RushHour", "Sokoban", "Game2048", "Set"}  # seconds to begin on a busy machine
 FEW = ("TicTacToe", "PigDice", "KuhnPoker", "Blackjack", "Snake")  # with and without chance, for one, two and simultaneous players
@@ -279,6 +281,7 @@ def test_a_game_that_breaks_ends_the_attempt_with_a_reason(monkeypatch: pytest.M
         ({"game": "Nimm"}, "Nim"),
         ({"game": []}, "game is empty"),
         ({"game": "GuessWho"}, "does not run"),
+        pytest.param({"game": "Chess"}, r"does not run here\. It needs Python 3\.12$", marks=OLD_PYTHON),
         ({"game": "Nim", "players": 3}, "2 players, not 3"),
         ({"game": "Poker", "opponent": "expert"}, "Poker has none"),
         ({"opponent": "self", "eval_opponent": "self"}, "fixed opponent"),

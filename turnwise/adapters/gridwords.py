@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from turnwise.adapters.base import load
 from turnwise.adapters.toytext import Words
 from turnwise.config.kinds import DESCRIBER
 from turnwise.config.loading import load_reference
+from turnwise.envs.babyai.levels import load as without_prints
 from turnwise.envs.babyai.words import ACTIONS, described, partial_view, thing, whole_view
 from turnwise.envs.minihack import words as nethack_words
 from turnwise.envs.minihack.tasks import all_names, goal, seed_game
@@ -30,6 +32,8 @@ def register_home(name: str) -> Mapping[str, Any]:
     for prefix, (package, extra, defaults) in HOMES.items():
         if name.startswith(prefix):
             load(package, f"gymnasium environment {name!r}", extra)
+            if package == "minigrid":
+                without_prints()
             return defaults
     return {}
 
@@ -37,19 +41,20 @@ def register_home(name: str) -> Mapping[str, Any]:
 def described_by(function: str | Callable[[Any, Any], str], words: Words | None) -> Words:
     """The texts of an environment with a user's own description: a function of (the bare environment, the observation)."""
     own = function if callable(function) else load_reference(function, DESCRIBER)
-    return replace(words or Words(), describe=own, draw=False)
+    return replace(words or Words(), describe=own, draw=False, anchor=None)
 
 
 def recognised(env: Any) -> Words | None:
     """The texts of an environment that is recognised by its class; None for any other."""
     bases = {f"{base.__module__}.{base.__name__}" for base in type(env.unwrapped).__mro__}
     if "minigrid.minigrid_env.MiniGridEnv" in bases:
-        names = (*ACTIONS, "done")
-        fits = getattr(env.action_space, "n", 0) == len(names)
-        return Words(names if fits else None, describe=_minigrid, mission=_mission)
+        moves = (*ACTIONS, "done")
+        fits = getattr(env.action_space, "n", 0) == len(moves)
+        return Words(moves if fits else None, describe=_minigrid, mission=_mission, anchor=_minigrid_state)
     if "nle.env.base.NLE" in bases:
         fits = getattr(env.action_space, "n", 0) == len(env.unwrapped.actions)
-        return Words(all_names(env.unwrapped.actions) if fits else None, describe=_nethack, mission=_task, seed=seed_game)
+        names = all_names(env.unwrapped.actions) if fits else None
+        return Words(names, describe=_nethack, mission=_task, anchor=_nethack_state, seed=seed_game)
     return None
 
 
@@ -66,9 +71,38 @@ def _minigrid(env: Any, observation: Any) -> str:
     return f"You face {COMPASS[int(env.agent_dir)]}.\n{described(scene)}"
 
 
+def _minigrid_state(env: Any) -> bytes:
+    """The whole grid with what boxes contain, the agent, what it carries, and which parts of a mission are done. The text shows less."""
+    hidden = [(place, _contents(found)) for place, found in enumerate(env.grid.grid) if found is not None and found.contains is not None]
+    pose = (*map(int, env.agent_pos), int(env.agent_dir))
+    rest = repr((pose, _contents(env.carrying), hidden, str(env.mission), _done(getattr(env, "instrs", None))))
+    return blake2b(env.grid.encode().tobytes() + rest.encode(), digest_size=16).digest()
+
+
+def _contents(found: Any) -> list[Any]:
+    """An object and what it contains."""
+    return [] if found is None else [found.encode(), *_contents(found.contains)]
+
+
+def _done(instruction: Any) -> list[Any]:
+    """The finished parts of a mission of BabyAI, which may have two, each with two again."""
+    if not hasattr(instruction, "instr_a"):
+        return []
+    return [instruction.a_done, instruction.b_done, _done(instruction.instr_a), _done(instruction.instr_b)]
+
+
 def _nethack(env: Any, observation: Any) -> str:
     """NetHack's screen, whichever part of it the observation has."""
-    return nethack_words.described(dict(zip(env._observation_keys, env.last_observation, strict=True)))
+    return nethack_words.described(_screen(env))
+
+
+def _nethack_state(env: Any) -> bytes:
+    inner = env.last_observation[env._internal_index]
+    return nethack_words.key(_screen(env), bool(inner[1] or inner[2]))
+
+
+def _screen(env: Any) -> dict[str, Any]:
+    return dict(zip(env._observation_keys, env.last_observation, strict=True))
 
 
 def _task(env: Any) -> str:

@@ -148,8 +148,9 @@ class GymnasiumEnv:
         picture = self._picture()
         state = "" if picture else self._state()
         text = "\n".join(part for part in (remark, state or "The picture shows the state.") if part)
-        anchor = picture[0] if picture else state if remark else None
-        return Observation(text, picture, self._admissible(), anchor)
+        if self._words is not None and self._words.anchor is not None:
+            return Observation(text, picture, self._admissible(), self._words.anchor(self._env.unwrapped))
+        return Observation(text, picture, self._admissible(), picture[0] if picture else state if remark else None)
 
     def _state(self) -> str:
         words = self._words

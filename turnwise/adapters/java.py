@@ -16,14 +16,16 @@ import os
 import shutil
 import subprocess
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from turnwise.adapters.base import load
 from turnwise.adapters.java_wire import JavaError, Ref, Wire
 from turnwise.envs.registry import Need
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.printable import printable
 
 Answer = TypeVar("Answer")
 REMEDY = "install a Java runtime, as with: apt install default-jre-headless"
@@ -179,8 +181,11 @@ def _start(name: str, jar: str, options: Sequence[str], environment: Mapping[str
         command = ["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
     settings = os.environ | {key: f"{os.environ.get(key, '')} {value}".strip() for key, value in environment.items()}
     pipe = subprocess.PIPE
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, cwd=Path(jar).parent, env=settings)
-    assert process.stdout is not None
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, cwd=Path(jar).parent, env=settings)
+    assert process.stdout is not None and process.stderr is not None
+    said: deque[str] = deque(maxlen=5)
+    listener = threading.Thread(target=_keep_last, args=(process.stderr, said), daemon=True)
+    listener.start()
     timer = threading.Timer(START_SECONDS, process.kill)
     timer.daemon = True
     timer.start()
@@ -190,9 +195,19 @@ def _start(name: str, jar: str, options: Sequence[str], environment: Mapping[str
         timer.cancel()
     if not lines[0].isdecimal() or not lines[1]:
         process.kill()
-        raise TurnwiseError(f"{name}: Java did not start (exit code {process.wait()}). Try: {' '.join(command[-len(options) - 8 :])[:300]}")
+        code = process.wait()
+        listener.join(1)
+        words = next((f" ({line})" for line in said if line.strip()), "")
+        raise TurnwiseError(f"{name}: Java did not start, exit code {code}{words}. Check that `{require(name)} -version` works")
     threading.Thread(target=_drain, args=(process.stdout,), daemon=True).start()
     return process, int(lines[0]), lines[1]
+
+
+def _keep_last(stream: IO[bytes], said: deque[str]) -> None:
+    """Read what the program says about its errors, and keep the last lines."""
+    with contextlib.suppress(OSError, ValueError):
+        while line := stream.readline(1 << 12):
+            said.append(printable(line.decode("utf-8", "replace").strip())[:300])
 
 
 def _drain(stream: Any) -> None:

@@ -15,12 +15,14 @@ from typing import Literal, get_args
 
 from turnwise.adapters import java
 from turnwise.adapters.base import load, turn_limit, well_formed
+from turnwise.adapters.curious import Curious
 from turnwise.adapters.scienceworld_java import FULL_SCORE, SPLITS, Seen, Simulator
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 Anchor = Literal["observation", "state"]
+FOCUS = "focus on "
 LONGEST = 1000  # characters of a command that the simulator's parser is given
 
 
@@ -60,7 +62,8 @@ class ScienceWorldEnv:
         self._task: Task | None = None
         self._actions: list[str] = []
         self._plans: dict[str, list[str]] = {}
-        self._score = 0
+        self._score, self._goal, self._curious = 0, "", Curious()
+        self._seen: Seen | None = None
 
     def tasks(self, split: str = "train", n: int | None = None) -> TaskSet:
         """One task per variation, by kind. `n` of them are the first variations of each kind in turn."""
@@ -81,6 +84,7 @@ class ScienceWorldEnv:
         self._task, self._over, self._score = task, "", seen.score
         words = " ".join(sim.description().split())
         goal = words[words.lower().find("your task is") :] if "your task is" in words.lower() else f"Your task is: {words}"
+        self._goal, self._curious = goal.lower(), Curious()
         return self._observation(seen, f"{goal}\n")
 
     def _simulator(self) -> Simulator:
@@ -118,8 +122,17 @@ class ScienceWorldEnv:
             sim.step(action)
 
     def _observation(self, seen: Seen, opening: str = "") -> Observation:
+        self._seen = seen
         anchor = f"{seen.look}\n{seen.inventory}" if self.anchor == "state" else seen.text if opening else None
         return Observation(opening + seen.text, actions=seen.actions, anchor=anchor)
+
+    def scripted_action(self) -> str | None:
+        """What a simple rule does: everything that is listed, least tried first. It focuses only on what the task names, because a wrong
+        focus ends the attempt. None if no actions are listed."""
+        if self._over or self._seen is None:
+            raise EpisodeOver(f"scienceworld: {self._over}")
+        listed = [action for action in self._seen.actions or () if not action.startswith(FOCUS) or action[len(FOCUS) :] in self._goal]
+        return self._curious.choose(self._seen.look, listed)
 
     def expert(self, task: Task) -> list[str]:
         """The package's own solution of a task (not always the shortest). The episode being played is left as it was."""

@@ -25,6 +25,7 @@ class Words:
     draw: bool = False  # show the text rendering
     describe: Callable[[Any, Any], str] | None = None  # (the bare environment, the observation) → text
     mission: Callable[[Any], str] | None = None  # the bare environment → the goal of a task, if it differs between tasks
+    anchor: Callable[[Any], bytes] | None = None  # the bare environment → a key of its state, if the text does not show all of it
     seed: Callable[[Any, int], None] | None = None  # (the bare environment, a number): what a reset with a seed leaves out
 
 

@@ -9,7 +9,7 @@ import typer
 
 from turnwise.cli.shared import Options, parse_options
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.terminal import say
+from turnwise.util.terminal import only_results, say
 
 
 def envs(
@@ -36,7 +36,7 @@ def envs(
     if install:
         raise typer.Exit(_install(name))
     if check and name is None:
-        with Console(stderr=True).status("") as status:
+        with Console(stderr=True).status("") as status, only_results():
             rows = list(agents.compare_all(tell=lambda env: status.update(Text(f"playing {env}"))))
         if as_json:
             say(json.dumps(rows, indent=2))
@@ -44,7 +44,8 @@ def envs(
             Console().print(listing.agents_table(rows))
         raise typer.Exit(1 if any(row.get("contract") for row in rows) else 0)
     if check and name is not None:
-        report = run_check(name, **parse_options(option))
+        with only_results():
+            report = run_check(name, **parse_options(option))
         if as_json:
             say(json.dumps(report.to_dict(), indent=2))
         else:

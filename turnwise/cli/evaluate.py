@@ -10,7 +10,7 @@ import typer
 
 from turnwise.cli.shared import Overrides, Prompts, Reply, RewardName, Trust
 from turnwise.util.errors import TurnwiseError, unknown_name
-from turnwise.util.terminal import say
+from turnwise.util.terminal import only_results, say
 
 if TYPE_CHECKING:
     from turnwise.collect.panel import Evaluation
@@ -86,38 +86,39 @@ def measure(
     from turnwise.setup.early import look, read_source
     from turnwise.util.console import Console
 
-    if source is not None and is_override(source):
-        overrides, source = [source, *overrides], None
-    changes = dict(parse_override(text) for text in overrides) | changes
-    size = panel_size(n)
-    common: dict[str, Any] = {"env": env, "split": split, "n": size, "seed": seed, "temperature": temperature, "repeats": repeats}
-    common["reporter"] = reporter(Console(stderr=True))  # standard output contains only the result
-    if prompts is None and (agent in PROMPTED or (agent is None and (source is not None or changes.get("engine.name") == "openai"))):
-        named = read_source(source, env, changes)
-        if named.run is None:  # a run has its own environment
-            look(named.config)
-    if agent in PROMPTED:
-        from turnwise.evaluation import baselines
+    with only_results():
+        if source is not None and is_override(source):
+            overrides, source = [source, *overrides], None
+        changes = dict(parse_override(text) for text in overrides) | changes
+        size = panel_size(n)
+        common: dict[str, Any] = {"env": env, "split": split, "n": size, "seed": seed, "temperature": temperature, "repeats": repeats}
+        common["reporter"] = reporter(Console(stderr=True))  # standard output contains only the result
+        if prompts is None and (agent in PROMPTED or (agent is None and (source is not None or changes.get("engine.name") == "openai"))):
+            named = read_source(source, env, changes)
+            if named.run is None:  # a run has its own environment
+                look(named.config)
+        if agent in PROMPTED:
+            from turnwise.evaluation import baselines
 
-        result = baselines.evaluate(agent, source, trials=trials, examples=examples, **common, **changes)
-    elif agent is not None:
-        config = player_config(agent, source, env, changes)
-        from turnwise.evaluation.players import evaluate_player
+            result = baselines.evaluate(agent, source, trials=trials, examples=examples, **common, **changes)
+        elif agent is not None:
+            config = player_config(agent, source, env, changes)
+            from turnwise.evaluation.players import evaluate_player
 
-        whole = None if size == "all" else size
-        result = evaluate_player(agent, config, split, whole, seed or 0, repeats or 1, common["reporter"])
-    elif source is None and changes.get("engine.name") != "openai":
-        raise TurnwiseError(
-            "nothing to evaluate: give a run, a model folder or a recipe (with --agent plain|react|reflexion for prompting only); "
-            "--agent random|scripted|expert with --env NAME; "
-            "or a server with --engine openai --url URL --model NAME --env NAME"
-        )
-    else:
-        from turnwise import api
-        from turnwise.setup.arguments import Given
+            whole = None if size == "all" else size
+            result = evaluate_player(agent, config, split, whole, seed or 0, repeats or 1, common["reporter"])
+        elif source is None and changes.get("engine.name") != "openai":
+            raise TurnwiseError(
+                "nothing to evaluate: give a run, a model folder or a recipe (with --agent plain|react|reflexion for prompting only); "
+                "--agent random|scripted|expert with --env NAME; "
+                "or a server with --engine openai --url URL --model NAME --env NAME"
+            )
+        else:
+            from turnwise import api
+            from turnwise.setup.arguments import Given
 
-        given = Given(env, reward, None, prompts, reply)
-        result = api.evaluate_given(source, given, changes, split, size, seed, temperature, repeats, common["reporter"])
+            given = Given(env, reward, None, prompts, reply)
+            result = api.evaluate_given(source, given, changes, split, size, seed, temperature, repeats, common["reporter"])
     hand_out(result, save, as_json)
 
 

@@ -8,7 +8,7 @@ most `retries` times more.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from turnwise.cluster.start import import_ray, one_line
 from turnwise.cluster.work import Outcome, Work
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.garbage import rare_searches
 
 LOOKS = 1.0  # seconds between two looks at the progress of a member
 PATIENCE = 0.2  # seconds that one wait for Ray takes at most
@@ -53,12 +54,13 @@ class Hears:
 
 class Crew:
     """`hire` starts the actor of a number. `send` gives one member weights, and returns a reference to wait for; None before the first
-    ones."""
+    ones. `seconds` adds up what parts of the work took, over all members: `metrics.py` says which."""
 
     def __init__(self, hire: Callable[[int], Any], size: int, deadline: float, retries: int = 2, hears: Hears | None = None):
         self.size, self.deadline, self.retries = size, deadline, retries
         self.hears = hears or Hears()
         self.counts: dict[str, float] = {"lost_engines": 0.0, "repeated_work": 0.0}
+        self.seconds: dict[str, float] = defaultdict(float)
         self.version = -1
         self._hire = hire
         self._send: Callable[[Any], Any] | None = None
@@ -109,7 +111,9 @@ class Crew:
                     member.handle.cancel.remote()
             for ref in self.step(list(running)):
                 k, member = running.pop(ref)
+                took = time.monotonic() - member.began
                 found[k] = self.result(member, ref)
+                self._note_travel(found[k], took)
                 if found[k] is None:
                     running[ref] = k, member
             for ref in [ref for ref, (_, member) in running.items() if ref not in member.refs]:  # its member was lost
@@ -119,6 +123,11 @@ class Crew:
                     self.counts["repeated_work"] += 1
                     waiting.append(k)
         return found
+
+    def _note_travel(self, outcome: Outcome | None, took: float) -> None:
+        """Of the time that work took, what its member has not spent on it."""
+        if outcome is not None and "play" in outcome.seconds:
+            self.seconds["travel"] += max(took - outcome.seconds["play"] - outcome.seconds.get("pack", 0.0), 0.0)
 
     def _hand_out(self, works: Sequence[Work], homes: Sequence[int], waiting: deque[int], running: dict[Any, tuple[int, Member]]) -> None:
         for member in self.members:
@@ -148,10 +157,13 @@ class Crew:
         if not member.refs:
             member.spans.append((member.began, member.since))
         try:
-            found: Outcome = import_ray().get(ref, timeout=self.deadline)
+            with rare_searches():
+                found: Outcome = import_ray().get(ref, timeout=self.deadline)
         except Exception as error:
             self._failed(error, member)
             return None
+        for part, seconds in (found.seconds | {"unpack": time.monotonic() - member.since}).items():
+            self.seconds[part] += seconds
         return found
 
     def _failed(self, error: Exception, member: Member) -> None:

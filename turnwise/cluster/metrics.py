@@ -25,6 +25,8 @@ DROPS = {
     "ignored": "late_answers",
 }
 
+SECONDS = ("first_turn", "play", "pack", "travel", "unpack")
+
 
 def group_ages(version: ArrayLike, group: ArrayLike, learned_with: int) -> np.ndarray:
     """Updates between the oldest turn of each group and the weights that learn from it. `version` and `group` have an entry per turn; the
@@ -74,6 +76,12 @@ def drop_metrics(before: Mapping[str, int], after: Mapping[str, int]) -> dict[st
     ended = new["accepted"] + new["stale"] + new["failed"]
     shares = {"dropped_share": (new["stale"] + new["failed"]) / ended} if ended else {}
     return {name: float(new[kind]) for kind, name in DROPS.items()} | shares
+
+
+def seconds_metrics(before: Mapping[str, float], after: Mapping[str, float], published: float) -> dict[str, float]:
+    """Where the time of a batch went, between two readings of `Crew.seconds`; `published`: seconds until the weights were there."""
+    spent = {f"seconds_{name}": after[name] - before.get(name, 0.0) for name in SECONDS if name in after}
+    return {"seconds_publish": published} | spent
 
 
 def idle_share(began: ArrayLike, ended: ArrayLike, since: float, until: float) -> float:

@@ -10,7 +10,7 @@ from turnwise.cluster.placement import Node
 from turnwise.cluster.start import import_ray, one_line
 from turnwise.util.errors import TurnwiseError
 
-PACKAGES = ("turnwise", "torch", "transformers", "ray", "vllm", "peft")
+PACKAGES = ("turnwise", "torch", "transformers", "ray", "vllm", "peft", "bitsandbytes")
 PATIENCE = 60.0  # seconds for all nodes to answer
 OLDEST_VLLM = (0, 26)
 
@@ -69,7 +69,7 @@ def problems(nodes: Iterable[Node], found: Mapping[str, Mapping[str, str]], need
             lines.append(f"node {node.address} does not answer: {has['error']}")
             continue
         for name in needed:
-            extra = {"peft": "turnwise[lora]", "vllm": "vllm"}.get(name, name)
+            extra = {"peft": "turnwise[lora]", "bitsandbytes": "turnwise[4bit]", "vllm": "vllm"}.get(name, name)
             if not has.get(name):
                 lines.append(f"node {node.address} lacks the package {name}: pip install '{extra}' there")
             elif name == "vllm" and _number(has[name]) < OLDEST_VLLM:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -29,6 +30,7 @@ from turnwise.envs.pool import EnvResult
 class _Job:
     work: Work
     done: Future[Outcome] = field(default_factory=Future)
+    came: float = field(default_factory=time.perf_counter)
 
 
 class Session:
@@ -83,6 +85,7 @@ class Rollouter:
         self._weights: deque[tuple[int, Any, Future[int]]] = deque()
         self._cancelled = self._over = False
         self._turns = self._ended = 0
+        self._first = 0.0  # when the first turn of the work was over
         self._session: Session | None = None
         self._stream: Stream | None = None
         self._made: Future[dict[str, Any]] = Future()
@@ -148,7 +151,7 @@ class Rollouter:
                     self._play_groups(job)
                     continue
                 try:
-                    job.done.set_result(self._perform(job.work))
+                    job.done.set_result(self._timed(job))
                 except BaseException as error:
                     job.done.set_exception(portable(error))
         finally:
@@ -200,6 +203,15 @@ class Rollouter:
         self._stream.recognise(job)
         return job
 
+    def _timed(self, job: _Job) -> Outcome:
+        """Do the work: how long the first turn took, and all of it, since the call came."""
+        self._first = 0.0
+        outcome = self._perform(job.work)
+        outcome.seconds = {"play": time.perf_counter() - job.came}
+        if self._first:
+            outcome.seconds["first_turn"] = self._first - job.came
+        return outcome
+
     def _perform(self, work: Work) -> Outcome:
         for again in range(self._retries + 1):
             if self._session is None or self._session.name != work.session or self._session.made >= len(work.calls):
@@ -218,6 +230,7 @@ class Rollouter:
 
     def _turned(self, trajectory: Trajectory) -> None:
         self._turns += 1
+        self._first = self._first or time.perf_counter()
 
     def _ends(self, trajectory: Trajectory) -> None:
         self._ended += 1

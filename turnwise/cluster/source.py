@@ -11,7 +11,7 @@ from typing import Any
 
 from turnwise.cluster.ahead import Ahead
 from turnwise.cluster.crew import Crew
-from turnwise.cluster.metrics import age_metrics, group_ages, idle_metrics, ratio_metrics
+from turnwise.cluster.metrics import age_metrics, group_ages, idle_metrics, ratio_metrics, seconds_metrics
 from turnwise.cluster.weights import Sender
 from turnwise.cluster.work import Outcome, Work
 from turnwise.collect.source import Collected, Gathers, LocalSource, Mark
@@ -60,14 +60,16 @@ class RemoteEngine:
 
     def __init__(self, access: Access, sender: Sender, waits: bool = False):
         self.access, self.version, self.reports, self.pending = access, 0, tuple(COLUMNS), 0
+        self.seconds = 0.0  # that the last weights took
         self._sender, self._waits = sender, waits
 
     def publish(self, version: int, weights: Any = None) -> None:
         """The learner's weights have this version now. Every engine gets them before it plays again, or as soon as possible if it is
         playing for a batch ahead."""
-        self.version = version
+        self.version, began = version, time.perf_counter()
         self._sender.publish(version)
         self.access.publish(version, self._sender.send, self._waits)
+        self.seconds = time.perf_counter() - began
 
     def refresh(self) -> None:
         """The learner's weights have changed."""
@@ -97,6 +99,7 @@ class ClusterSource(LocalSource):
     _drops: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     _waited: float = field(default=0.0, init=False, repr=False)
     _since: float = field(default_factory=time.monotonic, init=False, repr=False)
+    _spent: dict[str, float] = field(default_factory=dict, init=False, repr=False)  # by the engines, before this batch
 
     def batches(
         self, plan: Gathers, staleness: int | None = None, n: int | None = None, begins: Callable[[], None] = lambda: None
@@ -122,6 +125,11 @@ class ClusterSource(LocalSource):
         finally:
             ahead.stop()
             self.access.ahead = None
+
+    def collect(self, plan: Gathers) -> Collected:
+        if self.access is not None:
+            self._spent = dict(self.access.crew.seconds)
+        return super().collect(plan)
 
     def _next(self, ahead: Ahead) -> Collected | None:
         """The next batch that is formed; None if the run is cancelled."""
@@ -155,6 +163,8 @@ class ClusterSource(LocalSource):
         idle: dict[str, Any] = idle_metrics(self.access.do(self.access.crew.worked), self._since, now)["idle"]
         waited = self._waited / max(now - self._since, 1e-9)
         self._since = now
+        spent, self._spent = self._spent, dict(self.access.crew.seconds)
+        found |= seconds_metrics(spent, self._spent, getattr(self.engine, "seconds", 0.0))
         return _flat("cluster", found | {"idle": idle | {"learner": min(waited, 1.0)}})
 
 

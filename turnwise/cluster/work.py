@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Any, Protocol
 
 from turnwise.collect.collector import Collector
 from turnwise.data.attempts import Start
+from turnwise.data.parcel import Parcel
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.envs.pool import EnvResult, Fault
 from turnwise.util.errors import TurnwiseError
@@ -45,7 +47,8 @@ class Work:
 
 @dataclass
 class Outcome:
-    """The result of a call, what the session has counted so far, why its first branch was lost, and the faults that were reported."""
+    """The result of a call, what the session has counted so far, why its first branch was lost, the faults that were reported, and the
+    seconds that parts of it took. Trajectories travel as a parcel: those of the result, then those of the faults."""
 
     value: Any
     counts: dict[str, float] = field(default_factory=dict)
@@ -53,6 +56,23 @@ class Outcome:
     lost: str = ""
     faults: list[tuple[Trajectory, EnvResult]] = field(default_factory=list)
     spoilt: bool = False  # an environment's process has died, which is not the policy's fault: try again
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state, found = dict(self.__dict__), self.value
+        if not isinstance(found, list) or not all(type(one) is Trajectory for one in found):
+            return state
+        began = time.perf_counter()
+        state["value"] = len(found), Parcel.of([*found, *(trajectory for trajectory, _ in self.faults)])
+        state["faults"] = [result for _, result in self.faults]
+        return state | {"seconds": {**self.seconds, "pack": time.perf_counter() - began}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if type(state["value"]) is tuple:
+            count, parcel = state["value"]
+            found = parcel.unpacked()
+            state = state | {"value": found[:count], "faults": list(zip(found[count:], state["faults"], strict=True))}
+        self.__dict__.update(state)
 
 
 @dataclass

@@ -163,11 +163,12 @@ class Learner(Optimiser):
     """With a KL reference that is a copy of the model: where its weights are. On the model's device; in host memory, from which its layers
     come one after another when it scores; or (auto) in host memory if a GPU would have too little left. Affects memory use and speed
     only, never the result."""
-    old_logprobs: Literal["learner", "engine", "auto"] = "learner"
+    old_logprobs: Literal["learner", "engine", "auto"] | None = None
     """The old log-probs of the ratio: recomputed by the learner, reported by the engine, or (auto) the engine's if they are close
-    enough to the learner's."""
+    enough to the learner's. None: auto on a GPU in 16 bits if the loss has no other use for the engine's; otherwise learner."""
     engine_gap: float = Field(0.03, ge=0)
-    """With old_logprobs = auto: the maximum mean distance between the engine's and the learner's log-probs."""
+    """With old_logprobs = auto: the maximum mean distance between the engine's and the learner's log-probs. The root of the mean
+    square may be twice that."""
     kl_stop: float | None = Field(None, gt=0)
     """Stop an iteration's update when the KL from the old policy exceeds this; none: never."""
     value: Value | None = None

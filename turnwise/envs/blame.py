@@ -43,12 +43,28 @@ def one_line(error: BaseException) -> str:
 
 
 def own_lines(error: BaseException) -> str:
-    """The lines of an exception's traceback in the user's files, innermost last; empty if there are none."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
+    """The lines of an exception's traceback in the user's files, innermost last. If there are none, those of the environment; our own
+    errors say in their message all that there is to say."""
+    if isinstance(error, TurnwiseError) and not _touches_user(error):
+        return ""
+    frames = _frames(error)
     own = [frame for frame in frames if _is_own(frame.filename)] or [frame for frame in frames if Path(frame.filename) not in GUARDS]
-    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    cause = _cause(error)
     before = f"{own_lines(cause)}\n{one_line(cause)}, and then:\n" if cause is not None and cause.__traceback__ is not None else ""
     return before + "\n".join(_shown(frame.filename, frame.lineno, frame.name, frame.line) for frame in own[-MOST_FRAMES:])
+
+
+def _frames(error: BaseException) -> list[traceback.FrameSummary]:
+    return [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
+
+
+def _cause(error: BaseException) -> BaseException | None:
+    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _touches_user(error: BaseException | None) -> bool:
+    """Whether an exception, or one that it came of, passed through a file of the user."""
+    return error is not None and (any(_is_own(frame.filename) for frame in _frames(error)) or _touches_user(_cause(error)))
 
 
 def place_of(method: Callable[..., Any]) -> str:

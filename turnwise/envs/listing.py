@@ -16,7 +16,8 @@ from turnwise.util.printable import printable
 def print_environments(rows: list[dict[str, Any]], console: Console) -> None:
     """The environments, and below them what to do about what is missing: whole lines that can be copied, however narrow the terminal."""
     console.print(environments_table(rows))
-    remedies = [(row["name"], need["remedy"]) for row in rows for need in row["needs"] if not need["present"] and need["remedy"]]
+    missing = ((row["name"], need) for row in rows for need in row["needs"] if not need["present"] and need["remedy"])
+    remedies = dict.fromkeys((name, need["remedy"]) for name, need in missing)
     if remedies:
         console.print(Text("\nWhat is missing, and where to get it:"))
     for name, remedy in remedies:

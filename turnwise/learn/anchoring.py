@@ -7,6 +7,7 @@ computed when a step asks for it, at the latest when a step first uses the token
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,10 +53,10 @@ class Anchoring:
         return packed
 
     def _old(self, packed: Packed, batch: Batch, needed: Mask, single: bool, refreshed: bool) -> Packed:
-        settings = self.learner.settings
-        if not (refreshed and settings.old_logprobs == "auto") and self._trusts_engine(packed, needed, single):
+        known = batch.has("token.old_logprob")  # by a pass of the learner's, so that `auto` has nothing to save
+        if self._trusts_engine(packed, needed, single or refreshed or known):
             return packed.with_columns(old_logprob=engine_logprobs(packed))
-        if batch.has("token.old_logprob"):
+        if known:
             return packed.with_columns(old_logprob=np.asarray(batch.column("token.old_logprob"))[packed.index])
         if single or not len(packed):
             return packed
@@ -86,20 +87,41 @@ class Anchoring:
         missing[owner[~self.known]] = True
         return self.refresh(packed, np.sort(sequences[missing[sequences]]))
 
-    def _trusts_engine(self, packed: Packed, needed: Mask, single: bool) -> bool:
-        """Whether the ratio is anchored on the engine's log-probs. Their distance from ours is measured on one micro-batch, and logged."""
-        settings, log = self.learner.settings, self.log
-        how = settings.old_logprobs
-        if how == "learner" or (how == "auto" and (single or packed.engine_logprob is None)) or not len(packed):
+    def _trusts_engine(self, packed: Packed, needed: Mask, free: bool) -> bool:
+        """Whether the ratio is anchored on the engine's log-probs. Their distance from ours is measured on one micro-batch, and logged.
+        `free`: ours cost no pass over the batch, so there is no reason to take others."""
+        settings, log, learner = self.learner.settings, self.log, self.learner
+        how = settings.anchor(learner.device.type)
+        if how == "learner" or (how == "auto" and (free or packed.engine_logprob is None)) or not len(packed):
             return False
         with log.phase("old_logprobs"):
             part = sample(packed, needed, settings.tokens_per_batch)
-            gap = np.abs(self.learner.logprobs(part) - engine_logprobs(part))
-        trusted = how == "engine" or bool(gap.mean() <= settings.engine_gap)
+            gap = np.abs(learner.logprobs(part) - engine_logprobs(part))
+        trusted = how == "engine" or learner.decisions.trust(is_near(gap, settings.engine_gap))
         if trusted:  # otherwise the loss measures the gap on all tokens
             log.add(engine_gap=float(gap.mean()), engine_gap_max=float(gap.max()))
+        else:
+            self._explain(gap)
         log.add(old_from_engine=float(trusted))
         return trusted
+
+    def _explain(self, gap: Column) -> None:
+        """Say once why a pass is made that `auto` could have saved."""
+        if self.learner.distrusts:
+            return
+        self.learner.distrusts = True
+        warnings.warn(
+            f"the engine's log-probs differ from the learner's by {gap.mean():.3f} on average and by {gap.max():.3f} at most, which is too "
+            f"much for old log-probs (learner.engine_gap = {self.learner.settings.engine_gap:g}): the learner computes them in another "
+            "pass, in every update in which this is so",
+            stacklevel=2,
+        )
+
+
+def is_near(gap: Column, limit: float) -> bool:
+    """Whether log-probs that differ by this much can stand for each other. The mean finds a difference everywhere; the root of the mean
+    square finds a few tokens that differ a lot, as after another prompt or through other experts. Of noise it is 1.25 times the mean."""
+    return bool(gap.mean() <= limit and np.sqrt(np.square(gap, dtype=np.float64).mean()) <= 2 * limit)
 
 
 def engine_logprobs(packed: Packed) -> Column:

@@ -10,6 +10,7 @@ nowhere else in the learner:
 | `tokens` computed at once | the smallest number that any process has room for |
 | `recompute` activations | if any process has to |
 | `stop` of an update by its KL | by the KL of all tokens, each process weighted by its own |
+| `trust` in the engine's log-probs | if all processes find them near |
 | `skip` of a step whose loss or gradient is not finite | if any process has one |
 
 Every process calls them in the same order, as often as the others. `Decide` is the whole interface to a cluster. In one process (`Alone`)
@@ -75,6 +76,10 @@ class Decisions:
         if type(self.together) is Alone:
             return kl > limit  # exactly this number: a product and a quotient could round it
         return self.together.total(kl * tokens) / max(self.together.total(tokens), 1) > limit
+
+    def trust(self, near: bool) -> bool:
+        """Whether the engine's log-probs are the old ones."""
+        return not self.together.any(not near)
 
     def skip(self, *numbers: float) -> bool:
         """Whether an optimiser step is skipped, because a loss or a gradient norm is not finite."""

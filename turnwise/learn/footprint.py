@@ -67,6 +67,7 @@ class Demand:
     tokens            of a micro-batch; a sequence of `sequence` tokens is never cut
     attention, mlp    layers, counted from the last, that keep what they computed for the backward pass
     piece             numbers of logits that exist at once
+    responses         tokens of a micro-batch that keep the slopes of their log-probs, which the learner does if there is room; 0: none
     fused             the learner's own layers, which take adapters too; otherwise those of transformers, which keep all or nothing
     """
 
@@ -91,6 +92,7 @@ class Demand:
     attention: int = EVERY
     mlp: int = EVERY
     piece: int = LOGITS
+    responses: int = 0
     fused: bool = True
     beside: tuple[Beside, ...] = field(default=())
 
@@ -288,7 +290,7 @@ def _engine(demand: Demand) -> list[Term]:
 
 # -- the learner ------------------------------------------------------------------------------------------------------------------
 
-VARYING = ("activations", "a layer's work", "logits", "engine's prompts")
+VARYING = ("activations", "slopes of log-probs", "a layer's work", "logits", "engine's prompts")
 
 
 def fused_bytes(shape: ModelShape, attention: int = EVERY, mlp: int = EVERY, width: int = 2, lse: int = 4) -> int:
@@ -370,10 +372,17 @@ def logits_bytes(shape: ModelShape, piece: int, trained: bool) -> int:
     return 8 * piece + (8 * shape.head if trained else 0)
 
 
+def slope_bytes(shape: ModelShape, responses: int, width: int = 2) -> int:
+    """One number for each logit of these tokens: what saves the backward pass computing logits again. It saves twice as much time per byte
+    as keeping the MLP of a layer does: 2 · hidden · words operations, and reading and writing logits in float32, for each token."""
+    return width * shape.words * responses
+
+
 def _activations(demand: Demand) -> list[Term]:
     """The backward pass needs most at its beginning, in the output layer, or in the first layer that it goes through."""
     shape, tokens, whole = demand.shape, demand.read, not demand.rank
     logits = logits_bytes(shape, min(demand.piece, tokens * shape.words), whole)
     work = tokens * work_bytes(demand) + (demand.width * shape.head if whole and shape.tied else 0)
     larger = ("logits", logits) if logits > work else ("a layer's work", work)
-    return [_during("activations", tokens * kept_bytes(demand), LEARN), _during(*larger, LEARN)]
+    slopes = _during("slopes of log-probs", slope_bytes(shape, demand.responses, demand.width), LEARN)
+    return [_during("activations", tokens * kept_bytes(demand), LEARN), slopes, _during(*larger, LEARN)]

@@ -43,7 +43,18 @@ def _packed(bits: Any, module: nn.Linear, device: torch.device, dtype: torch.dty
     layer.support_avx512bf16_for_cpu = False  # it would rearrange the codes, which the engine also reads
     layer.bias = module.bias
     packed = bits.nn.Params4bit(module.weight.data.to(dtype), requires_grad=False, quant_type="nf4", module=layer)
-    layer.weight = packed.to(device)
+    try:
+        layer.weight = packed.to(device)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # whatever a library raises that was built for another device or version
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise TurnwiseError(
+            f"bitsandbytes {getattr(bits, '__version__', '')} cannot store weights in 4 bits on {device}: {reason}. "
+            "Install a version for this device, or set model.lora.base=full"
+        ) from error
+    if not is_packed(layer):
+        raise TurnwiseError(f"bitsandbytes stores nothing in 4 bits on {device}: set model.lora.base=full")
     return layer.train(module.training)
 
 

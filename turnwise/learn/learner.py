@@ -107,6 +107,7 @@ class Learner:
         if self.ranks is not None:
             self._shard(self.ranks, dtype)
         self.optimiser = self._make_optimiser()
+        self.distrusts = False  # whether it was said that the engine's log-probs are too far off
         self.skips = may_skip(self.settings) if self.settings.skip_zero_credit is not False else False
         self.skips = self.skips and (self.settings.skip_zero_credit is True or self.device.type == "cuda")
         self._automatic = self.settings.tokens_per_batch == 0
@@ -245,7 +246,8 @@ class Learner:
         hidden = policy.hidden(part, source if critic is None else None)
         chosen = hidden if critic is None else hidden[source]
         rows = self.memory.rows_of_logits()
-        logprob, entropy = token_logprobs(chosen, policy.head, target, temperature=self.settings.temperature, entropy=True, chunk=rows)
+        keep, temperature = self.memory.keeps_slopes, self.settings.temperature
+        logprob, entropy = token_logprobs(chosen, policy.head, target, temperature=temperature, entropy=True, chunk=rows, keep=keep)
         assert entropy is not None
         return logprob, entropy, None if critic is None else critic(hidden, part)
 

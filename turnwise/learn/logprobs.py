@@ -4,11 +4,16 @@ A vocabulary of 150,000 makes the logits of one batch larger than the model. Her
 forward pass keeps one number per token (the log of the softmax's denominator), and the backward pass recomputes each chunk. Products are
 accumulated in float32 whatever the precision of the weights, because a log-probability that is off by 0.05 is a ratio that is off by 5 %.
 
+Where memory allows (`keep`), the forward pass also writes down how each log-probability depends on its row's logits, in the weights'
+precision. The gradient of a log-probability is one number per row, which multiplies that row: so the backward pass needs no logits, and is
+two products over all tokens.
+
 The temperature divides the logits as the sampler does, so these are log-probabilities of the distribution that the tokens were drawn from.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -46,14 +51,24 @@ class Head:
 
 
 def token_logprobs(
-    hidden: Tensor, head: Head, target: Tensor, *, temperature: float = 1.0, entropy: bool = False, chunk: int | None = None
+    hidden: Tensor,
+    head: Head,
+    target: Tensor,
+    *,
+    temperature: float = 1.0,
+    entropy: bool = False,
+    chunk: int | None = None,
+    keep: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """log p(target) of each row of `hidden`, float32, with gradient; and the entropy of each row's distribution if requested."""
+    """log p(target) of each row of `hidden`, float32, with gradient; and the entropy of each row's distribution if requested. `keep`: use
+    memory of the size of the logits in the weights' precision, so that the backward pass does not compute them again (it does anyway if the
+    entropy has a gradient)."""
     if not temperature > 0:
         raise TurnwiseError(f"temperature is a number > 0, not {temperature!r}; tokens of a greedy sampler have log-probs at 1.0")
     size = chunk or max(1, CHUNK_ELEMENTS.get(hidden.device.type, 2**24) // head.weight.shape[0])
+    keep = keep and _learns(hidden, head)
     logprob, spread = _TokenLogprobs.apply(
-        hidden, head.weight, head.bias, target, head.scale / temperature, _cap(head, temperature), entropy, size
+        hidden, head.weight, head.bias, target, head.scale / temperature, _cap(head, temperature), entropy, size, keep
     )
     return logprob, spread if entropy else None
 
@@ -77,21 +92,28 @@ class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
         cap: float | None,
         entropy: bool,
         chunk: int,
+        keep: bool,
     ) -> tuple[Tensor, Tensor]:
         logprob = torch.empty(len(hidden), dtype=torch.promote_types(hidden.dtype, torch.float32), device=hidden.device)
         normaliser, spread = torch.empty_like(logprob), torch.zeros_like(logprob)
         right, kernels = _ready(weight), _kernels(weight, bias, cap)
+        kept = right.new_empty(len(hidden), len(right)) if keep else None
         for part in _chunks(len(hidden), chunk):
             if kernels is not None:
                 logits = _product(hidden[part].to(right.dtype), right.t())
                 kernels.pick(logits, target[part], scale, logprob[part], normaliser[part], spread[part])
+                if kept is not None:
+                    ones = torch.ones_like(normaliser[part])
+                    kernels.slopes(logits, target[part], normaliser[part], spread[part], ones, None, scale, right.dtype, kept[part])
                 continue
             logits = _logits(hidden[part], right, bias, scale, cap)
             normaliser[part] = log_sum = logits.logsumexp(-1)
             logprob[part] = logits.gather(-1, target[part, None])[:, 0] - log_sum
             if entropy:
                 spread[part] = _entropy(logits, log_sum)
-        ctx.save_for_backward(hidden, weight, bias, target, normaliser, spread)
+            if kept is not None:
+                kept[part] = _slopes(logits, target[part], log_sum, spread[part], torch.ones_like(log_sum), None, scale, cap)
+        ctx.save_for_backward(hidden, weight, bias, target, normaliser, spread, kept)
         ctx.settings = scale, cap, chunk
         ctx.set_materialize_grads(False)  # an entropy that is only reported is free in the backward pass
         if not entropy:
@@ -100,12 +122,14 @@ class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, logprob_grad: Tensor | None, entropy_grad: Tensor | None) -> tuple[Any, ...]:
-        hidden, weight, bias, target, normaliser, spread = ctx.saved_tensors
+        hidden, weight, bias, target, normaliser, spread, kept = ctx.saved_tensors
         scale, cap, chunk = ctx.settings
         if logprob_grad is None:
             logprob_grad = torch.zeros_like(normaliser)
         # The gradient of a sum is one number for all rows; kernels read one number per row.
         logprob_grad, entropy_grad = logprob_grad.contiguous(), None if entropy_grad is None else entropy_grad.contiguous()
+        if kept is not None and entropy_grad is None:
+            return (*_from_kept(kept, hidden, weight, bias, logprob_grad, ctx.needs_input_grad[:3]), *[None] * 6)
         need_hidden, need_weight, need_bias = ctx.needs_input_grad[:3]
         right, kernels = _ready(weight), _kernels(weight, bias, cap)
         hidden_grad = torch.empty_like(hidden) if need_hidden else None
@@ -129,8 +153,24 @@ class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
             hidden_grad,
             None if weight_grad is None else weight_grad.to(weight.dtype),
             None if bias_grad is None or bias is None else bias_grad.to(bias.dtype),
-            *[None] * 5,
+            *[None] * 6,
         )
+
+
+def _learns(hidden: Tensor, head: Head) -> bool:
+    """Whether a backward pass will follow."""
+    return bool(torch.is_grad_enabled() and (hidden.requires_grad or head.weight.requires_grad))
+
+
+def _from_kept(
+    kept: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | None, pull: Tensor, needed: Sequence[bool]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """The gradients of hidden states, weight and bias if the log-probs have gradient `pull`, from what a gradient of 1 would be."""
+    right = _ready(weight)
+    hidden_grad = (_product(kept, right) * pull[:, None]).to(hidden.dtype) if needed[0] else None
+    weight_grad = _product(kept.t(), (hidden * pull[:, None]).to(right.dtype)).to(weight.dtype) if needed[1] else None
+    bias_grad = (pull @ kept.to(pull.dtype)).to(bias.dtype) if needed[2] and bias is not None else None
+    return hidden_grad, weight_grad, bias_grad
 
 
 def _slopes(

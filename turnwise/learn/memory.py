@@ -33,6 +33,7 @@ class Memory:
         """`keep`: everything (true), nothing that can be computed again (false), or what the memory allows (None)."""
         self.policy, self.weights, self.keep = policy, weights, keep
         self.room = float("inf")
+        self.keeps_slopes = False  # whether the next micro-batch keeps the slopes of its log-probs (`logprobs.py`)
         self.piece = CHUNK_ELEMENTS["cuda"]  # numbers of logits that exist at once on a GPU
         self.others: Callable[[], int] = lambda: 0  # bytes that other models on this device will still allocate permanently
 
@@ -57,10 +58,20 @@ class Memory:
             return Kept() if self.keep is not False else Kept(0, 0)
         return Kept(*footprint.automatic_layers(self._shape, tokens, self.room))
 
-    def prepare(self, tokens: int) -> None:
-        """Tell the model's layers what to keep of the next micro-batch."""
-        if self.policy.fused is not None:
-            self.policy.fused.kept = self.plan(tokens)
+    def prepare(self, tokens: int, rows: int = 0) -> None:
+        """Tell the model's layers what to keep of the next micro-batch; and the output layer, if log-probs of so many rows have
+        gradients, and nothing else that it gives."""
+        self.keeps_slopes = False
+        if self.policy.fused is None:
+            return
+        self.policy.fused.kept = self.plan(tokens)
+        taken = footprint.slope_bytes(self._shape, rows)
+        if not rows or self.keep is False or self.room == float("inf") or self.policy.sharded is not None:
+            return
+        attention, mlp = footprint.automatic_layers(self._shape, tokens, self.room - taken)
+        if attention and (self.keep is None or mlp == self._shape.layers):
+            self.keeps_slopes = True
+            self.policy.fused.kept = Kept() if self.keep else Kept(attention, mlp)
 
     def must_recompute(self, tokens: int) -> bool:
         """Whether layers of transformers, which keep all or nothing, should keep nothing of a micro-batch of this many tokens."""

@@ -18,6 +18,7 @@ PASSES = ("epochs", "minibatches", "minibatch_size", "minibatch_unit")  # settin
 Dtype = Literal["float32", "bfloat16"]
 Moments = Literal["float32", "8bit"]
 Place = Literal["device", "host"]
+Anchor = Literal["learner", "engine", "auto"]
 ReferencePlace = Literal["device", "host", "auto"]
 
 
@@ -103,7 +104,8 @@ class LearnerSettings:
                                  come one after another when it scores, or "auto": in host memory if a GPU would have too little left
     temperature                  the sampler's; log-probs are at this temperature
     old_logprobs, engine_gap     whose log-probs the ratio is anchored on: the learner's before the first step, the engine's, or "auto":
-                                 the engine's if their mean distance from the learner's on a sample is at most `engine_gap`
+                                 the engine's if their mean distance from the learner's on a sample is at most `engine_gap`, and the root
+                                 of its mean square at most twice that; None: see `anchor`
     kl_reward_coef, kl_reward    subtract coefficient × KL to the reference from each turn's reward, and the estimator (k1, k2, k3)
     kl_reward_cap                a bound on each token's k3 in it; None: no bound
     kl_stop                      end an update when the KL from the old policy exceeds this
@@ -126,7 +128,7 @@ class LearnerSettings:
     skip_zero_credit: bool | None = None
     reference_place: ReferencePlace = "device"
     temperature: float = 1.0
-    old_logprobs: Literal["learner", "engine", "auto"] = "learner"
+    old_logprobs: Anchor | None = None
     engine_gap: float = 0.03
     kl_reward_coef: float = 0.0
     kl_reward: str = "k1"
@@ -138,7 +140,8 @@ class LearnerSettings:
         _choice(self, "aggregation", AGGREGATIONS)
         _choice(self, "minibatch_unit", ("trajectory", "turn"))
         _choice(self, "dtype", get_args(Dtype))
-        _choice(self, "old_logprobs", ("learner", "engine", "auto"))
+        if self.old_logprobs is not None:
+            _choice(self, "old_logprobs", get_args(Anchor))
         _choice(self, "reference_place", get_args(ReferencePlace))
         _choice(self, "kl_reward", ("k1", "k2", "k3"))
         counts = {"epochs": 1, "minibatches": 1, "minibatch_size": 1, "tokens_per_batch": 0}
@@ -151,6 +154,14 @@ class LearnerSettings:
             raise TurnwiseError(
                 "learner: this loss averages over whole trajectories, which mini-batches of turns cut: use minibatch_unit='trajectory'"
             )
+
+    def anchor(self, device: str) -> Anchor:
+        """Whose log-probs the ratio is anchored on, on a device of this type. Left open, it is "auto" where passes in 16 bits differ
+        anyway, that is, on a GPU; and the learner's if the loss compares the engine's log-probs with them."""
+        if self.old_logprobs is not None:
+            return self.old_logprobs
+        compared = "engine_logprob" in self.loss.needs or "token.logprob" in self.loss.reads
+        return "auto" if device == "cuda" and self.dtype != "float32" and not compared else "learner"
 
     def check_sharded(self, packed: bool = False) -> None:
         """Raises an error for settings that only one process can have. `packed`: the base of its adapters is stored in 4 bits."""

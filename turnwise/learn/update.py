@@ -175,7 +175,7 @@ class Update:
     def _backward(self, part: Packed, batch_tokens: int, values: int) -> dict[str, Tensor]:
         """Gradients of one micro-batch, added to what is there; its metrics."""
         learner, rollouts = self.learner, self.batch.rollouts
-        learner.memory.prepare(len(part.ids))
+        learner.memory.prepare(len(part.ids), 0 if "entropy" in self.settings.loss.needs else len(part.source))
         logprob, entropy, value = learner.forward(learner.policy, part, learner.critic)
         columns = {name: torch.as_tensor(column, device=logprob.device) for name, column in part.columns.items() if name != "kept"}
         tokens = Tokens(

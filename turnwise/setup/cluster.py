@@ -46,6 +46,7 @@ from turnwise.setup.names import know
 from turnwise.setup.placing import check_recipe, seats_for
 from turnwise.setup.system import System
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.garbage import play_only
 
 KEEPER = 60.0  # seconds for a GPU to be reserved
 CALLS = 8  # that one actor takes at a time, in addition to one per group that it plays ahead
@@ -149,7 +150,7 @@ class ClusterSystem(System):
     def annotate(self, batch: Batch) -> Batch:
         """A batch that may be older than the weights also gets the log-probs of the weights as they are: what the learner's ratio and the
         metrics about age start from."""
-        if self.own.staleness > 0 and self.config.learner.old_logprobs == "learner":
+        if self.own.staleness > 0 and self.config.learner.old_logprobs in (None, "learner"):
             return self.learner.annotate(batch)
         return super().annotate(batch)
 
@@ -264,7 +265,9 @@ class Recruit:
 
     def __call__(self, hooks: Hooks) -> PlayingParts:
         self.prepare()
-        return PlayingParts(self, hooks)
+        parts = PlayingParts(self, hooks)
+        play_only()
+        return parts
 
     def prepare(self) -> None:
         """Let this process find the same modules and files as the driver."""

@@ -30,6 +30,6 @@ def with_8bit_cache(config: Config, say: Callable[[str], None] | None = None) ->
         say(
             f"engine.options.cache_dtype=8bit: the engine samples from a slightly different policy, so the loss has importance weights "
             f"(objective.importance={found.objective.importance}, learner.old_logprobs=learner"
-            + (f" instead of {was})" if was != "learner" else ")")
+            + (f" instead of {was})" if was not in (None, "learner") else ")")
         )
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from turnwise.envs import registry
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.trackers import make_trackers
 from turnwise.setup.unread import look_at
-from turnwise.util.errors import TurnwiseError
+from turnwise.util.errors import MissingExtra, TurnwiseError
 from turnwise.util.hub import find_model
 
 
@@ -75,7 +76,18 @@ def check_trainable(config: Config, runs: bool = True) -> None:
             "engine.name=openai plays with a server's model, whose weights cannot be trained from here. Train with engine.name=native or "
             "transformers; measure the server with `turnwise eval --engine openai --url … --model …`"
         )
+    if config.cluster is None:  # otherwise another machine may be the one that learns
+        check_adapters(config)
     if runs:
         make_trackers(config.run.trackers, config.run.tracker_options)
     else:
         look_at(config)
+
+
+def check_adapters(config: Config) -> None:
+    """Reports a package that the recipe's adapters need and that is not installed."""
+    lora = config.model.lora
+    if lora is not None and find_spec("peft") is None:
+        raise MissingExtra("training with LoRA (model.lora)", "lora")
+    if lora is not None and lora.base == "4bit" and find_spec("bitsandbytes") is None:
+        raise MissingExtra("a base in 4 bits (model.lora.base)", "4bit")

@@ -69,7 +69,8 @@ def seats_for(config: Config) -> list[Seat]:
 
 def needed_packages(config: Config) -> list[str]:
     """What a node must have installed to play a recipe."""
-    own = {"vllm": config.engine.name == "vllm", "peft": config.model.lora is not None}
+    lora = config.model.lora
+    own = {"vllm": config.engine.name == "vllm", "peft": lora is not None, "bitsandbytes": lora is not None and lora.base == "4bit"}
     return ["turnwise", "torch", "transformers", *(name for name, needed in own.items() if needed)]
 
 

@@ -39,3 +39,10 @@ def loaded_set_apart() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
+
+
+def play_only() -> None:
+    """For a process that does nothing but play: exclude what is loaded from every collection, and collect rarely from now on."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(max(CONTAINERS, gc.get_threshold()[0]), *gc.get_threshold()[1:])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import shutil
 import sys
 import threading
 import traceback
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
 from types import TracebackType
@@ -27,6 +30,24 @@ def say(text: str, *, err: bool = False, style: str = "", end: str = "\n") -> No
     stream.write(printable(text).encode(encoding, "replace").decode(encoding) + end)
     stream.flush()
     return None
+
+
+@contextlib.contextmanager
+def only_results() -> Iterator[None]:
+    """Keep standard output for the result: what an environment or a package prints goes to standard error, also from processes that are
+    started inside."""
+    sys.stdout.flush()
+    kept = -1
+    with contextlib.suppress(OSError):
+        kept = os.dup(1)
+        os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if kept >= 0:
+            os.dup2(kept, 1)
+            os.close(kept)
 
 
 def command(*words: str) -> str:

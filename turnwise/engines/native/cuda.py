@@ -18,7 +18,8 @@ from torch import Tensor
 
 from turnwise.engines.native.cache_8bit import stored
 from turnwise.engines.native.draw_kernel import draw_tokens
-from turnwise.engines.native.kernels import add_norm, begin, gate_mul, rotate
+from turnwise.engines.native.kernels import add_norm, begin, rotate
+from turnwise.engines.native.layer_products import LayerProducts
 from turnwise.engines.native.paged_attention import attend_prompts, attend_singles
 from turnwise.engines.native.prompt_sizes import block_for
 from turnwise.engines.native.requests import RunningRequest, Step, StepResult
@@ -86,6 +87,8 @@ class CudaRunner:
         self.weights, self.page_count, self.page_size = weights, page_count, page_size
         self._slots, self._graphs = slots, graphs
         self._stored = stored(kind, weights.dtype, weights.shape.head_dim)
+        self._products = LayerProducts(weights)
+        self._attend_many: Callable[..., Tensor] = attend_prompts
         cos, sin = zip(*weights.rotations(longest), strict=True)
         device, width = weights.device, -(-longest // page_size)
         self.tables = BlockTables(
@@ -242,7 +245,7 @@ class CudaRunner:
         self, qkv: Tensor, cache: Tensor, layer: Layer, slots: Tensor, positions: Tensor, blocks: Tensor, size: int
     ) -> Tensor:
         rotate(qkv, cache, layer, self.tables, slots, positions, self.weights.shape)
-        return attend_prompts(qkv, cache, layer, self.tables.pages, blocks, size, self.weights.shape)
+        return self._attend_many(qkv, cache, layer, self.tables.pages, blocks, size, self.weights.shape)
 
     def _flatten(self, step: Step) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """All tokens one after another: ids, positions, slots; and where each row ends."""
@@ -255,28 +258,20 @@ class CudaRunner:
 
     # What both have in common.
 
-    def _layers(self, x: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
-        """All layers: the residual, and the last layer's output that is not added yet."""
-        shape = self.weights.shape
+    def _layers(self, x: Tensor, attend: Attend, parts: bool = False) -> tuple[Tensor, Tensor]:
+        """All layers: the residual, and the last layer's output that is not added yet. `parts`: it may come as parts of a sum."""
+        work = self._products
         delta: Tensor | None = None
         for number, layer in enumerate(self.weights.layers):
-            cache = self.cache[number]
-            qkv = layer.qkv(add_norm(x, delta, layer.before_attention, shape.eps))
-            delta = layer.out(attend(qkv, cache, layer))
+            qkv = work.qkv(layer, work.norm(x, delta, layer.before_attention))
+            delta = work.out(layer, attend(qkv, self.cache[number], layer), parts)
             if layer.after_attention is not None:
-                delta = add_norm(delta, None, layer.after_attention, shape.eps)
-            delta = self._mlp(layer, add_norm(x, delta, layer.before_mlp, shape.eps))
+                delta = work.norm(delta, None, layer.after_attention)
+            delta = work.mlp(layer, work.norm(x, delta, layer.before_mlp), parts)
             if layer.after_mlp is not None:
-                delta = add_norm(delta, None, layer.after_mlp, shape.eps)
+                delta = work.norm(delta, None, layer.after_mlp)
         assert delta is not None
         return x, delta
-
-    def _mlp(self, layer: Layer, normed: Tensor) -> Tensor:
-        kind = self.weights.shape.activation
-        if layer.experts is not None:
-            return layer.experts(normed, lambda both: gate_mul(both, kind))
-        out: Tensor = layer.down(gate_mul(layer.gate_up(normed), kind))
-        return out
 
     def _draw(
         self, x: Tensor, delta: Tensor, slots: Tensor, places: Tensor, reports: Sequence[str] = ()

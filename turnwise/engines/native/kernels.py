@@ -13,35 +13,67 @@ import torch
 import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait  # type: ignore[import-not-found, unused-ignore]
 
 ROTATE_HEADS = 16  # heads that one program turns
 
 
 @triton.jit
-def _add_norm(x, delta, weight, out, size, eps, HAS_DELTA: tl.constexpr, BLOCK: tl.constexpr):
+def allow_next(OVERLAP: tl.constexpr):
+    """From here on the next kernel's programs may take the room that this one's leave. Its own `wait_for_last` keeps the order."""
+    if OVERLAP:
+        gdc_launch_dependents()
+
+
+@triton.jit
+def wait_for_last(OVERLAP: tl.constexpr):
+    """Nothing that an earlier kernel writes may be read, and nothing that it reads may be written, before this."""
+    if OVERLAP:
+        gdc_wait()
+
+
+@triton.jit
+def _add_norm(
+    x, delta, weight, out, size, eps, part_stride, PARTS: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    allow_next(OVERLAP)
     row = tl.program_id(0).to(tl.int64) * size
     column = tl.arange(0, BLOCK)
     inside = column < size
+    factor = tl.load(weight + column, mask=inside, other=0.0)
+    wait_for_last(OVERLAP)
     value = tl.load(x + row + column, mask=inside, other=0.0)
-    if HAS_DELTA:
-        value = (value.to(tl.float32) + tl.load(delta + row + column, mask=inside, other=0.0).to(tl.float32)).to(value.dtype)
+    if PARTS:
+        added = tl.load(delta + row + column, mask=inside, other=0.0).to(tl.float32)
+        for part in tl.static_range(1, PARTS):
+            added += tl.load(delta + part * part_stride + row + column, mask=inside, other=0.0)
+        value = (value.to(tl.float32) + added.to(value.dtype).to(tl.float32)).to(value.dtype)
         tl.store(x + row + column, value, mask=inside)
     exact = value.to(tl.float32)
     scale = tl.rsqrt(tl.sum(exact * exact, 0) / size + eps)
-    factor = tl.load(weight + column, mask=inside, other=0.0)
     normed = exact * scale
     if factor.dtype == value.dtype:
         normed = normed.to(value.dtype).to(tl.float32)
     tl.store(out + row + column, (normed * factor.to(tl.float32)).to(value.dtype), mask=inside)
 
 
-def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> Tensor:
-    """x += delta, in place; returns the RMS norm of x."""
+def launching(overlap: bool) -> dict[str, bool]:
+    """How a kernel is launched that may begin before the last one has ended."""
+    return {"launch_pdl": True} if overlap else {}
+
+
+def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, overlap: bool = False) -> Tensor:
+    """x += delta, in place; returns the RMS norm of x. `delta` may be parts of a sum in float32, [parts, rows, size]: they are added up
+    in their order and rounded once. `overlap`: the kernel may begin before the last one has ended."""
     out = torch.empty_like(x)
     rows, size = x.shape
     block = triton.next_power_of_2(size)
     warps = 4 if block <= 2048 else 8
-    _add_norm[(rows,)](x, delta, weight, out, size, eps, HAS_DELTA=delta is not None, BLOCK=block, num_warps=warps)
+    parts = 0 if delta is None else len(delta) if delta.dim() == 3 else 1
+    _add_norm[(rows,)](
+        x, delta, weight, out, size, eps, rows * size, PARTS=parts, BLOCK=block, OVERLAP=overlap, num_warps=warps,
+        **launching(overlap),
+    )  # fmt: skip
     return out
 
 
@@ -55,7 +87,9 @@ def activation(x, GELU: tl.constexpr):
 
 
 @triton.jit
-def _gate_mul(both, out, size, GELU: tl.constexpr, BLOCK: tl.constexpr):
+def _gate_mul(both, out, size, GELU: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr):
+    allow_next(OVERLAP)
+    wait_for_last(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < size
@@ -65,12 +99,14 @@ def _gate_mul(both, out, size, GELU: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + row * size + column, (active.to(tl.float32) * up.to(tl.float32)).to(gate.dtype), mask=inside)
 
 
-def gate_mul(both: Tensor, kind: str) -> Tensor:
+def gate_mul(both: Tensor, kind: str, overlap: bool = False) -> Tensor:
     """activation(first half) · second half."""
     rows, double = both.shape
     out = both.new_empty(rows, double // 2)
     grid = (rows, triton.cdiv(double // 2, 1024))
-    _gate_mul[grid](both, out, double // 2, GELU=kind != "silu", BLOCK=1024, num_warps=4)
+    _gate_mul[grid](
+        both, out, double // 2, GELU=kind != "silu", BLOCK=1024, OVERLAP=overlap, num_warps=4, **launching(overlap)
+    )  # fmt: skip
     return out
 
 

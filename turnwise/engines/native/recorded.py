@@ -22,10 +22,12 @@ from turnwise.engines.native.cascade_kernel import Shared, attend_cascade
 from turnwise.engines.native.cuda import CudaRunner, originals
 from turnwise.engines.native.draw_kernel import draw_tokens
 from turnwise.engines.native.head_kernel import Drawing, draw_fused, draw_tiles, fusible
-from turnwise.engines.native.kernels import add_norm, begin
+from turnwise.engines.native.kernels import begin
+from turnwise.engines.native.layer_products import LayerProducts
 from turnwise.engines.native.mail import Mail, Nothing, Reply, Results, aligned, lay
 from turnwise.engines.native.note_kernel import copy_pages, note
 from turnwise.engines.native.paged_attention import attend_singles
+from turnwise.engines.native.prompt_attention import attend_prompts
 from turnwise.engines.native.prompt_sizes import PromptSize, prompt_size, prompt_sizes
 from turnwise.engines.native.requests import RunningRequest, Step, StepResult
 from turnwise.engines.native.switches import Switches
@@ -52,6 +54,9 @@ class RecordedRunner(CudaRunner):
     ):
         super().__init__(weights, slots, longest, page_count, page_size, graphs, kind=kind)
         self.switches = switches or Switches(record=True)
+        self._products = LayerProducts(weights, self.switches)
+        if self.switches.prompts and self._stored[0] == weights.dtype:  # it reads pages as they are
+            self._attend_many = attend_prompts
         self._sizes = prompt_sizes(weights) if self.switches.record else ()
         self._lane_room = aligned(self._lanes(slots))
         self._record_size = SETTINGS + self.tables.pages.shape[1]
@@ -174,7 +179,7 @@ class RecordedRunner(CudaRunner):
                 return attend_singles(qkv, cache, layer, tables, slots, positions, shape, arrivals)
             return attend_cascade(qkv, cache, layer, tables, slots, positions, shape, arrivals, plan)
 
-        x, delta = self._layers(self.weights.embed(tokens), attend)
+        x, delta = self._layers(self.weights.embed(tokens), attend, parts=True)
         self._draw_into(x, delta, slots, places, results, way)
 
     # A step with prompts.
@@ -215,7 +220,7 @@ class RecordedRunner(CudaRunner):
 
     def _draw_into(self, x: Tensor, delta: Tensor, slots: Tensor, places: Tensor, results: Results, way: str) -> None:
         w, t = self.weights, self.tables
-        hidden = add_norm(x, delta, w.norm, w.shape.eps)
+        hidden = self._products.norm(x, delta, w.norm)
         drawing = Drawing(slots, places, t.floats, t.integers, t.last, results.tokens, results.logprobs)
         if way == "fused" and w.shape.softcap is None and fusible(hidden, w.head):
             draw_fused(hidden, w.head, w.head_bias, drawing)

@@ -17,12 +17,19 @@ class Switches:
     """`record`: prompts run as recorded graphs, and a step takes one copy to the GPU and one back. `draw`: how tokens are drawn where no
     row has a top-p, top-k or min-p: `rows` one program per row over its logits, `tiles` many programs per row, `fused` within the output
     layer's matrix product without writing logits, `auto` what was measured to be best for that many rows. `merge`: the parts of a long
-    sequence's attention are merged by the last program that is done, without another kernel. `cascade`: pages that several rows of a decode
-    step have in common, as the prompt of a group, are read once for all of them, where that saves enough (`cascade.py`)."""
+    sequence's attention are merged by the last program that is done, without another kernel. `products`: the engine's own kernels for the
+    products with few rows, `gate`: for the two halves of an MLP with the activation between, both for the shapes where they were measured
+    to be faster (`product_table`). `overlap`: a kernel may begin before the last one has ended (GPUs since Hopper). `prompts`: attention of
+    prompts that is arranged for a GPU's copy engine. `cascade`: pages that several rows of a decode step have in common, as the prompt of a
+    group, are read once for all of them, where that saves enough (`cascade.py`)."""
 
     record: bool = True
     draw: str = "auto"
     merge: bool = True
+    products: bool = False
+    gate: bool = False
+    overlap: bool = False
+    prompts: bool = False
     cascade: bool = False
 
     def __post_init__(self) -> None:

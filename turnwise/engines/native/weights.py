@@ -61,6 +61,11 @@ class Linear:
         return before != self._places
 
     @property
+    def plain(self) -> bool:
+        """Whether this is a product with one dense weight, and nothing else."""
+        return not self._packed and self.down is None
+
+    @property
     def _codes(self) -> list[Any]:
         """The packed weights."""
         return [base_of(module).weight for module in self._modules]

@@ -20,9 +20,10 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.printable import printable
 
 ANSWER = 60.0  # seconds: no command takes that long unless a page loops for ever
 START = 60.0
@@ -74,8 +75,9 @@ class Browser:
         self._profile = _profile()
         theirs_in, self._out = _pipe()
         self._in, theirs_out = _pipe()
+        told = tempfile.TemporaryFile()  # noqa: SIM115  (what it prints about itself, for the case that it does not start)
         try:
-            self.pid = _spawn(path, self._profile, theirs_in, theirs_out)
+            self.pid = _spawn(path, self._profile, theirs_in, theirs_out, told.fileno())
         finally:
             os.close(theirs_in)
             os.close(theirs_out)
@@ -83,8 +85,10 @@ class Browser:
         atexit.register(self.close)
         try:
             self.call("Browser.getVersion", within=START)
+            told.close()
         except BrowserGone as error:
-            raise BrowserGone(f"{path} did not start: {error}") from None
+            said = _last_line(told)
+            raise BrowserGone(f"{path} did not start: {error}{said}. Check that `{path} --headless --version` works") from None
 
     @property
     def alive(self) -> bool:
@@ -205,10 +209,18 @@ def _pipe() -> tuple[int, int]:
     return high[0], high[1]
 
 
-def _spawn(path: str, profile: str, reads: int, writes: int) -> int:
+def _last_line(told: IO[bytes]) -> str:
+    """The last line that the browser printed, in brackets; empty if it printed nothing."""
+    with told:
+        told.seek(0)
+        lines = told.read(1 << 20).decode("utf-8", "replace").split("\n")
+    return next((f" ({printable(line.strip())[:300]})" for line in reversed(lines) if line.strip()), "")
+
+
+def _spawn(path: str, profile: str, reads: int, writes: int, told: int) -> int:
     """Start the browser, which reads its handle 3 and writes its handle 4."""
-    null = [(os.POSIX_SPAWN_OPEN, handle, os.devnull, os.O_RDWR, 0) for handle in (0, 1, 2)]
-    pipes = [(os.POSIX_SPAWN_DUP2, reads, 3), (os.POSIX_SPAWN_DUP2, writes, 4)]
+    null = [(os.POSIX_SPAWN_OPEN, handle, os.devnull, os.O_RDWR, 0) for handle in (0, 1)]
+    pipes = [(os.POSIX_SPAWN_DUP2, told, 2), (os.POSIX_SPAWN_DUP2, reads, 3), (os.POSIX_SPAWN_DUP2, writes, 4)]
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "FONTCONFIG_PATH") if name in os.environ}
     environment = {**kept, "TZ": "UTC", "LANG": "C.UTF-8", "LANGUAGE": "en_US"}
     return os.posix_spawn(path, [path, *FLAGS, f"--user-data-dir={profile}", "about:blank"], environment, file_actions=[*null, *pipes])

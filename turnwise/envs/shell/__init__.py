@@ -11,11 +11,20 @@ def _present() -> bool:
     return present()
 
 
+def _usable() -> bool:
+    from turnwise.envs.shell.box import usable
+
+    return usable()
+
+
 register(
     "shell",
     "turnwise.envs.shell.env:ShellEnv",
     summary="a terminal in a sandbox: endless generated tasks about files, text, logs, archives, scripts and git, or your own",
     splits={"train": None, "valid": None, "test": None},
     max_turns=20,
-    needs=[Need("bubblewrap", _present, "apt-get install bubblewrap, or your system's package of it")],
+    needs=[
+        Need("bubblewrap", _present, "apt-get install bubblewrap, or your system's package of it"),
+        Need("permission for user namespaces", _usable, "allow user namespaces, which bubblewrap needs: see docs/shell.md"),
+    ],
 )

@@ -69,6 +69,20 @@ def present(kind: Kind = "bubblewrap") -> bool:
     return all(shutil.which(PROGRAMS[name][0]) is not None for name in {"bubblewrap", kind})
 
 
+def usable() -> bool:
+    """Whether bubblewrap, if it is installed, can make a sandbox here: a kernel or a container can forbid it."""
+    if not present():
+        return True
+    try:
+        box = Box(Limits())
+        box.ready()
+        box.close()
+        reap(START)
+    except (TurnwiseError, OSError):
+        return False
+    return True
+
+
 def require(kind: Kind = "bubblewrap") -> dict[str, str]:
     """The paths of the programs; an error that says what to install if one is missing."""
     if kind not in get_args(Kind):
@@ -124,7 +138,8 @@ class Box:
             self.close()
             raise TurnwiseError(
                 f"the sandbox could not be made: {error}. Does this machine allow user namespaces to its users (sysctl "
-                "kernel.unprivileged_userns_clone, user.max_user_namespaces)? In a container they may have to be allowed"
+                "kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns, user.max_user_namespaces)? "
+                "In a container they may have to be allowed"
             ) from error
         except BaseException:
             self.close()

@@ -119,6 +119,7 @@ class Tau2Env:
         self._user: User = ScriptedUser(self._world, self._gold) if self._speak is None else ModelUser(self._world, self._speak, seed)
         self._told: set[str] = set()
         self._seen: dict[str, list[str]] = {}
+        self._unread: list[str] = []
         self._task, self._turn, self._messages, self._last, self._over = task, 0, 0, "", ""
 
     def step(self, action: str) -> Transition:
@@ -156,11 +157,23 @@ class Tau2Env:
     def _see(self, text: str) -> Observation:
         """An observation; the first one begins with the rules and the tools."""
         self._last = text
+        self._unread.append(text)
+        return self._shown()
+
+    def _shown(self) -> Observation:
+        text = self._last
         whole, anchor = f"{self._intro()}{text}" if self._turn == 0 else text, self._anchor(text)
-        if not self._suggest:
-            return Observation(whole, anchor=anchor)
-        look(text, self._seen)
-        return Observation(whole, actions=plausible(self._world, self._seen), anchor=anchor)
+        return Observation(whole, actions=self._plausible() if self._suggest else None, anchor=anchor)
+
+    def _plausible(self) -> tuple[str, ...]:
+        return tuple(self._written(action) for action in plausible(self._world, self._values()))
+
+    def _values(self) -> dict[str, list[str]]:
+        """What was seen so far that could be an argument. Texts are searched when somebody asks."""
+        for text in self._unread:
+            look(text, self._seen)
+        self._unread.clear()
+        return self._seen
 
     def _anchor(self, text: str) -> bytes:
         """The databases, what was said that matters for what follows, and the last text; no counters, no history."""
@@ -213,6 +226,13 @@ class Tau2Env:
             raise EpisodeOver(self._over)
         return self._written(rule_action(self._world, self._messages, self._last))
 
+    def random_action(self, number: int) -> str:
+        """A plausible message or call; the same for the same number."""
+        if self._task is None or self._over:
+            raise EpisodeOver(self._over)
+        found = self._plausible()
+        return found[number % len(found)]
+
     def _written(self, action: str) -> str:
         """An action; if the chat template shows the tools, a message is a call as well."""
         return call(MESSAGE.name, {"message": action}) if self._show == "none" and not action.startswith("{") else action
@@ -225,7 +245,7 @@ class Tau2Env:
             raise EpisodeOver(self._over)
         calls = [[done.side, done.name, done.arguments] for done in self._world.calls]
         state: dict[str, Any] = {"task": task_fields(self._task), "calls": calls, "user": self._user.kept(), "told": sorted(self._told)}
-        state |= {"turn": self._turn, "messages": self._messages, "last": self._last, "seen": self._seen}
+        state |= {"turn": self._turn, "messages": self._messages, "last": self._last, "seen": self._values()}
         return pack("tau2", state, self._options())
 
     def restore(self, state: bytes) -> Observation:
@@ -236,8 +256,8 @@ class Tau2Env:
                 self._world.call(side, name, arguments)
             self._user.restore(kept["user"])
             self._told, self._seen = set(kept["told"]), {name: list(values) for name, values in kept["seen"].items()}
-            self._turn, self._messages = int(kept["turn"]), int(kept["messages"])
-            return self._see(str(kept["last"]))
+            self._turn, self._messages, self._last = int(kept["turn"]), int(kept["messages"]), str(kept["last"])
+            return self._shown()
 
     def _options(self) -> dict[str, Any]:
         return {"user": "scripted" if self._speak is None else "model", "max_turns": self.max_turns, "longest_result": self._longest}

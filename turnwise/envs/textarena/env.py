@@ -9,7 +9,7 @@ from typing import Any, Literal
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Share, Transition
 from turnwise.envs.snapshots import pack, read_task, restoring, task_fields, unpack
-from turnwise.envs.textarena.match import Match
+from turnwise.envs.textarena.match import Match, try_out
 from turnwise.envs.textarena.opponents import RANDOM, SELF, Opponent, check_kind, opponent
 from turnwise.envs.textarena.solvers import EXPERTS, RULES
 from turnwise.envs.textarena.table import Game, find
@@ -78,7 +78,8 @@ class TextArenaEnv:
                 raise unknown_name(f"{what} of the textarena environment:", str(value), known)
         if not 0 <= noise <= 1 or opening < 0:
             raise TurnwiseError(f"textarena: noise is from 0 to 1 and opening not negative, not {noise} and {opening}")
-        for one, _ in self.games:
+        for one, name in self.games:
+            try_out(one, name)
             several = _players(one, players) > 1
             check_kind(opponent, "opponent", one.family, several)
             check_kind(eval_opponent, "eval_opponent", one.family, several and opponent == SELF)

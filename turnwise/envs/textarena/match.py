@@ -143,6 +143,12 @@ class Match:
         return blake2b(repr(parts).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
+def try_out(game: Game, name: str) -> None:
+    """Raise the one line about a game that does not run here, before it is played. Nearly all games need nothing more."""
+    if game.needs:
+        _made(game, name)
+
+
 def _made(game: Game, name: str) -> Any:
     """The package's object. Games that print are silent, and what is missing is one line."""
     try:
@@ -152,8 +158,8 @@ def _made(game: Game, name: str) -> Any:
     try:
         env = textarena.make(f"{name}-raw")
     except Exception as error:
-        why = game.needs or f"{type(error).__name__}: {error}"
-        raise TurnwiseError(f"textarena: {name} does not run here: {why}") from None
+        why = f"It needs {game.needs}" if game.needs else f"{type(error).__name__}: {error}"
+        raise TurnwiseError(f"textarena: {name} does not run here. {why}") from None
     _uses_numpy(type(env).__module__)
     return env
 

@@ -47,6 +47,6 @@ def find(name: str) -> tuple[Game, str]:
     for game in games().values():
         if short == game.family or short in game.ids:
             if not game.runs:
-                raise TurnwiseError(f"textarena: {name} does not run: {game.needs}")
+                raise TurnwiseError(f"textarena: {name} does not run. It needs {game.needs}")
             return game, game.ids[0] if short == game.family else short
     raise unknown_name("game of textarena", name, [*games(), *(one for game in games().values() for one in game.ids)])

@@ -325,11 +325,20 @@ def _slopes(logits, target, normaliser, entropy, pull, push, out, factor, words,
 
 
 def slopes(
-    logits: Tensor, target: Tensor, normaliser: Tensor, entropy: Tensor, pull: Tensor, push: Tensor | None, factor: float, dtype: Any
+    logits: Tensor,
+    target: Tensor,
+    normaliser: Tensor,
+    entropy: Tensor,
+    pull: Tensor,
+    push: Tensor | None,
+    factor: float,
+    dtype: Any,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """The gradient of raw logits if the log-prob of the target has gradient `pull` and the entropy has `push`."""
+    """The gradient of raw logits if the log-prob of the target has gradient `pull` and the entropy has `push`. `out`: where it is put."""
     rows, words = logits.shape
-    out = torch.empty(logits.shape, dtype=dtype, device=logits.device)
+    if out is None:
+        out = torch.empty(logits.shape, dtype=dtype, device=logits.device)
     grid = (rows, triton.cdiv(words, LOGITS_AT_ONCE))
     _slopes[grid](
         logits, target, normaliser, entropy, pull, push, out, factor, words, HAS_PUSH=push is not None, BLOCK=LOGITS_AT_ONCE, num_warps=8

@@ -71,9 +71,9 @@
       if (numbers.length === 1)
         return el(
           "span",
-          { title: `${success[numbers[0]] ? "solved" : "not solved"} in ${turns[numbers[0]]} turns` },
+          { title: `${success[numbers[0]] ? "solved" : "not solved"} in ${T.turns(turns[numbers[0]])}` },
           el("span", { class: success[numbers[0]] ? "won" : "lost" }, success[numbers[0]] ? "✓" : "✗"),
-          el("span", { class: "dim" }, ` ${turns[numbers[0]]} turns`),
+          el("span", { class: "dim" }, ` ${T.turns(turns[numbers[0]])}`),
         );
       return el("span", null, `${numbers.filter((number) => success[number]).length} of ${numbers.length}`);
     }

@@ -62,10 +62,12 @@
     return found ? { text: text.slice(0, found.index), prompt: found[1] } : { text, prompt: "$" };
   };
 
+  // Without the exit code that is told to the agent: it is shown below.
   const printed = (attempt, turn, t) => {
-    if (t + 1 < attempt.turns.length) return screen(attempt.turns[t + 1].observation).text;
     const last = turn.info?.env?.output;
-    return typeof last === "string" ? last : "";
+    const text = t + 1 < attempt.turns.length ? screen(attempt.turns[t + 1].observation).text : typeof last === "string" ? last : "";
+    const told = `[exit code ${turn.info?.env?.exit_code}]`;
+    return text === told || text.endsWith(`\n${told}`) ? text.slice(0, -told.length).replace(/\n$/, "") : text;
   };
 
   const ending = (turn) => {

@@ -28,9 +28,15 @@
     });
 
   const screenshots = (turn) =>
-    (turn.screenshots ?? []).map((source, place) =>
-      el("img", { class: "screenshot", src: source, alt: place ? "the page after this action" : "the page before this action", loading: "lazy" }),
-    );
+    (turn.screenshots ?? []).map((source, place) => {
+      const when = place ? "after" : "before";
+      return el(
+        "figure",
+        { class: "shot" },
+        el("img", { class: "screenshot", src: source, alt: `the page ${when} this action`, loading: "lazy" }),
+        el("figcaption", { class: "dim small" }, when),
+      );
+    });
 
   const details = (turn) => {
     const info = turn.info && Object.keys(turn.info).length ? JSON.stringify(turn.info, null, 1) : "";
@@ -96,7 +102,7 @@
     el(
       "p",
       { class: "dim small" },
-      `${T.attemptName(attempt)} · ${attempt.turns.length} turns · ended by: ${attempt.stop}${attempt.stop_detail ? ` (${attempt.stop_detail})` : ""} · reward ${T.number(attempt.reward)}${attempt.type ? ` · ${attempt.type}` : ""}`,
+      `${T.attemptName(attempt)} · ${T.turns(attempt.turns.length)} · ended by: ${attempt.stop}${attempt.stop_detail ? ` (${attempt.stop_detail})` : ""} · reward ${T.number(attempt.reward)}${attempt.type ? ` · ${attempt.type}` : ""}`,
     ),
     el("p", { class: "dim small id-line" }, `task ${attempt.task}`),
   ];

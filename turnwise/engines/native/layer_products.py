@@ -1,0 +1,67 @@
+"""The matrix products of a layer and the small kernels between them, in the ways that `Switches` name.
+
+The library computes a product unless a switch is on and `product_table` has blocks for its shape. Weights in 4 bits and layers with
+adapters are always the library's.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from turnwise.engines.native.kernels import add_norm, gate_mul
+from turnwise.engines.native.product_table import Blocks, blocks_of
+from turnwise.engines.native.products import fits, gated, product
+from turnwise.engines.native.switches import PLAIN, Switches
+from turnwise.engines.native.weights import Layer, Linear, Weights
+
+
+class LayerProducts:
+    """Computes with a model's layers. What has been added up in parts stays in parts until the next norm reads it."""
+
+    def __init__(self, weights: Weights, switches: Switches = PLAIN):
+        self._eps, self._kind = weights.shape.eps, weights.shape.activation
+        self._own, self._gate = switches.products, switches.gate
+        self.overlap = switches.overlap and can_overlap(weights.device)
+
+    def norm(self, x: Tensor, delta: Tensor | None, weight: Tensor) -> Tensor:
+        """x += delta, in place; the norm of x."""
+        return add_norm(x, delta, weight, self._eps, self.overlap)
+
+    def qkv(self, layer: Layer, x: Tensor) -> Tensor:
+        blocks = self._blocks("qkv", layer.qkv, x)
+        if blocks is None or blocks.split > 1:
+            return layer.qkv(x)
+        return product(x, layer.qkv.weight, layer.qkv.bias, blocks, self.overlap)
+
+    def out(self, layer: Layer, x: Tensor, parts: bool) -> Tensor:
+        """What attention adds to the residual: [rows, size], or in parts [split, rows, size] if the caller takes them."""
+        return self._summed("out", layer.out, x, parts and layer.after_attention is None)
+
+    def mlp(self, layer: Layer, x: Tensor, parts: bool) -> Tensor:
+        """What the MLP adds to the residual, as `out`."""
+        if layer.experts is not None:
+            return layer.experts(x, lambda both: gate_mul(both, self._kind))
+        middle = self._activated(layer.gate_up, x)
+        return self._summed("down", layer.down, middle, parts and layer.after_mlp is None)
+
+    def _activated(self, linear: Linear, x: Tensor) -> Tensor:
+        blocks = self._blocks("gate", linear, x)
+        if blocks is None:
+            return gate_mul(linear(x), self._kind, self.overlap)
+        return gated(x, linear.weight, linear.bias, self._kind, blocks, self.overlap)
+
+    def _summed(self, kind: str, linear: Linear, x: Tensor, parts: bool) -> Tensor:
+        blocks = self._blocks(kind, linear, x) if parts else None
+        return linear(x) if blocks is None else product(x, linear.weight, linear.bias, blocks, self.overlap)
+
+    def _blocks(self, kind: str, linear: Linear, x: Tensor) -> Blocks | None:
+        if not (self._gate if kind == "gate" else self._own) or not linear.plain:
+            return None
+        blocks = blocks_of(kind, len(x), x.shape[1], sum(linear.sizes))
+        return blocks if blocks is not None and fits(x, linear.weight, blocks) else None
+
+
+def can_overlap(device: torch.device) -> bool:
+    """Whether a kernel on this device may begin before the last one has ended."""
+    return device.type == "cuda" and bool(torch.cuda.get_device_capability(device) >= (9, 0))

@@ -1,0 +1,33 @@
+"""Which products of a layer the engine's own kernels compute, and in which blocks: what `benchmarks/engine_steps.py --parts products` has
+measured to beat the library. Shapes that are not listed, and more rows than a line's bound, are left to the library."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Blocks(NamedTuple):
+    """One program of a product: rows × columns, in parts of the inner size. `split`: among how many programs the inner size is divided.
+    `bulk`: tiles are copied by the GPU's copy engine. `ahead`: parts of the weights that are asked for before the last kernel has ended.
+    `group`: how many blocks of rows are worked on together. `stay`: a program per multiprocessor takes one tile after another."""
+
+    rows: int
+    columns: int
+    part: int
+    split: int = 1
+    warps: int = 4
+    stages: int = 4
+    bulk: bool = False
+    ahead: int = 0
+    group: int = 8
+    stay: bool = False
+
+
+KINDS = ("qkv", "out", "gate", "down")
+Lines = tuple[tuple[int, Blocks | None], ...]
+MEASURED: dict[tuple[str, int, int], Lines] = {}  # by kind, inner size and outer size: up to so many rows, these blocks
+
+
+def blocks_of(kind: str, rows: int, width: int, size: int) -> Blocks | None:
+    """The blocks for a product of so many rows; None: the library is better, or nobody has measured."""
+    return next((blocks for most, blocks in MEASURED.get((kind, width, size), ()) if rows <= most), None)
