@@ -214,3 +214,5 @@ class Sender:
 
     def send(self, handle: Any) -> Any:
         return handle.publish.remote(self._version, self._weight)
+
+    def close(self) -> None: ...

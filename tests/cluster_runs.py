@@ -106,6 +106,8 @@ class Direct:
 
         return handle.publish.remote(self._version, Stored.of(self._named()))
 
+    def close(self) -> None: ...
+
 
 class EnginesHere(setup.ClusterSystem):
     """A run whose engines are in this process, each with the sessions that it would have as an actor."""

@@ -136,6 +136,19 @@ def trained(hire: Callable[[int], Any], engines: int = 2, staleness: int = 0, ba
         access.close()
 
 
+def test_engines_have_closed_their_parts_when_the_crew_is_closed(fake: None) -> None:
+    closed: list[int] = []
+
+    class Parts(LightParts):
+        def close(self) -> None:
+            time.sleep(0.2)
+            super().close()
+            closed.append(1)
+
+    trained(lambda number: Handle(lambda hooks: Parts(hooks), number), batches=1)
+    assert closed == [1, 1]
+
+
 # -- in step ---------------------------------------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from threading import Thread
@@ -18,7 +19,7 @@ from small_runs import Killed, Kills
 
 import turnwise as tw
 from turnwise import TurnwiseError
-from turnwise.cluster.weights import Stored, copy_into, sender
+from turnwise.cluster.weights import Stored, close_handles, copy_into, sender
 from turnwise.config.schema import Config
 from turnwise.setup.cluster import corrected, transfer
 
@@ -48,6 +49,49 @@ def test_broadcast_weights_arrive_bit_by_bit_over_gloo() -> None:
     sends.publish(4)
     version, found = sends.send(SimpleNamespace(publish=SimpleNamespace(remote=publish))).result(30.0)
     assert version == 4 and same(found, weights())
+
+
+@pytest.fixture
+def handles(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.Tensor]]:
+    """Handles on a CPU: the tensors themselves. Gives those that were shared."""
+    shared: list[torch.Tensor] = []
+
+    def reduce(tensor: torch.Tensor) -> Any:
+        shared.append(tensor)
+        return (lambda *arguments: arguments[0]), (tensor, *[None] * 6)
+
+    monkeypatch.setattr("torch.multiprocessing.reductions.reduce_tensor", reduce)
+    monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
+    monkeypatch.setattr("turnwise.cluster.weights.gpu_name", lambda index: "the only one")
+    yield shared
+    close_handles()
+
+
+def test_handles_are_made_once_and_again_if_a_weight_is_elsewhere(handles: list[torch.Tensor]) -> None:
+    own = weights()
+    ipc = sender("ipc", lambda: own.items(), CPU, 30.0)
+    sent: list[Any] = []
+    actor = SimpleNamespace(publish=SimpleNamespace(remote=lambda version, given: sent.append((version, given))))
+    for version in range(4):
+        own["a"] += 1
+        if version == 3:
+            own["b"] = own["b"].clone()
+        ipc.publish(version)
+        ipc.send(actor)
+    assert [version for version, _ in sent] == [0, 1, 2, 3]
+    assert len(handles) == 2 * len(own), "every sharing is recorded by torch until the memory is freed"
+    first, again, other = (sent[k][1].tensors(CPU) for k in (0, 2, 3))
+    assert first is again and other is not first
+    assert other["b"] is not first["b"] and same(other, own)
+
+
+def test_memory_that_was_shared_is_free_when_the_sender_is_closed(handles: list[torch.Tensor]) -> None:
+    own = weights()
+    ipc = sender("ipc", lambda: own.items(), CPU, 30.0)
+    ipc.publish(0)
+    ipc.close()
+    assert {tensor.untyped_storage().nbytes() for tensor in own.values()} == {0}
 
 
 def test_weights_are_copied_in_place_or_not_at_all() -> None:

@@ -19,6 +19,7 @@ from turnwise.util.errors import TurnwiseError
 from turnwise.util.garbage import rare_searches
 
 LOOKS = 1.0  # seconds between two looks at the progress of a member
+CLOSES = 6.0  # seconds for a member to end
 PATIENCE = 0.2  # seconds that one wait for Ray takes at most
 
 
@@ -283,11 +284,16 @@ class Crew:
         return Member(number, handle, handle.ready.remote())
 
     def close(self) -> None:
-        """End all members."""
+        """End all members. Those that are up close what they have opened first."""
         ray = import_ray()
+        ends = [member.handle.close.remote() for member in self.members if member.state in ("up", "updating")]
+        for end in ends:
+            try:
+                ray.get(end, timeout=CLOSES)
+            except Exception:  # it is gone, or does not answer: it is killed in any case
+                continue
         for member in self.members:
             try:
-                ray.get(member.handle.close.remote(), timeout=LOOKS)
                 ray.kill(member.handle, no_restart=True)
             except Exception:  # it is gone already
                 continue

@@ -25,6 +25,8 @@ from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory
 from turnwise.envs.pool import EnvResult
 
+CLOSES = 5.0  # seconds for the parts to be closed
+
 
 @dataclass
 class _Job:
@@ -89,7 +91,8 @@ class Rollouter:
         self._session: Session | None = None
         self._stream: Stream | None = None
         self._made: Future[dict[str, Any]] = Future()
-        threading.Thread(target=self._live, args=(make,), name="player", daemon=True).start()
+        self._player = threading.Thread(target=self._live, args=(make,), name="player", daemon=True)
+        self._player.start()
 
     # -- called by the driver -----------------------------------------------------------------------------------------------------
 
@@ -128,6 +131,7 @@ class Rollouter:
         with self._wake:
             self._cancelled = self._over = True
             self._wake.notify()
+        self._player.join(CLOSES)
 
     def _add(self, job: _Job | GroupJob) -> Future[Outcome]:
         with self._wake:

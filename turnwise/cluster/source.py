@@ -85,6 +85,7 @@ class RemoteEngine:
 
     def close(self) -> None:
         self.access.close()
+        self._sender.close()
 
 
 @dataclass

@@ -10,10 +10,12 @@ with `tensors(device)`, which the engine calls to get its weights by name.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import count
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,11 +29,14 @@ Named = Callable[[], Iterable[tuple[str, Tensor]]]  # the learner's weights as t
 
 
 class Sender(Protocol):
-    """Gives engines weights. `publish` is called once per version, then `send` for each engine; one that starts later is sent the same."""
+    """Gives engines weights. `publish` is called once per version, then `send` for each engine; one that starts later is sent the same.
+    `close` comes last, when no engine is left."""
 
     def publish(self, version: int) -> None: ...
 
     def send(self, handle: Any) -> Any: ...
+
+    def close(self) -> None: ...
 
 
 # -- through Ray's shared memory ----------------------------------------------------------------------------------------------------------
@@ -82,18 +87,29 @@ class Store:
     def send(self, handle: Any) -> Any:
         return handle.publish.remote(self._version, self._ref)
 
+    def close(self) -> None:
+        self._ref = None
+
 
 # -- on the same GPU --------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Handles:
-    """Weights as CUDA handles. They are valid as long as the learner's process keeps them, and are read in place."""
+    """Weights as handles of CUDA. They are valid as long as the learner's process keeps them, and read where they lie. An engine opens the
+    handles of a `key` once, and has them open until it gets others or ends."""
 
+    key: str
     parts: dict[str, tuple[Any, tuple[Any, ...]]]
     gpu: str
 
     def tensors(self, device: torch.device) -> dict[str, Tensor]:
+        if self.key not in _opened:
+            close_handles()
+            _opened[self.key] = self._open(device)
+        return _opened[self.key]
+
+    def _open(self, device: torch.device) -> dict[str, Tensor]:
         here = torch.cuda.current_device() if device.index is None else device.index
         if (own := gpu_name(here)) != self.gpu:
             raise TurnwiseError(f"the engine is on GPU {own} and the learner on {self.gpu}: cluster.transfer=ipc needs the same one")
@@ -105,24 +121,56 @@ class Handles:
         return found
 
 
+_opened: dict[str, dict[str, Tensor]] = {}  # in an engine's process: the weights whose handles are open
+_keys = count()
+
+
+def close_handles() -> None:
+    """Close the handles that this process has opened. The learner's process may free that memory only after this."""
+    _opened.clear()
+
+
 class Ipc:
-    """Handles to the learner's weights: nothing is copied here. The learner delays its next update until all engines have read them."""
+    """Handles to the learner's own weights: nothing is copied here. The learner waits with its next update until all have read them. They
+    are made once, and again if a weight is elsewhere: torch keeps a record of every handle for as long as the memory is in use."""
 
     def __init__(self, named: Named):
         self._named = named
         self._version = -1
         self._handles: Handles | None = None
+        self._places: list[tuple[Any, ...]] = []
+        self._kept: dict[str, Tensor] = {}  # handles do not keep memory alive
 
     def publish(self, version: int) -> None:
         from torch.multiprocessing.reductions import reduce_tensor
 
+        self._kept = {}
         weights = {name: tensor.detach() for name, tensor in self._named()}
         torch.cuda.synchronize()
-        self._version = version
-        self._handles = Handles({name: reduce_tensor(tensor) for name, tensor in weights.items()}, gpu_name(torch.cuda.current_device()))
+        self._version, self._kept = version, weights
+        places = [_place(name, tensor) for name, tensor in weights.items()]
+        if self._handles is None or places != self._places:
+            parts, gpu = {name: reduce_tensor(tensor) for name, tensor in weights.items()}, gpu_name(torch.cuda.current_device())
+            self._handles, self._places = Handles(f"{os.getpid()}.{next(_keys)}", parts, gpu), places
 
     def send(self, handle: Any) -> Any:
         return handle.publish.remote(self._version, self._handles)
+
+    def close(self) -> None:
+        """The run is over and no engine reads the weights any more, so their memory is freed. Memory that is still shared when a process
+        ends makes torch warn about it."""
+        for tensor in self._kept.values():
+            if (storage := tensor.untyped_storage()).resizable():
+                storage.resize_(0)
+        self._kept, self._handles, self._places = {}, None, []
+
+
+def _place(name: str, tensor: Tensor) -> tuple[Any, ...]:
+    """Where a tensor lies. Memory that was freed and used again is another place."""
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    storage = StorageWeakRef(tensor.untyped_storage())
+    return name, storage, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def gpu_name(index: int) -> str:
@@ -192,6 +240,9 @@ class Broadcast:
         mine = Arriving(host, port, 0, 2, self._seconds, described)
         threading.Thread(target=self._serve, args=(mine, self._kept), name="weights", daemon=True).start()
         return handle.publish.remote(self._version, Arriving(host, port, 1, 2, self._seconds, described))
+
+    def close(self) -> None:
+        self._kept = []
 
     def _serve(self, meeting: Arriving, kept: list[tuple[str, Tensor]]) -> None:
         try:

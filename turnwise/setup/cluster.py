@@ -27,7 +27,7 @@ from turnwise.cluster.placement import Seat
 from turnwise.cluster.rollouter import Rollouter
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
 from turnwise.cluster.start import connect, free_port, import_ray, leave
-from turnwise.cluster.weights import copy_into, sender
+from turnwise.cluster.weights import close_handles, copy_into, sender
 from turnwise.cluster.work import Hooks, Spec
 from turnwise.collect.collector import Collector
 from turnwise.config import objects
@@ -348,13 +348,17 @@ class PlayingParts:
         return openings(self._system, starts)
 
     def publish(self, version: int, weights: Any) -> None:
-        tensors = weights.tensors(self._system.learner.device)
+        device = self._system.learner.device
+        tensors = weights.tensors(device)
         if self._system.config.engine.name in OWN_WEIGHTS:
             self._engine.publish(version, tensors)
-            return
-        copy_into(self._parameters, tensors)
-        self._engine.publish(version)
+        else:
+            copy_into(self._parameters, tensors)
+            self._engine.publish(version)
+        if device.type == "cuda":  # from now on the learner may change its weights
+            torch.cuda.synchronize(device)
 
     def close(self) -> None:
+        close_handles()
         self._system.close()
         self._folder.cleanup()

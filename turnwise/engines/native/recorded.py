@@ -176,7 +176,7 @@ class RecordedRunner(CudaRunner):
 
         def attend(qkv: Tensor, cache: Tensor, layer: Layer) -> Tensor:
             if plan is None:
-                return attend_singles(qkv, cache, layer, tables, slots, positions, shape, arrivals)
+                return attend_singles(qkv, cache, layer, tables, slots, positions, shape, arrivals, self._products.overlap)
             return attend_cascade(qkv, cache, layer, tables, slots, positions, shape, arrivals, plan)
 
         x, delta = self._layers(self.weights.embed(tokens), attend, parts=True)
