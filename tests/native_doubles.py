@@ -103,8 +103,9 @@ def _attend(query: Tensor, cache: Tensor, layer: Any, pages: Tensor, first: int,
 
 
 def attend_singles(
-    qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any, arrivals: Tensor | None = None
-) -> Tensor:
+    qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any, arrivals: Tensor | None = None,
+    overlap: bool = False,
+) -> Tensor:  # fmt: skip
     rotate(qkv, cache, layer, tables, slots, positions, shape)
     queries, lanes = qkv[:, : shape.heads * shape.head_dim], zip(slots.tolist(), positions.tolist(), strict=True)
     rows = [_attend(queries[n : n + 1], cache, layer, tables.pages[slot], place, shape) for n, (slot, place) in enumerate(lanes)]

@@ -26,7 +26,7 @@ import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
-from turnwise.engines.native.kernels import packed, reach
+from turnwise.engines.native.kernels import allow_next, launching, packed, reach, wait_for_last
 
 PROGRAMS = 264  # enough to keep every multiprocessor of a large GPU reading; more splits only add to the merging
 WARPS = 2
@@ -110,8 +110,10 @@ def _single(
     values, scale, eps, splits,
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr,
     NORM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, MERGE: tl.constexpr, EIGHT: tl.constexpr,
-    SHIFT: tl.constexpr,
+    SHIFT: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    allow_next(OVERLAP)
+    wait_for_last(OVERLAP)
     lane, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     GROUP: tl.constexpr = HEADS // KV
     length = tl.load(positions + lane) + 1
@@ -218,11 +220,12 @@ def splits_for(lanes: int, kv_heads: int) -> int:
 
 
 def attend_singles(
-    qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any, arrivals: Tensor | None = None
-) -> Tensor:
+    qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any, arrivals: Tensor | None = None,
+    overlap: bool = False,
+) -> Tensor:  # fmt: skip
     """One token per lane at `positions`. Queries and keys are normed and rotated in the same pass, and the new keys and values go
     into the cache: `qkv` is as the matrix product left it. With `arrivals` (a zero for every lane and key head, zero again afterwards), the
-    last program of a sequence merges its parts. [lanes, heads · size]."""
+    last program of a sequence merges its parts. `overlap`: the kernel may begin before the last one has ended. [lanes, heads · size]."""
     lanes, size = len(qkv), shape.head_dim
     splits = splits_for(lanes, shape.kv_heads)
     out = qkv.new_empty(lanes, shape.heads * size)
@@ -234,9 +237,9 @@ def attend_singles(
         cache.stride(0), shape.scale * LOG2_E, shape.eps, splits,
         HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], SPLIT=splits > 1, NORM=layer.q_norm is not None,
         WINDOW=layer.window, ROWS=max(16, triton.next_power_of_2(shape.group)), PRECISION=_precision(qkv), MERGE=arrivals is not None,
-        EIGHT=cache.dtype == torch.int8, SHIFT=layer.shift is not None,
+        EIGHT=cache.dtype == torch.int8, SHIFT=layer.shift is not None, OVERLAP=overlap,
         num_warps=2 * WARPS if cache.dtype == torch.int8 else WARPS,
-        num_stages=_stages(qkv.device, _page_bytes(cache, layer, size), STAGES),
+        num_stages=_stages(qkv.device, _page_bytes(cache, layer, size), STAGES), **launching(overlap),
     )  # fmt: skip
     if splits > 1 and arrivals is None:
         _merge[(lanes * shape.heads,)](parts, sums, out, SIZE=size, SPLITS=splits, num_warps=2)

@@ -164,7 +164,7 @@ class RecordedRunner(CudaRunner):
         tokens = begin(control, tables.last, tables.pages, self.page_size)
         x, delta = self._layers(
             self.weights.embed(tokens),
-            lambda qkv, cache, layer: attend_singles(qkv, cache, layer, tables, slots, positions, shape, arrivals),
+            lambda qkv, cache, layer: attend_singles(qkv, cache, layer, tables, slots, positions, shape, arrivals, self._products.overlap),
             parts=True,
         )
         self._draw_into(x, delta, slots, places, results, way)
