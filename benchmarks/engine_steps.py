@@ -7,10 +7,10 @@
 
 `check` compares every way with the plain one and with the model's own forward; nothing is timed if it fails. `draw` times the output layer
 with the draw by number of rows and says what to put into `switches.MEASURED`. `cut` tries block sizes for the draw with top-p, `attention`
-numbers of programs, warps and loads ahead for decode attention. `products` and `prompt` try blocks for the engine's own products and ways
-for its attention of prompts (engine_products.py); the parts after them use what was best, as they use what `--table` has. `decode`, `whole`
-and `games` run the engine: single steps, 128 × (1,024 + 128) tokens, and 128 dialogues of short turns that are answered at once, as games
-do. `timeline` draws where GPU and host are busy in the latter.
+numbers of programs, warps and loads ahead for decode attention, `shared` rows that share a prefix and caches in 8 bits (engine_shared.py).
+`products` and `prompt` try blocks for the engine's own products and ways for its attention of prompts (engine_products.py); the parts after
+them use what was best, as they use what `--table` has. `decode`, `whole` and `games` run the engine: single steps, 128 × (1,024 + 128)
+tokens, and 128 dialogues of short turns that are answered at once, as games do. `timeline` draws where GPU and host are busy in the latter.
 
 Models have random weights in bf16 (engine_shapes.py). Every figure is a median or a minimum of several runs after one that is not counted.
 The last lines are a table.
@@ -24,12 +24,14 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import engine_products
+import engine_shared
 import torch
 from engine import Bench, as_float, seconds
 from engine_shapes import SHAPES, WORDS
@@ -40,7 +42,7 @@ from turnwise.engines.base import Request, Response, Sampling
 from turnwise.engines.native import NativeEngine, draw_kernel, head_kernel, paged_attention
 from turnwise.engines.native.head_kernel import Blocks, Drawing
 
-PARTS = ("products", "prompt", "check", "draw", "cut", "attention", "decode", "whole", "games", "timeline")
+PARTS = ("products", "prompt", "check", "draw", "cut", "attention", "shared", "decode", "whole", "games", "timeline")
 BEFORE = {"record": False, "draw": "rows", "merge": False}
 WAYS: dict[str, dict[str, Any]] = {
     "before": BEFORE,
@@ -57,6 +59,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "prompts": {"prompts": True},
     "own": {"products": True, "gate": True, "prompts": True},
     "own, overlap": {"products": True, "gate": True, "prompts": True, "overlap": True},
+    "cascade": {"cascade": True},
 }
 BLOCKS = [
     Blocks(16, 128, 64, 4, 4), Blocks(32, 128, 64, 4, 4), Blocks(64, 128, 64, 4, 4), Blocks(64, 256, 64, 4, 3), Blocks(128, 64, 64, 4, 4),
@@ -171,7 +174,7 @@ class Steps(Bench):
 
     def check(self) -> dict[str, Any]:
         found = {f"draw, {kind}": self._check_draws(kind) for kind in (torch.float32, torch.bfloat16)}
-        found["attention"] = self._check_attention()
+        found["attention"], found["shared"] = self._check_attention(), engine_shared.check(partial(Attention, self.engine.weights))
         exact = as_float(self.model)
         found["engine"] = {name: self._check_engine(way, exact) for name, way in WAYS.items() if name in (*self.ways, "before")}
         gaps = {name: one["mean"] for name, one in found["engine"].items()}
@@ -211,7 +214,7 @@ class Steps(Bench):
     def _check_engine(self, way: dict[str, Any], exact: Any) -> dict[str, float]:
         """Two turns of eight dialogues, the second one recorded; the distance of log-probs from the same model in float32."""
         self.use(way, 16, 1024)
-        prompts = self.prompts(8, 300, seed=5)
+        prompts = self.prompts(8, 300, 8 if way.get("cascade") else 1, seed=5)
         gaps = []
         for turn in range(4):
             found = sorted(self.all_of(prompts, 24), key=lambda r: r.key) if turn < 2 else self._again(prompts)
@@ -280,6 +283,11 @@ class Steps(Bench):
             torch.cuda.empty_cache()
         return found
 
+    def shared(self) -> dict[str, Any]:
+        """Rows that share a prefix, and caches in 8 bits."""
+        alone = engine_shared.kernels(partial(Attention, self.engine.weights), graph_us)
+        return {"us of a layer": alone, "ms per step": engine_shared.engine(self)}
+
     # The engine.
 
     def steps(self) -> dict[str, Any]:
@@ -299,7 +307,7 @@ class Steps(Bench):
 
     def whole(self) -> dict[str, Any]:
         found = {}
-        for name in self._chosen(("before", "all, tiles", "all, fused", "now", "prompts", "own", "own, overlap")):
+        for name in self._chosen(("before", "all, tiles", "all, fused", "now", "cascade", "prompts", "own", "own, overlap")):
             self.use(WAYS[name], 128)
             found[name] = {"128 × (1,024 + 128)": self.end_to_end()["s"], "in groups of 8": self.end_to_end(8)["s"]}
         return found
@@ -388,7 +396,8 @@ def main() -> None:
     work: dict[str, Callable[[], dict[str, Any]]] = {
         "products": lambda: engine_products.measure([options.shape], list(engine_products.ROWS), 110, 14),
         "prompt": lambda: engine_products.prompts([options.shape]),
-        "check": bench.check, "draw": bench.draw, "cut": bench.cut, "attention": bench.attention, "decode": bench.steps,
+        "check": bench.check, "draw": bench.draw, "cut": bench.cut, "attention": bench.attention, "shared": bench.shared,
+        "decode": bench.steps,
         "whole": bench.whole, "games": bench.games, "timeline": lambda: bench.timeline(options.timeline),
     }  # fmt: skip
     for part in PARTS:

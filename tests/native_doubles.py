@@ -90,9 +90,10 @@ def _attend(query: Tensor, cache: Tensor, layer: Any, pages: Tensor, first: int,
     """Tokens of one sequence from position `first` on: [tokens, heads · size]."""
     count = len(query)
     used = pages[: -(-(first + count) // cache.shape[3])].long()
-    both = cache if cache.dtype != torch.int8 else [x.part(slice(None), slice(None)) for x in views(cache, query.dtype)]
-    keys, values = (x[used].transpose(0, 1).flatten(1, 2)[:, : first + count] for x in both)
-    if cache.dtype == torch.int8 and layer.shift is not None:
+    packed = cache.dtype == torch.int8
+    both = [x.part(used, slice(None)) for x in views(cache, query.dtype)] if packed else [x[used] for x in cache]
+    keys, values = (x.transpose(0, 1).flatten(1, 2)[:, : first + count] for x in both)
+    if packed and layer.shift is not None:
         keys = keys + layer.shift[: first + count].transpose(0, 1)
     keys, values = keys.repeat_interleave(shape.group, 0), values.repeat_interleave(shape.group, 0)
     heads = query.view(count, shape.heads, shape.head_dim).transpose(0, 1)
@@ -112,6 +113,25 @@ def attend_singles(
     queries, lanes = qkv[:, : shape.heads * shape.head_dim], zip(slots.tolist(), positions.tolist(), strict=True)
     rows = [_attend(queries[n : n + 1], cache, layer, tables.pages[slot], place, shape) for n, (slot, place) in enumerate(lanes)]
     return torch.cat(rows)
+
+
+class Shared(NamedTuple):
+    pages: Tensor
+    blocks: Tensor
+
+
+def attend_cascade(
+    qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any, arrivals: Any, plan: Shared
+) -> Tensor:
+    expected, chains = torch.zeros_like(plan.pages), tables.pages[slots.long()]
+    for pages, *members in plan.blocks.tolist():
+        lanes = [lane for lane in members if lane >= 0]
+        assert (pages > 0) == bool(lanes) and (expected[lanes] == 0).all()
+        expected[lanes] = pages
+        assert all(torch.equal(chains[lane, :pages], chains[lanes[0], :pages]) for lane in lanes), "pages that are not common"
+        assert (positions[lanes] >= pages * cache.shape[3]).all(), "a page that is being written"
+    assert torch.equal(expected, plan.pages)
+    return attend_singles(qkv, cache, layer, tables, slots, positions, shape)
 
 
 def attend_prompts(qkv: Tensor, cache: Tensor, layer: Any, table: Tensor, blocks: Tensor, block_size: int, shape: Any) -> Tensor:
@@ -176,6 +196,7 @@ MODULES = {
     "kernels": (add_norm, begin, gate_mul, rotate),
     "products": (fits, gated, product),
     "paged_attention": (attend_singles, attend_prompts),
+    "cascade_kernel": (Shared, attend_cascade),
     "prompt_attention": (attend_prompts,),
     "draw_kernel": (draw_tokens,),
     "head_kernel": (Drawing, draw_fused, draw_tiles, fusible),

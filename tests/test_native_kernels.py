@@ -154,6 +154,33 @@ def same(first: torch.Tensor, second: torch.Tensor) -> bool:
     return scales < 1e-6 and all(step.max() <= 1 and (step > 0).float().mean() < 0.01 for step in steps)
 
 
+@pytest.mark.parametrize("kind", ["model", "8bit, relative"])
+@pytest.mark.parametrize("merged_inside", [False, True])
+@pytest.mark.parametrize("splits", [(1, 1), (1, 3), (2, 4)])
+def test_lanes_that_share_pages_attend_as_alone(
+    monkeypatch: pytest.MonkeyPatch, kind: str, merged_inside: bool, splits: tuple[int, int]
+) -> None:
+    from turnwise.engines.native import cascade_kernel, paged_attention
+    from turnwise.engines.native.cascade import Group, Layout
+
+    monkeypatch.setattr(paged_attention, "splits_for", lambda lanes, kv_heads: splits[0])
+    monkeypatch.setattr(cascade_kernel, "common_splits", lambda lanes, kv_heads: splits[1])
+    qkv, cache, tables, positions = paged_case([60, 70, 33, 81, 64, 1, 97, 90])
+    for group, pages in (((0, 1, 3), 3), ((6, 4), 3), ((2,), 1)):
+        tables.pages[list(group), :pages] = tables.pages[group[0], :pages]
+    layout = Layout(8, 32)
+    written = layout.write([Group((0, 1, 3), 3), Group((6, 4), 3)])
+    plan = cascade_kernel.Shared(torch.from_numpy(written[0]), torch.from_numpy(written[1]).view(layout.blocks, -1))
+    layer = Layer(shift=random(112, 2, 16, seed=8) if "relative" in kind else None)
+    cache = cache if kind == "model" else in_8_bits(cache)
+    slots, arrivals = torch.arange(8).int(), torch.zeros(16, dtype=torch.int32) if merged_inside else None
+    other = cache.clone()
+    found = cascade_kernel.attend_cascade(qkv, cache, layer, tables, slots, positions, Shape(), arrivals, plan)
+    expected = paged_attention.attend_singles(qkv, other, layer, tables, slots, positions, Shape())
+    assert (found - expected).abs().max() < 1e-5 and torch.equal(cache, other)
+    assert arrivals is None or not arrivals.any()
+
+
 @pytest.mark.parametrize("kind", ["8bit", "8bit, relative"])
 @pytest.mark.parametrize("window", [0, 20])
 def test_prompts_write_and_read_a_cache_in_8_bits(kind: str, window: int) -> None:

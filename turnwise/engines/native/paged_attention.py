@@ -120,11 +120,11 @@ def _write(cache, scales, block, place, key, value, column, values, SIZE: tl.con
 
 @triton.jit
 def _single(
-    qkv, cache, scales, shift, table, slots, positions, cos, sin, q_norm, k_norm, out, parts, sums, arrivals, row_stride, table_stride,
-    values, scale, eps, splits, part_stride,
+    qkv, cache, scales, shift, table, slots, positions, cos, sin, q_norm, k_norm, out, parts, sums, arrivals, shared,
+    row_stride, table_stride, values, scale, eps, splits, others, part_stride,
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr,
     NORM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, MERGE: tl.constexpr, EIGHT: tl.constexpr,
-    SHIFT: tl.constexpr, PARTS: tl.constexpr, OVERLAP: tl.constexpr,
+    SHIFT: tl.constexpr, CASCADE: tl.constexpr, PARTS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     allow_next(OVERLAP)
     wait_for_last(OVERLAP)
@@ -135,6 +135,10 @@ def _single(
     pages = tl.cdiv(length, PAGE)
     if WINDOW:
         begun = tl.maximum(length - WINDOW, 0) // PAGE  # the first page that is seen
+        share = tl.cdiv(pages - begun, splits)
+        first = begun + split * share
+    elif CASCADE:
+        begun = tl.load(shared + lane)  # pages that were read for this lane and others together
         share = tl.cdiv(pages - begun, splits)
         first = begun + split * share
     else:
@@ -183,16 +187,21 @@ def _single(
         target = out + lane * HEADS * SIZE + head[:, None] * SIZE + column[None, :]
         tl.store(target, (sum_ / total[:, None]).to(out.dtype.element_ty), mask=real[:, None])
     else:
-        part = (lane * HEADS + head) * splits + split
+        base = (lane * HEADS + head) * (splits + others)
+        part = base + split
         tl.store(parts + part[:, None] * SIZE + column[None, :], sum_ / tl.maximum(total, 1e-30)[:, None], mask=real[:, None])
         tl.store(sums + part, tl.where(total > 0, top + tl.log2(tl.maximum(total, 1e-30)), float("-inf")), mask=real)
+        if CASCADE:
+            alone = real & (begun == 0) & (split == 0)  # nobody else has read for this lane
+            for number in range(others):
+                tl.store(sums + base + splits + number, float("-inf"), mask=alone)
         if MERGE:
             tl.debug_barrier()  # all of this part is written before it counts as arrived
             arrival = arrivals + lane * KV + kv_head
             if tl.atomic_add(arrival, 1, sem="acq_rel") == splits - 1:  # the last one: all parts are there
                 tl.store(arrival, 0)  # as the next layer expects it
                 target = out + lane * HEADS * SIZE + head[:, None] * SIZE + column[None, :]
-                merged = _merged(parts, sums, (lane * HEADS + head) * splits, column, real, splits, SIZE, ROWS)
+                merged = _merged(parts, sums, base, column, real, splits + others, SIZE, ROWS)
                 tl.store(target, merged.to(out.dtype.element_ty), mask=real[:, None])
 
 
@@ -205,7 +214,7 @@ def _merged(parts, sums, first, column, real, splits, SIZE: tl.constexpr, ROWS: 
     for number in range(splits):
         size = tl.load(sums + first + number, mask=real, other=0.0, cache_modifier=".cg")
         place = parts + (first + number)[:, None] * SIZE + column[None, :]
-        part = tl.load(place, mask=real[:, None], other=0.0, cache_modifier=".cg")
+        part = tl.load(place, mask=(real & (size > float("-inf")))[:, None], other=0.0, cache_modifier=".cg")
         higher = tl.maximum(top, size)  # the first part holds the first page, so it is finite from there on
         fade, weight = tl.exp2(top - higher), tl.exp2(size - higher)
         total = total * fade + weight
@@ -215,13 +224,13 @@ def _merged(parts, sums, first, column, real, splits, SIZE: tl.constexpr, ROWS: 
 
 
 @triton.jit
-def _merge(parts, sums, out, SIZE: tl.constexpr, SPLITS: tl.constexpr):
+def _merge(parts, sums, out, count, SIZE: tl.constexpr, SPLITS: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     split = tl.arange(0, SPLITS)
     column = tl.arange(0, SIZE)
-    size = tl.load(sums + row * SPLITS + split)
+    size = tl.load(sums + row * count + split, mask=split < count, other=float("-inf"))
     weight = tl.exp2(size - tl.max(size, 0))
-    part = tl.load(parts + (row * SPLITS + split[:, None]) * SIZE + column[None, :])
+    part = tl.load(parts + (row * count + split[:, None]) * SIZE + column[None, :], mask=(size > float("-inf"))[:, None], other=0.0)
     merged = tl.sum(part * weight[:, None], 0) / tl.sum(weight, 0)
     tl.store(out + row * SIZE + column, merged.to(out.dtype.element_ty))
 
@@ -242,23 +251,43 @@ def attend_singles(
     normed and rotated in the same pass, and the new keys and values go into the cache: `qkv` is as the matrix product left it. With
     `arrivals` (a zero for every lane and key head, zero again afterwards), the last program of a sequence merges its parts. `overlap`: the
     kernel may begin before the last one has ended. [lanes, heads · size]."""
-    lanes, size, summed = qkv.shape[-2], shape.head_dim, len(qkv) if qkv.dim() == 3 else 1
-    splits = splits_for(lanes, shape.kv_heads)
-    out = torch.empty(lanes, shape.heads * size, dtype=tables.cos[0].dtype, device=qkv.device)
-    parts = torch.empty(lanes * shape.heads * splits * size if splits > 1 else 1, dtype=torch.float32, device=qkv.device)
+    lanes, splits = qkv.shape[-2], splits_for(qkv.shape[-2], shape.kv_heads)
+    parts = torch.empty(lanes * shape.heads * splits * shape.head_dim if splits > 1 else 1, dtype=torch.float32, device=qkv.device)
     sums = torch.empty(lanes * shape.heads * splits, dtype=torch.float32, device=qkv.device)
+    return attend_parts(qkv, cache, layer, tables, slots, positions, shape, arrivals, None, (splits, 0, parts, sums), overlap)
+
+
+def attend_parts(
+    qkv: Tensor,
+    cache: Tensor,
+    layer: Any,
+    tables: Any,
+    slots: Tensor,
+    positions: Tensor,
+    shape: Any,
+    arrivals: Tensor | None,
+    shared: Tensor | None,
+    room: tuple[int, int, Tensor, Tensor],
+    overlap: bool = False,
+) -> Tensor:
+    """The parts of `attend_singles`, and their sum. `room`: how many parts each sequence has, how many more are there already (of the first
+    `shared` pages of each lane), and the memory for all of them and for their sizes."""
+    (splits, others, parts, sums), lanes, size = room, qkv.shape[-2], shape.head_dim
+    out = torch.empty(lanes, shape.heads * size, dtype=tables.cos[0].dtype, device=qkv.device)
     _single[(lanes, shape.kv_heads, splits)](
         qkv, cache, scales_of(cache), layer.shift, tables.pages, slots, positions, tables.cos[layer.rotation], tables.sin[layer.rotation],
-        layer.q_norm, layer.k_norm, out, parts, sums, sums if arrivals is None else arrivals, qkv.stride(-2), tables.pages.stride(0),
-        cache.stride(0), shape.scale * LOG2_E, shape.eps, splits, qkv.stride(0),
-        HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], SPLIT=splits > 1, NORM=layer.q_norm is not None,
+        layer.q_norm, layer.k_norm, out, parts, sums, sums if arrivals is None else arrivals, shared, qkv.stride(-2),
+        tables.pages.stride(0), cache.stride(0), shape.scale * LOG2_E, shape.eps, splits, others, qkv.stride(0),
+        HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], SPLIT=splits + others > 1, NORM=layer.q_norm is not None,
         WINDOW=layer.window, ROWS=max(16, triton.next_power_of_2(shape.group)), PRECISION=_precision(out), MERGE=arrivals is not None,
-        EIGHT=cache.dtype == torch.int8, SHIFT=layer.shift is not None, PARTS=summed, OVERLAP=overlap,
+        EIGHT=cache.dtype == torch.int8, SHIFT=layer.shift is not None, CASCADE=shared is not None,
+        PARTS=len(qkv) if qkv.dim() == 3 else 1, OVERLAP=overlap,
         num_warps=2 * WARPS if cache.dtype == torch.int8 else WARPS,
         num_stages=_stages(qkv.device, _page_bytes(cache, layer, size), STAGES), **launching(overlap),
     )  # fmt: skip
-    if splits > 1 and arrivals is None:
-        _merge[(lanes * shape.heads,)](parts, sums, out, SIZE=size, SPLITS=splits, num_warps=2)
+    if splits + others > 1 and arrivals is None:
+        count = splits + others
+        _merge[(lanes * shape.heads,)](parts, sums, out, count, SIZE=size, SPLITS=triton.next_power_of_2(count), num_warps=2)
     return out
 
 
