@@ -3,12 +3,14 @@
     python benchmarks/engine_steps.py --out benchmarks/engine_steps.json --timeline docs/images/engine-timeline.svg
     python benchmarks/engine_steps.py --parts check draw               # some parts alone
     python benchmarks/engine_steps.py --shape 0.5b --parts check games timeline
+    python benchmarks/engine_steps.py --parts products prompt check decode whole --ways now own "own, overlap"
 
 `check` compares every way with the plain one and with the model's own forward; nothing is timed if it fails. `draw` times the output layer
 with the draw by number of rows and says what to put into `switches.MEASURED`. `cut` tries block sizes for the draw with top-p, `attention`
-numbers of programs, warps and loads ahead for decode attention. `decode`, `whole` and `games` run the engine: single steps, 128 × (1,024 +
-128) tokens, and 128 dialogues of short turns that are answered at once, as games do. `timeline` draws where GPU and host are busy in the
-latter.
+numbers of programs, warps and loads ahead for decode attention, `shared` rows that share a prefix and caches in 8 bits (engine_shared.py).
+`products` and `prompt` try blocks for the engine's own products and ways for its attention of prompts (engine_products.py); the parts after
+them use what was best, as they use what `--table` has. `decode`, `whole` and `games` run the engine: single steps, 128 × (1,024 + 128)
+tokens, and 128 dialogues of short turns that are answered at once, as games do. `timeline` draws where GPU and host are busy in the latter.
 
 Models have random weights in bf16 (engine_shapes.py). Every figure is a median or a minimum of several runs after one that is not counted.
 The last lines are a table.
@@ -17,15 +19,19 @@ The last lines are a table.
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import engine_products
+import engine_shared
 import torch
 from engine import Bench, as_float, seconds
 from engine_shapes import SHAPES, WORDS
@@ -36,7 +42,7 @@ from turnwise.engines.base import Request, Response, Sampling
 from turnwise.engines.native import NativeEngine, draw_kernel, head_kernel, paged_attention
 from turnwise.engines.native.head_kernel import Blocks, Drawing
 
-PARTS = ("check", "draw", "cut", "attention", "decode", "whole", "games", "timeline")
+PARTS = ("products", "prompt", "check", "draw", "cut", "attention", "shared", "decode", "whole", "games", "timeline")
 BEFORE = {"record": False, "draw": "rows", "merge": False}
 WAYS: dict[str, dict[str, Any]] = {
     "before": BEFORE,
@@ -46,6 +52,14 @@ WAYS: dict[str, dict[str, Any]] = {
     "merge": BEFORE | {"merge": True},
     "all, tiles": {"record": True, "draw": "tiles", "merge": True},
     "all, fused": {"record": True, "draw": "fused", "merge": True},
+    "now": {},
+    "products": {"products": True},
+    "gate": {"gate": True},
+    "overlap": {"overlap": True},
+    "prompts": {"prompts": True},
+    "own": {"products": True, "gate": True, "prompts": True},
+    "own, overlap": {"products": True, "gate": True, "prompts": True, "overlap": True},
+    "cascade": {"cascade": True},
 }
 BLOCKS = [
     Blocks(16, 128, 64, 4, 4), Blocks(32, 128, 64, 4, 4), Blocks(64, 128, 64, 4, 4), Blocks(64, 256, 64, 4, 3), Blocks(128, 64, 64, 4, 4),
@@ -146,9 +160,9 @@ class Draws:
 class Steps(Bench):
     """A model, and engines on it that work in one way after another."""
 
-    def __init__(self, shape: str):
+    def __init__(self, shape: str, ways: Sequence[str] = tuple(WAYS)):
         super().__init__(shape, 512, 1.0)
-        self.shape = shape
+        self.shape, self.ways = shape, ways
 
     def use(self, way: dict[str, Any], slots: int = 512, longest: int = 1536, **settings: Any) -> NativeEngine:
         self.engine.close()
@@ -160,9 +174,9 @@ class Steps(Bench):
 
     def check(self) -> dict[str, Any]:
         found = {f"draw, {kind}": self._check_draws(kind) for kind in (torch.float32, torch.bfloat16)}
-        found["attention"] = self._check_attention()
+        found["attention"], found["shared"] = self._check_attention(), engine_shared.check(partial(Attention, self.engine.weights))
         exact = as_float(self.model)
-        found["engine"] = {name: self._check_engine(way, exact) for name, way in WAYS.items()}
+        found["engine"] = {name: self._check_engine(way, exact) for name, way in WAYS.items() if name in (*self.ways, "before")}
         gaps = {name: one["mean"] for name, one in found["engine"].items()}
         wrong = [name for name, gap in gaps.items() if not gap <= 1.15 * gaps["before"] + 1e-3]
         wrong += [name for name, one in found.items() if name != "engine" and not one["right"]]
@@ -200,7 +214,7 @@ class Steps(Bench):
     def _check_engine(self, way: dict[str, Any], exact: Any) -> dict[str, float]:
         """Two turns of eight dialogues, the second one recorded; the distance of log-probs from the same model in float32."""
         self.use(way, 16, 1024)
-        prompts = self.prompts(8, 300, seed=5)
+        prompts = self.prompts(8, 300, 8 if way.get("cascade") else 1, seed=5)
         gaps = []
         for turn in range(4):
             found = sorted(self.all_of(prompts, 24), key=lambda r: r.key) if turn < 2 else self._again(prompts)
@@ -214,6 +228,9 @@ class Steps(Bench):
             prompts = [[*ids, *r.token_ids, *(rng.randrange(WORDS) for _ in range(9))] for ids, r in zip(prompts, found, strict=True)]
         every = torch.cat([gap.flatten() for gap in gaps])
         return {"mean": every.mean().item(), "max": every.max().item()}
+
+    def _chosen(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if name in self.ways]
 
     def _again(self, prompts: list[list[int]]) -> list[Response]:
         self.submit(prompts, 24)
@@ -266,6 +283,11 @@ class Steps(Bench):
             torch.cuda.empty_cache()
         return found
 
+    def shared(self) -> dict[str, Any]:
+        """Rows that share a prefix, and caches in 8 bits."""
+        alone = engine_shared.kernels(partial(Attention, self.engine.weights), graph_us)
+        return {"us of a layer": alone, "ms per step": engine_shared.engine(self)}
+
     # The engine.
 
     def steps(self) -> dict[str, Any]:
@@ -274,18 +296,18 @@ class Steps(Bench):
         for lanes in (128, 512):
             for top_p, names in ((1.0, WAYS), (0.95, ("before", "all, tiles"))):
                 self.top_p = top_p
-                for name in names:
+                for name in self._chosen(names):
                     self.use(WAYS[name], lanes)
                     found[f"{lanes} rows, top-p {top_p}, {name}"] = self.decode(lanes)["ms_per_step"]
         self.top_p = 1.0
-        for name in ("before", "all, tiles", "all, fused"):
+        for name in self._chosen(("before", "all, tiles", "all, fused")):
             self.use(WAYS[name], 128, 4864)
             found[f"128 rows at 4,400, {name}"] = self.decode(128, 4400)["ms_per_step"]
         return found
 
     def whole(self) -> dict[str, Any]:
         found = {}
-        for name in ("before", "all, tiles", "all, fused"):
+        for name in self._chosen(("before", "all, tiles", "all, fused", "now", "cascade", "prompts", "own", "own, overlap")):
             self.use(WAYS[name], 128)
             found[name] = {"128 × (1,024 + 128)": self.end_to_end()["s"], "in groups of 8": self.end_to_end(8)["s"]}
         return found
@@ -315,7 +337,7 @@ class Steps(Bench):
 
     def games(self) -> dict[str, Any]:
         found = {}
-        for name in ("before", "record", "all, tiles", "all, fused"):
+        for name in self._chosen(("before", "record", "all, tiles", "all, fused", "now", "own, overlap")):
             self.use(WAYS[name], 128)
             times = [self.play() for _ in range(4)]
             found[name] = {"s": min(times[1:]), "first": times[0], "recorded": len(getattr(self.engine._runner, "_graphs_of", ()))}
@@ -362,13 +384,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="1.5b")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="which ways the engine is run in")
+    parser.add_argument("--table", type=Path, help="a result of engine_products.py, whose products the engine uses")
     parser.add_argument("--timeline", type=Path, help="where the picture goes (SVG)")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    bench = Steps(options.shape)
+    if options.table:
+        engine_products.use_table(json.loads(options.table.read_text()))
+    bench = Steps(options.shape, options.ways)
     result: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "shape": options.shape, **bench.ceiling}
     work: dict[str, Callable[[], dict[str, Any]]] = {
-        "check": bench.check, "draw": bench.draw, "cut": bench.cut, "attention": bench.attention, "decode": bench.steps,
+        "products": lambda: engine_products.measure([options.shape], list(engine_products.ROWS), 110, 14),
+        "prompt": lambda: engine_products.prompts([options.shape]),
+        "check": bench.check, "draw": bench.draw, "cut": bench.cut, "attention": bench.attention, "shared": bench.shared,
+        "decode": bench.steps,
         "whole": bench.whole, "games": bench.games, "timeline": lambda: bench.timeline(options.timeline),
     }  # fmt: skip
     for part in PARTS:

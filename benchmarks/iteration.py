@@ -4,6 +4,7 @@
     python benchmarks/iteration.py --context full
     python benchmarks/iteration.py --context full --size tiny         seconds, on a CPU
     python benchmarks/iteration.py --context full --games DATA        real ALFWorld games, which end early (iteration_games.py)
+    python benchmarks/iteration.py --context full --old learner       old log-probs by a pass of the learner's, as before
 
 16 groups × 8 trajectories × 50 turns, none ends early, 100 sampled tokens per turn. `window`: every turn has a prompt of 700 tokens, of
 which the first 150 are the group's. `full`: the dialogue begins with 500 tokens (150 the group's) and grows by 60 per turn and the
@@ -131,7 +132,8 @@ class Dialogue:
 class Bench:
     """The parts of a run, and the clock."""
 
-    def __init__(self, shape: Shape):
+    def __init__(self, shape: Shape, old: Any = None):
+        """`old`: whose log-probs are the old ones; None: the learner's default."""
         self.shape = shape
         self.device = "cuda" if shape.size != "tiny" else "cpu"
         self.rates = ceilings() if self.device == "cuda" else {"matmul_flop_per_s": 5e10, "copy_bytes_per_s": 1e10}
@@ -140,6 +142,7 @@ class Bench:
             dtype="bfloat16" if self.device == "cuda" else "float32",
             minibatch_size=shape.turns_a_step,
             minibatch_unit="turn",
+            old_logprobs=old,
             optimiser=OptimiserSettings(lr=1e-6),
         )
         self.learner = Learner(make_model(shape, self.device), settings)
@@ -305,20 +308,22 @@ def measure(bench: Bench) -> dict[str, Any]:
         "steps": metrics["steps"],
         "tokens_per_batch": bench.learner.settings.tokens_per_batch,
         "seconds": {name: round(value, 2) for name, value in seconds.items()} | {"total": round(sum(seconds.values()), 2)},
-        **shares(seconds, bench.floors),
+        **shares(seconds, bench.floors, bool(metrics.get("old_from_engine"))),
+        "old_from_engine": bool(metrics.get("old_from_engine")),
         "engine_gap": {"mean": metrics["engine_gap"], "max": metrics["engine_gap_max"]},
         "peak_gb": round(max(metrics["memory_peak_gib"] * 2**30, torch.cuda.max_memory_allocated()) / 1e9, 1) if on_gpu else None,
     }
 
 
-def shares(seconds: dict[str, float], floors: dict[str, float]) -> dict[str, Any]:
-    """The floors compared with what was measured; empty if there are none."""
+def shares(seconds: dict[str, float], floors: dict[str, float], from_engine: bool = False) -> dict[str, Any]:
+    """The floors compared with what was measured; empty if there are none. `from_engine`: old log-probs needed no pass."""
     if not floors:
         return {}
+    floors = floors | ({"old_logprobs": 0.0} if from_engine else {})
     total, least = sum(seconds.values()), sum(floors.values())
     return {
         "floor_seconds": {name: round(value, 2) for name, value in floors.items()} | {"total": round(least, 2)},
-        "share_of_floor": {name: round(floors[name] / seconds[name], 3) for name in floors} | {"total": round(least / total, 3)},
+        "share_of_floor": {name: round(floors[name] / max(seconds[name], 1e-9), 3) for name in floors} | {"total": round(least / total, 3)},
     }
 
 
@@ -328,6 +333,9 @@ def main() -> None:
     parser.add_argument("--size", choices=sorted(SIZES), default="1.5b")
     parser.add_argument("--turns", type=int, help="fewer turns, for a trial")
     parser.add_argument("--games", type=Path, help="the folder of ALFWorld's games: play these instead of the script")
+    parser.add_argument(
+        "--old", choices=("learner", "engine", "auto"), help="whose log-probs are the old ones; the learner's default if left out"
+    )
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     values = (TINY if options.size == "tiny" else Shape()).__dict__ | {"context": options.context}
@@ -337,7 +345,7 @@ def main() -> None:
 
         result = measure(GamesBench(shape, options.games))
     else:
-        result = measure(Bench(shape))
+        result = measure(Bench(shape, options.old))
     usual = Path(__file__).with_name(f"iteration-{'games-' if options.games else ''}{options.context}.json")
     publish(result, options.out or (None if options.size == "tiny" or options.turns else usual))
 

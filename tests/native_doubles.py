@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, linear, rms_norm, silu
 
+from turnwise.engines.native.cache_8bit import views
 from turnwise.engines.sampling import Columns, draw
 
 PACKAGE = "turnwise.engines.native"
@@ -75,6 +76,12 @@ def rotate(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, p
     cos, sin = (table[layer.rotation][place][:, None] for table in (tables.cos, tables.sin))
     turning.copy_(turning * cos + turning.roll(shape.head_dim // 2, -1) * sin)
     page = tables.pages[slots.long(), place // size].long()
+    if cache.dtype == torch.int8:
+        keys, values = views(cache, qkv.dtype)
+        shift = 0.0 if layer.shift is None else layer.shift[place]
+        keys.put(page, place % size, turning[:, shape.heads :] - shift)
+        values.put(page, place % size, heads[:, shape.heads + shape.kv_heads :])
+        return
     cache[0][page, :, place % size] = turning[:, shape.heads :]
     cache[1][page, :, place % size] = heads[:, shape.heads + shape.kv_heads :]
 
@@ -83,7 +90,12 @@ def _attend(query: Tensor, cache: Tensor, layer: Any, pages: Tensor, first: int,
     """Tokens of one sequence from position `first` on: [tokens, heads · size]."""
     count = len(query)
     used = pages[: -(-(first + count) // cache.shape[3])].long()
-    keys, values = (x[used].transpose(0, 1).flatten(1, 2)[:, : first + count].repeat_interleave(shape.group, 0) for x in cache)
+    packed = cache.dtype == torch.int8
+    both = [x.part(used, slice(None)) for x in views(cache, query.dtype)] if packed else [x[used] for x in cache]
+    keys, values = (x.transpose(0, 1).flatten(1, 2)[:, : first + count] for x in both)
+    if packed and layer.shift is not None:
+        keys = keys + layer.shift[: first + count].transpose(0, 1)
+    keys, values = keys.repeat_interleave(shape.group, 0), values.repeat_interleave(shape.group, 0)
     heads = query.view(count, shape.heads, shape.head_dim).transpose(0, 1)
     key, own = torch.arange(first + count), torch.arange(first, first + count)[:, None]
     hidden = (key > own) | (key <= own - (layer.window or first + count))
@@ -92,12 +104,32 @@ def _attend(query: Tensor, cache: Tensor, layer: Any, pages: Tensor, first: int,
 
 
 def attend_singles(
-    qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any, arrivals: Tensor | None = None
-) -> Tensor:
+    qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any, arrivals: Tensor | None = None,
+    overlap: bool = False,
+) -> Tensor:  # fmt: skip
     rotate(qkv, cache, layer, tables, slots, positions, shape)
     queries, lanes = qkv[:, : shape.heads * shape.head_dim], zip(slots.tolist(), positions.tolist(), strict=True)
     rows = [_attend(queries[n : n + 1], cache, layer, tables.pages[slot], place, shape) for n, (slot, place) in enumerate(lanes)]
     return torch.cat(rows)
+
+
+class Shared(NamedTuple):
+    pages: Tensor
+    blocks: Tensor
+
+
+def attend_cascade(
+    qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any, arrivals: Any, plan: Shared
+) -> Tensor:
+    expected, chains = torch.zeros_like(plan.pages), tables.pages[slots.long()]
+    for pages, *members in plan.blocks.tolist():
+        lanes = [lane for lane in members if lane >= 0]
+        assert (pages > 0) == bool(lanes) and (expected[lanes] == 0).all()
+        expected[lanes] = pages
+        assert all(torch.equal(chains[lane, :pages], chains[lanes[0], :pages]) for lane in lanes), "pages that are not common"
+        assert (positions[lanes] >= pages * cache.shape[3]).all(), "a page that is being written"
+    assert torch.equal(expected, plan.pages)
+    return attend_singles(qkv, cache, layer, tables, slots, positions, shape)
 
 
 def attend_prompts(qkv: Tensor, cache: Tensor, layer: Any, table: Tensor, blocks: Tensor, block_size: int, shape: Any) -> Tensor:
@@ -162,6 +194,7 @@ MODULES = {
     "kernels": (add_norm, begin, gate_mul, rotate),
     "products": (fits, gated, product),
     "paged_attention": (attend_singles, attend_prompts),
+    "cascade_kernel": (Shared, attend_cascade),
     "prompt_attention": (attend_prompts,),
     "draw_kernel": (draw_tokens,),
     "head_kernel": (Drawing, draw_fused, draw_tiles, fusible),

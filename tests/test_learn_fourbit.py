@@ -123,6 +123,18 @@ def test_the_engine_keeps_nothing_unpacked() -> None:
 
 
 @needs_library
+@pytest.mark.parametrize("rows", [1, 7])
+def test_the_librarys_product_and_unpacked_weights_are_the_same(rows: int) -> None:
+    model = pack_base(base(), "cpu", torch.float32)
+    x = torch.randn(rows, 64, generator=torch.Generator().manual_seed(0))
+    for module in (model.model.layers[0].mlp.up_proj, model.model.layers[0].self_attn.k_proj):
+        whole, out = dense(module.weight), torch.zeros(2, module.out_features, 64)
+        packing.unpack(module.weight, out[1])
+        assert torch.equal(out[1], whole) and not out[0].any()
+        torch.testing.assert_close(packing.times(x, module.weight), x @ whole.t(), rtol=1e-4, atol=1e-5)
+
+
+@needs_library
 def test_codes_that_have_moved_are_noticed() -> None:
     model = pack_base(base(), "cpu", torch.float32)
     weights, codes = Weights(model), model.model.layers[1].mlp.up_proj.weight

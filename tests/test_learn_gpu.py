@@ -97,7 +97,25 @@ def test_the_gradient_of_a_plain_sum_is_that_of_float64() -> None:
     assert near(hidden.grad, exact.grad, 1e-2)
 
 
-@pytest.mark.parametrize("lengths", [[2500, 100, 30, 3000, 2048, 5], [7, 4096, 1], [300, 40], [2600]])
+def test_gradients_from_kept_slopes_are_those_of_float64() -> None:
+    generator = torch.Generator("cuda").manual_seed(0)
+    hidden = torch.randn(300, 128, generator=generator, device="cuda").bfloat16()
+    weight = (torch.randn(20_000, 128, generator=generator, device="cuda") / 4).bfloat16()
+    target = torch.randint(0, 20_000, (300,), generator=generator, device="cuda")
+    pull = torch.randn(300, generator=generator, device="cuda") * 1e-5  # a token's weight in a large batch
+    leaves = [hidden.clone().requires_grad_(), weight.clone().requires_grad_()]
+    logprob, _ = token_logprobs(leaves[0], Head(leaves[1]), target, temperature=0.7, entropy=True, chunk=128, keep=True)
+    (pull @ logprob).backward()
+    exact = [hidden.double().requires_grad_(), weight.double().requires_grad_()]
+    wanted = (exact[0] @ exact[1].t() / 0.7).log_softmax(-1).gather(1, target[:, None])[:, 0]
+    (pull.double() @ wanted).backward()
+    assert near(logprob, wanted, 1e-4)
+    assert all(near(one.grad, other.grad, 1e-2) for one, other in zip(leaves, exact, strict=True))
+
+
+@pytest.mark.parametrize(
+    "lengths", [[2500, 100, 30, 3000, 2048, 5], [7, 4096, 1], [300, 40], [2600], [2500, 2400, 2560, 2500, 2450, 30, 2048], [2440] * 3]
+)
 @pytest.mark.parametrize(("heads", "kv_heads", "size"), [(12, 2, 128), (4, 4, 64)])
 def test_attention_over_short_and_long_sequences_is_that_of_float64(lengths: list[int], heads: int, kv_heads: int, size: int) -> None:
     tokens, generator = sum(lengths), torch.Generator("cuda").manual_seed(0)

@@ -33,6 +33,7 @@ def test_an_iteration_has_the_turns_tokens_and_steps_of_its_shape(context: str) 
     sequences = turns if context == "window" else turns // shape.turns
     assert result["tokens_forward"] == sequences * shape.longest
     assert result["steps"] == turns // shape.turns_a_step
+    assert not result["old_from_engine"]  # the default on a CPU
     assert set(result["share_of_floor"]) == {"rollout", "old_logprobs", "reference", "update", "total"}
 
 

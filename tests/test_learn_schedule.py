@@ -15,6 +15,7 @@ from turnwise.data.batch import Batch
 from turnwise.data.rollouts import ragged
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, checkpoint, pack
 from turnwise.learn.selection import sequences_of
+from turnwise.learn.update import Update
 from turnwise.methods.registry import schedules
 from turnwise.methods.shuffled import cut
 from turnwise.methods.steps import ScheduleView, Step
@@ -260,6 +261,22 @@ def test_the_current_log_probs_come_in_the_batchs_token_order_masked_ones_too(sc
     wanted[packed.index] = learner.logprobs(packed)
     learner.update(batch)
     np.testing.assert_allclose(seen[0], wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("refreshes", [False, True])
+def test_a_step_that_is_known_is_made_while_the_one_before_is_computed(
+    schedule: Make, monkeypatch: pytest.MonkeyPatch, refreshes: bool
+) -> None:
+    """A GPU has only been told to compute it; what the host does until its metrics are read costs nothing."""
+    rows = [np.arange(0, 3), np.arange(3, 6), np.arange(6, 8)]
+    name = schedule(lambda view: [Step(rows=own, refresh=("old_logprob",) if refreshes else ()) for own in rows])
+    learner, said = Learner(tiny(), LearnerSettings(optimiser=FAST, schedule=name)), list[str]()
+    weighted, taken = Update._weighted, learner.optimiser.step
+    monkeypatch.setattr(Update, "_weighted", lambda *given: said.append("made") or weighted(*given))
+    monkeypatch.setattr(learner.optimiser, "step", lambda *given: said.append("taken") or taken(*given))
+    found = trajectories(4)
+    learner.update(credited(found, np.random.default_rng(0).normal(size=sum(len(one.turns) for one in found))))
+    assert said == (["made", "taken"] * 3 if refreshes else ["made", "made", "taken", "made", "taken", "taken"])
 
 
 def test_a_generator_hears_how_each_step_went_and_may_end_the_update(schedule: Make) -> None:

@@ -15,6 +15,7 @@ from native_doubles import _attend, rotate
 from native_doubles import note as plain_note
 
 from turnwise.engines.base import Sampling
+from turnwise.engines.native.cache_8bit import views
 from turnwise.engines.sampling import Columns, draw
 
 if find_spec("triton") is None:
@@ -56,6 +57,7 @@ class Layer:
     k_norm: Any = None
     rotation: int = 0
     window: int = 0
+    shift: Any = None
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -113,19 +115,92 @@ def paged_case(splits_lengths: list[int]) -> tuple[torch.Tensor, torch.Tensor, T
     return qkv, cache, tables, torch.tensor(splits_lengths).int() - 1
 
 
+def in_8_bits(cache: torch.Tensor) -> torch.Tensor:
+    """One layer's cache as one in 8 bits, with what it holds."""
+    two, pages, heads, tokens, size = cache.shape
+    found = torch.zeros(two, pages, heads, tokens, size + 4, dtype=torch.int8)
+    page, place = torch.arange(pages).repeat_interleave(tokens), torch.arange(tokens).repeat(pages)
+    for packed, own in zip(views(found, cache.dtype), cache, strict=True):
+        packed.put(page, place, own[page, :, place])
+    return found
+
+
+@pytest.mark.parametrize("kind", ["model", "8bit", "8bit, relative"])
 @pytest.mark.parametrize("merged_inside", [False, True])
-def test_split_sequences_attend_as_whole_ones(monkeypatch: pytest.MonkeyPatch, merged_inside: bool) -> None:
+def test_split_sequences_attend_as_whole_ones(monkeypatch: pytest.MonkeyPatch, merged_inside: bool, kind: str) -> None:
     from turnwise.engines.native import paged_attention
 
     monkeypatch.setattr(paged_attention, "splits_for", lambda lanes, kv_heads: 4)
     qkv, cache, tables, positions = paged_case([1, 17, 60])
     slots, arrivals = torch.arange(3).int(), torch.zeros(6, dtype=torch.int32) if merged_inside else None
+    layer = Layer(shift=random(64, 2, 16, seed=8) * 3 if "relative" in kind else None)
+    cache = cache if kind == "model" else in_8_bits(cache)
     other, turned = cache.clone(), qkv.clone()
-    found = paged_attention.attend_singles(qkv, cache, Layer(), tables, slots, positions, Shape(), arrivals)
-    rotate(turned, other, Layer(), tables, slots, positions, Shape())
-    expected = torch.cat([_attend(turned[n : n + 1, :64], other, Layer(), tables.pages[n], int(positions[n]), Shape()) for n in range(3)])
-    assert (found - expected).abs().max() < 1e-5 and (cache - other).abs().max() < 1e-5
+    found = paged_attention.attend_singles(qkv, cache, layer, tables, slots, positions, Shape(), arrivals)
+    rotate(turned, other, layer, tables, slots, positions, Shape())
+    expected = torch.cat([_attend(turned[n : n + 1, :64], other, layer, tables.pages[n], int(positions[n]), Shape()) for n in range(3)])
+    assert (found - expected).abs().max() < 1e-5 and same(cache, other)
     assert arrivals is None or not arrivals.any()
+
+
+def same(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether two caches hold the same. In 8 bits, a number may be on the border between two integers."""
+    if first.dtype != torch.int8:
+        return bool((first - second).abs().max() < 1e-5)
+    ours, theirs = views(first, torch.float32), views(second, torch.float32)
+    steps = [(a.numbers.int() - b.numbers.int()).abs() for a, b in zip(ours, theirs, strict=True)]
+    scales = max(float((a.scales - b.scales).abs().max()) for a, b in zip(ours, theirs, strict=True))
+    return scales < 1e-6 and all(step.max() <= 1 and (step > 0).float().mean() < 0.01 for step in steps)
+
+
+@pytest.mark.parametrize("kind", ["model", "8bit, relative"])
+@pytest.mark.parametrize("merged_inside", [False, True])
+@pytest.mark.parametrize("splits", [(1, 1), (1, 3), (2, 4)])
+def test_lanes_that_share_pages_attend_as_alone(
+    monkeypatch: pytest.MonkeyPatch, kind: str, merged_inside: bool, splits: tuple[int, int]
+) -> None:
+    from turnwise.engines.native import cascade_kernel, paged_attention
+    from turnwise.engines.native.cascade import Group, Layout
+
+    monkeypatch.setattr(paged_attention, "splits_for", lambda lanes, kv_heads: splits[0])
+    monkeypatch.setattr(cascade_kernel, "common_splits", lambda lanes, kv_heads: splits[1])
+    qkv, cache, tables, positions = paged_case([60, 70, 33, 81, 64, 1, 97, 90])
+    for group, pages in (((0, 1, 3), 3), ((6, 4), 3), ((2,), 1)):
+        tables.pages[list(group), :pages] = tables.pages[group[0], :pages]
+    layout = Layout(8, 32)
+    written = layout.write([Group((0, 1, 3), 3), Group((6, 4), 3)])
+    plan = cascade_kernel.Shared(torch.from_numpy(written[0]), torch.from_numpy(written[1]).view(layout.blocks, -1))
+    layer = Layer(shift=random(112, 2, 16, seed=8) if "relative" in kind else None)
+    cache = cache if kind == "model" else in_8_bits(cache)
+    slots, arrivals = torch.arange(8).int(), torch.zeros(16, dtype=torch.int32) if merged_inside else None
+    other = cache.clone()
+    found = cascade_kernel.attend_cascade(qkv, cache, layer, tables, slots, positions, Shape(), arrivals, plan)
+    expected = paged_attention.attend_singles(qkv, other, layer, tables, slots, positions, Shape())
+    assert (found - expected).abs().max() < 1e-5 and torch.equal(cache, other)
+    assert arrivals is None or not arrivals.any()
+
+
+@pytest.mark.parametrize("kind", ["8bit", "8bit, relative"])
+@pytest.mark.parametrize("window", [0, 20])
+def test_prompts_write_and_read_a_cache_in_8_bits(kind: str, window: int) -> None:
+    from turnwise.engines.native import kernels, paged_attention
+
+    _, cache, tables, _ = paged_case([30, 60])
+    cache = in_8_bits(cache)
+    layer = Layer(shift=random(64, 2, 16, seed=8) * 3 if "relative" in kind else None, window=window)
+    counts, begun = [25, 20], [3, 40]
+    slots = torch.tensor([0] * 25 + [1] * 20).int()
+    positions = torch.cat([torch.arange(first, first + count) for first, count in zip(begun, counts, strict=True)]).int()
+    blocks = torch.tensor([[0, 0, 3, 16], [0, 16, 19, 9], [1, 25, 40, 16], [1, 41, 56, 4]]).int()
+    qkv = random(45, 8 * 16, seed=6)
+    other, turned = cache.clone(), qkv.clone()
+    kernels.rotate(qkv, cache, layer, tables, slots, positions, Shape())
+    rotate(turned, other, layer, tables, slots, positions, Shape())
+    assert same(cache, other) and (qkv[:, :64] - turned[:, :64]).abs().max() < 1e-5
+    found = paged_attention.attend_prompts(qkv, cache, layer, tables.pages, blocks, 16, Shape())
+    parts = [(0, 25, 0, 3), (25, 45, 1, 40)]
+    expected = torch.cat([_attend(turned[a:b, :64], cache, layer, tables.pages[slot], first, Shape()) for a, b, slot, first in parts])
+    assert (found - expected).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("window", [0, 20])

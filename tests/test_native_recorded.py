@@ -35,8 +35,8 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Make:
         monkeypatch.setattr(
             native_engine,
             "make_runner",
-            lambda weights, slots, longest, memory, graphs, chosen: module.RecordedRunner(
-                weights, slots, longest, pages, size, False, chosen
+            lambda weights, slots, longest, memory, graphs, chosen, kind: module.RecordedRunner(
+                weights, slots, longest, pages, size, False, chosen, kind=kind
             ),
         )
         return NativeEngine(model, switches=switches, **settings)

@@ -34,6 +34,11 @@ class Anchoring:
         self.learner, self.log = learner, log
         self.known: Mask | None = None
 
+    @property
+    def settled(self) -> bool:
+        """Whether no step computes old log-probs unless it asks for it."""
+        return self.known is None or bool(self.known.all())
+
     def begin(self, packed: Packed, batch: Batch, needed: Mask, *, single: bool, refreshed: bool) -> Packed:
         """`packed` with old, engine and reference log-probs, if the loss needs them and they are not in the batch yet.
 

@@ -26,7 +26,6 @@ from turnwise.learn.footprint import (
     automatic_tokens,
     host_bytes,
     logits_bytes,
-    page_bytes,
     pages_of,
     piece_of,
     recomputes,
@@ -95,7 +94,7 @@ def as_it_is(demand: Demand, memory: int, free: Freedom) -> Fit:
 
 def free_for_cache(demand: Demand, memory: int) -> int:
     """Bytes that are free when the engine is made: the optimiser has no state yet, and nothing was computed."""
-    later = ("optimiser state", "engine's cache", "decode steps", "engine's prompts", "recorded steps")
+    later = ("optimiser state", "engine's cache", "decode steps", "engine's prompts", "recorded steps", "rotated biases of keys")
     return max(0, memory - totals([term for term in terms(demand) if term.name not in later])[COLLECT])
 
 
@@ -154,7 +153,7 @@ def candidates(demand: Demand, free: Freedom, rows: int) -> Iterator[Demand]:
 
 def least_cache(demand: Demand, rows: int) -> int:
     """Bytes of a cache for so many rows of the longest length."""
-    return min(wanted_cache(demand), (max(1, rows) * pages_of(demand.longest) + 1) * page_bytes(demand.shape, demand.width))
+    return min(wanted_cache(demand), (max(1, rows) * pages_of(demand.longest) + 1) * demand.page)
 
 
 def _with_room(demand: Demand, memory: int, free: Freedom) -> Demand:
@@ -166,8 +165,7 @@ def _with_room(demand: Demand, memory: int, free: Freedom) -> Demand:
     sums = totals(terms(demand))
     phases = (COLLECT,) if demand.sleeps else (COLLECT, LEARN, STEP)
     spare = memory - max(sums[phase] for phase in phases)
-    page = page_bytes(demand.shape, demand.width)
-    return replace(demand, cache=min(wanted_cache(demand), demand.cache + max(0, spare) // page * page))
+    return replace(demand, cache=min(wanted_cache(demand), demand.cache + max(0, spare) // demand.page * demand.page))
 
 
 def left_for_activations(demand: Demand, memory: int) -> int:

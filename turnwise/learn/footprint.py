@@ -24,6 +24,8 @@ FEWEST_TOKENS = 1024
 FEW_TOKENS = 4096  # up to so many at once, logits are made in smaller pieces
 LOGITS, FEW_LOGITS = 2**28, 2**26  # numbers of a piece of logits on a GPU
 PAGE = 64  # tokens of a page of the engine's cache
+SCALE = 4  # bytes, for every token and head of a cache in 8 bits
+BIASED = ("qwen2",)  # families whose keys have a bias
 CONTEXT = int(0.7e9)  # CUDA itself, its libraries and the kernels
 GRAPH = int(15e6)  # of a recorded decode step, outside torch
 LANES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # sizes of recorded decode steps
@@ -60,7 +62,7 @@ class Demand:
     reference         a frozen copy: none, on the device, or in the host's memory (and on the device while it scores)
     moments, place    the optimiser's moments: float32 or 8bit, on the device or, with the float32 masters, in the host's memory
     shares            the engine computes with the learner's weights
-    cache             bytes of keys and values; `sleeps`: they are released during an update
+    cache             bytes of keys and values; `sleeps`: they are released during an update. `cache_8bit`: they have 8 bits each
     slots, longest    rows of the engine, and tokens of the longest of them; `prefill` prompt tokens go through it at once
     tokens            of a micro-batch; a sequence of `sequence` tokens is never cut
     attention, mlp    layers, counted from the last, that keep what they computed for the backward pass
@@ -81,6 +83,7 @@ class Demand:
     graphs: bool = True
     cache: int = 0
     sleeps: bool = False
+    cache_8bit: bool = False
     slots: int = 128
     longest: int = 2560
     prefill: int = 16384
@@ -104,10 +107,14 @@ class Demand:
         return max(self.tokens, self.sequence)
 
     @property
+    def page(self) -> int:
+        """Bytes of a page of the engine's cache."""
+        return page_bytes(self.shape, self.width, self.cache_8bit)
+
+    @property
     def rows(self) -> int:
         """Rows of the longest length that the cache holds at the same time."""
-        page = page_bytes(self.shape, self.width)
-        return min(self.slots, self.cache // page // pages_of(self.longest))
+        return min(self.slots, self.cache // self.page // pages_of(self.longest))
 
 
 @dataclass(frozen=True)
@@ -246,14 +253,14 @@ def pages_of(tokens: int) -> int:
     return -(-tokens // PAGE)
 
 
-def page_bytes(shape: ModelShape, width: int = 2) -> int:
-    """Bytes of a page: keys and values of its tokens in all layers."""
-    return PAGE * 2 * width * shape.layers * shape.keys
+def page_bytes(shape: ModelShape, width: int = 2, packed: bool = False) -> int:
+    """Bytes of a page: keys and values of its tokens in all layers. `packed`: in 8 bits, with a scale for every head."""
+    return PAGE * 2 * shape.layers * (shape.keys + SCALE * shape.key_heads if packed else width * shape.keys)
 
 
 def wanted_cache(demand: Demand) -> int:
     """The most that the engine takes: twice the longest length for every row, so that finished rows can stay."""
-    return (2 * demand.slots * pages_of(demand.longest) + 1) * page_bytes(demand.shape, demand.width)
+    return (2 * demand.slots * pages_of(demand.longest) + 1) * demand.page
 
 
 def recorded_prompts(shape: ModelShape) -> tuple[int, ...]:
@@ -271,7 +278,9 @@ def _engine(demand: Demand) -> list[Term]:
     recorded = sum(size <= lanes for size in LANES) + len(prompts) if demand.graphs else 0
     prompt = demand.prefill * width * (3 * shape.middle + 3 * shape.hidden + 2 * shape.queries + 2 * shape.keys)
     drawn = demand.slots * 4 * shape.words
+    biases = width * shape.layers * shape.keys * pages_of(demand.longest) * PAGE
     return [
+        _during("rotated biases of keys", biases if demand.cache_8bit and shape.family in BIASED else 0, COLLECT, LEARN, STEP, PUBLISH),
         _during("engine's cache", demand.cache, *held),
         _during("decode steps", step, *held),
         _during("recorded steps", recorded * GRAPH, *held),

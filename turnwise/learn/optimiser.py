@@ -182,7 +182,7 @@ class Optimiser:
             self.weights.zero_grad()
             self._count_bad(loss, size)
             return Step(False, size, lr)
-        if self.settings.clip is not None:
+        if self.settings.clip is not None and size + 1e-6 > 0.999 * self.settings.clip:  # otherwise by a factor of 1
             self._clip(gradients, norm)
         for group, rate in zip(self._adam.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor

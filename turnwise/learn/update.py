@@ -24,6 +24,7 @@ from turnwise.learn.packing import Packed, pack
 from turnwise.learn.prepare import Mask, keep_one, with_credit
 from turnwise.learn.ranks.shares import passes
 from turnwise.learn.selection import Selection, select, sequences_of, with_masks, worth_reading
+from turnwise.learn.sending import sent
 from turnwise.learn.spread import EXTRA, with_advantage, with_overrides, with_read, with_targets
 from turnwise.methods.steps import ScheduleView, Step
 from turnwise.objectives.loss import combine
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from turnwise.learn.learner import Learner
 
 
+Made = tuple[Packed, int]  # the sequences of a step with their weights, and how many values count
+
+
 class Update:
     """One update in progress. `progress`: the share of the run that is done."""
 
@@ -41,6 +45,7 @@ class Update:
         self.learner, self.batch, self.seed, self.progress = learner, batch, seed, progress
         self.settings, self.log = learner.settings, StepLog()
         self.anchoring = Anchoring(learner, self.log)
+        self.ahead: tuple[Step, Made | None] | None = None  # the next step, made while a GPU was busy with the one before
         loss = self.settings.loss
         self.whole_trajectories = loss.level == "trajectory"
         self.turns_count = self.settings.value is not None and self.settings.value.level == "turn"
@@ -102,18 +107,14 @@ class Update:
         """One optimiser step, and its metrics; neither if the step has nothing to learn from. None ends the update: the policy has moved
         too far from the old one."""
         learner, settings = self.learner, self.settings
-        packed = with_overrides(self.packed, self.batch, step.columns, settings.value, settings.loss.reads)
-        chosen = self._select(packed, step)
-        if not len(chosen.sequences):
+        made = self._made(step)
+        if made is None:
             self.log.count("empty_steps")
             return {}
-        if "token.old_logprob" not in step.columns:
-            refreshed = self.anchoring.refresh if "old_logprob" in step.refresh else self.anchoring.complete
-            packed = refreshed(packed, np.sort(chosen.sequences))
-            if "old_logprob" in packed.columns:
-                self.packed = self.packed.with_columns(old_logprob=packed.columns["old_logprob"])
-        part, values = self._weighted(packed, chosen)
-        metrics = learner.everywhere(_numbers(combine(learner.within_memory(lambda: self._gradient(part, values)))))
+        part, values = made
+        found = learner.within_memory(lambda: self._gradient(part, values))
+        self._look_ahead()
+        metrics = learner.everywhere(_numbers(combine(found)))
         if learner.decisions.stop(metrics["kl_old_k3"], settings.kl_stop, int(part.columns["kept"].sum())):
             learner.weights.zero_grad()
             self.log.stopped(metrics)
@@ -121,6 +122,29 @@ class Update:
         taken = learner.optimiser.step(metrics["loss"], self.progress)
         self.log.step(metrics, taken)
         return {**metrics, "grad_norm": taken.grad_norm, "lr": taken.lr, "taken": float(taken.taken)}
+
+    def _look_ahead(self) -> None:
+        """Make the next step while a GPU computes this one, which has only been issued to it: if it is known, and if nothing that this
+        step changes has a part in it."""
+        step, pieces = self.steps.coming, (self.learner.objective, self.learner.correction)
+        if isinstance(step, Step) and not step.refresh and self.anchoring.settled and not any(hasattr(one, "prepare") for one in pieces):
+            self.ahead = step, self._made(step)
+
+    def _made(self, step: Step) -> Made | None:
+        """The sequences of a step with old log-probs and weights. None: there is nothing to learn from."""
+        if self.ahead is not None and self.ahead[0] is step:
+            return self.ahead[1]
+        settings = self.settings
+        packed = with_overrides(self.packed, self.batch, step.columns, settings.value, settings.loss.reads)
+        chosen = self._select(packed, step)
+        if not len(chosen.sequences):
+            return None
+        if "token.old_logprob" not in step.columns:
+            refreshed = self.anchoring.refresh if "old_logprob" in step.refresh else self.anchoring.complete
+            packed = refreshed(packed, np.sort(chosen.sequences))
+            if "old_logprob" in packed.columns:
+                self.packed = self.packed.with_columns(old_logprob=packed.columns["old_logprob"])
+        return self._weighted(packed, chosen)
 
     def _weighted(self, packed: Packed, chosen: Selection) -> tuple[Packed, int]:
         """The step's sequences with the weights of tokens and values, without those that need no computing. Also how many values
@@ -177,13 +201,13 @@ class Update:
         learner, rollouts = self.learner, self.batch.rollouts
         learner.memory.prepare(len(part.ids), 0 if "entropy" in self.settings.loss.needs else len(part.source))
         logprob, entropy, value = learner.forward(learner.policy, part, learner.critic)
-        columns = {name: torch.as_tensor(column, device=logprob.device) for name, column in part.columns.items() if name != "kept"}
+        columns = {name: sent(column, logprob.device) for name, column in part.columns.items() if name != "kept"}
         tokens = Tokens(
             logprob=logprob,
             old_logprob=columns.get("old_logprob", logprob.detach()),
             advantage=columns["advantage"],
-            turn=torch.as_tensor(part.turn, device=logprob.device),
-            trajectory=torch.as_tensor(part.trajectory, device=logprob.device),
+            turn=sent(part.turn, logprob.device),
+            trajectory=sent(part.trajectory, logprob.device),
             weight=columns["weight"],
             engine_logprob=columns.get("engine_logprob"),
             ref_logprob=columns.get("ref_logprob"),
@@ -223,9 +247,15 @@ class Steps:
         self._name = name
         self.known: list[Step] = list(given) if isinstance(given, Sequence) else []
         self.count = len(self.known) if isinstance(given, Sequence) else None
+        self._taken = 0
         if not hasattr(given, "__iter__"):
             raise TurnwiseError(f"schedule {name!r} returned {type(given).__name__}: a list or a generator of Step(…) is needed")
         self._steps: Iterator[Any] = iter(given)
+
+    @property
+    def coming(self) -> Step | None:
+        """The step that `next` will give, if it is known."""
+        return self.known[self._taken] if self._taken < len(self.known) else None
 
     def next(self, metrics: Mapping[str, float] | None = None) -> Step | None:
         """The next step; None after the last. `metrics` are those of the step before."""
@@ -233,6 +263,7 @@ class Steps:
             step = self._steps.send(dict(metrics)) if metrics is not None and self._hears() else next(self._steps)  # type: ignore[attr-defined]
         except StopIteration:
             return None
+        self._taken += 1
         if not isinstance(step, Step):
             raise TurnwiseError(f"schedule {self._name!r} gave {type(step).__name__} as a step: Step(…) is needed")
         return step

@@ -6,12 +6,14 @@ from typing import Any
 
 from turnwise.config.schema import Config
 from turnwise.setup.cluster import ClusterSystem, corrected
+from turnwise.setup.correcting import with_8bit_cache
 from turnwise.setup.gang import GangSystem
 from turnwise.setup.system import System
 
 
 def make_system(config: Config, **shown: Any) -> System:
     """The parts of a run, as its recipe says."""
+    config = with_8bit_cache(config, shown.get("say"))
     if config.cluster is None:
         return System(config, **shown)
     kind = ClusterSystem if config.cluster.learners == 1 else GangSystem

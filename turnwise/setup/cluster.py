@@ -40,6 +40,7 @@ from turnwise.engines.base import Engine
 from turnwise.learn.learner import Learner
 from turnwise.learn.models import choose_device
 from turnwise.setup.build import with_adapters
+from turnwise.setup.correcting import truncated
 from turnwise.setup.favours import openings, said
 from turnwise.setup.names import know
 from turnwise.setup.placing import check_recipe, seats_for
@@ -62,8 +63,7 @@ def corrected(config: Config, say: Callable[[str], None] | None = None) -> Confi
             f"staleness {own.staleness}: the loss is corrected with truncated importance weights (objective.importance=truncate, "
             "learner.old_logprobs=learner); cluster.correct=false turns it off"
         )
-    objective = config.objective.model_copy(update={"importance": "truncate"})
-    return config.model_copy(update={"objective": objective, "learner": config.learner.model_copy(update={"old_logprobs": "learner"})})
+    return truncated(config)
 
 
 class ClusterSystem(System):

@@ -105,6 +105,7 @@ def with_engine(demand: Demand, config: Config, memory: int) -> Demand:
     its memory runs out, so its cache is at most what is left."""
     engine, shape = config.engine, demand.shape
     if engine.name == "native":
+        demand = replace(demand, cache_8bit=engine.options.get("cache_dtype") == "8bit")
         given = engine.options.get("cache_memory")
         copies = engine.options.get("dtype") not in (None, config.model.dtype)
         size = float(given or 0.0)

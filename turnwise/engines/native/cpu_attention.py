@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from turnwise.engines.native.cache_8bit import Packed
 from turnwise.engines.native.families import Shape
 
 SCATTERED = 1.75  # pages read per row: above this, a copy of the rows' own pages is faster
@@ -47,18 +48,21 @@ class Singles:
             outside |= key < limit[:, None] - window
         self.mask = torch.zeros(rows, 1, 1, len(key), dtype=dtype).masked_fill_(outside[:, None, None], -torch.inf)
 
-    def attend(self, query: Tensor, keys: Tensor, values: Tensor, shape: Shape) -> Tensor:
+    def attend(self, query: Tensor, keys: Tensor | Packed, values: Tensor | Packed, shape: Shape) -> Tensor:
         """query [rows, heads, size]; keys and values [pages, kv heads, tokens, size]."""
         grouped = query.reshape(len(query), shape.kv_heads, shape.group, shape.head_dim)
         if self.rows_at is not None:
             grouped = grouped.new_zeros(len(self.mask), *grouped.shape[1:]).index_copy_(0, self.rows_at, grouped)
-        k, v = (self._own(x[:, :, self.seen]) for x in (keys, values))
+        k, v = self._own(keys), self._own(values)
         out = scaled_dot_product_attention(grouped, k, v, attn_mask=self.mask, scale=shape.scaling)
         return (out if self.rows_at is None else out[self.rows_at]).reshape(len(query), -1)
 
-    def _own(self, pages: Tensor) -> Tensor:
+    def _own(self, pages: Tensor | Packed) -> Tensor:
         """The rows' pages. A copy takes only what is seen of them, and `index_select` is several times as fast as an index."""
-        return pages[self.range] if isinstance(self.range, slice) else pages.index_select(0, self.range)
+        if isinstance(pages, Packed):
+            return pages.part(self.range, self.seen)
+        seen = pages[:, :, self.seen]
+        return seen[self.range] if isinstance(self.range, slice) else seen.index_select(0, self.range)
 
 
 class Prompt:
@@ -75,10 +79,13 @@ class Prompt:
                 outside |= key <= own - window
             self.mask = torch.zeros(count, len(key), dtype=dtype).masked_fill_(outside, -torch.inf)
 
-    def attend(self, query: Tensor, keys: Tensor, values: Tensor, shape: Shape) -> Tensor:
+    def attend(self, query: Tensor, keys: Tensor | Packed, values: Tensor | Packed, shape: Shape) -> Tensor:
         """query [count, heads, size]."""
         grouped = query.view(self.count, shape.kv_heads, shape.group, shape.head_dim).permute(1, 2, 0, 3)
         size = (shape.kv_heads, shape.group, self.seen.stop - self.seen.start, shape.head_dim)
-        k, v = (x[self.page, :, None, self.seen].expand(size) for x in (keys, values))
+        k, v = (self._own(x)[:, None].expand(size) for x in (keys, values))
         out = scaled_dot_product_attention(grouped, k, v, attn_mask=self.mask, is_causal=self.mask is None, scale=shape.scaling)
         return out.permute(2, 0, 1, 3).reshape(self.count, -1)
+
+    def _own(self, pages: Tensor | Packed) -> Tensor:
+        return pages.part(self.page, self.seen) if isinstance(pages, Packed) else pages[self.page, :, self.seen]

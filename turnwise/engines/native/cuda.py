@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from turnwise.engines.native.cache_8bit import stored
 from turnwise.engines.native.draw_kernel import draw_tokens
 from turnwise.engines.native.kernels import add_norm, begin, rotate
 from turnwise.engines.native.layer_products import LayerProducts
@@ -82,9 +83,10 @@ class CudaRunner:
     mixed = False
     ahead = 1
 
-    def __init__(self, weights: Weights, slots: int, longest: int, page_count: int, page_size: int, graphs: bool):
+    def __init__(self, weights: Weights, slots: int, longest: int, page_count: int, page_size: int, graphs: bool, *, kind: str = "model"):
         self.weights, self.page_count, self.page_size = weights, page_count, page_size
         self._slots, self._graphs = slots, graphs
+        self._stored = stored(kind, weights.dtype, weights.shape.head_dim)
         self._products = LayerProducts(weights)
         self._attend_many: Callable[..., Tensor] = attend_prompts
         cos, sin = zip(*weights.rotations(longest), strict=True)
@@ -97,6 +99,7 @@ class CudaRunner:
             floats=torch.ones(slots + 1, 3, dtype=torch.float32, device=device),
             integers=torch.ones(slots + 1, 3, dtype=torch.int64, device=device),
         )
+        self._shift_keys()
         self._cache: Tensor | None = None  # [layers, keys and values, pages, kv heads, tokens, size]
         self._recordings: dict[int, Recording] = {}
         self._pool: Any = None
@@ -105,13 +108,20 @@ class CudaRunner:
     def cache(self) -> Tensor:
         if self._cache is None:
             shape = self.weights.shape
-            size = (shape.layers, 2, self.page_count + 1, shape.kv_heads, self.page_size, shape.head_dim)
-            self._cache = torch.zeros(size, dtype=self.weights.dtype, device=self.weights.device)
+            dtype, width = self._stored
+            size = (shape.layers, 2, self.page_count + 1, shape.kv_heads, self.page_size, width)
+            self._cache = torch.zeros(size, dtype=dtype, device=self.weights.device)
         return self._cache
 
     def update(self) -> None:
         if self.weights.update():
             self._forget()
+        self._shift_keys()
+
+    def _shift_keys(self) -> None:
+        if self._stored[0] == torch.int8:
+            with torch.no_grad():
+                self.weights.shift_keys(self.tables.pages.shape[1] * self.page_size)
 
     def sleep(self) -> None:
         self._forget()  # the recorded steps point into the cache

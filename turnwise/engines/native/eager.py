@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, linear, rms_norm, silu
 
+from turnwise.engines.native.cache_8bit import Packed, copy_beginning, stored, views
 from turnwise.engines.native.cpu_attention import Prompt, Singles
 from turnwise.engines.native.requests import RunningRequest, Step
 from turnwise.engines.native.weights import NO_ROTATION, Layer, Weights
@@ -41,9 +42,11 @@ class EagerRunner:
     mixed = True
     ahead = 0
 
-    def __init__(self, weights: Weights, slots: int, page_count: int, page_size: int):
+    def __init__(self, weights: Weights, slots: int, page_count: int, page_size: int, kind: str = "model"):
         self.weights, self.page_count, self.page_size = weights, page_count, page_size
+        self._stored = stored(kind, weights.dtype, weights.shape.head_dim)
         self.rotations = weights.rotations(page_size)
+        self._shift_keys()
         self._cache: Tensor | None = None  # [layers, keys and values, pages, kv heads, tokens, size]
         self._floats = torch.empty(slots, 3, dtype=torch.float64)  # temperature, top-p, min-p
         self._integers = torch.empty(slots, 3, dtype=torch.int64)  # greedy, top-k, seed
@@ -53,13 +56,20 @@ class EagerRunner:
     def cache(self) -> Tensor:
         if self._cache is None:
             shape = self.weights.shape
-            size = (shape.layers, 2, self.page_count, shape.kv_heads, self.page_size, shape.head_dim)
+            dtype, width = self._stored
+            size = (shape.layers, 2, self.page_count, shape.kv_heads, self.page_size, width)
             # zeros: what follows a row's end gets weight 0, and 0 × NaN is NaN
-            self._cache = untouched_zeros(size, self.weights.dtype, self.weights.device)
+            self._cache = untouched_zeros(size, dtype, self.weights.device)
         return self._cache
 
     def update(self) -> None:
         self.weights.update()
+        self._shift_keys()
+
+    def _shift_keys(self) -> None:
+        if self._stored[0] == torch.int8:
+            with torch.no_grad():
+                self.weights.shift_keys(self.page_size)
 
     def sleep(self) -> None:
         self._cache = None
@@ -73,8 +83,8 @@ class EagerRunner:
 
     def _run(self, step: Step) -> Done:
         self._note_settings(step.admitted)
-        for source, target, tokens in step.copies:
-            self.cache[:, :, target, :, :tokens] = self.cache[:, :, source, :, :tokens]
+        for copy in step.copies:
+            copy_beginning(self.cache, *copy)
         drawing = step.drawing
         order = sorted(range(len(step.rows)), key=lambda i: step.counts[i] > 1)  # single tokens first
         hidden = self._forward([step.rows[i] for i in order], [step.counts[i] for i in order])
@@ -123,18 +133,30 @@ class EagerRunner:
         longest = max(s + n for s, n in zip(starts, counts, strict=True))
         windows = {layer.window if layer.window < longest else 0 for layer in w.layers}
         parts = {window: self._parts(pages, starts, counts, single, window) for window in windows}
-        place = self._places(page, position)
+        place = page, position, self._places(page, position)
         turns = [(cos[position][:, None], sin[position][:, None]) for cos, sin in self.rotations]
         x = w.embed(torch.tensor(tokens))
         for number, layer in enumerate(w.layers):
-            cache = self.cache[number]
             heads = layer.qkv(self._norm(x, layer.before_attention)).view(len(tokens), -1, shape.head_dim)
             query = self._rotate(layer, heads, *turns[layer.rotation])
-            cache.view(-1, shape.head_dim).index_copy_(0, place, heads[:, shape.heads :].reshape(-1, shape.head_dim))
+            keys, values = self._keep(number, layer, heads[:, shape.heads :], *place)
             pieces = zip(parts[layer.window if layer.window < longest else 0], query.split(sizes), strict=True)
-            seen = [part.attend(piece, cache[0], cache[1], shape) for part, piece in pieces]
+            seen = [part.attend(piece, keys, values, shape) for part, piece in pieces]
             x = self._finish(x, layer, seen[0] if len(seen) == 1 else torch.cat(seen))
         return x
+
+    def _keep(
+        self, number: int, layer: Layer, heads: Tensor, page: Tensor, position: Tensor, place: Tensor
+    ) -> tuple[Tensor | Packed, Tensor | Packed]:
+        """Put new keys and values into a layer's cache; returns all that it holds of both."""
+        cache, shape = self.cache[number], self.weights.shape
+        if cache.dtype == torch.int8:
+            both = views(cache, self.weights.dtype, layer.shift)
+            for packed, new in zip(both, heads.split(shape.kv_heads, 1), strict=True):
+                packed.put(page, position, new)
+            return both
+        cache.view(-1, shape.head_dim).index_copy_(0, place, heads.reshape(-1, shape.head_dim))
+        return cache[0], cache[1]
 
     def _parts(self, pages: list[int], starts: list[int], counts: list[int], single: int, window: int) -> Parts:
         """Attention for all rows: the first `single` ones read one token each."""

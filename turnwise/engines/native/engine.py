@@ -44,9 +44,10 @@ class NativeEngine:
     `model` is the learner's own module, whose weights are used in place. `max_length` bounds prompt and response together (default: what
     the model was made for); `max_batch` is how many rows run at once; `prefill_tokens` how many prompt tokens one forward takes.
     `cache_memory` is the memory for keys and values: bytes, or up to 1.0 the part of a GPU's free memory (default 0.5; on a CPU a quarter
-    of all memory). `dtype` computes in another precision than the weights have, at the cost of a copy. `graphs=False` runs a GPU without
-    CUDA graphs, and `switches` turns ways to work on one on and off (`Switches`). The tokenizer is needed for stop strings, and names the
-    end token; `stop_token_ids` replaces the end tokens that it and the model name. Not thread-safe."""
+    of all memory). `cache_dtype="8bit"` stores them as integers of 8 bits: half the memory of bf16, and log-probs that differ a little from
+    the learner's, so it needs importance weights. `dtype` computes in another precision than the weights have, at the cost of a copy.
+    `graphs=False` runs a GPU without CUDA graphs, and `switches` turns ways to work on one on and off (`Switches`). The tokenizer is needed
+    for stop strings, and names the end token; `stop_token_ids` replaces the end tokens that it and the model name. Not thread-safe."""
 
     def __init__(
         self,
@@ -57,6 +58,7 @@ class NativeEngine:
         *,
         prefill_tokens: int | None = None,
         cache_memory: float | None = None,
+        cache_dtype: str = "model",
         stop_token_ids: Sequence[int] | None = None,
         dtype: torch.dtype | None = None,
         graphs: bool = True,
@@ -69,7 +71,8 @@ class NativeEngine:
             raise TurnwiseError(f"engine: {max_batch=}, {prefill_tokens=} and max_length={self.max_length} must be positive")
         named = stop_tokens(tokenizer, getattr(model, "generation_config", None), model.config)
         self.stop_token_ids = named if stop_token_ids is None else frozenset(stop_token_ids)
-        self._runner: Runner = make_runner(self.weights, max_batch, self.max_length, cache_memory, graphs, Switches.of(switches))
+        chosen = Switches.of(switches)
+        self._runner: Runner = make_runner(self.weights, max_batch, self.max_length, cache_memory, graphs, chosen, cache_dtype)
         self.prefill_tokens = prefill_tokens or (16384 if self.weights.device.type == "cuda" else 1024)
         self._pages = CachePages(self._runner.page_count, self._runner.page_size, GRAIN if self._runner.mixed else self._runner.page_size)
         self._chains = Chains(self._pages)

@@ -9,6 +9,9 @@ both read from the pages, where the step has just written its own keys and value
 
 A layer with a sliding window starts with the page that its window starts in. Layers without one are compiled without any of it.
 
+A cache in 8 bits (`cache_8bit.py`) has a scale for every token and head: that of a key multiplies its score, that of a value its weight.
+Keys may be stored relative to a vector that depends on the position alone (`Layer.shift`), whose score is added again.
+
 What follows a sequence's end in a page gets weight 0, so it must not be NaN: the cache starts with zeros.
 """
 
@@ -22,6 +25,8 @@ import torch
 import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
+
+from turnwise.engines.native.kernels import allow_next, launching, packed, reach, wait_for_last
 
 PROGRAMS = 264  # enough to keep every multiprocessor of a large GPU reading; more splits only add to the merging
 WARPS = 2
@@ -51,18 +56,74 @@ def _turned(source, norm, cos, sin, row, column, real, eps, SIZE: tl.constexpr, 
 
 
 @triton.jit
-def _single(
-    qkv, cache, table, slots, positions, cos, sin, q_norm, k_norm, out, parts, sums, arrivals, row_stride, table_stride, values, scale, eps,
-    splits,
-    HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr,
-    NORM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, MERGE: tl.constexpr,
+def _read(cache, scales, block, inside, column, values, SIZE: tl.constexpr, PAGE: tl.constexpr, EIGHT: tl.constexpr):
+    """A block (a page of one key head): keys and values as they are stored, and the scales of both."""
+    LONG: tl.constexpr = PAGE * (SIZE + 4) if EIGHT else PAGE * SIZE
+    place = cache + block * LONG + inside[:, None] * SIZE + column[None, :]
+    k = tl.load(place)
+    v = tl.load(place + values)
+    if EIGHT:
+        at = scales + block * (LONG // 4) + PAGE * SIZE // 4 + inside
+        of_k = tl.load(at)
+        of_v = tl.load(at + values // 4)
+    else:
+        of_k = inside
+        of_v = inside
+    return k, v, of_k, of_v
+
+
+@triton.jit
+def _scores(
+    q, k, of_k, shift, first, kv_head, inside, column,
+    KV: tl.constexpr, SIZE: tl.constexpr, EIGHT: tl.constexpr, SHIFT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
+    """Products of queries with the keys of a page whose first token is at position `first`."""
+    score = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision=PRECISION)
+    if EIGHT:
+        score = score * of_k[None, :]
+    if SHIFT:
+        added = tl.load(shift + ((first + inside)[:, None] * KV + kv_head) * SIZE + column[None, :])
+        score += tl.dot(q, tl.trans(added), input_precision=PRECISION)
+    return score
+
+
+@triton.jit
+def _write(cache, scales, block, place, key, value, column, values, SIZE: tl.constexpr, PAGE: tl.constexpr, EIGHT: tl.constexpr):
+    """One token's key and value, each [1, SIZE], into a block."""
+    LONG: tl.constexpr = PAGE * (SIZE + 4) if EIGHT else PAGE * SIZE
+    target = cache + block * LONG + place * SIZE + column[None, :]
+    if EIGHT:
+        at = scales + block * (LONG // 4) + PAGE * SIZE // 4 + place + tl.arange(0, 1)
+        of_key, of_value = reach(key.to(tl.float32)), reach(value.to(tl.float32))
+        tl.store(at, of_key / 127.0)
+        tl.store(at + values // 4, of_value / 127.0)
+        tl.store(target, packed(key.to(tl.float32), of_key))
+        tl.store(target + values, packed(value.to(tl.float32), of_value))
+    else:
+        tl.store(target, key)
+        tl.store(target + values, value)
+
+
+@triton.jit
+def _single(
+    qkv, cache, scales, shift, table, slots, positions, cos, sin, q_norm, k_norm, out, parts, sums, arrivals, shared,
+    row_stride, table_stride, values, scale, eps, splits, others,
+    HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr,
+    NORM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, MERGE: tl.constexpr, EIGHT: tl.constexpr,
+    SHIFT: tl.constexpr, CASCADE: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    allow_next(OVERLAP)
+    wait_for_last(OVERLAP)
     lane, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     GROUP: tl.constexpr = HEADS // KV
     length = tl.load(positions + lane) + 1
     pages = tl.cdiv(length, PAGE)
     if WINDOW:
         begun = tl.maximum(length - WINDOW, 0) // PAGE  # the first page that is seen
+        share = tl.cdiv(pages - begun, splits)
+        first = begun + split * share
+    elif CASCADE:
+        begun = tl.load(shared + lane)  # pages that were read for this lane and others together
         share = tl.cdiv(pages - begun, splits)
         first = begun + split * share
     else:
@@ -78,11 +139,13 @@ def _single(
     chain = table + tl.load(slots + lane).to(tl.int64) * table_stride
     if (last == pages) & (first < pages):  # this program reads the page of the new token: it puts its key and value there
         page = tl.load(chain + pages - 1).to(tl.int64)
-        target = cache + ((page * KV + kv_head) * PAGE + (length - 1) % PAGE) * SIZE + column[None, :]
         one = tl.arange(0, 1)
-        key = own + (HEADS + kv_head) * SIZE
-        tl.store(target, _turned(key, k_norm, cos + turn, sin + turn, one, column, one < 1, eps, SIZE, NORM))
-        tl.store(target + values, tl.load(key + KV * SIZE + column)[None, :])
+        at = own + (HEADS + kv_head) * SIZE
+        key = _turned(at, k_norm, cos + turn, sin + turn, one, column, one < 1, eps, SIZE, NORM)
+        value = tl.load(at + KV * SIZE + column)[None, :]
+        if SHIFT:
+            key = key.to(tl.float32) - tl.load(shift + turn * KV + kv_head * SIZE + column).to(tl.float32)[None, :]
+        _write(cache, scales, page * KV + kv_head, (length - 1) % PAGE, key, value, column, values, SIZE, PAGE, EIGHT)
     tl.debug_barrier()  # what one thread has written the others read
     q = _turned(own + kv_head * GROUP * SIZE, q_norm, cos + turn, sin + turn, row, column, real, eps, SIZE, NORM)
     top = tl.full([ROWS], float("-inf"), tl.float32)
@@ -90,35 +153,40 @@ def _single(
     sum_ = tl.zeros([ROWS, SIZE], tl.float32)
     for number in range(first, last):
         page = tl.load(chain + number).to(tl.int64)
-        place = cache + (page * KV + kv_head) * PAGE * SIZE + inside[:, None] * SIZE + column[None, :]
-        k = tl.load(place)
-        v = tl.load(place + values)
+        k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, SIZE, PAGE, EIGHT)
         known = number * PAGE + inside < length
         if WINDOW:
             known = known & (number * PAGE + inside >= length - WINDOW)
-        score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+        score = scale * _scores(q, k, of_k, shift, number * PAGE, kv_head, inside, column, KV, SIZE, EIGHT, SHIFT, PRECISION)
         score = tl.where(known[None, :], score, float("-inf"))
         higher = tl.maximum(top, tl.max(score, 1))
         weight = tl.exp2(score - higher[:, None])
         fade = tl.exp2(top - higher)
         total = total * fade + tl.sum(weight, 1)
-        sum_ = sum_ * fade[:, None] + tl.dot(weight.to(v.dtype), v, input_precision=PRECISION)
+        if EIGHT:
+            weight = weight * of_v[None, :]
+        sum_ = sum_ * fade[:, None] + tl.dot(weight.to(q.dtype), v.to(q.dtype), input_precision=PRECISION)
         top = higher
     head = kv_head * GROUP + row
     if not SPLIT:
         target = out + lane * HEADS * SIZE + head[:, None] * SIZE + column[None, :]
         tl.store(target, (sum_ / total[:, None]).to(out.dtype.element_ty), mask=real[:, None])
     else:
-        part = (lane * HEADS + head) * splits + split
+        base = (lane * HEADS + head) * (splits + others)
+        part = base + split
         tl.store(parts + part[:, None] * SIZE + column[None, :], sum_ / tl.maximum(total, 1e-30)[:, None], mask=real[:, None])
         tl.store(sums + part, tl.where(total > 0, top + tl.log2(tl.maximum(total, 1e-30)), float("-inf")), mask=real)
+        if CASCADE:
+            alone = real & (begun == 0) & (split == 0)  # nobody else has read for this lane
+            for number in range(others):
+                tl.store(sums + base + splits + number, float("-inf"), mask=alone)
         if MERGE:
             tl.debug_barrier()  # all of this part is written before it counts as arrived
             arrival = arrivals + lane * KV + kv_head
             if tl.atomic_add(arrival, 1, sem="acq_rel") == splits - 1:  # the last one: all parts are there
                 tl.store(arrival, 0)  # as the next layer expects it
                 target = out + lane * HEADS * SIZE + head[:, None] * SIZE + column[None, :]
-                merged = _merged(parts, sums, (lane * HEADS + head) * splits, column, real, splits, SIZE, ROWS)
+                merged = _merged(parts, sums, base, column, real, splits + others, SIZE, ROWS)
                 tl.store(target, merged.to(out.dtype.element_ty), mask=real[:, None])
 
 
@@ -131,7 +199,7 @@ def _merged(parts, sums, first, column, real, splits, SIZE: tl.constexpr, ROWS: 
     for number in range(splits):
         size = tl.load(sums + first + number, mask=real, other=0.0, cache_modifier=".cg")
         place = parts + (first + number)[:, None] * SIZE + column[None, :]
-        part = tl.load(place, mask=real[:, None], other=0.0, cache_modifier=".cg")
+        part = tl.load(place, mask=(real & (size > float("-inf")))[:, None], other=0.0, cache_modifier=".cg")
         higher = tl.maximum(top, size)  # the first part holds the first page, so it is finite from there on
         fade, weight = tl.exp2(top - higher), tl.exp2(size - higher)
         total = total * fade + weight
@@ -141,13 +209,13 @@ def _merged(parts, sums, first, column, real, splits, SIZE: tl.constexpr, ROWS: 
 
 
 @triton.jit
-def _merge(parts, sums, out, SIZE: tl.constexpr, SPLITS: tl.constexpr):
+def _merge(parts, sums, out, count, SIZE: tl.constexpr, SPLITS: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     split = tl.arange(0, SPLITS)
     column = tl.arange(0, SIZE)
-    size = tl.load(sums + row * SPLITS + split)
+    size = tl.load(sums + row * count + split, mask=split < count, other=float("-inf"))
     weight = tl.exp2(size - tl.max(size, 0))
-    part = tl.load(parts + (row * SPLITS + split[:, None]) * SIZE + column[None, :])
+    part = tl.load(parts + (row * count + split[:, None]) * SIZE + column[None, :], mask=(size > float("-inf"))[:, None], other=0.0)
     merged = tl.sum(part * weight[:, None], 0) / tl.sum(weight, 0)
     tl.store(out + row * SIZE + column, merged.to(out.dtype.element_ty))
 
@@ -161,34 +229,56 @@ def splits_for(lanes: int, kv_heads: int) -> int:
 
 
 def attend_singles(
-    qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any, arrivals: Tensor | None = None
-) -> Tensor:
+    qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any, arrivals: Tensor | None = None,
+    overlap: bool = False,
+) -> Tensor:  # fmt: skip
     """One token per lane at `positions`. Queries and keys are normed and rotated in the same pass, and the new keys and values go
     into the cache: `qkv` is as the matrix product left it. With `arrivals` (a zero for every lane and key head, zero again afterwards), the
-    last program of a sequence merges its parts. [lanes, heads · size]."""
-    lanes, size = len(qkv), shape.head_dim
-    splits = splits_for(lanes, shape.kv_heads)
-    out = qkv.new_empty(lanes, shape.heads * size)
-    parts = torch.empty(lanes * shape.heads * splits * size if splits > 1 else 1, dtype=torch.float32, device=qkv.device)
+    last program of a sequence merges its parts. `overlap`: the kernel may begin before the last one has ended. [lanes, heads · size]."""
+    lanes, splits = len(qkv), splits_for(len(qkv), shape.kv_heads)
+    parts = torch.empty(lanes * shape.heads * splits * shape.head_dim if splits > 1 else 1, dtype=torch.float32, device=qkv.device)
     sums = torch.empty(lanes * shape.heads * splits, dtype=torch.float32, device=qkv.device)
+    return attend_parts(qkv, cache, layer, tables, slots, positions, shape, arrivals, None, (splits, 0, parts, sums), overlap)
+
+
+def attend_parts(
+    qkv: Tensor,
+    cache: Tensor,
+    layer: Any,
+    tables: Any,
+    slots: Tensor,
+    positions: Tensor,
+    shape: Any,
+    arrivals: Tensor | None,
+    shared: Tensor | None,
+    room: tuple[int, int, Tensor, Tensor],
+    overlap: bool = False,
+) -> Tensor:
+    """The parts of `attend_singles`, and their sum. `room`: how many parts each sequence has, how many more are there already (of the first
+    `shared` pages of each lane), and the memory for all of them and for their sizes."""
+    (splits, others, parts, sums), lanes, size = room, len(qkv), shape.head_dim
+    out = qkv.new_empty(lanes, shape.heads * size)
     _single[(lanes, shape.kv_heads, splits)](
-        qkv, cache, tables.pages, slots, positions, tables.cos[layer.rotation], tables.sin[layer.rotation], layer.q_norm, layer.k_norm, out,
-        parts, sums, sums if arrivals is None else arrivals, qkv.stride(0), tables.pages.stride(0), cache.stride(0),
-        shape.scale * LOG2_E, shape.eps, splits,
-        HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], SPLIT=splits > 1, NORM=layer.q_norm is not None,
+        qkv, cache, scales_of(cache), layer.shift, tables.pages, slots, positions, tables.cos[layer.rotation], tables.sin[layer.rotation],
+        layer.q_norm, layer.k_norm, out, parts, sums, sums if arrivals is None else arrivals, shared, qkv.stride(0),
+        tables.pages.stride(0), cache.stride(0), shape.scale * LOG2_E, shape.eps, splits, others,
+        HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], SPLIT=splits + others > 1, NORM=layer.q_norm is not None,
         WINDOW=layer.window, ROWS=max(16, triton.next_power_of_2(shape.group)), PRECISION=_precision(qkv), MERGE=arrivals is not None,
-        num_warps=WARPS, num_stages=_stages(qkv.device, 2 * cache.shape[3] * size * cache.element_size(), STAGES),
+        EIGHT=cache.dtype == torch.int8, SHIFT=layer.shift is not None, CASCADE=shared is not None, OVERLAP=overlap,
+        num_warps=2 * WARPS if cache.dtype == torch.int8 else WARPS,
+        num_stages=_stages(qkv.device, _page_bytes(cache, layer, size), STAGES), **launching(overlap),
     )  # fmt: skip
-    if splits > 1 and arrivals is None:
-        _merge[(lanes * shape.heads,)](parts, sums, out, SIZE=size, SPLITS=splits, num_warps=2)
+    if splits + others > 1 and arrivals is None:
+        count = splits + others
+        _merge[(lanes * shape.heads,)](parts, sums, out, count, SIZE=size, SPLITS=triton.next_power_of_2(count), num_warps=2)
     return out
 
 
 @triton.jit
 def _prompt(
-    qkv, cache, table, blocks, out, row_stride, table_stride, values, scale,
+    qkv, cache, scales, shift, table, blocks, out, row_stride, table_stride, values, scale,
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr, WINDOW: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, EIGHT: tl.constexpr, SHIFT: tl.constexpr,
 ):  # fmt: skip
     block, head = tl.program_id(0), tl.program_id(1)
     GROUP: tl.constexpr = HEADS // KV
@@ -215,24 +305,22 @@ def _prompt(
     sum_ = tl.zeros([BLOCK, SIZE], tl.float32)
     for number in range(begun, whole):
         page = tl.load(chain + number).to(tl.int64)
-        place = cache + (page * KV + kv_head) * PAGE * SIZE + inside[:, None] * SIZE + column[None, :]
-        k = tl.load(place)
-        v = tl.load(place + values)
-        score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+        k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, SIZE, PAGE, EIGHT)
+        score = scale * _scores(q, k, of_k, shift, number * PAGE, kv_head, inside, column, KV, SIZE, EIGHT, SHIFT, PRECISION)
         higher = tl.maximum(top, tl.max(score, 1))
         weight = tl.exp2(score - higher[:, None])
         fade = tl.exp2(top - higher)
         total = total * fade + tl.sum(weight, 1)
         sum_ = sum_ * fade[:, None]
-        sum_ = tl.dot(weight.to(v.dtype), v, sum_, input_precision=PRECISION)
+        if EIGHT:
+            weight = weight * of_v[None, :]
+        sum_ = tl.dot(weight.to(q.dtype), v.to(q.dtype), sum_, input_precision=PRECISION)
         top = higher
     for number in range(whole, tl.cdiv(first + count, PAGE)):
         page = tl.load(chain + number).to(tl.int64)
-        place = cache + (page * KV + kv_head) * PAGE * SIZE + inside[:, None] * SIZE + column[None, :]
         key = number * PAGE + inside
-        k = tl.load(place)
-        v = tl.load(place + values)
-        score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+        k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, SIZE, PAGE, EIGHT)
+        score = scale * _scores(q, k, of_k, shift, number * PAGE, kv_head, inside, column, KV, SIZE, EIGHT, SHIFT, PRECISION)
         seen = key[None, :] <= first + row[:, None]
         if WINDOW:
             seen = seen & (key[None, :] > first + row[:, None] - WINDOW)
@@ -242,7 +330,9 @@ def _prompt(
         fade = tl.exp2(top - higher)
         total = total * fade + tl.sum(weight, 1)
         sum_ = sum_ * fade[:, None]
-        sum_ = tl.dot(weight.to(v.dtype), v, sum_, input_precision=PRECISION)
+        if EIGHT:
+            weight = weight * of_v[None, :]
+        sum_ = tl.dot(weight.to(q.dtype), v.to(q.dtype), sum_, input_precision=PRECISION)
         top = higher
     target = out + (token + row[:, None]) * HEADS * SIZE + head * SIZE + column[None, :]
     tl.store(target, (sum_ / total[:, None]).to(out.dtype.element_ty), mask=real[:, None])
@@ -252,12 +342,25 @@ def attend_prompts(qkv: Tensor, cache: Tensor, layer: Any, table: Tensor, blocks
     """Tokens of prompts. `blocks` [blocks, 4] int32: slot, first token in `qkv`, its position, how many tokens (up to `block_size`)."""
     out = qkv.new_empty(len(qkv), shape.heads * shape.head_dim)
     _prompt[(len(blocks), shape.heads)](
-        qkv, cache, table, blocks, out, qkv.stride(0), table.stride(0), cache.stride(0), shape.scale * LOG2_E,
+        qkv, cache, scales_of(cache), layer.shift, table, blocks, out, qkv.stride(0), table.stride(0), cache.stride(0),
+        shape.scale * LOG2_E,
         HEADS=shape.heads, KV=shape.kv_heads, SIZE=shape.head_dim, PAGE=cache.shape[3], BLOCK=block_size, WINDOW=layer.window,
-        PRECISION=_precision(qkv), num_warps=8 if block_size >= 128 else 4,
+        PRECISION=_precision(qkv), EIGHT=cache.dtype == torch.int8, SHIFT=layer.shift is not None,
+        num_warps=8 if block_size >= 128 else 4,
         num_stages=3 if shape.head_dim <= 128 else 2,  # pages of wider heads: two at a time fill the memory of a multiprocessor
     )  # fmt: skip
     return out
+
+
+def scales_of(cache: Tensor) -> Tensor:
+    """The memory of a cache in 8 bits as the type of its scales; any other cache as it is."""
+    return cache.view(torch.float32) if cache.dtype == torch.int8 else cache
+
+
+def _page_bytes(cache: Tensor, layer: Any, size: int) -> int:
+    """What a program reads of a page: keys and values, and what keys are relative to."""
+    read = 2 * cache.element_size() + (0 if layer.shift is None else layer.shift.element_size())
+    return int(read * cache.shape[3] * size)
 
 
 @cache_calls

@@ -25,35 +25,35 @@ from turnwise.engines.native.product_table import Blocks
 
 
 @triton.jit
-def _bring(weight, first, size, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, NUMBERS: tl.constexpr):
+def _bring(weight, first, size, width, numbers, COLUMNS: tl.constexpr):
     """Ask for the first numbers of some of the weight's rows, so that they are in the GPU's cache when the loop begins."""
     column = tl.minimum(first + tl.arange(0, COLUMNS), size - 1).to(tl.int64)
-    place = (weight + column * WIDTH).to(tl.int64, bitcast=True)
-    count = tl.full([COLUMNS], NUMBERS * (weight.dtype.element_ty.primitive_bitwidth // 8), tl.int32)
+    place = (weight + column * width).to(tl.int64, bitcast=True)
+    count = tl.zeros([COLUMNS], tl.int32) + numbers * (weight.dtype.element_ty.primitive_bitwidth // 8)
     tl.inline_asm_elementwise(
-        "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;", "=r,l,r", [place, count], dtype=tl.int32, is_pure=False, pack=1
-    )
+        "{ .reg .pred p; setp.gt.s32 p, $2, 0; @p cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0; }",
+        "=r,l,r", [place, count], dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["ahead"])
 def _product(
-    x, weight, raw, bias, out, rows, size,
-    WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PART: tl.constexpr, SPLIT: tl.constexpr, BIAS: tl.constexpr,
-    BULK: tl.constexpr, AHEAD: tl.constexpr, PRECISION: tl.constexpr, OVERLAP: tl.constexpr,
+    x, weight, raw, bias, out, rows, size, width, ahead,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, PART: tl.constexpr, BIAS: tl.constexpr, BULK: tl.constexpr, PRECISION: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     allow_next(OVERLAP)
     first_column, first_row, split = tl.program_id(0) * COLUMNS, tl.program_id(1) * ROWS, tl.program_id(2)
-    STEPS: tl.constexpr = WIDTH // PART
-    SHARE: tl.constexpr = (STEPS + SPLIT - 1) // SPLIT
-    begin = split * SHARE
-    end = tl.minimum(begin + SHARE, STEPS)
+    share = tl.cdiv(width // PART, tl.num_programs(2))
+    begin = split * share
+    end = tl.minimum(begin + share, width // PART)
     row, column, part = first_row + tl.arange(0, ROWS), first_column + tl.arange(0, COLUMNS), tl.arange(0, PART)
-    if AHEAD:
-        _bring(raw + begin * PART, first_column, size, WIDTH, COLUMNS, AHEAD * PART)
+    if OVERLAP:
+        _bring(raw + tl.minimum(begin, width // PART - ahead) * PART, first_column, size, width, ahead * PART, COLUMNS)
     wait_for_last(OVERLAP)
     if not BULK:
-        here = x + tl.minimum(row, rows - 1)[:, None] * WIDTH + part[None, :]
-        there = weight + tl.minimum(column, size - 1).to(tl.int64)[:, None] * WIDTH + part[None, :]
+        here = x + tl.minimum(row, rows - 1)[:, None] * width + part[None, :]
+        there = weight + tl.minimum(column, size - 1).to(tl.int64)[:, None] * width + part[None, :]
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for step in range(begin, end):
         if BULK:
@@ -78,8 +78,8 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None, blocks: Blocks, over
     grid = (triton.cdiv(size, blocks.columns), triton.cdiv(rows, blocks.rows), blocks.split)
     _product[grid](
         _tiled(x, blocks.rows, blocks), _tiled(weight, blocks.columns, blocks), weight, x if bias is None else bias, out, rows, size,
-        WIDTH=width, ROWS=blocks.rows, COLUMNS=blocks.columns, PART=blocks.part, SPLIT=blocks.split, BIAS=bias is not None,
-        BULK=blocks.bulk, AHEAD=_ahead(blocks, width, overlap), PRECISION=precision(x), OVERLAP=overlap,
+        width, _ahead(blocks, width), ROWS=blocks.rows, COLUMNS=blocks.columns, PART=blocks.part, BIAS=bias is not None, BULK=blocks.bulk,
+        PRECISION=precision(x), OVERLAP=overlap,
         num_warps=blocks.warps, num_stages=blocks.stages, **launching(overlap),
     )  # fmt: skip
     return out
@@ -97,18 +97,18 @@ def _place(tile, tiles_down, tiles_across, GROUP: tl.constexpr):
 
 @triton.jit
 def _gated_tile(
-    x, weight, bias, out, rows, size, down, across,
-    WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PART: tl.constexpr, GELU: tl.constexpr, BIAS: tl.constexpr,
+    x, weight, bias, out, rows, size, width, down, across,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, PART: tl.constexpr, GELU: tl.constexpr, BIAS: tl.constexpr,
     BULK: tl.constexpr, STORE: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     first_row, first_column = down * ROWS, across * COLUMNS
     row, column, part = first_row + tl.arange(0, ROWS), first_column + tl.arange(0, COLUMNS), tl.arange(0, PART)
     if not BULK:
-        here = x + tl.minimum(row, rows - 1).to(tl.int64)[:, None] * WIDTH + part[None, :]
-        there = weight + tl.minimum(column, size - 1).to(tl.int64)[:, None] * WIDTH + part[None, :]
+        here = x + tl.minimum(row, rows - 1).to(tl.int64)[:, None] * width + part[None, :]
+        there = weight + tl.minimum(column, size - 1).to(tl.int64)[:, None] * width + part[None, :]
     gate = tl.zeros([ROWS, COLUMNS], tl.float32)
     up = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for start in range(0, WIDTH, PART):
+    for start in range(0, width, PART):
         if BULK:
             a = x.load([first_row, start])
             b = weight.load([first_column, start])
@@ -116,7 +116,7 @@ def _gated_tile(
         else:
             a = tl.load(here + start)
             b = tl.load(there + start)
-            c = tl.load(there + size.to(tl.int64) * WIDTH + start)
+            c = tl.load(there + size.to(tl.int64) * width + start)
         gate = tl.dot(a, tl.trans(b), gate, input_precision=PRECISION)
         up = tl.dot(a, tl.trans(c), up, input_precision=PRECISION)
     if BIAS:
@@ -131,30 +131,30 @@ def _gated_tile(
         tl.store(target, value, mask=(row[:, None] < rows) & (column[None, :] < size))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["ahead"])
 def _gated(
-    x, weight, raw, bias, out, rows, size,
-    WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PART: tl.constexpr, GROUP: tl.constexpr, GELU: tl.constexpr,
-    BIAS: tl.constexpr, BULK: tl.constexpr, STAY: tl.constexpr, AHEAD: tl.constexpr, PRECISION: tl.constexpr, OVERLAP: tl.constexpr,
+    x, weight, raw, bias, out, rows, size, width, ahead,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, PART: tl.constexpr, GROUP: tl.constexpr, GELU: tl.constexpr,
+    BIAS: tl.constexpr, BULK: tl.constexpr, STAY: tl.constexpr, PRECISION: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     allow_next(OVERLAP)
     KIND: tl.constexpr = raw.dtype.element_ty
     tiles_down, tiles_across = tl.cdiv(rows, ROWS), tl.cdiv(size, COLUMNS)
-    if AHEAD:
-        across = _place(tl.program_id(0), tiles_down, tiles_across, GROUP)[1]
-        _bring(raw, across * COLUMNS, size, WIDTH, COLUMNS, AHEAD * PART)
-        _bring(raw + size.to(tl.int64) * WIDTH, across * COLUMNS, size, WIDTH, COLUMNS, AHEAD * PART)
+    if OVERLAP:
+        down, across = _place(tl.program_id(0), tiles_down, tiles_across, GROUP)
+        _bring(raw, across * COLUMNS, size, width, ahead * PART, COLUMNS)
+        _bring(raw + size.to(tl.int64) * width, across * COLUMNS, size, width, ahead * PART, COLUMNS)
     wait_for_last(OVERLAP)
     if STAY:
         for tile in tl.range(tl.program_id(0), tiles_down * tiles_across, tl.num_programs(0), flatten=True):
             down, across = _place(tile, tiles_down, tiles_across, GROUP)
             _gated_tile(
-                x, weight, bias, out, rows, size, down, across, WIDTH, ROWS, COLUMNS, PART, GELU, BIAS, BULK, BULK, KIND, PRECISION
+                x, weight, bias, out, rows, size, width, down, across, ROWS, COLUMNS, PART, GELU, BIAS, BULK, BULK, KIND, PRECISION
             )  # fmt: skip
     else:
         down, across = _place(tl.program_id(0), tiles_down, tiles_across, GROUP)
         _gated_tile(
-            x, weight, bias, out, rows, size, down, across, WIDTH, ROWS, COLUMNS, PART, GELU, BIAS, BULK, False, KIND, PRECISION
+            x, weight, bias, out, rows, size, width, down, across, ROWS, COLUMNS, PART, GELU, BIAS, BULK, False, KIND, PRECISION
         )  # fmt: skip
 
 
@@ -167,8 +167,8 @@ def gated(x: Tensor, weight: Tensor, bias: Tensor | None, kind: str, blocks: Blo
     target = TensorDescriptor.from_tensor(out, [blocks.rows, blocks.columns]) if blocks.stay and blocks.bulk else out
     _gated[(programs,)](
         _tiled(x, blocks.rows, blocks), _tiled(weight, blocks.columns, blocks), weight, x if bias is None else bias, target, rows, size,
-        WIDTH=width, ROWS=blocks.rows, COLUMNS=blocks.columns, PART=blocks.part, GROUP=blocks.group, GELU=kind != "silu",
-        BIAS=bias is not None, BULK=blocks.bulk, STAY=blocks.stay, AHEAD=_ahead(blocks, width, overlap), PRECISION=precision(x),
+        width, _ahead(blocks, width), ROWS=blocks.rows, COLUMNS=blocks.columns, PART=blocks.part, GROUP=blocks.group, GELU=kind != "silu",
+        BIAS=bias is not None, BULK=blocks.bulk, STAY=blocks.stay, PRECISION=precision(x),
         OVERLAP=overlap, num_warps=blocks.warps, num_stages=blocks.stages, **launching(overlap),
     )  # fmt: skip
     return out
@@ -184,9 +184,9 @@ def precision(x: Tensor) -> str:
     return "ieee" if x.dtype == torch.float32 else "tf32"
 
 
-def _ahead(blocks: Blocks, width: int, overlap: bool) -> int:
-    """How many parts are asked for before the last kernel has ended."""
-    return min(blocks.ahead, width // blocks.part // blocks.split) if overlap else 0
+def _ahead(blocks: Blocks, width: int) -> int:
+    """How many parts are asked for before the last kernel has ended, if they overlap."""
+    return min(blocks.ahead, width // blocks.part // blocks.split)
 
 
 def _tiled(matrix: Tensor, height: int, blocks: Blocks) -> Any:

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from turnwise.engines.native.cascade import Layout, Planner
+from turnwise.engines.native.cascade_kernel import Shared, attend_cascade
 from turnwise.engines.native.cuda import CudaRunner, originals
 from turnwise.engines.native.draw_kernel import draw_tokens
 from turnwise.engines.native.head_kernel import Drawing, draw_fused, draw_tiles, fusible
@@ -29,7 +31,7 @@ from turnwise.engines.native.prompt_attention import attend_prompts
 from turnwise.engines.native.prompt_sizes import PromptSize, prompt_size, prompt_sizes
 from turnwise.engines.native.requests import RunningRequest, Step, StepResult
 from turnwise.engines.native.switches import Switches
-from turnwise.engines.native.weights import Weights
+from turnwise.engines.native.weights import Layer, Weights
 from turnwise.engines.sampling import reports_of, signed
 
 SETTINGS = 9  # numbers that belong to a slot, besides its pages
@@ -39,19 +41,31 @@ class RecordedRunner(CudaRunner):
     """Runs steps over `page_count` pages as `CudaRunner` does, in the ways that `switches` name."""
 
     def __init__(
-        self, weights: Weights, slots: int, longest: int, page_count: int, page_size: int, graphs: bool, switches: Switches | None = None
+        self,
+        weights: Weights,
+        slots: int,
+        longest: int,
+        page_count: int,
+        page_size: int,
+        graphs: bool,
+        switches: Switches | None = None,
+        *,
+        kind: str = "model",
     ):
-        super().__init__(weights, slots, longest, page_count, page_size, graphs)
+        super().__init__(weights, slots, longest, page_count, page_size, graphs, kind=kind)
         self.switches = switches or Switches(record=True)
         self._products = LayerProducts(weights, self.switches)
-        if self.switches.prompts:
+        if self.switches.prompts and self._stored[0] == weights.dtype:  # it reads pages as they are
             self._attend_many = attend_prompts
         self._sizes = prompt_sizes(weights) if self.switches.record else ()
         self._lane_room = aligned(self._lanes(slots))
         self._record_size = SETTINGS + self.tables.pages.shape[1]
         self._filler = min(page_size, longest)
         largest = max((PromptSize(size, 16, slots, min(16, self._filler)).room for size in self._sizes), default=0)
-        self._room = 2 * self._lane_room + max(largest, 4 * self._lane_room)
+        plan = Layout.of(self._lane_room, weights.shape.group)
+        decode = 4 * self._lane_room + (sum(map(aligned, plan.sizes)) if plan else 0)
+        self._room = 2 * self._lane_room + max(largest, decode)
+        self._planner = Planner(page_size)
         self._mail = Mail(self._room + slots * (aligned(self._record_size) + 4), weights.device)
         self._ends = torch.zeros(2, self._lane_room, weights.shape.hidden, dtype=weights.dtype, device=weights.device)
         self._arrivals = torch.zeros(self._lane_room * weights.shape.kv_heads, dtype=torch.int32, device=weights.device)
@@ -134,30 +148,38 @@ class RecordedRunner(CudaRunner):
 
     def _singles_by_mail(self, step: Step, rows: list[RunningRequest]) -> Reply:
         lanes, count = self._lanes(len(rows)), len(rows)
-        key = "decode", lanes, self._way(rows, lanes)
-        place = slice(2 * self._lane_room, 2 * self._lane_room + 4 * lanes)
+        layout = Layout.of(lanes, self.weights.shape.group) if self.switches.cascade else None
+        groups = self._planner.groups(rows) if layout is not None else []
+        key = "decode", lanes, self._way(rows, lanes), "cascade" if groups else "single"
+        places = lay([4 * lanes, *(layout.sizes if layout is not None and groups else ())], 2 * self._lane_room)
         host = self._mail.open()
-        control = host[place].reshape(4, lanes)
+        control = host[places[0]].reshape(4, lanes)
         control[:, count:] = [[self._slots], [0], [self.page_count], [0]]
         control[0, :count] = [row.slot for row in rows]
         control[1, :count] = [row.computed for row in rows]
         control[2, :count] = [row.chain.pages[row.computed // self.page_size] for row in rows]
         control[3, :count] = [row.drawn for row in rows]
-        self._send(step, host, place.stop)
+        if layout is not None and groups:
+            host[places[1]], host[places[2]] = layout.write(groups)
+        self._send(step, host, places[-1].stop)
         results = self._results_of(key, lanes)
-        self._run(key, lambda: self._decode_into(self._mail.box[place].view(4, lanes), results, key[2]))
+        pieces = [self._mail.box[place] for place in places]
+        plan = Shared(pieces[1], pieces[2].view(layout.blocks, -1)) if layout is not None and groups else None
+        self._run(key, lambda: self._decode_into(pieces[0].view(4, lanes), results, key[2], plan))
         return Reply(results, count)
 
-    def _decode_into(self, control: Tensor, results: Results, way: str) -> None:
+    def _decode_into(self, control: Tensor, results: Results, way: str, plan: Shared | None) -> None:
         slots, positions, _, places = control.unbind(0)
         tables, shape = self.tables, self.weights.shape
         arrivals = self._arrivals if self.switches.merge else None
         tokens = begin(control, tables.last, tables.pages, self.page_size)
-        x, delta = self._layers(
-            self.weights.embed(tokens),
-            lambda qkv, cache, layer: attend_singles(qkv, cache, layer, tables, slots, positions, shape, arrivals),
-            parts=True,
-        )
+
+        def attend(qkv: Tensor, cache: Tensor, layer: Layer) -> Tensor:
+            if plan is None:
+                return attend_singles(qkv, cache, layer, tables, slots, positions, shape, arrivals, self._products.overlap)
+            return attend_cascade(qkv, cache, layer, tables, slots, positions, shape, arrivals, plan)
+
+        x, delta = self._layers(self.weights.embed(tokens), attend, parts=True)
         self._draw_into(x, delta, slots, places, results, way)
 
     # A step with prompts.

@@ -20,7 +20,8 @@ class Switches:
     sequence's attention are merged by the last program that is done, without another kernel. `products`: the engine's own kernels for the
     products with few rows, `gate`: for the two halves of an MLP with the activation between, both for the shapes where they were measured
     to be faster (`product_table`). `overlap`: a kernel may begin before the last one has ended (GPUs since Hopper). `prompts`: attention of
-    prompts that is arranged for a GPU's copy engine."""
+    prompts that is arranged for a GPU's copy engine. `cascade`: pages that several rows of a decode step have in common, as the prompt of a
+    group, are read once for all of them, where that saves enough (`cascade.py`)."""
 
     record: bool = True
     draw: str = "auto"
@@ -29,6 +30,7 @@ class Switches:
     gate: bool = False
     overlap: bool = False
     prompts: bool = False
+    cascade: bool = False
 
     def __post_init__(self) -> None:
         if self.draw not in WAYS:

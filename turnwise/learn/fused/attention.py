@@ -1,10 +1,8 @@
 """Causal attention inside each sequence of a packed row, and its gradient.
 
 On a GPU queries, keys and values are read where the matrix product put them, and several query heads read one key head in place. Short
-sequences are one call of torch's variable-length flash kernel. For long ones cuDNN's kernel is twice as fast, but it takes a single
-length and builds a plan for each new one: so each is a separate call, at its length rounded up. The rows beyond its end belong to its
-neighbour; causality excludes them from the forward pass, and a gradient of zeros excludes them from the backward pass. Layers with a
-sliding window use the flash kernel for all lengths beyond it. On other devices: one sequence after another.
+sequences are one call of torch's variable-length flash kernel; long ones go through cuDNN's (`long.py`). Layers with a sliding window use
+the flash kernel for all lengths beyond it. On other devices: one sequence after another.
 """
 
 from __future__ import annotations
@@ -12,24 +10,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import accumulate, groupby
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-LONG = 2048  # tokens at which a single sequence fills a GPU
-GRAIN = 256  # lengths of long sequences are rounded up to this
+from turnwise.learn.fused import long
+from turnwise.learn.fused.long import LONG, Group, grouped
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Neighbours that are one call: a long sequence, or short ones with their offsets in the run."""
+    """Short neighbours that are one call, with their offsets in the run."""
 
     start: int
     end: int
-    offsets: Tensor | None  # None: a long one
+    offsets: Tensor
     longest: int
+
+
+Run = Stretch | Group
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Frame:
     kv_heads: int
     size: int
     eps: float
-    runs: list[Stretch] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
     scaling: float | None = None  # of the products of queries and keys; None: 1 / √size
 
     def __post_init__(self) -> None:
@@ -59,7 +61,7 @@ class Frame:
         scale: float = self.size**-0.5 if self.scaling is None else self.scaling
         return scale
 
-    def runs_for(self, window: int) -> list[Stretch]:
+    def runs_for(self, window: int) -> list[Run]:
         """The calls of a layer: a window that is shorter than a sequence needs the kernel that knows windows."""
         if not self.runs or not self.narrows(window):
             return self.runs
@@ -75,26 +77,28 @@ class Frame:
         return queries, keys, values
 
 
-def _runs(frame: Frame) -> list[Stretch]:
-    fast = max(frame.lengths) >= LONG and cudnn_is_right(frame.heads, frame.kv_heads, frame.size)
-    found: list[Stretch] = []
-    start = first = 0  # the token and the sequence that the current run of short ones begins with
-    place = 0
-
-    def close(last: int) -> None:
-        if last > first:
-            longest = max(frame.lengths[first:last])
-            whole = first == 0 and last == len(frame.lengths)
-            found.append(Stretch(start, place, frame.offsets if whole else frame.offsets[first : last + 1] - start, longest))
-
-    for number, length in enumerate(frame.lengths):
-        if fast and length >= LONG:
-            close(number)
-            found.append(Stretch(place, place + length, None, length))
-            first, start = number + 1, place + length
-        place += length
-    close(len(frame.lengths))
+def runs_of(frame: Frame, fast: bool, together: bool) -> list[Run]:
+    """The calls of a layer, in the order of the row. `fast`: long sequences have their own kernel; `together`: which takes several."""
+    found: list[Run] = []
+    place = first = 0  # the first token and the first sequence of the neighbours that are alike
+    kinds = [fast and length >= LONG for length in frame.lengths]
+    for kind, alike in groupby(kinds):
+        last = first + len(list(alike))
+        lengths = frame.lengths[first:last]
+        end = place + sum(lengths)
+        if kind:
+            found += grouped(place, lengths, frame.offsets.device, together)
+        else:
+            whole = len(lengths) == len(frame.lengths)
+            found.append(Stretch(place, end, frame.offsets if whole else frame.offsets[first : last + 1] - place, max(lengths)))
+        place, first = end, last
     return found
+
+
+def _runs(frame: Frame) -> list[Run]:
+    heads = frame.heads, frame.kv_heads, frame.size
+    fast = max(frame.lengths) >= LONG and cudnn_is_right(*heads, (300,))
+    return runs_of(frame, fast, fast and cudnn_is_right(*heads, (300, 290)))
 
 
 def attend(qkv: Tensor, frame: Frame, window: int = 0) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -103,7 +107,7 @@ def attend(qkv: Tensor, frame: Frame, window: int = 0) -> tuple[Tensor, tuple[Te
         return torch.cat([_one(part, frame, window) for part in _parts(frame.cut(qkv), frame)]).flatten(1), ()
     outputs, state = [], []
     for run in frame.runs_for(window):
-        out, *more = _long(qkv, run, frame) if run.offsets is None else _short(qkv, run, frame, window)
+        out, *more = long.attend(qkv, run, frame) if isinstance(run, Group) else _short(qkv, run, frame, window)
         outputs.append(out)
         state += more
     return (outputs[0] if len(outputs) == 1 else torch.cat(outputs)).flatten(1), tuple(state)
@@ -119,8 +123,8 @@ def attend_backward(
         found = [_one_backward(slope, part, frame, window) for slope, part in _with(grad, _parts(frame.cut(qkv), frame), frame)]
     for run in frame.runs_for(window):
         rows = slice(run.start, run.end)
-        if run.offsets is None:
-            found.append(_long_backward(grad[rows], qkv, out[rows], left[:3], run, frame))
+        if isinstance(run, Group):
+            found.append(long.attend_backward(grad[rows], qkv, out[rows], left[:3], run, frame))
             left = left[3:]
         else:
             found.append(_short_backward(grad[rows], qkv, out[rows], left.pop(0), run, frame, window))
@@ -154,52 +158,22 @@ def _short_backward(grad: Tensor, qkv: Tensor, out: Tensor, normaliser: Tensor, 
     )
 
 
-# Long sequences: a call each.
-
-
-def _long(qkv: Tensor, run: Stretch, frame: Frame) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    rows = _padded_rows(qkv, run, frame)
-    out, normaliser, *_, seed, offset, _ = torch.ops.aten._scaled_dot_product_cudnn_attention(
-        *rows, None, True, 0.0, True, False, scale=frame.scale
-    )
-    return out[0].transpose(0, 1)[: run.longest], normaliser, seed, offset
-
-
-def _long_backward(grad: Tensor, qkv: Tensor, out: Tensor, state: Sequence[Tensor], run: Stretch, frame: Frame) -> Any:
-    rows, (normaliser, seed, offset) = _padded_rows(qkv, run, frame), state
-    length = rows[0].shape[2]
-    wide, slope = (x.new_zeros(length, *x.shape[1:]) for x in (out, grad))
-    wide[: run.longest], slope[: run.longest] = out, grad
-    wide, slope = (x.transpose(0, 1)[None] for x in (wide, slope))
-    found = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
-        slope, *rows, wide, normaliser, seed, offset, None, None, None, length, length, 0.0, True, scale=frame.scale
-    )
-    return tuple(x[0].transpose(0, 1)[: run.longest] for x in found)
-
-
-def _padded_rows(qkv: Tensor, run: Stretch, frame: Frame) -> list[Tensor]:
-    """Queries, keys and values of a long sequence and what follows it, [1, heads, rounded length, size] each."""
-    end = run.start + -(-run.longest // GRAIN) * GRAIN
-    part = qkv[run.start : end]
-    if end > len(qkv):
-        part = torch.cat([part, part.new_zeros(end - len(qkv), part.shape[1])])
-    return [x.transpose(0, 1)[None] for x in frame.cut(part)]
-
-
 @lru_cache
-def cudnn_is_right(heads: int, kv_heads: int, size: int) -> bool:
-    """Whether cuDNN's kernel runs here for such heads and gives what the flash kernel gives, forward and backward."""
-    frame = Frame([300], torch.empty(0), torch.empty(0), (), (), heads, kv_heads, size, 1e-6)
+def cudnn_is_right(heads: int, kv_heads: int, size: int, lengths: tuple[int, ...]) -> bool:
+    """Whether cuDNN's kernel runs here for such heads and for sequences of these lengths in one call, and gives what the flash kernel
+    gives, forward and backward."""
+    total, device = sum(lengths), torch.device("cuda")
+    frame = Frame(list(lengths), torch.empty(0), torch.empty(0), (), (), heads, kv_heads, size, 1e-6)
     generator = torch.Generator("cuda").manual_seed(0)
-    qkv, grad = (torch.randn(300, n * size, generator=generator, device="cuda").bfloat16() for n in (heads + 2 * kv_heads, heads))
-    offsets = torch.tensor([0, 300], dtype=torch.int32, device="cuda")
-    short, alone = Stretch(0, 300, offsets, 300), Stretch(0, 300, None, 300)
-    slope = grad.view(300, heads, size)
+    qkv, grad = (torch.randn(total, n * size, generator=generator, device=device).bfloat16() for n in (heads + 2 * kv_heads, heads))
+    run = Stretch(0, total, torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device), max(lengths))
+    (group,) = [Group(0, total, lengths)] if len(lengths) == 1 else grouped(0, lengths, device, together=True)
+    slope = grad.view(total, heads, size)
     try:
-        out, normaliser = _short(qkv, short, frame)
-        other, *state = _long(qkv, alone, frame)
-        wanted = [out, *_short_backward(slope, qkv, out, normaliser, short, frame)]
-        found = [other, *_long_backward(slope, qkv, out, state, alone, frame)]
+        out, normaliser = _short(qkv, run, frame)
+        other, *state = long.attend(qkv, group, frame)
+        wanted = [out, *_short_backward(slope, qkv, out, normaliser, run, frame)]
+        found = [other, *long.attend_backward(slope, qkv, out, state, group, frame)]
         return all(bool((one - two).norm() <= 0.02 * two.norm()) for one, two in zip(found, wanted, strict=True))
     except RuntimeError:  # no plan for such heads, or no cuDNN
         return False
