@@ -28,6 +28,7 @@ from transformers import AttentionInterface
 from turnwise.learn.fused import FusedStack, reason_against
 from turnwise.learn.logprobs import Head, token_logprobs
 from turnwise.learn.packing import Packed, starts_of
+from turnwise.learn.sending import sent
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.rotary import Stretching
 
@@ -235,9 +236,9 @@ class PackedModel:
                 config._attn_implementation = implementation
 
     def _hidden(self, ids: Any, position: Any, lengths: list[int], places: Any = None, layer: int = -1) -> Tensor:
-        row, where = (torch.as_tensor(x, device=self.device) for x in (ids, position))
-        chosen = None if places is None else torch.as_tensor(places, device=self.device)
-        borders = Borders(lengths, torch.as_tensor(starts_of(lengths), dtype=torch.int32, device=self.device))
+        row, where = (sent(x, self.device) for x in (ids, position))
+        chosen = None if places is None else sent(places, self.device)
+        borders = Borders(lengths, sent(starts_of(lengths), self.device, torch.int32))
         if self.fused is not None and layer == -1:
             return self.fused.hidden(row, where, lengths, borders.offsets, chosen)
         if self.packs:

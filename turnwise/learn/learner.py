@@ -43,6 +43,7 @@ from turnwise.learn.ranks.shares import passes, restored
 from turnwise.learn.reference import Reference
 from turnwise.learn.saving import fingerprint, write_model
 from turnwise.learn.seeing import SeeingModel
+from turnwise.learn.sending import sent
 from turnwise.learn.settings import LearnerSettings
 from turnwise.learn.update import Update
 from turnwise.learn.values import Critic
@@ -242,7 +243,7 @@ class Learner:
         return policy.inside(lambda: self._forward(policy, part, critic))
 
     def _forward(self, policy: PackedModel, part: Packed, critic: Critic | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        source, target = (torch.as_tensor(x, device=policy.device) for x in (part.source, part.target))
+        source, target = (sent(x, policy.device) for x in (part.source, part.target))
         hidden = policy.hidden(part, source if critic is None else None)
         chosen = hidden if critic is None else hidden[source]
         rows = self.memory.rows_of_logits()

@@ -20,6 +20,7 @@ from turnwise.learn.metrics import StepLog
 from turnwise.learn.optimiser import Optimiser
 from turnwise.learn.packing import Packed, microbatches, pack
 from turnwise.learn.ranks.shares import passes
+from turnwise.learn.sending import sent
 from turnwise.learn.settings import OptimiserSettings
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
@@ -152,7 +153,7 @@ def _prompt_places(packed: Packed, never: Sequence[int]) -> Any:
 
 def _mean_loss(learner: Learner, hidden: Tensor, piece: Packed, source: Any, count: int) -> Tensor:
     """Sum of −log p of the tokens that follow the positions `source`, over `count`."""
-    places, targets = (torch.as_tensor(x, device=hidden.device) for x in (source, piece.ids[source + 1]))
+    places, targets = (sent(x, hidden.device) for x in (source, piece.ids[source + 1]))
     return -token_logprobs(hidden[places], learner.policy.head, targets)[0].sum() / count
 
 

@@ -24,6 +24,7 @@ from turnwise.learn.packing import Packed, pack
 from turnwise.learn.prepare import Mask, keep_one, with_credit
 from turnwise.learn.ranks.shares import passes
 from turnwise.learn.selection import Selection, select, sequences_of, with_masks, worth_reading
+from turnwise.learn.sending import sent
 from turnwise.learn.spread import EXTRA, with_advantage, with_overrides, with_read, with_targets
 from turnwise.methods.steps import ScheduleView, Step
 from turnwise.objectives.loss import combine
@@ -200,13 +201,13 @@ class Update:
         learner, rollouts = self.learner, self.batch.rollouts
         learner.memory.prepare(len(part.ids), 0 if "entropy" in self.settings.loss.needs else len(part.source))
         logprob, entropy, value = learner.forward(learner.policy, part, learner.critic)
-        columns = {name: torch.as_tensor(column, device=logprob.device) for name, column in part.columns.items() if name != "kept"}
+        columns = {name: sent(column, logprob.device) for name, column in part.columns.items() if name != "kept"}
         tokens = Tokens(
             logprob=logprob,
             old_logprob=columns.get("old_logprob", logprob.detach()),
             advantage=columns["advantage"],
-            turn=torch.as_tensor(part.turn, device=logprob.device),
-            trajectory=torch.as_tensor(part.trajectory, device=logprob.device),
+            turn=sent(part.turn, logprob.device),
+            trajectory=sent(part.trajectory, logprob.device),
             weight=columns["weight"],
             engine_logprob=columns.get("engine_logprob"),
             ref_logprob=columns.get("ref_logprob"),

@@ -15,6 +15,7 @@ from turnwise.credit.registry import Credit, CreditFunction
 from turnwise.credit.segments import PER_TURN, discounted_returns
 from turnwise.data.rollouts import Floats, Rollouts, ragged
 from turnwise.learn.packing import Packed
+from turnwise.learn.sending import sent
 from turnwise.learn.settings import ValueSettings
 from turnwise.objectives.value import value_loss
 from turnwise.util.errors import TurnwiseError
@@ -33,7 +34,7 @@ class Critic(nn.Module):  # type: ignore[misc]
     def forward(self, hidden: Tensor, packed: Packed) -> Tensor:
         """One value per turn or per response token of `packed`, depending on the level."""
         places = packed.turn_source if self.settings.level == "turn" else packed.source
-        states = hidden[torch.as_tensor(places, device=hidden.device)].float()
+        states = hidden[sent(places, hidden.device)].float()
         values: Tensor = self.layer(states if self.settings.trains_model else states.detach())[:, 0].clone()
         return values
 
@@ -51,7 +52,7 @@ class Critic(nn.Module):  # type: ignore[misc]
     def loss(self, values: Tensor, packed: Packed, batch_size: int) -> tuple[Tensor, dict[str, Tensor]]:
         """The share of this part of the batch in the mean value loss, times the coefficient, and its metrics."""
         columns, names = self.columns(packed), ("old_value", "value_target", "value_weight")
-        old, target, weight = (torch.as_tensor(columns[name], dtype=torch.float32, device=values.device) for name in names)
+        old, target, weight = (sent(columns[name], values.device, torch.float32) for name in names)
         loss, metrics = value_loss(values, old, target, weight, self.settings.clip, batch_size)
         return self.settings.coef * loss, metrics
 

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from turnwise.learn.sending import sent
+
 if TYPE_CHECKING:
     from turnwise.learn.fused.attention import Frame
 
@@ -75,7 +77,7 @@ def places(lengths: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor
     row = np.arange(padded)
     wide = np.concatenate([start + np.minimum(row, length - 1) for start, length in zip(starts, lengths, strict=True)])
     back = np.concatenate([number * padded + row[:length] for number, length in enumerate(lengths)])
-    return torch.as_tensor(wide, device=device), torch.as_tensor(back, device=device)
+    return sent(wide, device), sent(back, device)
 
 
 def attend(qkv: Tensor, group: Group, frame: Frame) -> tuple[Tensor, Tensor, Tensor, Tensor]:
