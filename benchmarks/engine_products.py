@@ -393,6 +393,7 @@ def with_ahead(table: dict[tuple[str, int, int], product_table.Lines], ahead: in
 
 def use_table(found: dict[str, Any]) -> None:
     """Let the engine use what a run has found."""
+    prompt_attention.LARGE, prompt_attention.SMALL = (Way(*way) for way in found["ways"])
     product_table.MEASURED.update(with_ahead(table_of(found["products"]), int(found["ahead"])))
 
 
@@ -406,6 +407,7 @@ def main() -> None:
     options = parser.parse_args()
     result: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     result["prompts"] = prompts(options.shapes[:1])
+    result["ways"] = [list(prompt_attention.LARGE), list(prompt_attention.SMALL)]
     result |= measure(options.shapes, options.rows, options.seconds, options.workers)
     publish(result, options.out)
     print(result["table"])

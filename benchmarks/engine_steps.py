@@ -277,6 +277,11 @@ class Steps(Bench):
                         for merge in (False, True):
                             name = f"{programs} programs, {warps} warps, {stages} stages, {'merged inside' if merge else 'merge'}"
                             times[name] = graph_us(lambda case=case, merge=merge: case.attend(merge))
+            for warps, stages in ((2, 2), (2, 3), (2, 4), (4, 2), (4, 3)):
+                with patch.multiple(paged_attention, WARPS=warps, STAGES=stages, NEXT=True):
+                    times[f"264 programs, {warps} warps, {stages} stages, merged inside, next"] = graph_us(
+                        lambda case=case: case.attend(True)
+                    )
             found[f"{lanes} lanes at {context}{', ragged' if ragged else ''}"] = dict(sorted(times.items(), key=lambda one: one[1])[:9])
             found[f"{lanes} lanes at {context}{', ragged' if ragged else ''}"]["now"] = times["528 programs, 2 warps, 3 stages, merge"]
             del case

@@ -131,6 +131,7 @@ def test_split_sequences_attend_as_whole_ones(monkeypatch: pytest.MonkeyPatch, m
     from turnwise.engines.native import paged_attention
 
     monkeypatch.setattr(paged_attention, "splits_for", lambda lanes, kv_heads: 4)
+    monkeypatch.setattr(paged_attention, "NEXT", merged_inside)
     qkv, cache, tables, positions = paged_case([1, 17, 60])
     slots, arrivals = torch.arange(3).int(), torch.zeros(6, dtype=torch.int32) if merged_inside else None
     layer = Layer(shift=random(64, 2, 16, seed=8) * 3 if "relative" in kind else None)

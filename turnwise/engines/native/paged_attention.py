@@ -31,6 +31,7 @@ from turnwise.engines.native.kernels import allow_next, launching, packed, reach
 PROGRAMS = 264  # enough to keep every multiprocessor of a large GPU reading; more splits only add to the merging
 WARPS = 2
 STAGES = 5  # pages under way, if a multiprocessor has the memory for them
+NEXT = False  # the number of a page is read one step before the page: nobody waits for it, and all of the stages are pages
 RESERVED = 16 << 10  # bytes of a multiprocessor's memory for queries and scores
 MOST_SPLITS = 32
 LOG2_E = 1.4426950408889634
@@ -124,7 +125,7 @@ def _single(
     row_stride, table_stride, values, scale, eps, splits, others, part_stride,
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr,
     NORM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, MERGE: tl.constexpr, EIGHT: tl.constexpr,
-    SHIFT: tl.constexpr, CASCADE: tl.constexpr, PARTS: tl.constexpr, OVERLAP: tl.constexpr,
+    SHIFT: tl.constexpr, CASCADE: tl.constexpr, PARTS: tl.constexpr, NEXT: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     allow_next(OVERLAP)
     wait_for_last(OVERLAP)
@@ -166,8 +167,13 @@ def _single(
     top = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     sum_ = tl.zeros([ROWS, SIZE], tl.float32)
+    following = tl.load(chain + tl.minimum(first, pages - 1)).to(tl.int64)
     for number in range(first, last):
-        page = tl.load(chain + number).to(tl.int64)
+        if NEXT:
+            page = following
+            following = tl.load(chain + tl.minimum(number + 1, pages - 1)).to(tl.int64)
+        else:
+            page = tl.load(chain + number).to(tl.int64)
         k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, SIZE, PAGE, EIGHT)
         known = number * PAGE + inside < length
         if WINDOW:
@@ -281,7 +287,7 @@ def attend_parts(
         HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], SPLIT=splits + others > 1, NORM=layer.q_norm is not None,
         WINDOW=layer.window, ROWS=max(16, triton.next_power_of_2(shape.group)), PRECISION=_precision(out), MERGE=arrivals is not None,
         EIGHT=cache.dtype == torch.int8, SHIFT=layer.shift is not None, CASCADE=shared is not None,
-        PARTS=len(qkv) if qkv.dim() == 3 else 1, OVERLAP=overlap,
+        PARTS=len(qkv) if qkv.dim() == 3 else 1, NEXT=NEXT, OVERLAP=overlap,
         num_warps=2 * WARPS if cache.dtype == torch.int8 else WARPS,
         num_stages=_stages(qkv.device, _page_bytes(cache, layer, size), STAGES), **launching(overlap),
     )  # fmt: skip
