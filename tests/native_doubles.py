@@ -107,6 +107,8 @@ def attend_singles(
     qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any, arrivals: Tensor | None = None,
     overlap: bool = False,
 ) -> Tensor:  # fmt: skip
+    if qkv.dim() == 3:
+        qkv = qkv.sum(0).to(tables.cos[0].dtype)
     rotate(qkv, cache, layer, tables, slots, positions, shape)
     queries, lanes = qkv[:, : shape.heads * shape.head_dim], zip(slots.tolist(), positions.tolist(), strict=True)
     rows = [_attend(queries[n : n + 1], cache, layer, tables.pages[slot], place, shape) for n, (slot, place) in enumerate(lanes)]

@@ -102,7 +102,7 @@ def test_own_products_give_the_logprobs_of_the_models_forward(
     variant: str, bulk: bool, overlap: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     split, whole = Blocks(16, 32, 16, split=2, bulk=bulk, ahead=2), Blocks(16, 32, 16, bulk=bulk, ahead=2, stages=3)
-    monkeypatch.setattr(product_table, "MEASURED", Everything(qkv=whole, out=split, gate=whole, down=split))
+    monkeypatch.setattr(product_table, "MEASURED", Everything(qkv=split, out=split, gate=whole, down=split))
     model = make(variant).cuda()
     switches = {"products": True, "gate": True, "overlap": overlap, "prompts": bulk}
     engine = NativeEngine(model, max_batch=6, max_length=200, prefill_tokens=64, cache_memory=1e8, switches=switches)
@@ -110,6 +110,33 @@ def test_own_products_give_the_logprobs_of_the_models_forward(
     for turn in range(3):
         responses = ask(engine, prompts, Sampling(max_tokens=9), seed=turn)
         assert gap(model, prompts, responses) < 1e-4
+
+
+@pytest.mark.parametrize("variant", ["qwen2", "qwen3", "gemma3"])
+def test_rows_that_share_a_prefix_give_the_logprobs_of_the_models_forward(variant: str) -> None:
+    model = make(variant, max_position_embeddings=1024).cuda()
+    engine = NativeEngine(model, max_batch=12, max_length=500, cache_memory=1e8, switches={"cascade": True})
+    prompts = [[*prompt(300, n // 5), *prompt(3 + n, n)] for n in range(12)]  # two groups of five, and two rows more
+    for turn in range(3):
+        responses = ask(engine, prompts, Sampling(max_tokens=9), seed=turn)
+        assert gap(model, prompts, responses) < 1e-4
+        prompts = [[*ids, *responses[n].token_ids, *prompt(7, n)] for n, ids in enumerate(prompts)]
+    keys = [key for key, graph in engine._runner._graphs_of.items() if graph is not None]  # type: ignore[attr-defined]
+    assert any(key[0] == "decode" and key[3] == "cascade" for key in keys)
+
+
+@pytest.mark.parametrize("variant", ["qwen2", "qwen3", "gemma3"])
+@pytest.mark.parametrize("switches", [{}, {"cascade": True}, {"record": False, "draw": "rows", "merge": False}])
+def test_a_cache_in_8_bits_gives_nearly_the_logprobs_of_the_models_forward(variant: str, switches: dict[str, Any]) -> None:
+    model = make(variant, max_position_embeddings=1024).cuda()
+    engine = NativeEngine(model, max_batch=8, max_length=500, cache_memory=1e8, cache_dtype="8bit", switches=switches)
+    prompts = [[*prompt(280, 1), *prompt(3 + n, n)] for n in range(6)] + [prompt(1), prompt(63)]
+    for turn in range(2):
+        responses = ask(engine, prompts, Sampling(max_tokens=9), seed=turn)
+        assert 1e-6 < gap(model, prompts, responses) < 0.5
+        prompts = [[*ids, *responses[n].token_ids, *prompt(7, n)] for n, ids in enumerate(prompts)]
+    engine.sleep()
+    assert 1e-6 < gap(model, prompts, ask(engine, prompts, GREEDY)) < 0.5
 
 
 def test_a_gpu_gives_the_tokens_of_a_cpu() -> None:

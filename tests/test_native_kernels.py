@@ -136,7 +136,8 @@ def test_split_sequences_attend_as_whole_ones(monkeypatch: pytest.MonkeyPatch, m
     layer = Layer(shift=random(64, 2, 16, seed=8) * 3 if "relative" in kind else None)
     cache = cache if kind == "model" else in_8_bits(cache)
     other, turned = cache.clone(), qkv.clone()
-    found = paged_attention.attend_singles(qkv, cache, layer, tables, slots, positions, Shape(), arrivals)
+    given = torch.stack([qkv - 1.0, qkv * 0.5, 1.0 - qkv * 0.5]) if merged_inside else qkv  # as parts of a sum
+    found = paged_attention.attend_singles(given, cache, layer, tables, slots, positions, Shape(), arrivals)
     rotate(turned, other, layer, tables, slots, positions, Shape())
     expected = torch.cat([_attend(turned[n : n + 1, :64], other, layer, tables.pages[n], int(positions[n]), Shape()) for n in range(3)])
     assert (found - expected).abs().max() < 1e-5 and same(cache, other)

@@ -81,7 +81,7 @@ def test_products_in_parts_and_with_the_activation_inside_change_no_token(
     recorded: Make, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     split, whole = Blocks(16, 16, 16, split=3), Blocks(16, 16, 16)
-    monkeypatch.setattr(product_table, "MEASURED", Everything(qkv=whole, out=split, gate=whole, down=split))
+    monkeypatch.setattr(product_table, "MEASURED", Everything(qkv=split, out=split, gate=whole, down=split))
     model, prompts = make(variant), [prompt(n, n) for n in (5, 40, 64)]
     engine = recorded(model, 40, 16, {"products": True, "gate": True, "overlap": True, "prompts": True}, max_length=128)
     for turn in range(2):

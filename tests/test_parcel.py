@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnwise.cluster.work import Outcome
+from turnwise.data.batch import Batch
 from turnwise.data.parcel import Parcel
 from turnwise.data.rollouts import Stop, Trajectory, Turn
+from turnwise.data.tasks import Task
 from turnwise.envs.pool import EnvResult, Fault
 
 TOKENS = st.lists(st.integers(0, 300_000), max_size=5)
@@ -99,3 +101,14 @@ def test_an_outcome_brings_its_trajectories_and_the_faults_of_the_same_ones() ->
     assert found.seconds["play"] == 1.0 and found.seconds["pack"] >= 0.0
     texts: Outcome = pickle.loads(pickle.dumps(Outcome(["an opening"])))
     assert texts == Outcome(["an opening"])
+
+
+def test_a_batch_brings_its_trajectories_columns_and_tasks() -> None:
+    batch = Batch.of([dialogue(id, turns=2) for id in range(3)], [Task("task", data={"number": 1})]).with_columns(
+        {"turn.mine": np.arange(6)}
+    )
+    found: Batch = pickle.loads(pickle.dumps(batch))
+    assert found.trajectories == batch.trajectories and found.tasks == batch.tasks
+    assert found.rollouts.names() == batch.rollouts.names()
+    assert all(np.array_equal(found.column(name), batch.column(name)) for name in batch.rollouts.names())
+    assert found.rows(2) == batch.rows(2)

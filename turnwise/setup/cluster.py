@@ -71,6 +71,7 @@ class ClusterSystem(System):
 
     _seats: Sequence[Seat] = ()
     _started = False
+    _keeper: Any = None
 
     @property
     def own(self) -> Cluster:
@@ -182,6 +183,9 @@ class ClusterSystem(System):
 
     def close(self) -> None:
         super().close()
+        if self._keeper is not None:
+            import_ray().kill(self._keeper)  # Ray itself may stay
+            self._keeper = None
         if self._seats:
             leave(self._started)
 

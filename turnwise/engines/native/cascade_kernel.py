@@ -17,7 +17,17 @@ from torch import Tensor
 
 from turnwise.engines.native import paged_attention
 from turnwise.engines.native.cascade import ROWS
-from turnwise.engines.native.paged_attention import LOG2_E, _precision, _read, _scores, attend_parts, attend_singles, scales_of
+from turnwise.engines.native.paged_attention import (
+    LOG2_E,
+    _page_bytes,
+    _precision,
+    _read,
+    _scores,
+    _stages,
+    attend_parts,
+    attend_singles,
+    scales_of,
+)
 
 WARPS = 4
 STAGES = 3
@@ -125,6 +135,6 @@ def attend_cascade(
         own, splits,
         HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], ROWS=ROWS, MEMBERS=plan.blocks.shape[1] - 1,
         NORM=layer.q_norm is not None, PRECISION=_precision(qkv), EIGHT=cache.dtype == torch.int8, SHIFT=layer.shift is not None,
-        num_warps=WARPS, num_stages=STAGES if size <= 128 else 2,
+        num_warps=WARPS, num_stages=_stages(qkv.device, _page_bytes(cache, layer, size), STAGES),
     )  # fmt: skip
     return attend_parts(qkv, cache, layer, tables, slots, positions, shape, arrivals, plan.pages, (own, splits, parts, sums))

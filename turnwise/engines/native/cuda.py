@@ -258,12 +258,13 @@ class CudaRunner:
 
     # What both have in common.
 
-    def _layers(self, x: Tensor, attend: Attend, parts: bool = False) -> tuple[Tensor, Tensor]:
-        """All layers: the residual, and the last layer's output that is not added yet. `parts`: it may come as parts of a sum."""
+    def _layers(self, x: Tensor, attend: Attend, parts: bool = False, heads: bool = False) -> tuple[Tensor, Tensor]:
+        """All layers: the residual, and the last layer's output that is not added yet. `parts`: the latter may be parts of a sum; `heads`:
+        what attention is given may be."""
         work = self._products
         delta: Tensor | None = None
         for number, layer in enumerate(self.weights.layers):
-            qkv = work.qkv(layer, work.norm(x, delta, layer.before_attention))
+            qkv = work.qkv(layer, work.norm(x, delta, layer.before_attention), heads)
             delta = work.out(layer, attend(qkv, self.cache[number], layer), parts)
             if layer.after_attention is not None:
                 delta = work.norm(delta, None, layer.after_attention)

@@ -28,11 +28,9 @@ class LayerProducts:
         """x += delta, in place; the norm of x."""
         return add_norm(x, delta, weight, self._eps, self.overlap)
 
-    def qkv(self, layer: Layer, x: Tensor) -> Tensor:
-        blocks = self._blocks("qkv", layer.qkv, x)
-        if blocks is None or blocks.split > 1:
-            return layer.qkv(x)
-        return product(x, layer.qkv.weight, layer.qkv.bias, blocks, self.overlap)
+    def qkv(self, layer: Layer, x: Tensor, parts: bool) -> Tensor:
+        """Queries, keys and values: [rows, size], or in parts [split, rows, size] if the caller takes them."""
+        return self._summed("qkv", layer.qkv, x, parts)
 
     def out(self, layer: Layer, x: Tensor, parts: bool) -> Tensor:
         """What attention adds to the residual: [rows, size], or in parts [split, rows, size] if the caller takes them."""
@@ -52,8 +50,10 @@ class LayerProducts:
         return gated(x, linear.weight, linear.bias, self._kind, blocks, self.overlap)
 
     def _summed(self, kind: str, linear: Linear, x: Tensor, parts: bool) -> Tensor:
-        blocks = self._blocks(kind, linear, x) if parts else None
-        return linear(x) if blocks is None else product(x, linear.weight, linear.bias, blocks, self.overlap)
+        blocks = self._blocks(kind, linear, x)
+        if blocks is None or (blocks.split > 1 and not parts):
+            return linear(x)
+        return product(x, linear.weight, linear.bias, blocks, self.overlap)
 
     def _blocks(self, kind: str, linear: Linear, x: Tensor) -> Blocks | None:
         if not (self._gate if kind == "gate" else self._own) or not linear.plain:

@@ -37,11 +37,25 @@ LOG2_E = 1.4426950408889634
 
 
 @triton.jit
-def _turned(source, norm, cos, sin, row, column, real, eps, SIZE: tl.constexpr, NORM: tl.constexpr):
+def _added(source, real, stride, PARTS: tl.constexpr, KIND: tl.constexpr):
+    """Numbers of a product, as they are or from the parts of their sums, which are rounded once."""
+    value = tl.load(source, mask=real, other=0.0)
+    if PARTS > 1:
+        for part in tl.static_range(1, PARTS):
+            value += tl.load(source + part * stride, mask=real, other=0.0)
+        value = value.to(KIND)
+    return value
+
+
+@triton.jit
+def _turned(
+    source, norm, cos, sin, row, column, real, eps, stride,
+    SIZE: tl.constexpr, NORM: tl.constexpr, PARTS: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
     """Heads of one token, normed (Qwen3, Gemma) and rotated: rows of `source`, each of SIZE numbers. Rounded where transformers rounds."""
     across = (column + SIZE // 2) % SIZE
-    here = tl.load(source + row[:, None] * SIZE + column[None, :], mask=real[:, None], other=0.0)
-    there = tl.load(source + row[:, None] * SIZE + across[None, :], mask=real[:, None], other=0.0)
+    here = _added(source + row[:, None] * SIZE + column[None, :], real[:, None], stride, PARTS, KIND)
+    there = _added(source + row[:, None] * SIZE + across[None, :], real[:, None], stride, PARTS, KIND)
     kind: tl.constexpr = here.dtype
     a, b = here.to(tl.float32), there.to(tl.float32)
     if NORM:
@@ -107,15 +121,16 @@ def _write(cache, scales, block, place, key, value, column, values, SIZE: tl.con
 @triton.jit
 def _single(
     qkv, cache, scales, shift, table, slots, positions, cos, sin, q_norm, k_norm, out, parts, sums, arrivals, shared,
-    row_stride, table_stride, values, scale, eps, splits, others,
+    row_stride, table_stride, values, scale, eps, splits, others, part_stride,
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr,
     NORM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, MERGE: tl.constexpr, EIGHT: tl.constexpr,
-    SHIFT: tl.constexpr, CASCADE: tl.constexpr, OVERLAP: tl.constexpr,
+    SHIFT: tl.constexpr, CASCADE: tl.constexpr, PARTS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     allow_next(OVERLAP)
     wait_for_last(OVERLAP)
     lane, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     GROUP: tl.constexpr = HEADS // KV
+    KIND: tl.constexpr = out.dtype.element_ty
     length = tl.load(positions + lane) + 1
     pages = tl.cdiv(length, PAGE)
     if WINDOW:
@@ -141,13 +156,13 @@ def _single(
         page = tl.load(chain + pages - 1).to(tl.int64)
         one = tl.arange(0, 1)
         at = own + (HEADS + kv_head) * SIZE
-        key = _turned(at, k_norm, cos + turn, sin + turn, one, column, one < 1, eps, SIZE, NORM)
-        value = tl.load(at + KV * SIZE + column)[None, :]
+        key = _turned(at, k_norm, cos + turn, sin + turn, one, column, one < 1, eps, part_stride, SIZE, NORM, PARTS, KIND)
+        value = _added(at + KV * SIZE + column, column < SIZE, part_stride, PARTS, KIND)[None, :]
         if SHIFT:
             key = key.to(tl.float32) - tl.load(shift + turn * KV + kv_head * SIZE + column).to(tl.float32)[None, :]
         _write(cache, scales, page * KV + kv_head, (length - 1) % PAGE, key, value, column, values, SIZE, PAGE, EIGHT)
     tl.debug_barrier()  # what one thread has written the others read
-    q = _turned(own + kv_head * GROUP * SIZE, q_norm, cos + turn, sin + turn, row, column, real, eps, SIZE, NORM)
+    q = _turned(own + kv_head * GROUP * SIZE, q_norm, cos + turn, sin + turn, row, column, real, eps, part_stride, SIZE, NORM, PARTS, KIND)
     top = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     sum_ = tl.zeros([ROWS, SIZE], tl.float32)
@@ -232,10 +247,11 @@ def attend_singles(
     qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any, arrivals: Tensor | None = None,
     overlap: bool = False,
 ) -> Tensor:  # fmt: skip
-    """One token per lane at `positions`. Queries and keys are normed and rotated in the same pass, and the new keys and values go
-    into the cache: `qkv` is as the matrix product left it. With `arrivals` (a zero for every lane and key head, zero again afterwards), the
-    last program of a sequence merges its parts. `overlap`: the kernel may begin before the last one has ended. [lanes, heads · size]."""
-    lanes, splits = len(qkv), splits_for(len(qkv), shape.kv_heads)
+    """One token per lane at `positions`; `qkv` is [lanes, heads], or parts of it in float32, [parts, lanes, heads]. Queries and keys are
+    normed and rotated in the same pass, and the new keys and values go into the cache: `qkv` is as the matrix product left it. With
+    `arrivals` (a zero for every lane and key head, zero again afterwards), the last program of a sequence merges its parts. `overlap`: the
+    kernel may begin before the last one has ended. [lanes, heads · size]."""
+    lanes, splits = qkv.shape[-2], splits_for(qkv.shape[-2], shape.kv_heads)
     parts = torch.empty(lanes * shape.heads * splits * shape.head_dim if splits > 1 else 1, dtype=torch.float32, device=qkv.device)
     sums = torch.empty(lanes * shape.heads * splits, dtype=torch.float32, device=qkv.device)
     return attend_parts(qkv, cache, layer, tables, slots, positions, shape, arrivals, None, (splits, 0, parts, sums), overlap)
@@ -256,15 +272,16 @@ def attend_parts(
 ) -> Tensor:
     """The parts of `attend_singles`, and their sum. `room`: how many parts each sequence has, how many more are there already (of the first
     `shared` pages of each lane), and the memory for all of them and for their sizes."""
-    (splits, others, parts, sums), lanes, size = room, len(qkv), shape.head_dim
-    out = qkv.new_empty(lanes, shape.heads * size)
+    (splits, others, parts, sums), lanes, size = room, qkv.shape[-2], shape.head_dim
+    out = torch.empty(lanes, shape.heads * size, dtype=tables.cos[0].dtype, device=qkv.device)
     _single[(lanes, shape.kv_heads, splits)](
         qkv, cache, scales_of(cache), layer.shift, tables.pages, slots, positions, tables.cos[layer.rotation], tables.sin[layer.rotation],
-        layer.q_norm, layer.k_norm, out, parts, sums, sums if arrivals is None else arrivals, shared, qkv.stride(0),
-        tables.pages.stride(0), cache.stride(0), shape.scale * LOG2_E, shape.eps, splits, others,
+        layer.q_norm, layer.k_norm, out, parts, sums, sums if arrivals is None else arrivals, shared, qkv.stride(-2),
+        tables.pages.stride(0), cache.stride(0), shape.scale * LOG2_E, shape.eps, splits, others, qkv.stride(0),
         HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], SPLIT=splits + others > 1, NORM=layer.q_norm is not None,
-        WINDOW=layer.window, ROWS=max(16, triton.next_power_of_2(shape.group)), PRECISION=_precision(qkv), MERGE=arrivals is not None,
-        EIGHT=cache.dtype == torch.int8, SHIFT=layer.shift is not None, CASCADE=shared is not None, OVERLAP=overlap,
+        WINDOW=layer.window, ROWS=max(16, triton.next_power_of_2(shape.group)), PRECISION=_precision(out), MERGE=arrivals is not None,
+        EIGHT=cache.dtype == torch.int8, SHIFT=layer.shift is not None, CASCADE=shared is not None,
+        PARTS=len(qkv) if qkv.dim() == 3 else 1, OVERLAP=overlap,
         num_warps=2 * WARPS if cache.dtype == torch.int8 else WARPS,
         num_stages=_stages(qkv.device, _page_bytes(cache, layer, size), STAGES), **launching(overlap),
     )  # fmt: skip

@@ -179,7 +179,7 @@ class RecordedRunner(CudaRunner):
                 return attend_singles(qkv, cache, layer, tables, slots, positions, shape, arrivals, self._products.overlap)
             return attend_cascade(qkv, cache, layer, tables, slots, positions, shape, arrivals, plan)
 
-        x, delta = self._layers(self.weights.embed(tokens), attend, parts=True)
+        x, delta = self._layers(self.weights.embed(tokens), attend, parts=True, heads=plan is None)
         self._draw_into(x, delta, slots, places, results, way)
 
     # A step with prompts.
