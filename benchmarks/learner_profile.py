@@ -193,7 +193,31 @@ def kernels(work: Callable[[], Any], shown: int = 40) -> dict[str, Any]:
     }
 
 
-def measured(shape: Shape, steps: int, rates: dict[str, float]) -> dict[str, Any]:
+def products(shape: Shape, rates: dict[str, float]) -> dict[str, Any]:
+    """Every product of a layer and of the output layer alone: operations per second, and their share of the ceiling. Gradients of weights
+    are measured in both orders: as they are, and transposed."""
+    hidden, middle, _, heads, kv_heads, words = SIZES[shape.size]
+    device, dtype = ("cuda", torch.bfloat16) if shape.size != "tiny" else ("cpu", torch.float32)
+    tokens = max(1, 32768 // shape.longest) * shape.longest if shape.size != "tiny" else 64
+    sizes = {"qkv": (hidden, hidden + 2 * hidden // heads * kv_heads), "out": (hidden, hidden), "gate and up": (hidden, 2 * middle)}
+    found = {}
+    for name, (inputs, outputs) in (sizes | {"down": (middle, hidden), "words": (hidden, words)}).items():
+        rows = tokens if name != "words" else min(tokens, 1767)  # the output layer computes by pieces
+        x, weight, grad = (torch.randn(*size, device=device, dtype=dtype) for size in ((rows, inputs), (outputs, inputs), (rows, outputs)))
+        ways = {
+            "forward": lambda x=x, weight=weight: x @ weight.t(),
+            "input": lambda grad=grad, weight=weight: grad @ weight,
+            "weight": lambda x=x, grad=grad: grad.t() @ x,
+            "weight, transposed": lambda x=x, grad=grad: (x.t() @ grad).t(),
+        }
+        for way, work in ways.items():
+            timed(work)
+            rate = 2.0 * rows * inputs * outputs * 5 / timed(lambda work=work: [work() for _ in range(5)])
+            found[f"{name}, {way}"] = {"tflops": round(rate / 1e12, 1), "share": round(rate / rates["matmul_flop_per_s"], 3)}
+    return found
+
+
+def measured(shape: Shape, steps: int, rates: dict[str, float], repeats: int = 2) -> dict[str, Any]:
     device = "cuda" if shape.size != "tiny" else "cpu"
     settings = LearnerSettings(
         loss=Loss(kl_coef=0.01),
@@ -210,10 +234,11 @@ def measured(shape: Shape, steps: int, rates: dict[str, float]) -> dict[str, Any
     found: dict[str, Any] = {"tokens": int(learner.update(batch)["tokens_forward"]), "variants": {}}  # and plans, kernels and moments
     for name in ("all", "no slopes", "one by one", "in turn", "all again"):
         with variant(name, learner):
-            seconds = [timed(lambda: learner.update(batch)) for _ in range(2)]
+            seconds = [timed(lambda: learner.update(batch)) for _ in range(repeats)]
         found["variants"][name] = {"seconds": round(min(seconds), 3), "share": round(floor / min(seconds), 3)}
     found["kept"] = vars(learner.memory.plan(min(32768, shape.longest * 3))) | {"slopes": learner.memory.keeps_slopes}
     found["profile"] = kernels(lambda: learner.update(batch))
+    found["products"] = products(shape, rates)
     if device == "cuda":
         found["peak_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 1)
     return found
