@@ -50,6 +50,15 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True)
+def _usual_garbage_collection() -> Iterator[None]:
+    """A part that is made for a process of its own (an engine's actor) changes how often this one collects: only for its test."""
+    before = gc.get_threshold()
+    yield
+    if gc.get_threshold() != before:
+        gc.set_threshold(*before)
+
+
 def shared_folder(name: str) -> Path:
     """A folder of the shared benchmark data; the test is skipped, with the reason, where it is absent."""
     folder = DATA / name
