@@ -124,8 +124,8 @@ def test_old_data_is_corrected_unless_the_recipe_says_otherwise() -> None:
         found = corrected(Config.load(ROOT / "recipes" / "quickstart.toml", list(changes)), said.append)
         return found.objective.importance, found.learner.old_logprobs
 
-    assert importance("cluster.staleness=2") == ("truncate", "learner") and "staleness 2" in said[0]
-    assert importance("cluster.staleness=1") == importance("cluster.staleness=2", "cluster.correct=false") == ("none", "engine")
+    assert importance("cluster.staleness=1") == ("truncate", "learner") and "staleness 1" in said[0]
+    assert importance("cluster.staleness=0") == importance("cluster.staleness=2", "cluster.correct=false") == ("none", "engine")
     assert importance("cluster.staleness=4", "objective.importance=mask")[0] == "mask" and len(said) == 1
 
 

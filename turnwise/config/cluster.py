@@ -19,7 +19,7 @@ class Cluster(Section):
     staleness: int = Field(0, ge=0, le=8)
     """How many updates old the weights that sample a batch may be. 0: in step; with one engine, exactly as without a cluster."""
     correct: bool = True
-    """With a staleness of 2 or more, correct for the age of the data with truncated importance weights, unless objective.importance names
+    """With a staleness above 0, correct for the age of the data with truncated importance weights, unless objective.importance names
     another correction."""
     placement: Literal["colocated", "apart"] = "colocated"
     """On GPUs: learners and engines share them, or have separate ones."""

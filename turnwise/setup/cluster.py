@@ -54,9 +54,9 @@ OWN_WEIGHTS = ("vllm",)  # engines that load published weights themselves
 
 
 def corrected(config: Config, say: Callable[[str], None] | None = None) -> Config:
-    """The recipe with truncated importance weights, if its data may be two updates old or older and it names no other correction."""
+    """The recipe with truncated importance weights, if its data may be older than the weights and it names no other correction."""
     own = config.cluster
-    if own is None or own.staleness < 2 or not own.correct or config.objective.importance != "none":
+    if own is None or own.staleness < 1 or not own.correct or config.objective.importance != "none":
         return config
     if say is not None:
         say(
