@@ -146,7 +146,7 @@ def gradient(policy: PackedModel, packed: Any) -> tuple[torch.Tensor, dict[str, 
         hidden = policy.hidden(packed, source)
         logprob, _ = token_logprobs(hidden, policy.head, target)
         (logprob * torch.linspace(-1, 2, len(target), device="cuda")).sum().backward()
-    return hidden.detach().float(), {n: p.grad.float().clone() for n, p in policy.causal.named_parameters()}
+    return hidden.detach().float(), {n: p.grad.float().clone() for n, p in policy.causal.named_parameters() if p.requires_grad}
 
 
 def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:

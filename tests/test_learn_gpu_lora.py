@@ -11,7 +11,7 @@ import torch
 from learn_cases import credited, trajectories
 from native_models import ask
 from test_learn_fused_lora import adapted
-from test_learn_gpu import distance, model
+from test_learn_gpu import distance, gradient, model
 
 from turnwise.engines.base import Sampling
 from turnwise.engines.native import NativeEngine
@@ -19,7 +19,6 @@ from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, pack
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.fourbit import pack_base
 from turnwise.learn.fused.stack import Kept
-from turnwise.learn.logprobs import token_logprobs
 from turnwise.objectives import Loss
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -32,16 +31,10 @@ def with_adapters(dtype: torch.dtype, packed: bool = False) -> Any:
 
 
 def slopes(policy: PackedModel, packed: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Hidden states where responses are predicted, and the adapters' gradients of a fixed weighting of their log-probs."""
-    policy.causal.zero_grad()
-    with policy.attention():
-        source, target = (torch.as_tensor(x, device="cuda") for x in (packed.source, packed.target))
-        hidden = policy.hidden(packed, source)
-        logprob, _ = token_logprobs(hidden, policy.head, target)
-        (logprob * torch.linspace(-1, 2, len(target), device="cuda")).sum().backward()
-    found = {name: weight.grad.float().clone() for name, weight in policy.causal.named_parameters() if weight.grad is not None}
+    """As `gradient`: of the adapters alone."""
+    hidden, found = gradient(policy, packed)
     assert found and all("lora_" in name for name in found)
-    return hidden.detach().float(), found
+    return hidden, found
 
 
 @pytest.mark.parametrize("kept", [Kept(), Kept(0, 0)])

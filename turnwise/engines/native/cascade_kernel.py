@@ -24,6 +24,7 @@ from turnwise.engines.native.paged_attention import (
     _read,
     _scores,
     _stages,
+    _weighed,
     attend_parts,
     attend_singles,
     scales_of,
@@ -97,15 +98,7 @@ def _common(
         page = tl.load(chain + number).to(tl.int64)
         k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, SIZE, PAGE, EIGHT)
         score = scale * _scores(q, k, of_k, shift, number * PAGE, kv_head, inside, column, KV, SIZE, EIGHT, SHIFT, PRECISION)
-        higher = tl.maximum(top, tl.max(score, 1))
-        weight = tl.exp2(score - higher[:, None])
-        fade = tl.exp2(top - higher)
-        total = total * fade + tl.sum(weight, 1)
-        sum_ = sum_ * fade[:, None]
-        if EIGHT:
-            weight = weight * of_v[None, :]
-        sum_ = tl.dot(weight.to(q.dtype), v.to(q.dtype), sum_, input_precision=PRECISION)
-        top = higher
+        top, total, sum_ = _weighed(score, q, v, of_v, top, total, sum_, EIGHT, PRECISION)
     part = (lane * HEADS + head) * (own + splits) + own + split
     tl.store(parts + part[:, None] * SIZE + column[None, :], sum_ / tl.maximum(total, 1e-30)[:, None], mask=real[:, None])
     tl.store(sums + part, tl.where(total > 0, top + tl.log2(tl.maximum(total, 1e-30)), float("-inf")), mask=real)

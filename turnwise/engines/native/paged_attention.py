@@ -298,6 +298,20 @@ def attend_parts(
 
 
 @triton.jit
+def _weighed(score, q, v, of_v, top, total, sum_, EIGHT: tl.constexpr, PRECISION: tl.constexpr):
+    """The largest score, the sum of weights and the weighted sum of values so far, with those of another page."""
+    higher = tl.maximum(top, tl.max(score, 1))
+    weight = tl.exp2(score - higher[:, None])
+    fade = tl.exp2(top - higher)
+    total = total * fade + tl.sum(weight, 1)
+    sum_ = sum_ * fade[:, None]
+    if EIGHT:
+        weight = weight * of_v[None, :]
+    sum_ = tl.dot(weight.to(q.dtype), v.to(q.dtype), sum_, input_precision=PRECISION)
+    return higher, total, sum_
+
+
+@triton.jit
 def _prompt(
     qkv, cache, scales, shift, table, blocks, out, row_stride, table_stride, values, scale,
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr, WINDOW: tl.constexpr,
@@ -330,15 +344,7 @@ def _prompt(
         page = tl.load(chain + number).to(tl.int64)
         k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, SIZE, PAGE, EIGHT)
         score = scale * _scores(q, k, of_k, shift, number * PAGE, kv_head, inside, column, KV, SIZE, EIGHT, SHIFT, PRECISION)
-        higher = tl.maximum(top, tl.max(score, 1))
-        weight = tl.exp2(score - higher[:, None])
-        fade = tl.exp2(top - higher)
-        total = total * fade + tl.sum(weight, 1)
-        sum_ = sum_ * fade[:, None]
-        if EIGHT:
-            weight = weight * of_v[None, :]
-        sum_ = tl.dot(weight.to(q.dtype), v.to(q.dtype), sum_, input_precision=PRECISION)
-        top = higher
+        top, total, sum_ = _weighed(score, q, v, of_v, top, total, sum_, EIGHT, PRECISION)
     for number in range(whole, tl.cdiv(first + count, PAGE)):
         page = tl.load(chain + number).to(tl.int64)
         key = number * PAGE + inside
@@ -348,15 +354,7 @@ def _prompt(
         if WINDOW:
             seen = seen & (key[None, :] > first + row[:, None] - WINDOW)
         score = tl.where(seen, score, float("-inf"))
-        higher = tl.maximum(top, tl.max(score, 1))
-        weight = tl.exp2(score - higher[:, None])
-        fade = tl.exp2(top - higher)
-        total = total * fade + tl.sum(weight, 1)
-        sum_ = sum_ * fade[:, None]
-        if EIGHT:
-            weight = weight * of_v[None, :]
-        sum_ = tl.dot(weight.to(q.dtype), v.to(q.dtype), sum_, input_precision=PRECISION)
-        top = higher
+        top, total, sum_ = _weighed(score, q, v, of_v, top, total, sum_, EIGHT, PRECISION)
     target = out + (token + row[:, None]) * HEADS * SIZE + head * SIZE + column[None, :]
     tl.store(target, (sum_ / total[:, None]).to(out.dtype.element_ty), mask=real[:, None])
 
