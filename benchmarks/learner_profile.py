@@ -36,6 +36,7 @@ from typing import Any
 import numpy as np
 import torch
 from iteration import SIZES, TINY, Shape, ceilings, make_model
+from kept import watch
 from results import publish
 
 from turnwise.data.batch import Batch
@@ -255,19 +256,20 @@ def measured(shape: Shape, steps: int, rates: dict[str, float], repeats: int = 2
     )
     learner = Learner(make_model(shape, device), settings)
     gc.collect()
+    kept = watch(learner)
     batch = learner.annotate(make_batch(shape, steps))  # old and reference log-probs once, for all variants
     floor = counted(shape, steps, rates)["as it is"]["floor"]
-    found: dict[str, Any] = {"tokens": int(learner.update(batch)["tokens_forward"]), "variants": {}}  # and plans, kernels and moments
+    first = learner.update(batch)  # plans, kernels and moments too
+    found: dict[str, Any] = {"tokens": int(first["tokens_forward"]), "kept": kept, "variants": {}}
+    if device == "cuda":
+        found["peak_gb"] = round(first["memory_peak_gib"] * 2**30 / 1e9, 1)
     for name in ("all", *VARIANTS, "all again"):
         with variant(name, learner):
             seconds = [timed(lambda: learner.update(batch)) for _ in range(repeats if name == "all" else 1)]
         found["variants"][name] = {"seconds": round(min(seconds), 3), "share": round(floor / min(seconds), 3)}
-    found["kept"] = vars(learner.memory.plan(min(32768, shape.longest * 3))) | {"slopes": learner.memory.keeps_slopes}
     parts = -(-found["tokens"] // max(1, learner.settings.tokens_per_batch // shape.longest * shape.longest))
     found["profile"] = kernels(lambda: learner.update(batch), SIZES[shape.size][2] * max(parts, steps))
     found["products"] = products(shape, rates)
-    if device == "cuda":
-        found["peak_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 1)
     return found
 
 

@@ -21,7 +21,7 @@ from turnwise.engines.sampling import Columns, draw
 PACKAGE = "turnwise.engines.native"
 
 
-def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, overlap: bool = False) -> Tensor:
+def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, overlap: bool = False, later: Any = None) -> Tensor:
     if delta is not None:
         x += delta if delta.dim() == 2 else delta.sum(0).to(x.dtype)
     return rms_norm(x, (x.shape[-1],), weight, eps)
@@ -36,7 +36,7 @@ def fits(x: Tensor, weight: Tensor, blocks: Any) -> bool:
     return True
 
 
-def product(x: Tensor, weight: Tensor, bias: Tensor | None, blocks: Any, overlap: bool = False) -> Tensor:
+def product(x: Tensor, weight: Tensor, bias: Tensor | None, blocks: Any, overlap: bool = False, later: Any = None) -> Tensor:
     if blocks.split == 1:
         return linear(x, weight, bias)
     share = -(-x.shape[1] // blocks.split)

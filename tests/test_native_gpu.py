@@ -97,14 +97,16 @@ def test_recorded_prompts_and_other_draws_give_the_logprobs_of_the_models_forwar
 
 
 @pytest.mark.parametrize("variant", ["qwen2", "qwen3", "llama with biases", "gemma3"])
-@pytest.mark.parametrize(("bulk", "overlap"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize(
+    ("bulk", "overlap", "fetch"), [(False, False, False), (True, False, True), (True, True, False), (True, True, True)]
+)
 def test_own_products_give_the_logprobs_of_the_models_forward(
-    variant: str, bulk: bool, overlap: bool, monkeypatch: pytest.MonkeyPatch
+    variant: str, bulk: bool, overlap: bool, fetch: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     split, whole = Blocks(16, 32, 16, split=2, bulk=bulk, ahead=2), Blocks(16, 32, 16, bulk=bulk, ahead=2, stages=3)
     monkeypatch.setattr(product_table, "MEASURED", Everything(qkv=split, out=split, gate=whole, down=split))
     model = make(variant).cuda()
-    switches = {"products": True, "gate": True, "overlap": overlap, "prompts": bulk}
+    switches = {"products": True, "gate": True, "overlap": overlap, "prompts": bulk, "fetch": fetch}
     engine = NativeEngine(model, max_batch=6, max_length=200, prefill_tokens=64, cache_memory=1e8, switches=switches)
     prompts = [prompt(n, n) for n in (1, 5, 63, 64, 65, 130, 130, 99)]
     for turn in range(3):

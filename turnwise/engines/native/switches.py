@@ -21,16 +21,18 @@ class Switches:
     products with few rows, `gate`: for the two halves of an MLP with the activation between, both for the shapes where they were measured
     to be faster (`product_table`). `overlap`: a kernel may begin before the last one has ended (GPUs since Hopper). `prompts`: attention of
     prompts that is arranged for a GPU's copy engine. `cascade`: pages that several rows of a decode step have in common, as the prompt of a
-    group, are read once for all of them, where that saves enough (`cascade.py`)."""
+    group, are read once for all of them, where that saves enough (`cascade.py`). `fetch`: small kernels of a decode step bring
+    what the next large one reads into the GPU's cache (`fetch.py`)."""
 
     record: bool = True
     draw: str = "auto"
     merge: bool = True
-    products: bool = False
-    gate: bool = False
+    products: bool = True
+    gate: bool = True
     overlap: bool = False
-    prompts: bool = False
+    prompts: bool = True
     cascade: bool = False
+    fetch: bool = False
 
     def __post_init__(self) -> None:
         if self.draw not in WAYS:
@@ -56,4 +58,4 @@ class Switches:
         return next((way for most, way in MEASURED if lanes <= most), "rows")
 
 
-PLAIN = Switches(record=False, draw="rows", merge=False)
+PLAIN = Switches(record=False, draw="rows", merge=False, products=False, gate=False, prompts=False)
