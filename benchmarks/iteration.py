@@ -53,6 +53,7 @@ from turnwise.util.seeds import derive
 
 SIZES = {  # hidden, MLP, layers, heads, key heads, words
     "tiny": (64, 128, 2, 4, 2, 1000),
+    "0.5b": (896, 4864, 24, 14, 2, 151936),
     "1.5b": (1536, 8960, 28, 12, 2, 151936),
 }
 
