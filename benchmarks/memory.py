@@ -31,6 +31,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,6 @@ from kept import watch
 from random_weights import TINY, RandomSystem, random_model
 from results import publish
 
-import turnwise.train
 from turnwise.config.schema import Config
 from turnwise.config.writing import to_toml
 from turnwise.learn.footprint import CONTEXT, in_use, terms
@@ -53,6 +53,7 @@ from turnwise.setup.state import restore
 from turnwise.util.files import write_text_atomically
 
 __all__ = ["CASES", "TINY", "find", "main", "random_model", "recipe"]
+loop: Any = import_module("turnwise.train")  # by this name the package has a function too
 RECIPES = Path(__file__).parent.parent / "recipes"
 REHEARSAL = 60.0  # seconds that rehearsals may take
 LEAST = 35.0  # seconds that are left to each of the cases that come later
@@ -163,14 +164,14 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def trained(name: str, system: RandomSystem, found: Found) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The recipe's loop: the metrics of its iterations, and what the learner decided. No checkpoint is written at its end."""
-    turnwise.train.save = lambda *_: None  # type: ignore[assignment]
+    loop.save = lambda *_: None
     with tempfile.TemporaryDirectory() as folder:
         run = Run.create(folder, name, to_toml(system.config))
         keep_choice(run, found)
         try:
             system.check()
             kept = watch(system.learner)
-            turnwise.train.run_iterations(run, system, restore(run, system, system.say), Reporter())
+            loop.run_iterations(run, system, restore(run, system, system.say), Reporter())
             decided = {"tokens_at_once": system.learner.settings.tokens_per_batch, "largest_micro_batch": kept}
         finally:
             system.close()

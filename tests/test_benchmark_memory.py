@@ -33,7 +33,7 @@ def test_a_case_runs_from_end_to_end_with_a_tiny_shape(
 ) -> None:
     turn = tmp_path / "turn"
     turn.write_text("60.0")
-    monkeypatch.setattr("turnwise.train.save", None)  # it is put aside, so that no checkpoint is written
+    monkeypatch.setattr(bench.loop, "save", None)  # it is put aside, so that no checkpoint is written
     bench.main(["--case", case, "--tiny", "--iterations", "1", "--turns", "2", "--response", "4", "--layers", "1", f"--wait={turn}"])
     found = json.loads(capsys.readouterr().out)
     assert found["not_as_in_the_recipe"]["env.max_turns"] == {"recipe": 50, "here": 2} and "learner.lr" not in found["not_as_in_the_recipe"]
