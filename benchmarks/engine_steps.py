@@ -61,8 +61,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "own, overlap": {"products": True, "gate": True, "prompts": True, "overlap": True},
     "cascade": {"cascade": True},
     "balance": {"balance": True},
-    "overlap, balance": {"overlap": True, "balance": True},
-    "own, overlap, balance": {"products": True, "gate": True, "prompts": True, "overlap": True, "balance": True},
 }
 BLOCKS = [
     Blocks(16, 128, 64, 4, 4), Blocks(32, 128, 64, 4, 4), Blocks(64, 128, 64, 4, 4), Blocks(64, 256, 64, 4, 3), Blocks(128, 64, 64, 4, 4),

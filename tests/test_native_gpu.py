@@ -97,7 +97,9 @@ def test_recorded_prompts_and_other_draws_give_the_logprobs_of_the_models_forwar
 
 
 @pytest.mark.parametrize("variant", ["qwen2", "qwen3", "llama with biases", "gemma3"])
-@pytest.mark.parametrize(("bulk", "overlap"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize(
+    ("bulk", "overlap", "fetch"), [(False, False, False), (True, False, True), (True, True, False), (True, True, True)]
+)
 def test_own_products_give_the_logprobs_of_the_models_forward(
     variant: str, bulk: bool, overlap: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,7 +128,7 @@ def test_rows_that_share_a_prefix_give_the_logprobs_of_the_models_forward(varian
 
 
 @pytest.mark.parametrize("variant", ["qwen2", "qwen3", "gemma3"])
-@pytest.mark.parametrize("switches", [{}, {"overlap": True}, {"cascade": True}])
+@pytest.mark.parametrize("switches", [{}, {"products": False, "overlap": False}, {"cascade": True}])
 def test_steps_in_stretches_of_equal_length_give_the_logprobs_of_the_models_forward(variant: str, switches: dict[str, Any]) -> None:
     model = make(variant, max_position_embeddings=1024).cuda()
     engine = NativeEngine(model, max_batch=12, max_length=700, cache_memory=1e8, switches={"balance": True, **switches})

@@ -141,7 +141,7 @@ def step_of(counts: list[int]) -> Step:
 def test_padding_fills_a_size_exactly_and_covers_every_token_once() -> None:
     step = step_of([70, 3, 40])
     size = prompt_size((64, 128, 256), step, slots=8, most=16)
-    assert size == PromptSize(128, 128, 8, 16)
+    assert size == PromptSize(128, 64, 8, 16)
     ends = np.array(step.counts).cumsum()
     whole = np.arange(113)
     tokens, positions, slots, blocks, last = size.pad(whole, whole % 70, whole * 0, ends, step, spare=8)

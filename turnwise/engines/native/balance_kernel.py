@@ -20,7 +20,7 @@ import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
 from turnwise.engines.native.kernels import allow_next, launching, wait_for_last
-from turnwise.engines.native.layer_products import can_overlap
+from turnwise.engines.native.layer_products import since_hopper
 from turnwise.engines.native.paged_attention import (
     LOG2_E,
     _keep,
@@ -285,7 +285,7 @@ def attend_balanced(
         HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], ROWS=max(16, triton.next_power_of_2(shape.group)),
         GROUP_ROWS=triton.next_power_of_2(shape.group), NORM=layer.q_norm is not None, WINDOW=layer.window, PRECISION=_precision(out),
         EIGHT=cache.dtype == torch.int8, SHIFT=layer.shift is not None, PARTS=len(qkv) if qkv.dim() == 3 else 1, NEXT=NEXT,
-        AHEAD=AHEAD, BRING=BRING if can_overlap(qkv.device) else 0, THREADS=32 * warps, OVERLAP=overlap, num_warps=warps,
+        AHEAD=AHEAD, BRING=BRING if since_hopper(qkv.device) else 0, THREADS=32 * warps, OVERLAP=overlap, num_warps=warps,
         num_stages=_stages(qkv.device, _page_bytes(cache, layer, size), STAGES), **launching(overlap),
     )  # fmt: skip
     return out
