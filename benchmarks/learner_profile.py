@@ -12,6 +12,10 @@ reference log-probs are computed once before. Each variant switches one thing of
     no slopes    the output layer computes its logits again in the backward pass
     one by one   every long sequence is a call of its own
     in turn      a step is made after the one before has ended
+    by autograd  gradients are rounded to half precision, and added up by passes of their own
+
+Kernels are counted by kind, per optimiser step's micro-batch and layer too, and `often` names those of a kind that are launched most.
+`calls` are the host's calls of the driver, which are not kernels.
 
 The count of a part is the time that its operations take at the rate of a large matrix product, and its bytes at the rate of a large copy,
 whichever is longer; attention has the rates of `attention.json`. Operations that are computed again count here, unlike in the floor.
@@ -24,7 +28,7 @@ import gc
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,25 +36,28 @@ from typing import Any
 import numpy as np
 import torch
 from iteration import SIZES, TINY, Shape, ceilings, make_model
+from kept import watch
 from results import publish
 
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings
 from turnwise.learn.fused import attention
+from turnwise.learn.homes import home_of
 from turnwise.learn.update import Update
 from turnwise.objectives import Loss
 
 HERE = Path(__file__).parent
 RATES = {"matmul_flop_per_s": 792.8e12, "copy_bytes_per_s": 4.27e12}  # of iteration-full.json, for a count without a GPU
+VARIANTS = ("no slopes", "one by one", "in turn", "by autograd")
 KINDS = {  # parts of a kernel's name
     "attention": ("cudnn", "flash", "sdpa", "fmha", "mha"),
     "optimiser": ("adam", "multi_tensor", "lpnorm", "foreach"),
     "logits": ("_pick", "_slopes"),
     "activation": ("_swiglu",),
-    "norms and rotations": ("_add_norm", "_norm_backward", "_rotate", "_norm_heads"),
+    "norms and rotations": ("_add_norm", "_norm_backward", "_rotate", "_norm_heads", "_fold"),
     "products": ("nvjet", "gemm", "cutlass", "splitk", "cublas"),
-    "copies": ("memcpy", "memset", "copy", "index", "gather", "cat", "fill"),
+    "copies": ("memcpy", "memset", "copy", "index", "gather", "cat", "fill", "_widen"),
 }
 
 
@@ -147,6 +154,7 @@ def make_batch(shape: Shape, steps: int) -> Batch:
 def variant(name: str, learner: Learner) -> Iterator[None]:
     """The learner without one of the things that make it faster."""
     prepare, runs, ahead = learner.memory.prepare, attention.runs_of, Update._look_ahead
+    homes = {parameter: parameter.home for parameter in learner.model.parameters() if home_of(parameter) is not None}
     try:
         if name == "no slopes":
             learner.memory.prepare = lambda tokens, rows=0: prepare(tokens)  # type: ignore[method-assign]
@@ -154,9 +162,13 @@ def variant(name: str, learner: Learner) -> Iterator[None]:
             attention.runs_of = lambda frame, fast, together: runs(frame, fast, False)
         if name == "in turn":
             Update._look_ahead = lambda self: None  # type: ignore[method-assign]
+        for parameter in homes if name == "by autograd" else ():
+            parameter.home = None
         yield
     finally:
         learner.memory.prepare, attention.runs_of, Update._look_ahead = prepare, runs, ahead  # type: ignore[method-assign]
+        for parameter, home in homes.items():
+            parameter.home = home
 
 
 def timed(work: Callable[[], Any]) -> float:
@@ -169,28 +181,43 @@ def timed(work: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def kernels(work: Callable[[], Any], shown: int = 40) -> dict[str, Any]:
-    """Kernels by time and number, by kind; and when none ran."""
-    activity = torch.profiler.ProfilerActivity
-    with torch.profiler.profile(activities=[activity.CUDA if torch.cuda.is_available() else activity.CPU]) as profile:
+def kernels(work: Callable[[], Any], passes: int = 1, shown: int = 40) -> dict[str, Any]:
+    """Kernels by time and number, by kind; and when none ran. `passes`: layers times micro-batches, which numbers are divided by."""
+    device, activity = torch.cuda.is_available(), torch.profiler.ProfilerActivity
+    with torch.profiler.profile(activities=[activity.CUDA if device else activity.CPU]) as profile:
         seconds = timed(work)
-    own_time = "self_device_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
-    rows = [(own.key, getattr(own, own_time), own.count) for own in profile.key_averages()]
-    rows.sort(key=lambda row: -row[1])
+    own_time, events = "self_device_time_total" if device else "self_cpu_time_total", profile.key_averages()
+    on_device = [own for own in events if not device or own.device_type == torch.autograd.DeviceType.CUDA]
+    rows = sorted(((own.key, getattr(own, own_time), own.count) for own in on_device), key=lambda row: -row[1])
+    calls = sorted(((own.count, own.key) for own in events if own not in on_device), reverse=True)
     kinds: dict[str, list[float]] = defaultdict(lambda: [0.0, 0])
     for name, micros, count in rows:
         kinds[kind_of(name)][0] += micros / 1e6
         kinds[kind_of(name)][1] += count
-    busy = sum(own[0] for own in kinds.values())
+    busy, launches = sum(own[0] for own in kinds.values()), sum(own[1] for own in kinds.values())
     return {
         "seconds": round(seconds, 3),
         "busy": round(busy, 3),
         "idle": round(seconds - busy, 3),
+        "launches": int(launches),
+        "launches per layer and micro-batch": round(launches / passes, 1),
         "kinds": {
-            kind: {"seconds": round(own[0], 3), "kernels": int(own[1])} for kind, own in sorted(kinds.items(), key=lambda x: -x[1][0])
+            kind: {"seconds": round(own[0], 3), "kernels": int(own[1]), "per layer and micro-batch": round(own[1] / passes, 1)}
+            for kind, own in sorted(kinds.items(), key=lambda x: -x[1][0])
         },
+        "often": {kind: _often(rows, kind) for kind in ("other", "copies", "norms and rotations")},
+        "calls": {name[:60]: count for count, name in calls[:12]},
         "kernels": [{"name": name[:120], "ms": round(micros / 1e3, 2), "count": count} for name, micros, count in rows[:shown]],
     }
+
+
+def _often(rows: Sequence[tuple[str, float, int]], kind: str, shown: int = 12) -> list[dict[str, Any]]:
+    """The kernels of a kind that are launched most often. Names of templates differ late, so both ends are kept."""
+    own = sorted((row for row in rows if kind_of(row[0]) == kind), key=lambda row: -row[2])[:shown]
+    return [
+        {"count": count, "ms": round(micros / 1e3, 2), "name": name if len(name) <= 200 else f"{name[:140]} … {name[-56:]}"}
+        for name, micros, count in own
+    ]
 
 
 def products(shape: Shape, rates: dict[str, float]) -> dict[str, Any]:
@@ -229,18 +256,20 @@ def measured(shape: Shape, steps: int, rates: dict[str, float], repeats: int = 2
     )
     learner = Learner(make_model(shape, device), settings)
     gc.collect()
+    kept = watch(learner)
     batch = learner.annotate(make_batch(shape, steps))  # old and reference log-probs once, for all variants
     floor = counted(shape, steps, rates)["as it is"]["floor"]
-    found: dict[str, Any] = {"tokens": int(learner.update(batch)["tokens_forward"]), "variants": {}}  # and plans, kernels and moments
-    for name in ("all", "no slopes", "one by one", "in turn", "all again"):
-        with variant(name, learner):
-            seconds = [timed(lambda: learner.update(batch)) for _ in range(repeats)]
-        found["variants"][name] = {"seconds": round(min(seconds), 3), "share": round(floor / min(seconds), 3)}
-    found["kept"] = vars(learner.memory.plan(min(32768, shape.longest * 3))) | {"slopes": learner.memory.keeps_slopes}
-    found["profile"] = kernels(lambda: learner.update(batch))
-    found["products"] = products(shape, rates)
+    first = learner.update(batch)  # plans, kernels and moments too
+    found: dict[str, Any] = {"tokens": int(first["tokens_forward"]), "kept": kept, "variants": {}}
     if device == "cuda":
-        found["peak_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 1)
+        found["peak_gb"] = round(first["memory_peak_gib"] * 2**30 / 1e9, 1)
+    for name in ("all", *VARIANTS, "all again"):
+        with variant(name, learner):
+            seconds = [timed(lambda: learner.update(batch)) for _ in range(repeats if name == "all" else 1)]
+        found["variants"][name] = {"seconds": round(min(seconds), 3), "share": round(floor / min(seconds), 3)}
+    parts = -(-found["tokens"] // max(1, learner.settings.tokens_per_batch // shape.longest * shape.longest))
+    found["profile"] = kernels(lambda: learner.update(batch), SIZES[shape.size][2] * max(parts, steps))
+    found["products"] = products(shape, rates)
     return found
 
 

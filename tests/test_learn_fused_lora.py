@@ -35,7 +35,7 @@ def adapted(model: Any, rank: int = 3, **more: Any) -> Any:
     generator = torch.Generator().manual_seed(2)
     for name, parameter in found.named_parameters():
         if "lora_B" in name:
-            parameter.data = 0.2 * torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
+            parameter.data = 0.2 * torch.randn(parameter.shape, generator=generator).to(parameter)
     return found
 
 

@@ -67,7 +67,8 @@ class Demand:
     tokens            of a micro-batch; a sequence of `sequence` tokens is never cut
     attention, mlp    layers, counted from the last, that keep what they computed for the backward pass
     piece             numbers of logits that exist at once
-    responses         tokens of a micro-batch that keep the slopes of their log-probs, which the learner does if there is room; 0: none
+    responses         the share of a micro-batch's tokens that are sampled; 0 if the slopes of their log-probs are never kept
+    slopes            these slopes are kept for the backward pass, which the learner does if there is room (`automatic_slopes`)
     fused             the learner's own layers, which take adapters too; otherwise those of transformers, which keep all or nothing
     """
 
@@ -92,7 +93,8 @@ class Demand:
     attention: int = EVERY
     mlp: int = EVERY
     piece: int = LOGITS
-    responses: int = 0
+    responses: float = 0.0
+    slopes: bool = False
     fused: bool = True
     beside: tuple[Beside, ...] = field(default=())
 
@@ -105,6 +107,11 @@ class Demand:
     def read(self) -> int:
         """Tokens of the largest micro-batch: a long sequence makes it larger than `tokens`."""
         return max(self.tokens, self.sequence)
+
+    @property
+    def sampled(self) -> int:
+        """Sampled tokens of the largest micro-batch."""
+        return int(self.responses * self.read)
 
     @property
     def page(self) -> int:
@@ -351,6 +358,15 @@ def automatic_layers(shape: ModelShape, tokens: int, room: float) -> tuple[int, 
     return kept
 
 
+def automatic_slopes(shape: ModelShape, tokens: int, sampled: int, room: float, keep: bool | None) -> tuple[int, int] | None:
+    """Layers that keep attention and MLP beside the slopes of so many log-probs; None if slopes are not kept. They come after attention and
+    before MLPs; if everything is to be kept (`keep`), slopes are only if there is room for both."""
+    if not sampled or keep is False:
+        return None
+    attention, mlp = automatic_layers(shape, tokens, room - slope_bytes(shape, sampled))
+    return (attention, mlp) if attention and (keep is None or mlp == shape.layers) else None
+
+
 def fused_peak(shape: ModelShape, tokens: int, attention: int = EVERY, mlp: int = EVERY) -> int:
     """The peak of a micro-batch in the learner's own layers, in 16 bits."""
     return tokens * (fused_work(shape) + fused_bytes(shape, attention, mlp))
@@ -367,22 +383,26 @@ def piece_of(tokens: int) -> int:
     return FEW_LOGITS if 0 < tokens <= FEW_TOKENS else LOGITS
 
 
-def logits_bytes(shape: ModelShape, piece: int, trained: bool) -> int:
-    """A piece of logits with its gradient; and, if it is trained, the output layer's gradient in float32, twice while a piece is added."""
+def logits_bytes(shape: ModelShape, piece: int, trained: bool, slopes: bool = False) -> int:
+    """A piece of logits with its gradient; and, if it is trained, the output layer's gradient in float32, twice while a piece is added.
+    With kept slopes there are two pieces in the forward pass, and later the gradient alone, in float32 and in 16 bits."""
+    if slopes:
+        return max(8 * piece, 6 * shape.head if trained else 0)
     return 8 * piece + (8 * shape.head if trained else 0)
 
 
-def slope_bytes(shape: ModelShape, responses: int, width: int = 2) -> int:
+def slope_bytes(shape: ModelShape, sampled: int, width: int = 2) -> int:
     """One number for each logit of these tokens: what saves the backward pass computing logits again. It saves twice as much time per byte
     as keeping the MLP of a layer does: 2 · hidden · words operations, and reading and writing logits in float32, for each token."""
-    return width * shape.words * responses
+    return width * shape.words * sampled
 
 
 def _activations(demand: Demand) -> list[Term]:
-    """The backward pass needs most at its beginning, in the output layer, or in the first layer that it goes through."""
+    """Most is needed in the output layer, or in the first layer that the backward pass goes through; slopes are gone by then."""
     shape, tokens, whole = demand.shape, demand.read, not demand.rank
-    logits = logits_bytes(shape, min(demand.piece, tokens * shape.words), whole)
+    slopes = slope_bytes(shape, demand.sampled, demand.width) if demand.slopes else 0
+    logits = logits_bytes(shape, min(demand.piece, tokens * shape.words), whole, demand.slopes)
     work = tokens * work_bytes(demand) + (demand.width * shape.head if whole and shape.tied else 0)
-    larger = ("logits", logits) if logits > work else ("a layer's work", work)
-    slopes = _during("slopes of log-probs", slope_bytes(shape, demand.responses, demand.width), LEARN)
-    return [_during("activations", tokens * kept_bytes(demand), LEARN), slopes, _during(*larger, LEARN)]
+    output = slopes + logits > work
+    found = {"slopes of log-probs": slopes, "logits": logits} if output else {"a layer's work": work}
+    return [_during("activations", tokens * kept_bytes(demand), LEARN), *(_during(name, size, LEARN) for name, size in found.items())]

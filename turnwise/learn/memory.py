@@ -65,13 +65,12 @@ class Memory:
         if self.policy.fused is None:
             return
         self.policy.fused.kept = self.plan(tokens)
-        taken = footprint.slope_bytes(self._shape, rows)
-        if not rows or self.keep is False or self.room == float("inf") or self.policy.sharded is not None:
+        if self.room == float("inf") or self.policy.sharded is not None:
             return
-        attention, mlp = footprint.automatic_layers(self._shape, tokens, self.room - taken)
-        if attention and (self.keep is None or mlp == self._shape.layers):
+        beside = footprint.automatic_slopes(self._shape, tokens, rows, self.room, self.keep)
+        if beside is not None:
             self.keeps_slopes = True
-            self.policy.fused.kept = Kept() if self.keep else Kept(attention, mlp)
+            self.policy.fused.kept = Kept() if self.keep else Kept(*beside)
 
     def must_recompute(self, tokens: int) -> bool:
         """Whether layers of transformers, which keep all or nothing, should keep nothing of a micro-batch of this many tokens."""

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from turnwise.learn.carrier import host_copy
 from turnwise.learn.chunked import EXACT, KINDS, ChunkedAdam
 from turnwise.learn.decide import Decisions
+from turnwise.learn.homes import Home, settle
 from turnwise.learn.ranks.tensors import held, placed_like, put, whole
 from turnwise.learn.settings import OptimiserSettings
 from turnwise.util.errors import TurnwiseError
@@ -54,7 +55,7 @@ class Weights:
                 continue
             master = host_copy(full, full.device) if host else full.clone()
             self.masters[name] = master
-            parameter.register_post_accumulate_grad_hook(_gather_at(self._sums, name) if host else _gather_into(master))
+            settle(parameter, Home(master, self._sums if host else None, name))
 
     def gradients(self) -> dict[str, Tensor]:
         """The gradients by name, on the model's device; without those of weights that have none."""
@@ -90,26 +91,6 @@ class Weights:
         for name, master in self.masters.items():
             put(master, tensors[name])
         self.publish()
-
-
-def _gather_into(master: Tensor) -> Any:
-    def gather(parameter: nn.Parameter) -> None:
-        if parameter.grad is None:
-            return
-        master.grad = parameter.grad.float() if master.grad is None else master.grad.add_(parameter.grad)
-        parameter.grad = None
-
-    return gather
-
-
-def _gather_at(sums: dict[str, Tensor], name: str) -> Any:
-    def gather(parameter: nn.Parameter) -> None:
-        if parameter.grad is None:
-            return
-        sums[name] = parameter.grad.float() if name not in sums else sums[name].add_(parameter.grad)
-        parameter.grad = None
-
-    return gather
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from turnwise.learn.footprint import EIGHT_BIT, EXACT, LANES, LEARN, MOST_TOKENS
 from turnwise.setup.fit import GB, Found, settings
 
 HOST_BYTES_PER_S = 2.5e10  # assumption: what a PCIe 4.0 slot carries in one direction
-RECORDING = 0.2  # assumption: seconds to record a decode step
+RECORDING = 0.02  # seconds to record a step; 20 of a 1.5B model took 0.23 s (benchmarks/engine_steps.json)
 STEP_TOKENS = 131072  # of an optimiser step that shares refer to
 MOVED = 16.0  # bytes per weight that a micro-batch moves for its gradients: written, read, added, and the weights read again
 ESTIMATE = "Costs are estimates from operations and bytes at the rates of an H200; see docs/performance.md"

@@ -79,7 +79,7 @@ def prompt_sizes(weights: Weights) -> tuple[int, ...]:
 
 def block_for(longest: int) -> int:
     """How many tokens one program attends from, if that is the longest prompt of a step."""
-    return 128 if longest > 64 else 64 if longest > 16 else 16
+    return 64 if longest > 16 else 16
 
 
 def prompt_size(sizes: tuple[int, ...], step: Step, slots: int, most: int) -> PromptSize | None:

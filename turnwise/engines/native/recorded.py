@@ -17,13 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from turnwise.engines.native.balance_kernel import attend_balanced, plan_of
 from turnwise.engines.native.cascade import Layout, Planner
 from turnwise.engines.native.cascade_kernel import Shared, attend_cascade
 from turnwise.engines.native.cuda import CudaRunner, originals
 from turnwise.engines.native.draw_kernel import draw_tokens
 from turnwise.engines.native.head_kernel import Drawing, draw_fused, draw_tiles, fusible
 from turnwise.engines.native.kernels import begin
-from turnwise.engines.native.layer_products import LayerProducts
+from turnwise.engines.native.layer_products import LayerProducts, since_hopper
 from turnwise.engines.native.mail import Mail, Nothing, Reply, Results, aligned, lay
 from turnwise.engines.native.note_kernel import copy_pages, note
 from turnwise.engines.native.paged_attention import attend_singles
@@ -55,7 +56,8 @@ class RecordedRunner(CudaRunner):
         super().__init__(weights, slots, longest, page_count, page_size, graphs, kind=kind)
         self.switches = switches or Switches(record=True)
         self._products = LayerProducts(weights, self.switches)
-        if self.switches.prompts and self._stored[0] == weights.dtype:  # it reads pages as they are
+        fits = since_hopper(weights.device) or weights.device.type != "cuda"
+        if self.switches.prompts and fits and self._stored[0] == weights.dtype:  # it reads pages as they are
             self._attend_many = attend_prompts
         self._sizes = prompt_sizes(weights) if self.switches.record else ()
         self._lane_room = aligned(self._lanes(slots))
@@ -173,10 +175,14 @@ class RecordedRunner(CudaRunner):
         tables, shape = self.tables, self.weights.shape
         arrivals = self._arrivals if self.switches.merge else None
         tokens = begin(control, tables.last, tables.pages, self.page_size)
+        windows = {layer.window for layer in self.weights.layers} if self.switches.balance and plan is None else ()
+        plans = {window: plan_of(slots, positions, self.page_size, window, shape.kv_heads) for window in windows}
 
         def attend(qkv: Tensor, cache: Tensor, layer: Layer) -> Tensor:
+            if plans:
+                return attend_balanced(qkv, cache, layer, tables, plans[layer.window], shape, self._arrivals)
             if plan is None:
-                return attend_singles(qkv, cache, layer, tables, slots, positions, shape, arrivals, self._products.overlap)
+                return attend_singles(qkv, cache, layer, tables, slots, positions, shape, arrivals)
             return attend_cascade(qkv, cache, layer, tables, slots, positions, shape, arrivals, plan)
 
         x, delta = self._layers(self.weights.embed(tokens), attend, parts=True, heads=plan is None)

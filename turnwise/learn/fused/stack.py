@@ -25,8 +25,9 @@ from turnwise.engines.native.weights import OUTSIDE, Layer, Weights
 from turnwise.learn.fused.adapters import parameters
 from turnwise.learn.fused.attention import Frame
 from turnwise.learn.fused.experts import ExpertsHalf
-from turnwise.learn.fused.layers import AnyLayer, AttentionHalf, LastNorm, MlpHalf
+from turnwise.learn.fused.layers import AnyLayer, AttentionHalf, Embedding, LastNorm, MlpHalf
 from turnwise.learn.fused.shared import SharedWeights
+from turnwise.learn.homes import home_of
 
 ALL = 10**6
 
@@ -118,7 +119,7 @@ class FusedStack:
         cos, sin = zip(*self._rotations(max(lengths)), strict=True)
         sizes = shape.heads, shape.kv_heads, shape.head_dim
         frame = Frame(lengths, offsets, positions, cos, sin, *sizes, shape.eps, scaling=shape.scaling)
-        x, delta = embedding(ids, inner.embed_tokens.weight, inner.embed_tokens.padding_idx), None
+        x, delta = embedded(ids, inner.embed_tokens), None
         if self.weights.embedding_scale is not None:
             x = x * self.weights.embedding_scale
         for number, (layer, module) in enumerate(zip(layers, inner.layers, strict=True)):
@@ -138,6 +139,14 @@ class FusedStack:
             with torch.no_grad():
                 self._tables = self.weights.rotations(size)
         return self._tables
+
+
+def embedded(ids: Tensor, module: Any) -> Tensor:
+    """The rows of an embedding."""
+    if home_of(module.weight) is None or not module.weight.requires_grad:
+        return embedding(ids, module.weight, module.padding_idx)
+    found: Tensor = Embedding.apply(ids, module.weight, module.padding_idx)
+    return found
 
 
 def _forward(module: Any, x: Tensor, *rest: Any, **named: Any) -> Any:
