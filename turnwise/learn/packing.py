@@ -151,7 +151,7 @@ class _Builder:
         self.logprobs: list[NDArray[Any]] = []
         self.complete = True  # whether every response token so far came with a log-prob
         self.trajectory = -1
-        self.past: list[int] | Ints | None = None  # prompt and response of the turn before
+        self.past: tuple[Any, Any] | None = None  # prompt and response of the turn before
 
     def start(self, trajectory: int) -> None:
         """A new trajectory: nothing to continue."""
@@ -182,18 +182,22 @@ class _Builder:
         entry = (row, self.size - 1, len(response), first_index, len(self.sequence_starts) - 1, self.trajectory)
         self.turns.append(entry)
         self.size += len(response)
-        self.past = [*prompt, *turn.response_ids] if isinstance(prompt, list) else np.concatenate([prompt, response])
+        self.past = prompt, list(turn.response_ids) if isinstance(prompt, list) else response
         self._add_logprobs(turn.logprobs, len(response), where)
 
     def _held(self, prompt: list[int] | Ints) -> int:
         """How many tokens the turn before held, if the prompt begins with all of them; otherwise 0. Lists, as a dialogue gives them, are
         compared without making arrays."""
-        past = self.past
-        if past is None or len(prompt) < len(past):
+        if self.past is None:
             return 0
-        start = prompt[: len(past)]
-        same = start == past if isinstance(start, list) and isinstance(past, list) else np.array_equal(start, past)
-        return len(past) if same else 0
+        start = 0
+        for past in self.past:
+            end = start + len(past)
+            own = prompt[start:end]
+            if len(own) < len(past) or not (own == past if isinstance(own, list) and isinstance(past, list) else np.array_equal(own, past)):
+                return 0
+            start = end
+        return start
 
     def _add_logprobs(self, logprobs: Sequence[float], tokens: int, where: str) -> None:
         if len(logprobs) not in (0, tokens):
