@@ -1,7 +1,7 @@
 """A decode step of the native engine as one recorded graph, with settings of its kernels changed one by one: which are best on this GPU?
 
     python benchmarks/engine_tuning.py --out tuning.json                          # 1.5B, about a minute
-    python benchmarks/engine_tuning.py --shape 0.5b --cases "128 at 1152" --names now fetch
+    python benchmarks/engine_tuning.py --shape 0.5b --cases "128 at 1152" --names now library
 
 Every setting is used for a graph of its own, whose tokens' log-probs are compared with those of the first setting; then all graphs are
 replayed in turn, several times, so that a GPU that changes its clock does so for all of them. Milliseconds, medians. No host is in these
@@ -14,6 +14,7 @@ import argparse
 import statistics
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -23,41 +24,31 @@ from engine import make_model
 from engine_shapes import SHAPES
 from results import publish
 
-from turnwise.engines.native import NativeEngine, fetch, paged_attention, recorded
+from turnwise.engines.native import NativeEngine, paged_attention, product_table, recorded
 from turnwise.engines.native.layer_products import LayerProducts
 from turnwise.engines.native.mail import Results
+from turnwise.engines.native.product_table import Blocks
 from turnwise.engines.native.switches import Switches
 
-MB = 1 << 20
 CASES = {
     "128 at 1152": (128, 1152, False),
     "128 ragged": (128, 1152, True),
     "512 at 1152": (512, 1152, False),
     "128 at 4400": (128, 4400, False),
 }
-ON = {"fetch": True}
-
-
-def fetching(pages: int, weights: int, place: str = "out") -> dict[str, Any]:
-    return {"PAGE_BYTES": pages * MB, "WEIGHT_BYTES": weights * MB, "WEIGHT_PLACE": place}
-
-
-# name: switches, settings of fetch, settings of attention
-SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+DOWN = ("down", 8960, 1536)
+# name: switches, settings of attention, other blocks for products
+SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[Any, Any]]] = {
     "now": ({}, {}, {}),
-    "library": ({"products": False, "gate": False}, {}, {}),
-    "products": ({"gate": False}, {}, {}),
-    "fetch": (ON, {}, {}),
-    **{f"pages {p}": (ON, fetching(p, 0), {}) for p in (8, 16, 24, 32, 48)},
-    **{f"weights {w}": (ON, fetching(0, w), {}) for w in (8, 16, 24, 32)},
-    **{f"weights {w}, norm": (ON, fetching(0, w, "norm"), {}) for w in (8, 16, 24)},
-    **{f"pages {p}, weights {w}": (ON, fetching(p, w), {}) for p, w in ((16, 16), (24, 24), (32, 16))},
-    "3 stages, next": ({}, {}, {"STAGES": 3, "NEXT": True}),
-    "3 stages, next, fetch": (ON, {}, {"STAGES": 3, "NEXT": True}),
-    "3 stages": ({}, {}, {"STAGES": 3, "PROGRAMS": 528}),
-    "overlap": ({"overlap": True}, {}, {}),
-    "overlap, not attention": ({"overlap": True}, {}, {"alone": True}),
-    "overlap, not attention, fetch": ({"overlap": True} | ON, {}, {"alone": True}),
+    "library": ({"products": False, "gate": False, "overlap": False}, {}, {}),
+    "products": ({"gate": False, "overlap": False}, {}, {}),
+    "no overlap": ({"overlap": False}, {}, {}),
+    "3 stages, next": ({}, {"STAGES": 3, "NEXT": True}, {}),
+    "3 stages": ({}, {"STAGES": 3, "PROGRAMS": 528}, {}),
+    "attention overlaps": ({}, {"overlap": True}, {}),
+    "own down": ({}, {}, {DOWN: ((128, Blocks(128, 64, 64, 5, 4, 7, True, 1)),)}),
+    "own down, 4 parts": ({}, {}, {DOWN: ((128, Blocks(64, 64, 128, 4, 4, 5, True, 1)),)}),
+    "own down, 5 parts": ({}, {}, {DOWN: ((128, Blocks(128, 64, 128, 5, 4, 4, True, 1)),)}),
 }
 
 
@@ -88,19 +79,17 @@ class Step:
         self.lanes = lanes
 
     def record(self, name: str) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
-        switches, fetched, attention = SETTINGS[name]
+        switches, attention, table = SETTINGS[name]
         self.runner.switches = Switches.of(switches)
         self.runner._products = LayerProducts(self.runner.weights, self.runner.switches)
         results = Results(self.lanes, self.runner.weights.device)
-        known = {key: value for key, value in attention.items() if key != "alone"}
-        alone = paged_attention.attend_singles
+        known = {key: value for key, value in attention.items() if key != "overlap"}
+        attend = partial(paged_attention.attend_singles, overlap="overlap" in attention)
         with ExitStack() as patched, torch.no_grad():
-            if fetched:
-                patched.enter_context(patch.multiple(fetch, **fetched))
+            patched.enter_context(patch.dict(product_table.MEASURED, table))
+            patched.enter_context(patch.object(recorded, "attend_singles", attend))
             if known:
                 patched.enter_context(patch.multiple(paged_attention, **known))
-            if "alone" in attention:
-                patched.enter_context(patch.object(recorded, "attend_singles", lambda *given: alone(*given[:-1])))
             way = self.runner.switches.way(self.lanes)
             self.runner.tables.last.zero_()
             self.runner._decode_into(self.control, results, way, None)

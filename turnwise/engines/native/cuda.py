@@ -18,7 +18,6 @@ from torch import Tensor
 
 from turnwise.engines.native.cache_8bit import stored
 from turnwise.engines.native.draw_kernel import draw_tokens
-from turnwise.engines.native.fetch import Fetch
 from turnwise.engines.native.kernels import add_norm, begin, rotate
 from turnwise.engines.native.layer_products import LayerProducts
 from turnwise.engines.native.paged_attention import attend_prompts, attend_singles
@@ -259,20 +258,17 @@ class CudaRunner:
 
     # What both have in common.
 
-    def _layers(
-        self, x: Tensor, attend: Attend, parts: bool = False, heads: bool = False, pages: Callable[[Tensor], Fetch | None] | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def _layers(self, x: Tensor, attend: Attend, parts: bool = False, heads: bool = False) -> tuple[Tensor, Tensor]:
         """All layers: the residual, and the last layer's output that is not added yet. `parts`: the latter may be parts of a sum; `heads`:
-        what attention is given may be. `pages`: what attention will read first of a layer's cache."""
+        what attention is given may be."""
         work = self._products
         delta: Tensor | None = None
         for number, layer in enumerate(self.weights.layers):
-            later = pages(self.cache[number]) if pages is not None else None
-            qkv = work.qkv(layer, work.norm(x, delta, layer.before_attention, later), heads)
+            qkv = work.qkv(layer, work.norm(x, delta, layer.before_attention), heads)
             delta = work.out(layer, attend(qkv, self.cache[number], layer), parts)
             if layer.after_attention is not None:
                 delta = work.norm(delta, None, layer.after_attention)
-            delta = work.mlp(layer, work.before_mlp(layer, x, delta), parts)
+            delta = work.mlp(layer, work.norm(x, delta, layer.before_mlp), parts)
             if layer.after_mlp is not None:
                 delta = work.norm(delta, None, layer.after_mlp)
         assert delta is not None

@@ -15,8 +15,6 @@ import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait  # type: ignore[import-not-found, unused-ignore]
 
-from turnwise.engines.native.fetch import PIECES, Fetch, nothing
-
 ROTATE_HEADS = 16  # heads that one program turns
 
 
@@ -35,45 +33,10 @@ def wait_for_last(OVERLAP: tl.constexpr):
 
 
 @triton.jit
-def _ask(place, count):
-    """Ask for `count` bytes at each place. The count is a multiple of 16; 0 asks for nothing."""
-    tl.inline_asm_elementwise(
-        "{ .reg .pred p; setp.gt.s32 p, $2, 0; @p cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0; }",
-        "=r,l,r", [place.to(tl.int64, bitcast=True), count], dtype=tl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
-
-
-@triton.jit
-def fetch(
-    program, source, table, slots, positions, lines, stride, count, values, page_stride, block, tokens,
-    KIND: tl.constexpr, REQUESTS: tl.constexpr, PIECES: tl.constexpr = PIECES,
-):  # fmt: skip
-    """This program's share of what is asked for."""
-    request = tl.arange(0, REQUESTS)
-    if KIND == 1:
-        line = program * REQUESTS + request
-        _ask(source + line.to(tl.int64) * stride, tl.where(line < lines, count, 0))
-    if KIND == 2:
-        number = request // (2 * PIECES)
-        known = (number < count) & (program < lines) & (number * tokens <= tl.load(positions + program))
-        chain = table + tl.load(slots + program).to(tl.int64) * stride
-        page = tl.load(chain + number, mask=known, other=0).to(tl.int64)
-        piece = block // PIECES
-        place = source + page * page_stride + (request // PIECES % 2) * values + (request % PIECES) * piece
-        _ask(place, tl.where(known, piece * (source.dtype.element_ty.primitive_bitwidth // 8), 0))
-
-
-@triton.jit
 def _add_norm(
-    x, delta, weight, out, size, eps, part_stride,
-    later, table, slots, positions, lines, stride, count, values, page_stride, block, tokens, FETCH: tl.constexpr, REQUESTS: tl.constexpr,
-    PARTS: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
+    x, delta, weight, out, size, eps, part_stride, PARTS: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     allow_next(OVERLAP)
-    if FETCH:
-        fetch(
-            tl.program_id(0), later, table, slots, positions, lines, stride, count, values, page_stride, block, tokens, FETCH, REQUESTS
-        )  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * size
     column = tl.arange(0, BLOCK)
     inside = column < size
@@ -99,20 +62,17 @@ def launching(overlap: bool) -> dict[str, bool]:
     return {"launch_pdl": True} if overlap else {}
 
 
-def add_norm(
-    x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, overlap: bool = False, later: Fetch | None = None
-) -> Tensor:  # fmt: skip
+def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, overlap: bool = False) -> Tensor:
     """x += delta, in place; returns the RMS norm of x. `delta` may be parts of a sum in float32, [parts, rows, size]: they are added up
-    in their order and rounded once. `overlap`: the kernel may begin before the last one has ended. `later`: what is brought into the GPU's
-    cache on the way."""
+    in their order and rounded once. `overlap`: the kernel may begin before the last one has ended."""
     out = torch.empty_like(x)
     rows, size = x.shape
     block = triton.next_power_of_2(size)
     warps = 4 if block <= 2048 else 8
     parts = 0 if delta is None else len(delta) if delta.dim() == 3 else 1
     _add_norm[(rows,)](
-        x, delta, weight, out, size, eps, rows * size, *(nothing(x) if later is None else later.arguments(rows)),
-        PARTS=parts, BLOCK=block, OVERLAP=overlap, num_warps=warps, **launching(overlap),
+        x, delta, weight, out, size, eps, rows * size, PARTS=parts, BLOCK=block, OVERLAP=overlap, num_warps=warps,
+        **launching(overlap),
     )  # fmt: skip
     return out
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from turnwise.engines.native import fetch
-from turnwise.engines.native.fetch import Fetch
 from turnwise.engines.native.kernels import add_norm, gate_mul
 from turnwise.engines.native.product_table import Blocks, blocks_of
 from turnwise.engines.native.products import fits, gated, product
@@ -25,11 +23,11 @@ class LayerProducts:
         self._eps, self._kind = weights.shape.eps, weights.shape.activation
         hopper = since_hopper(weights.device)
         self._own, self._gate = (on and (hopper or weights.device.type != "cuda") for on in (switches.products, switches.gate))
-        self.overlap, self.fetch = switches.overlap and hopper, switches.fetch and hopper
+        self.overlap = switches.overlap and hopper
 
-    def norm(self, x: Tensor, delta: Tensor | None, weight: Tensor, later: Fetch | None = None) -> Tensor:
-        """x += delta, in place; the norm of x. `later`: what is brought into the GPU's cache on the way."""
-        return add_norm(x, delta, weight, self._eps, self.overlap, later)
+    def norm(self, x: Tensor, delta: Tensor | None, weight: Tensor) -> Tensor:
+        """x += delta, in place; the norm of x."""
+        return add_norm(x, delta, weight, self._eps, self.overlap)
 
     def qkv(self, layer: Layer, x: Tensor, parts: bool) -> Tensor:
         """Queries, keys and values: [rows, size], or in parts [split, rows, size] if the caller takes them."""
@@ -37,17 +35,7 @@ class LayerProducts:
 
     def out(self, layer: Layer, x: Tensor, parts: bool) -> Tensor:
         """What attention adds to the residual: [rows, size], or in parts [split, rows, size] if the caller takes them."""
-        return self._summed("out", layer.out, x, parts and layer.after_attention is None, self._of_gate(layer, len(x), "out"))
-
-    def before_mlp(self, layer: Layer, x: Tensor, delta: Tensor) -> Tensor:
-        """x += delta, in place; the norm of x for the MLP."""
-        return self.norm(x, delta, layer.before_mlp, self._of_gate(layer, len(x), "norm"))
-
-    def _of_gate(self, layer: Layer, rows: int, place: str) -> Fetch | None:
-        """What the kernel at this place asks for: weights of the MLP, if it waits for them more than it computes."""
-        if not self.fetch or place != fetch.WEIGHT_PLACE or rows > fetch.MOST_ROWS or layer.experts is not None or not layer.gate_up.plain:
-            return None
-        return fetch.of_weight(layer.gate_up.weight, fetch.WEIGHT_BYTES)
+        return self._summed("out", layer.out, x, parts and layer.after_attention is None)
 
     def mlp(self, layer: Layer, x: Tensor, parts: bool) -> Tensor:
         """What the MLP adds to the residual, as `out`."""
@@ -62,11 +50,11 @@ class LayerProducts:
             return gate_mul(linear(x), self._kind, self.overlap)
         return gated(x, linear.weight, linear.bias, self._kind, blocks, self.overlap)
 
-    def _summed(self, kind: str, linear: Linear, x: Tensor, parts: bool, later: Fetch | None = None) -> Tensor:
+    def _summed(self, kind: str, linear: Linear, x: Tensor, parts: bool) -> Tensor:
         blocks = self._blocks(kind, linear, x)
         if blocks is None or (blocks.split > 1 and not parts):
             return linear(x)
-        return product(x, linear.weight, linear.bias, blocks, self.overlap, later)
+        return product(x, linear.weight, linear.bias, blocks, self.overlap)
 
     def _blocks(self, kind: str, linear: Linear, x: Tensor) -> Blocks | None:
         if not (self._gate if kind == "gate" else self._own) or not linear.plain:

@@ -61,6 +61,41 @@ MEASURED: dict[tuple[str, int, int], Lines] = {  # by kind, inner size and outer
         (256, None),
         (512, None),
     ),
+    ("gate", 896, 9728): (
+        (16, Blocks(16, 64, 128, 1, 4, 5, True, 1, 8, False)),
+        (32, Blocks(32, 64, 128, 1, 4, 4, True, 1, 8, False)),
+        (64, Blocks(64, 64, 64, 1, 4, 7, True, 1, 8, False)),
+        (128, Blocks(64, 32, 64, 1, 4, 4, True, 1, 8, False)),
+        (256, Blocks(64, 64, 64, 1, 4, 3, True, 1, 8, False)),
+        (512, None),
+        (1024, None),
+        (4096, Blocks(128, 64, 64, 1, 4, 3, True, 1, 16, False)),
+        (1000000, Blocks(128, 64, 64, 1, 8, 3, True, 1, 8, False)),
+    ),
+    ("down", 4864, 896): (
+        (16, Blocks(16, 32, 128, 4, 4, 6, False, 1, 8, False)),
+        (32, Blocks(32, 32, 128, 4, 4, 6, False, 1, 8, False)),
+        (64, Blocks(64, 32, 128, 4, 4, 5, True, 1, 8, False)),
+        (128, Blocks(64, 64, 128, 4, 4, 5, True, 1, 8, False)),
+        (256, Blocks(128, 64, 64, 4, 4, 7, True, 1, 8, False)),
+        (512, None),
+    ),
+    ("qkv", 896, 1152): (
+        (16, Blocks(16, 32, 128, 2, 4, 6, False, 1, 8, False)),
+        (32, Blocks(32, 16, 128, 2, 4, 5, True, 1, 8, False)),
+        (64, Blocks(64, 16, 128, 3, 4, 5, True, 1, 8, False)),
+        (128, Blocks(64, 64, 64, 3, 4, 6, False, 1, 8, False)),
+        (256, None),
+        (512, None),
+    ),
+    ("out", 896, 896): (
+        (16, Blocks(16, 32, 128, 2, 4, 6, False, 1, 8, False)),
+        (32, Blocks(32, 32, 128, 2, 4, 6, False, 1, 8, False)),
+        (64, Blocks(64, 32, 64, 4, 4, 6, False, 1, 8, False)),
+        (128, Blocks(64, 32, 128, 2, 4, 5, True, 1, 8, False)),
+        (256, Blocks(64, 64, 128, 2, 4, 5, True, 1, 8, False)),
+        (512, Blocks(64, 64, 128, 1, 4, 5, True, 1, 8, False)),
+    ),
 }  # fmt: skip
 
 

@@ -20,8 +20,7 @@ import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor  # type: ignore[import-not-found, unused-ignore]
 
-from turnwise.engines.native.fetch import Fetch, nothing
-from turnwise.engines.native.kernels import activation, allow_next, fetch, launching, wait_for_last
+from turnwise.engines.native.kernels import activation, allow_next, launching, wait_for_last
 from turnwise.engines.native.product_table import Blocks
 
 
@@ -40,14 +39,10 @@ def _bring(weight, first, size, width, numbers, COLUMNS: tl.constexpr):
 @triton.jit(do_not_specialize=["ahead"])
 def _product(
     x, weight, raw, bias, out, rows, size, width, ahead,
-    later, table, slots, positions, lines, stride, count, values, page_stride, block, tokens, FETCH: tl.constexpr, REQUESTS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, PART: tl.constexpr, BIAS: tl.constexpr, BULK: tl.constexpr, PRECISION: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):  # fmt: skip
     allow_next(OVERLAP)
-    if FETCH:
-        program = (tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)) * tl.num_programs(0) + tl.program_id(0)
-        fetch(program, later, table, slots, positions, lines, stride, count, values, page_stride, block, tokens, FETCH, REQUESTS)
     first_column, first_row, split = tl.program_id(0) * COLUMNS, tl.program_id(1) * ROWS, tl.program_id(2)
     share = tl.cdiv(width // PART, tl.num_programs(2))
     begin = split * share
@@ -75,19 +70,15 @@ def _product(
     tl.store(target, total.to(out.dtype.element_ty), mask=(row[:, None] < rows) & (column[None, :] < size))
 
 
-def product(
-    x: Tensor, weight: Tensor, bias: Tensor | None, blocks: Blocks, overlap: bool = False, later: Fetch | None = None
-) -> Tensor:  # fmt: skip
-    """The rows of x times the weight [size, width]: [rows, size] rounded, or with a split its parts [split, rows, size] in float32.
-    `later`: what is brought into the GPU's cache on the way."""
+def product(x: Tensor, weight: Tensor, bias: Tensor | None, blocks: Blocks, overlap: bool = False) -> Tensor:
+    """The rows of x times the weight [size, width]: [rows, size] rounded, or with a split its parts [split, rows, size] in float32."""
     (rows, width), size = x.shape, len(weight)
     parts = blocks.split > 1
     out = torch.empty((blocks.split, rows, size) if parts else (rows, size), dtype=torch.float32 if parts else x.dtype, device=x.device)
     grid = (triton.cdiv(size, blocks.columns), triton.cdiv(rows, blocks.rows), blocks.split)
     _product[grid](
         _tiled(x, blocks.rows, blocks), _tiled(weight, blocks.columns, blocks), weight, x if bias is None else bias, out, rows, size,
-        width, _ahead(blocks, width), *(nothing(x) if later is None else later.arguments(grid[0] * grid[1] * grid[2])),
-        ROWS=blocks.rows, COLUMNS=blocks.columns, PART=blocks.part, BIAS=bias is not None, BULK=blocks.bulk,
+        width, _ahead(blocks, width), ROWS=blocks.rows, COLUMNS=blocks.columns, PART=blocks.part, BIAS=bias is not None, BULK=blocks.bulk,
         PRECISION=precision(x), OVERLAP=overlap,
         num_warps=blocks.warps, num_stages=blocks.stages, **launching(overlap),
     )  # fmt: skip

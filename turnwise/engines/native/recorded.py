@@ -17,12 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turnwise.engines.native import fetch
+from turnwise.engines.native.balance_kernel import attend_balanced, plan_of
 from turnwise.engines.native.cascade import Layout, Planner
 from turnwise.engines.native.cascade_kernel import Shared, attend_cascade
 from turnwise.engines.native.cuda import CudaRunner, originals
 from turnwise.engines.native.draw_kernel import draw_tokens
-from turnwise.engines.native.fetch import Fetch, of_pages
 from turnwise.engines.native.head_kernel import Drawing, draw_fused, draw_tiles, fusible
 from turnwise.engines.native.kernels import begin
 from turnwise.engines.native.layer_products import LayerProducts, since_hopper
@@ -176,17 +175,17 @@ class RecordedRunner(CudaRunner):
         tables, shape = self.tables, self.weights.shape
         arrivals = self._arrivals if self.switches.merge else None
         tokens = begin(control, tables.last, tables.pages, self.page_size)
+        windows = {layer.window for layer in self.weights.layers} if self.switches.balance and plan is None else ()
+        plans = {window: plan_of(slots, positions, self.page_size, window, shape.kv_heads) for window in windows}
 
         def attend(qkv: Tensor, cache: Tensor, layer: Layer) -> Tensor:
+            if plans:
+                return attend_balanced(qkv, cache, layer, tables, plans[layer.window], shape, self._arrivals)
             if plan is None:
-                return attend_singles(qkv, cache, layer, tables, slots, positions, shape, arrivals, self._products.overlap)
+                return attend_singles(qkv, cache, layer, tables, slots, positions, shape, arrivals)
             return attend_cascade(qkv, cache, layer, tables, slots, positions, shape, arrivals, plan)
 
-        def pages(cache: Tensor) -> Fetch | None:
-            return of_pages(cache, tables, slots, positions, fetch.PAGE_BYTES)
-
-        ahead = pages if self._products.fetch and plan is None else None
-        x, delta = self._layers(self.weights.embed(tokens), attend, parts=True, heads=plan is None, pages=ahead)
+        x, delta = self._layers(self.weights.embed(tokens), attend, parts=True, heads=plan is None)
         self._draw_into(x, delta, slots, places, results, way)
 
     # A step with prompts.
