@@ -55,18 +55,19 @@ class Way(NamedTuple):
     bring: int = 2
     beginning: int = 1
     least: int = 2
+    merging: int = 1
     paged: int = 0
 
     @property
     def name(self) -> str:
         what = f"{self.paged} programs" if self.paged else f"{self.resident} resident"
         text = f"{what}, {self.warps} warps, {self.stages} stages{', next' if self.next else ''}"
-        return text if self.paged else f"{text}, bring {self.bring}, beginning {self.beginning}, least {self.least}"
+        return text if self.paged else f"{text}, bring {self.bring}, beginning {self.beginning}, merging {self.merging}, least {self.least}"
 
     @property
     def kernel(self) -> Way:
         """The same with what is no part of the compiled kernel left as it is."""
-        return self._replace(resident=2, beginning=1, least=2, paged=0)
+        return self._replace(resident=2, beginning=1, least=2, merging=1, paged=0)
 
 
 PRESENT = Way(0, paged=264)
@@ -76,7 +77,8 @@ KERNELS = [
 ]  # fmt: skip
 WAYS = [
     PRESENT, *(kernel._replace(resident=count) for count in (2, 3) for kernel in KERNELS[:3]),
-    *(Way(2, beginning=beginning) for beginning in (0, 2, 3)), *(Way(2, least=least) for least in (1, 3, 4)),
+    *(Way(2, beginning=beginning) for beginning in (0, 2, 3)), *(Way(2, merging=merging) for merging in (-99, 3)),
+    *(Way(2, least=least) for least in (1, 3, 4)),
     *(kernel._replace(resident=count) for kernel in KERNELS[3:6] for count in (2, 3)), Way(1), Way(4), Way(6), Way(8),
     *(PRESENT._replace(paged=count) for count in (528, 2112)), KERNELS[6], KERNELS[7]._replace(resident=5),
     KERNELS[8]._replace(resident=3), Way(2, stages=5, next=True), Way(12), Way(16),
@@ -89,7 +91,7 @@ def chosen(way: Way) -> Any:
         return patch.multiple(paged_attention, PROGRAMS=way.paged, WARPS=way.warps, STAGES=way.stages, NEXT=way.next)
     return patch.multiple(
         balance_kernel, RESIDENT=way.resident, WARPS=way.warps, STAGES=way.stages, NEXT=way.next, BRING=way.bring, BEGINNING=way.beginning,
-        LEAST=way.least,
+        LEAST=way.least, MERGING=way.merging,
     )  # fmt: skip
 
 

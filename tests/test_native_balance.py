@@ -38,23 +38,27 @@ def pieces(plan: Plan, tokens: list[int]) -> list[tuple[int, int, range]]:
     return found
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=16, deadline=None)
 @given(
     tokens=st.lists(st.one_of(st.integers(1, 40), st.integers(1, 3000)), min_size=1, max_size=20),
     window=st.sampled_from((0, 5, 100)),
     resident=st.integers(1, 12),
     least=st.integers(1, 4),
     beginning=st.integers(0, 3),
+    merging=st.sampled_from((-1000, 0, 1, 50)),
 )
 def test_every_page_lies_in_one_stretch_and_all_stretches_are_equally_long(
-    tokens: list[int], window: int, resident: int, least: int, beginning: int
+    tokens: list[int], window: int, resident: int, least: int, beginning: int, merging: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        plan = planned(patch, tokens, window, resident, LEAST=least, BEGINNING=beginning)
+        plan = planned(patch, tokens, window, resident, LEAST=least, BEGINNING=beginning, MERGING=merging)
     found = pieces(plan, tokens)
+    seen = [-(-n // PAGE) - (max(n - window, 0) // PAGE if window else 0) + beginning for n in tokens]
+    count = max(1, min(2 * resident, sum(seen) // least))
+    whole = len(tokens) <= count and (max(seen) - merging) * count <= sum(seen)
     lengths = [end - begin for begin, end in plan.stretches[:, 2:4].tolist() if end > begin]
-    total = sum(lengths)
-    assert max(lengths) - min(lengths) <= 1 and len(lengths) == max(1, min(2 * resident, total // least))
+    assert max(lengths) - min(lengths) <= 1 and len(lengths) == (len(tokens) if whole else count)
+    assert sum(lengths) == (len(tokens) * max(seen) if whole else sum(seen))
     for lane, length in enumerate(tokens):
         own = [(number, pages) for number, other, pages in found if other == lane]
         begun = max(length - window, 0) // PAGE if window else 0
@@ -71,7 +75,8 @@ def test_every_page_lies_in_one_stretch_and_all_stretches_are_equally_long(
 
 CASES = [
     ([64, 64, 64, 64], 2, "model"), ([1, 17, 90, 16, 33, 5], 1, "model"), ([1, 17, 90, 16, 33, 5], 6, "model"), ([150], 5, "model"),
-    ([1, 2, 3], 4, "model"), ([130, 1, 120], 7, "next"), ([1, 17, 90, 33], 3, "8bit"), ([1, 17, 60, 33], 3, "8bit, relative"),
+    ([1, 2, 3], 4, "model"), ([60, 33, 50, 64], 2, "whole"), ([130, 1, 120], 7, "next"),
+    ([1, 17, 90, 33], 3, "8bit"), ([1, 17, 60, 33], 3, "8bit, relative"),
     ([1, 17, 90, 16, 33, 150], 2, "window"), ([150, 90], 8, "window"), ([1, 17, 60, 33], 3, "parts"),
 ]  # fmt: skip
 
@@ -93,6 +98,7 @@ def test_stretches_give_the_attention_of_whole_lanes(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(balance_kernel, "RESIDENT", resident)
     monkeypatch.setattr(balance_kernel, "LEAST", 1)
+    monkeypatch.setattr(balance_kernel, "MERGING", 1 if kind == "whole" else -1000)
     monkeypatch.setattr(balance_kernel, "NEXT", kind == "next")
     qkv, cache, tables, positions = paged_case(tokens)
     lanes = len(positions)

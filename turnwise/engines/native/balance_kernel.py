@@ -40,6 +40,7 @@ STAGES = 5
 NEXT = False  # as in `paged_attention`
 LEAST = 2  # pages of a stretch
 BEGINNING = 1  # pages that could be read in the time in which a program takes up another lane
+MERGING = 1  # pages that could be read in the time in which parts are merged
 AHEAD = 4  # parts that are read at once to be merged
 BRING = 2  # pages of a lane that are asked for before anything else is done for it (GPUs since Hopper)
 STRETCH: tl.constexpr = tl.constexpr(16)  # numbers of a stretch in a plan
@@ -57,15 +58,21 @@ class Plan(NamedTuple):
 
 
 @triton.jit
-def _lane_of(slots, positions, lane, real, starts, total, count, beginning, PAGE: tl.constexpr, WINDOW: tl.constexpr):
-    """The numbers of lanes in a plan."""
-    tokens = tl.load(positions + lane, mask=real, other=0) + 1
+def _seen(tokens, PAGE: tl.constexpr, WINDOW: tl.constexpr):
+    """The first page that a lane sees, and how many."""
     begun = tl.maximum(tokens - WINDOW, 0) // PAGE if WINDOW else tokens * 0
-    first = (starts + beginning).to(tl.int64)
-    after = first + tl.cdiv(tokens, PAGE) - begun
-    stretch = ((first + 1) * count - 1) // total
-    stretches = (after * count - 1) // total + 1 - stretch
-    return tl.load(slots + lane, mask=real, other=0), tokens, starts + beginning - begun, stretch.to(tl.int32), stretches.to(tl.int32)
+    return begun, tl.cdiv(tokens, PAGE) - begun
+
+
+@triton.jit
+def _lane_of(slots, positions, lane, real, starts, total, count, whole, beginning, PAGE: tl.constexpr, WINDOW: tl.constexpr):
+    """The numbers of lanes in a plan; `whole`: how long each is in the line, if all are equally long there."""
+    tokens = tl.load(positions + lane, mask=real, other=0) + 1
+    begun, seen = _seen(tokens, PAGE, WINDOW)
+    first = starts + tl.where(whole > 0, whole - seen, beginning)
+    stretch = ((first + 1).to(tl.int64) * count - 1) // total
+    stretches = ((first + seen).to(tl.int64) * count - 1) // total + 1 - stretch
+    return tl.load(slots + lane, mask=real, other=0), tokens, first - begun, stretch.to(tl.int32), stretches.to(tl.int32)
 
 
 @triton.jit
@@ -77,25 +84,28 @@ def _note(at, mask, slot, tokens, origin, stretch, stretches):
     tl.store(at + 4, stretches, mask=mask)
 
 
-@triton.jit(do_not_specialize=["lanes", "most", "least", "beginning"])
+@triton.jit(do_not_specialize=["lanes", "most", "least", "beginning", "merging"])
 def _cut(
-    slots, positions, stretches, lane_numbers, lanes, most, least, beginning,
+    slots, positions, stretches, lane_numbers, lanes, most, least, beginning, merging,
     PAGE: tl.constexpr, WINDOW: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """The numbers of BLOCK stretches. To take up a lane counts as `beginning` pages before its first one."""
+    """The numbers of BLOCK stretches. To take up a lane counts as `beginning` pages before its first one, and to merge its parts as
+    `merging`: if lanes would be longer by no more than that, each of them is a stretch, as if all were as long as the longest."""
     lane = tl.arange(0, LANES)
     real = lane < lanes
-    tokens = tl.load(positions + lane, mask=real, other=0) + 1
-    seen = tl.cdiv(tokens, PAGE)
-    if WINDOW:
-        seen -= tl.maximum(tokens - WINDOW, 0) // PAGE
+    _, seen = _seen(tl.load(positions + lane, mask=real, other=0) + 1, PAGE, WINDOW)
     long = tl.where(real, seen + beginning, 0)
+    total, longest = tl.sum(long, 0), tl.max(long, 0)
+    count = tl.maximum(tl.minimum(most, total // least), 1).to(tl.int64)
+    whole = tl.where((lanes <= count) & ((longest - merging) * count <= total), longest, 0)
+    count = tl.where(whole > 0, lanes, count)
+    total = tl.where(whole > 0, lanes * longest, total)
+    long = tl.where(real & (whole > 0), longest, long)
+    before = tl.where(whole > 0, whole - seen, beginning)
     ends = tl.cumsum(long, 0)
     starts = ends - long
-    total = tl.sum(long, 0)
-    count = tl.maximum(tl.minimum(most, total // least), 1).to(tl.int64)
     if tl.program_id(0) == 0:
-        slot, tokens, origin, own, parts = _lane_of(slots, positions, lane, real, starts, total, count, beginning, PAGE, WINDOW)
+        slot, tokens, origin, own, parts = _lane_of(slots, positions, lane, real, starts, total, count, whole, beginning, PAGE, WINDOW)
         _note(lane_numbers + lane * LANE, real, slot, tokens, origin, own, parts)
     number = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     used = number < count
@@ -103,7 +113,7 @@ def _cut(
     end = (tl.minimum(number + 1, count) * total // count).to(tl.int32)
     passed = real[None, :] & (ends[None, :] <= begin[:, None])
     first = tl.minimum(tl.sum(passed.to(tl.int32), 1), lanes - 1)
-    reached = real[None, :] & (starts[None, :] + beginning < end[:, None])
+    reached = real[None, :] & ((starts + before)[None, :] < end[:, None])
     after = tl.where(used, tl.sum(reached.to(tl.int32), 1), 0)
     start = tl.sum(tl.where(lane[None, :] == first[:, None], starts[None, :], 0), 1)
     at = stretches + number * STRETCH
@@ -112,7 +122,7 @@ def _cut(
     tl.store(at + 1, after, mask=inside)
     tl.store(at + 2, begin, mask=inside)
     tl.store(at + 3, end, mask=inside)
-    slot, tokens, origin, own, parts = _lane_of(slots, positions, first, inside, start, total, count, beginning, PAGE, WINDOW)
+    slot, tokens, origin, own, parts = _lane_of(slots, positions, first, inside, start, total, count, whole, beginning, PAGE, WINDOW)
     _note(at + 4, inside, slot, tokens, origin, own, parts)
 
 
@@ -124,7 +134,7 @@ def plan_of(slots: Tensor, positions: Tensor, page: int, window: int, kv_heads: 
     width = triton.next_power_of_2(lanes)
     block = max(1, min(16, 4096 // width))
     _cut[(triton.cdiv(most, block),)](
-        slots, positions, stretches, numbers, lanes, most, LEAST, BEGINNING,
+        slots, positions, stretches, numbers, lanes, most, LEAST, BEGINNING, MERGING,
         PAGE=page, WINDOW=window, BLOCK=block, LANES=width, num_warps=4 if width <= 1024 else 16,
     )  # fmt: skip
     return Plan(stretches, numbers, window)

@@ -143,7 +143,6 @@ def _single(
     NORM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, MERGE: tl.constexpr, EIGHT: tl.constexpr,
     SHIFT: tl.constexpr, CASCADE: tl.constexpr, PARTS: tl.constexpr, NEXT: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    allow_next(OVERLAP)
     wait_for_last(OVERLAP)
     lane, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     GROUP: tl.constexpr = HEADS // KV
@@ -201,6 +200,7 @@ def _single(
             weight = weight * of_v[None, :]
         sum_ = sum_ * fade[:, None] + tl.dot(weight.to(q.dtype), v.to(q.dtype), input_precision=PRECISION)
         top = higher
+    allow_next(OVERLAP)  # not before: whoever waits on a multiprocessor takes the memory of programs that have pages to read
     head = kv_head * GROUP + row
     if not SPLIT:
         target = out + lane * HEADS * SIZE + head[:, None] * SIZE + column[None, :]
