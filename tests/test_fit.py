@@ -144,13 +144,15 @@ SHAPED: list[dict[str, Any]] = [{}, {"num_attention_heads": 8, "head_dim": 16, "
 
 
 @pytest.mark.parametrize("sizes", SHAPED)
-@pytest.mark.parametrize("kept", [Kept(9, 9), Kept(9, 1), Kept(2, 0), Kept(0, 0)])
+@pytest.mark.parametrize("kept", [Kept(9, 9, 9), Kept(9, 9, 1), Kept(9, 9), Kept(9, 1), Kept(2, 0), Kept(0, 0)])
 @pytest.mark.parametrize("rank", [0, 8])
 def test_the_fused_layers_keep_exactly_what_the_formula_says(sizes: dict[str, Any], kept: Kept, rank: int) -> None:
     saved, demand = saved_per_token(rank=rank, fused=True, kept=kept, **sizes)
     shape = demand.shape
     outside = 2 * shape.hidden + 4 + (0 if rank else 8)  # the norm after the last layer, and the token's id if its embedding is trained
-    assert saved == footprint.fused_bytes(shape, kept.attention, kept.mlp, lse=0) + outside  # a CPU's attention keeps no log-sums
+    assert (
+        saved == footprint.fused_bytes(shape, kept.attention, kept.mlp, kept.inputs, lse=0) + outside
+    )  # a CPU's attention keeps no log-sums
 
 
 @pytest.mark.parametrize("sizes", SHAPED)
