@@ -46,6 +46,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[Any, Any]]] = {
     "3 stages, next": ({}, {"STAGES": 3, "NEXT": True}, {}),
     "3 stages": ({}, {"STAGES": 3, "PROGRAMS": 528}, {}),
     "attention overlaps": ({}, {"overlap": True}, {}),
+    "balance": ({"balance": True}, {}, {}),
     "own down": ({}, {}, {DOWN: ((128, Blocks(128, 64, 64, 5, 4, 7, True, 1)),)}),
     "own down, 4 parts": ({}, {}, {DOWN: ((128, Blocks(64, 64, 128, 4, 4, 5, True, 1)),)}),
     "own down, 5 parts": ({}, {}, {DOWN: ((128, Blocks(128, 64, 128, 5, 4, 4, True, 1)),)}),

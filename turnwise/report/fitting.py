@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.learn.footprint import slope_bytes
-from turnwise.setup.fit_words import ESTIMATE, cost, fixed_settings, keys, opened, words
+from turnwise.setup.fit_words import ESTIMATE, cost, fixed_settings, keys, opened, optional_bytes, words
 from turnwise.util.console import Console
 from turnwise.util.terminal import say
 
@@ -79,9 +78,8 @@ def _verdict(found: Found) -> str:
 
 def _slopes(found: Found) -> str:
     """What the learner takes because there is room, and would do without."""
-    demand = found.fit.demand
-    size = slope_bytes(demand.shape, demand.sampled, demand.width) / GB
-    return f"{size:.1f} GB of slopes of log-probs are optional: they are kept because there is room. " if demand.slopes else ""
+    size = optional_bytes(found.fit.demand)
+    return f"{size / GB:.1f} GB of slopes of log-probs are optional: they are kept because there is room. " if size else ""
 
 
 def _fixed(fixed: list[str]) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from turnwise.engines.native.balance_kernel import attend_balanced, plan_of
 from turnwise.engines.native.cascade import Layout, Planner
 from turnwise.engines.native.cascade_kernel import Shared, attend_cascade
 from turnwise.engines.native.cuda import CudaRunner, originals
@@ -174,8 +175,12 @@ class RecordedRunner(CudaRunner):
         tables, shape = self.tables, self.weights.shape
         arrivals = self._arrivals if self.switches.merge else None
         tokens = begin(control, tables.last, tables.pages, self.page_size)
+        windows = {layer.window for layer in self.weights.layers} if self.switches.balance and plan is None else ()
+        plans = {window: plan_of(slots, positions, self.page_size, window, shape.kv_heads) for window in windows}
 
         def attend(qkv: Tensor, cache: Tensor, layer: Layer) -> Tensor:
+            if plans:
+                return attend_balanced(qkv, cache, layer, tables, plans[layer.window], shape, self._arrivals)
             if plan is None:
                 return attend_singles(qkv, cache, layer, tables, slots, positions, shape, arrivals)
             return attend_cascade(qkv, cache, layer, tables, slots, positions, shape, arrivals, plan)

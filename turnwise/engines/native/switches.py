@@ -21,7 +21,9 @@ class Switches:
     products with few rows, `gate`: for the two halves of an MLP with the activation between, both for the shapes where they were measured
     to be faster (`product_table`). `overlap`: a product or norm may begin before the last kernel has ended (GPUs since Hopper). `prompts`:
     attention of prompts that is arranged for a GPU's copy engine. `cascade`: pages that several rows of a decode step have in common, as
-    the prompt of a group, are read once for all of them, where that saves enough (`cascade.py`)."""
+    the prompt of a group, are read once for all of them, where that saves enough (`cascade.py`). `balance`: the programs of a decode step's
+    attention read about the same number of pages each, whatever the lengths of its rows (`balance_kernel.py`); steps with a cascade do
+    not."""
 
     record: bool = True
     draw: str = "auto"
@@ -31,6 +33,7 @@ class Switches:
     overlap: bool = True
     prompts: bool = True
     cascade: bool = False
+    balance: bool = False
 
     def __post_init__(self) -> None:
         if self.draw not in WAYS:

@@ -18,7 +18,8 @@ from torch import Tensor
 from turnwise.engines.native.kernels import activation
 
 HEADS_AT_ONCE = 16
-PROGRAMS_A_PROCESSOR = 8  # of the backward norm, whose programs walk over many rows each
+PROGRAMS_A_PROCESSOR = 8  # of kernels whose programs walk over many rows each
+STAGES = 1  # rows that such a program reads at the same time
 
 
 @triton.jit
@@ -53,14 +54,14 @@ def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> tup
 
 
 @triton.jit
-def _norm_backward(grad, more, x, scales, weight, out, sums, rows, size, HAS_MORE: tl.constexpr, BLOCK: tl.constexpr):
+def _norm_backward(grad, more, x, scales, weight, out, sums, rows, size, HAS_MORE: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):
     first, step = tl.program_id(0), tl.num_programs(0)
     column = tl.arange(0, BLOCK)
     inside = column < size
     factor = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
     weight_grad = tl.zeros([BLOCK], tl.float32)
     place = first.to(tl.int64) * size + column
-    for number in range(first, rows, step):
+    for number in tl.range(first, rows, step, num_stages=STAGES):
         slope = tl.load(grad + place, mask=inside, other=0.0).to(tl.float32)
         value = tl.load(x + place, mask=inside, other=0.0)
         scale = tl.load(scales + number)
@@ -87,7 +88,7 @@ def norm_backward(
     out, block = torch.empty_like(x), triton.next_power_of_2(size)
     warps = 4 if block <= 2048 else 8
     _norm_backward[(programs,)](
-        grad, more, x, scales, weight, out, sums, rows, size, HAS_MORE=more is not None, BLOCK=block, num_warps=warps
+        grad, more, x, scales, weight, out, sums, rows, size, HAS_MORE=more is not None, BLOCK=block, STAGES=STAGES, num_warps=warps
     )
     return out, fold(sums, known)
 
@@ -267,6 +268,7 @@ def rotate(
 def _rotate_back(
     queries, keys, values, out, sums, cos, sin, positions, rows, tokens,
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr, SUMS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     first, step = tl.program_id(0), tl.num_programs(0)
     head = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[:, None]
@@ -278,7 +280,7 @@ def _rotate_back(
     low_sum = tl.zeros([BLOCK, SIZE // 2], tl.float32)
     high_sum = tl.zeros([BLOCK, SIZE // 2], tl.float32)
     token = first.to(tl.int64)
-    for _ in range(first, tokens, step):
+    for _ in tl.range(first, tokens, step, num_stages=STAGES):
         row = token
         if WIDE:
             row = tl.load(rows + token)
@@ -327,7 +329,8 @@ def rotate_back(
     sums = torch.empty(programs, every * size, dtype=torch.float32, device=queries.device) if summed else None
     _rotate_back[(programs, triton.cdiv(every, HEADS_AT_ONCE))](
         queries, keys, values, out, sums, cos, sin, positions, rows, tokens,
-        HEADS=heads, KV=kv_heads, SIZE=size, BLOCK=HEADS_AT_ONCE, WIDE=rows is not None, SUMS=summed, num_warps=4,
+        HEADS=heads, KV=kv_heads, SIZE=size, BLOCK=HEADS_AT_ONCE, WIDE=rows is not None, SUMS=summed, STAGES=STAGES if summed else 1,
+        num_warps=4,
     )  # fmt: skip
     return out, sums
 

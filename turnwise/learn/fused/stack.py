@@ -89,6 +89,7 @@ class FusedStack:
     def __init__(self, model: Any, shared: torch.dtype | None = None):
         self.model, self.shared = model, shared
         self._weights: Weights | SharedWeights | None = None
+        self._places: list[int] = []  # of the parameters when they were looked up
         self.kept = Kept()
         self._tables: list[tuple[Tensor, Tensor]] = []
         if shared is not None:
@@ -104,11 +105,19 @@ class FusedStack:
 
     def update(self) -> None:
         """Look up where the parameters are now: something may have moved them."""
+        if self._weights is not None and self._places and self._places == self._look():
+            return
         self.weights.update()
+        self._places = self._look()
+
+    def _look(self) -> list[int]:
+        """Addresses of the parameters; none if some are copied or belong to several processes, so that equal addresses say nothing."""
+        found = list(self.model.parameters()) if self.shared is None else []
+        return [parameter.data_ptr() for parameter in found] if len({parameter.dtype for parameter in found}) == 1 else []
 
     def release(self) -> None:
         """Forget where the parameters are until they are needed again."""
-        self._weights = None
+        self._weights, self._places = None, []
 
     def hidden(self, ids: Tensor, positions: Tensor, lengths: list[int], offsets: Tensor, places: Tensor | None = None) -> Tensor:
         """The last hidden states of all tokens of a packed row, or of those at `places` (each at most once)."""
