@@ -17,8 +17,8 @@ def watch(learner: Learner) -> dict[str, Any]:
     def watched(tokens: int, rows: int = 0) -> None:
         prepare(tokens, rows)
         if fused is not None and tokens > found.get("tokens", 0):
-            kept = {"attention": min(fused.kept.attention, layers), "mlp": min(fused.kept.mlp, layers), "slopes": memory.keeps_slopes}
-            found.update(tokens=tokens, sampled=rows, **kept)
+            kept = {name: min(getattr(fused.kept, name), layers) for name in ("attention", "mlp", "inputs")}
+            found.update(tokens=tokens, sampled=rows, **kept, slopes=memory.keeps_slopes)
 
     memory.prepare = watched  # type: ignore[method-assign]
     return found

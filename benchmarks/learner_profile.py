@@ -3,6 +3,7 @@
     python benchmarks/learner_profile.py --count                        the count alone, without a GPU
     python benchmarks/learner_profile.py --out FILE.json                both, on a GPU, in less than a minute
     python benchmarks/learner_profile.py --context window --out FILE.json
+    python benchmarks/learner_profile.py --games --steps 4 --tokens 16384 --out FILE.json
     python benchmarks/learner_profile.py --size tiny --out FILE.json    seconds, on a CPU
 
 No rollouts: trajectories of random tokens in the shape of `iteration.py`, as many as a few optimiser steps have (256 turns each). Old and
@@ -10,6 +11,7 @@ reference log-probs are computed once before. Each variant switches one thing of
 
     all          as it is
     no slopes    the output layer computes its logits again in the backward pass
+    no inputs    normed states and activations are computed again in the backward pass
     one by one   every long sequence is a call of its own
     in turn      a step is made after the one before has ended
     by autograd  gradients are rounded to half precision, and added up by passes of their own
@@ -43,13 +45,15 @@ from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings
 from turnwise.learn.fused import attention
+from turnwise.learn.fused.stack import Kept
 from turnwise.learn.homes import home_of
 from turnwise.learn.update import Update
 from turnwise.objectives import Loss
 
 HERE = Path(__file__).parent
 RATES = {"matmul_flop_per_s": 792.8e12, "copy_bytes_per_s": 4.27e12}  # of iteration-full.json, for a count without a GPU
-VARIANTS = ("no slopes", "one by one", "in turn", "by autograd")
+VARIANTS = ("no slopes", "no inputs", "one by one", "in turn", "by autograd")
+GAMES = Shape(context="full", size="0.5b", turns=26, opening=250, observation=26, response=8, turns_a_step=26 * 32)  # 1,108 tokens each
 KINDS = {  # parts of a kernel's name
     "attention": ("cudnn", "flash", "sdpa", "fmha", "mha"),
     "optimiser": ("adam", "multi_tensor", "lpnorm", "foreach"),
@@ -158,6 +162,8 @@ def variant(name: str, learner: Learner) -> Iterator[None]:
     try:
         if name == "no slopes":
             learner.memory.prepare = lambda tokens, rows=0: prepare(tokens)  # type: ignore[method-assign]
+        if name == "no inputs":
+            learner.memory._kept = lambda tokens, room, layers: Kept(*layers)  # type: ignore[method-assign]
         if name == "one by one":
             attention.runs_of = lambda frame, fast, together: runs(frame, fast, False)
         if name == "in turn":
@@ -167,6 +173,7 @@ def variant(name: str, learner: Learner) -> Iterator[None]:
         yield
     finally:
         learner.memory.prepare, attention.runs_of, Update._look_ahead = prepare, runs, ahead  # type: ignore[method-assign]
+        learner.memory.__dict__.pop("_kept", None)
         for parameter, home in homes.items():
             parameter.home = home
 
@@ -244,13 +251,14 @@ def products(shape: Shape, rates: dict[str, float]) -> dict[str, Any]:
     return found
 
 
-def measured(shape: Shape, steps: int, rates: dict[str, float], repeats: int = 2) -> dict[str, Any]:
+def measured(shape: Shape, steps: int, rates: dict[str, float], repeats: int = 2, tokens: int = 0) -> dict[str, Any]:
     device = "cuda" if shape.size != "tiny" else "cpu"
     settings = LearnerSettings(
         loss=Loss(kl_coef=0.01),
         dtype="bfloat16" if device == "cuda" else "float32",
         minibatch_size=shape.turns_a_step,
         minibatch_unit="turn",
+        tokens_per_batch=tokens,
         old_logprobs="learner",
         optimiser=OptimiserSettings(lr=1e-6),
     )
@@ -278,18 +286,27 @@ def main() -> None:
     parser.add_argument("--context", choices=("window", "full"), default="full")
     parser.add_argument("--size", choices=sorted(SIZES), default="1.5b")
     parser.add_argument("--steps", type=int, default=3, help="optimiser steps of 256 turns that are measured")
+    parser.add_argument("--games", action="store_true", help="a 0.5B model and sequences as those of recipes/alfworld-0.5b-gigpo.toml")
+    parser.add_argument("--tokens", type=int, default=0, help="tokens of a micro-batch; 0: as the learner chooses")
     parser.add_argument("--count", action="store_true", help="count the steps of a whole iteration (25), and measure nothing")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     base = TINY if options.size == "tiny" else Shape(size=options.size)
-    shape = Shape(**{**base.__dict__, "context": options.context})
+    shape = GAMES if options.games else Shape(**{**base.__dict__, "context": options.context})
     if options.count:
-        publish({"context": options.context, "counted": counted(shape, 25, RATES)}, options.out)
+        publish({"context": shape.context, "counted": counted(shape, 25, RATES)}, options.out)
         return
-    rates = ceilings() if options.size != "tiny" else {"matmul_flop_per_s": 5e10, "copy_bytes_per_s": 1e10}
-    report = {"context": options.context, "size": options.size, "steps": options.steps, "torch": torch.__version__, "rates": rates}
+    rates = ceilings() if shape.size != "tiny" else {"matmul_flop_per_s": 5e10, "copy_bytes_per_s": 1e10}
+    report: dict[str, Any] = {
+        "context": shape.context,
+        "size": shape.size,
+        "steps": options.steps,
+        "torch": torch.__version__,
+        "rates": rates,
+    }
     report["machine"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    publish(report | {"counted": counted(shape, options.steps, rates), "measured": measured(shape, options.steps, rates)}, options.out)
+    report |= {"counted": counted(shape, options.steps, rates)}
+    publish(report | {"measured": measured(shape, options.steps, rates, tokens=options.tokens)}, options.out)
 
 
 if __name__ == "__main__":

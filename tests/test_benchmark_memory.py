@@ -58,7 +58,7 @@ def test_what_differs_from_the_recipe_is_named_with_both_values(bench: Any) -> N
 
     options = Namespace(groups=0, turns=2, response=32, iterations=10, tiny=False)
     found = bench.differences(bench.CASES["1.5b"], options)
-    assert found["collect.groups"] == {"recipe": 16, "here": 4} and found["engine.max_tokens"] == {"recipe": 512, "here": 32}
+    assert found["collect.groups"] == {"recipe": 16, "here": 3} and found["engine.max_tokens"] == {"recipe": 512, "here": 32}
     assert found["env.name"] == {"recipe": "alfworld", "here": "household"} and found["weights"] == "random"
     assert not {key for key in found if key.startswith(("objective", "credit", "agent", "learner.lr", "learner.minibatch"))}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from turnwise.learn.memory import Memory
 from turnwise.learn.optimiser import Weights
 from turnwise.learn.packing import pack
 from turnwise.learn.shapes import SHAPES, shape_from
+from turnwise.report.fitting import LABELS
 from turnwise.runs.folder import Run
 from turnwise.setup.fit import GB, find, freedom, sampled_share, with_settings
 from turnwise.setup.small_gpu import fitted, for_this_gpu, keep_choice
@@ -144,13 +146,15 @@ SHAPED: list[dict[str, Any]] = [{}, {"num_attention_heads": 8, "head_dim": 16, "
 
 
 @pytest.mark.parametrize("sizes", SHAPED)
-@pytest.mark.parametrize("kept", [Kept(9, 9), Kept(9, 1), Kept(2, 0), Kept(0, 0)])
+@pytest.mark.parametrize("kept", [Kept(9, 9, 9), Kept(9, 9, 1), Kept(9, 9), Kept(9, 1), Kept(2, 0), Kept(0, 0)])
 @pytest.mark.parametrize("rank", [0, 8])
 def test_the_fused_layers_keep_exactly_what_the_formula_says(sizes: dict[str, Any], kept: Kept, rank: int) -> None:
     saved, demand = saved_per_token(rank=rank, fused=True, kept=kept, **sizes)
     shape = demand.shape
     outside = 2 * shape.hidden + 4 + (0 if rank else 8)  # the norm after the last layer, and the token's id if its embedding is trained
-    assert saved == footprint.fused_bytes(shape, kept.attention, kept.mlp, lse=0) + outside  # a CPU's attention keeps no log-sums
+    assert (
+        saved == footprint.fused_bytes(shape, kept.attention, kept.mlp, kept.inputs, lse=0) + outside
+    )  # a CPU's attention keeps no log-sums
 
 
 @pytest.mark.parametrize("sizes", SHAPED)
@@ -427,6 +431,18 @@ def test_the_command_shows_terms_phases_choices_and_costs() -> None:
         assert word in text, word
     assert "It fits" in invoke(RECIPE, "--memory", "141")
     assert "learner.tokens_per_batch=0" in invoke(RECIPE), "a setting that is in the way, and how to leave it open"
+
+
+def test_the_page_about_performance_shows_what_the_command_says() -> None:
+    config, rows = (
+        Config.load(RECIPE, OPEN),
+        re.findall(r"\| (\d+) GB \| ([\d.]+) \| (.+) \|", (HERE / "docs" / "performance.md").read_text()),
+    )
+    assert len(rows) == 6
+    for memory, peak, words in rows:
+        fit = find(config, int(memory) * GB).fit
+        assert fit.fits and f"{fit.peak / GB:.1f}" == peak
+        assert words == (", ".join(LABELS[name] for name in fit.changed) or "nothing: as it is")
 
 
 def test_the_command_gives_the_same_as_json() -> None:

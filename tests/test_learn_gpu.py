@@ -196,7 +196,7 @@ def test_fused_layers_of_every_family_are_as_near_to_float32_as_the_models_own(n
     assert distance(found_slopes, slopes) <= 1.3 * distance(own_slopes, slopes)
 
 
-@pytest.mark.parametrize("kept", [Kept(3, 1), Kept(1, 0), Kept(0, 0)])
+@pytest.mark.parametrize("kept", [Kept(3, 3, 2), Kept(3, 1), Kept(1, 0), Kept(0, 0)])
 def test_what_is_computed_again_has_the_same_gradient(kept: Kept) -> None:
     packed = pack(trajectories(4, groups=3, size=4, context="full"))
     policy = PackedModel(model("qwen2", torch.bfloat16))

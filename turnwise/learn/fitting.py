@@ -22,6 +22,7 @@ from turnwise.learn.footprint import (
     USABLE,
     Demand,
     Term,
+    automatic_inputs,
     automatic_layers,
     automatic_slopes,
     automatic_tokens,
@@ -30,6 +31,7 @@ from turnwise.learn.footprint import (
     pages_of,
     piece_of,
     recomputes,
+    slope_bytes,
     terms,
     totals,
     wanted_cache,
@@ -100,6 +102,9 @@ def as_it_runs(demand: Demand, memory: int, free: Freedom) -> Demand:
     beside = automatic_slopes(demand.shape, demand.read, demand.sampled, room, _keep(demand, free)) if demand.fused else None
     if free.recompute:
         demand = _kept(demand, room) if beside is None else replace(demand, attention=beside[0], mlp=beside[1])
+        left = room - (0 if beside is None else slope_bytes(demand.shape, demand.sampled))
+        inputs = automatic_inputs(demand.shape, demand.read, left, demand.attention, demand.mlp) if demand.fused else 0
+        demand = replace(demand, inputs=inputs)
     return replace(demand, slopes=beside is not None)
 
 

@@ -18,6 +18,7 @@ from turnwise.learn.shapes import ModelShape
 START, COLLECT, LEARN, STEP, PUBLISH = PHASES = ("start", "collect", "learn", "step", "publish")
 EVERY = 10**6  # layers: all of them
 USABLE = 0.92  # of what is left for activations: an allocator cannot fill every gap
+PLENTY = 0.6  # of what is left for activations: more is not taken for what saves little
 MOST_TOKENS = 32768  # of a micro-batch: larger products are not faster
 SIZES = (MOST_TOKENS, 24576, 16384, 8192, 4096, 2048)
 FEWEST_TOKENS = 1024
@@ -66,6 +67,7 @@ class Demand:
     slots, longest    rows of the engine, and tokens of the longest of them; `prefill` prompt tokens go through it at once
     tokens            of a micro-batch; a sequence of `sequence` tokens is never cut
     attention, mlp    layers, counted from the last, that keep what they computed for the backward pass
+    inputs            layers, counted from the last, that keep the inputs of their products too, if there is far more room than needed
     piece             numbers of logits that exist at once
     responses         the share of a micro-batch's tokens that are sampled; 0 if the slopes of their log-probs are never kept
     slopes            these slopes are kept for the backward pass, which the learner does if there is room (`automatic_slopes`)
@@ -92,6 +94,7 @@ class Demand:
     sequence: int = 0
     attention: int = EVERY
     mlp: int = EVERY
+    inputs: int = 0
     piece: int = LOGITS
     responses: float = 0.0
     slopes: bool = False
@@ -300,12 +303,13 @@ def _engine(demand: Demand) -> list[Term]:
 VARYING = ("activations", "slopes of log-probs", "a layer's work", "logits", "engine's prompts")
 
 
-def fused_bytes(shape: ModelShape, attention: int = EVERY, mlp: int = EVERY, width: int = 2, lse: int = 4) -> int:
+def fused_bytes(shape: ModelShape, attention: int = EVERY, mlp: int = EVERY, inputs: int = 0, width: int = 2, lse: int = 4) -> int:
     """Bytes per token that the learner's own layers keep: the residual before each half, the scale of its norm, and what was asked for."""
     read = width * (2 * shape.queries + 2 * shape.keys) + lse * shape.heads
     if shape.head_norms:  # heads are kept before their norms too
         read += width * (shape.queries + 2 * shape.keys)
-    inside = min(attention, shape.layers) * read + min(mlp, shape.layers) * 2 * width * shape.middle
+    again = width * (shape.hidden if shape.experts else 2 * shape.hidden + shape.middle)  # a mixture of experts keeps no inputs
+    inside = min(attention, shape.layers) * read + min(mlp, shape.layers) * 2 * width * shape.middle + min(inputs, shape.layers) * again
     return shape.layers * (4 if shape.wrapped else 2) * (width * shape.hidden + 4) + inside
 
 
@@ -328,7 +332,7 @@ def kept_bytes(demand: Demand) -> int:
     """Bytes per token that a forward pass keeps for its backward pass."""
     shape = demand.shape
     if demand.fused:
-        return fused_bytes(shape, demand.attention, demand.mlp, demand.width)
+        return fused_bytes(shape, demand.attention, demand.mlp, demand.inputs, demand.width)
     if min(demand.attention, demand.mlp) > 0:
         return shape.layers * layer_bytes(shape, demand.rank, demand.width)
     return shape.layers * demand.width * shape.hidden
@@ -358,6 +362,15 @@ def automatic_layers(shape: ModelShape, tokens: int, room: float) -> tuple[int, 
     return kept
 
 
+def automatic_inputs(shape: ModelShape, tokens: int, room: float, attention: int, mlp: int) -> int:
+    """Layers that keep the inputs of their products too: normed states, and what the activation gave. It saves a pass over them each, far
+    less than what else is kept, so only a part of the memory is taken for it, and only if everything else is kept."""
+    if min(attention, mlp) < shape.layers:
+        return 0
+    left = PLENTY * room - fused_peak(shape, tokens)
+    return max(0, min(shape.layers, int(left // max(1, tokens * (fused_bytes(shape, inputs=1) - fused_bytes(shape))))))
+
+
 def automatic_slopes(shape: ModelShape, tokens: int, sampled: int, room: float, keep: bool | None) -> tuple[int, int] | None:
     """Layers that keep attention and MLP beside the slopes of so many log-probs; None if slopes are not kept. They come after attention and
     before MLPs; if everything is to be kept (`keep`), slopes are only if there is room for both."""
@@ -367,9 +380,9 @@ def automatic_slopes(shape: ModelShape, tokens: int, sampled: int, room: float, 
     return (attention, mlp) if attention and (keep is None or mlp == shape.layers) else None
 
 
-def fused_peak(shape: ModelShape, tokens: int, attention: int = EVERY, mlp: int = EVERY) -> int:
+def fused_peak(shape: ModelShape, tokens: int, attention: int = EVERY, mlp: int = EVERY, inputs: int = 0) -> int:
     """The peak of a micro-batch in the learner's own layers, in 16 bits."""
-    return tokens * (fused_work(shape) + fused_bytes(shape, attention, mlp))
+    return tokens * (fused_work(shape) + fused_bytes(shape, attention, mlp, inputs))
 
 
 def recomputes(shape: ModelShape, tokens: int, room: float) -> bool:

@@ -106,8 +106,8 @@ def swiglu(both: Tensor, kind: str = "silu") -> Tensor:
     return (silu(gate) if kind == "silu" else gelu(gate, approximate="tanh")) * up
 
 
-def swiglu_backward(both: Tensor, grad: Tensor, kind: str = "silu") -> tuple[Tensor, Tensor]:
-    """The gradient of `both`, and the activation again. It may overwrite its arguments."""
+def swiglu_backward(both: Tensor, grad: Tensor, kind: str = "silu", known: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The gradient of `both`, and what `swiglu` gave: what is `known` of it, or computed again. It may overwrite its arguments."""
     gate, up = both.chunk(2, -1)
     if kind == "silu":
         sigmoid, active = torch.sigmoid(gate), silu(gate)
@@ -116,7 +116,7 @@ def swiglu_backward(both: Tensor, grad: Tensor, kind: str = "silu") -> tuple[Ten
         square = gate.square()
         sigmoid, active = torch.sigmoid(GELU * gate * (1 + CUBIC * square)), gelu(gate, approximate="tanh")
         slope = sigmoid * (1 + gate * (1 - sigmoid) * GELU * (1 + 3 * CUBIC * square))
-    return torch.cat([grad * up * slope, grad * active], -1), active * up
+    return torch.cat([grad * up * slope, grad * active], -1), active * up if known is None else known
 
 
 def _times(normed: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:

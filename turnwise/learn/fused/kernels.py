@@ -355,7 +355,7 @@ def swiglu(both: Tensor, kind: str = "silu") -> Tensor:
 
 
 @triton.jit
-def _swiglu_backward(both, grad, size, GELU: tl.constexpr, BLOCK: tl.constexpr):
+def _swiglu_backward(both, grad, size, GELU: tl.constexpr, AGAIN: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < size
@@ -372,11 +372,14 @@ def _swiglu_backward(both, grad, size, GELU: tl.constexpr, BLOCK: tl.constexpr):
     active = (exact * sigmoid).to(gate.dtype).to(tl.float32)
     tl.store(gate_place, (slope * up * sigmoid * (1.0 + steep * (1.0 - sigmoid))).to(gate.dtype), mask=inside)
     tl.store(up_place, (slope * active).to(gate.dtype), mask=inside)
-    tl.store(place, (active * up).to(gate.dtype), mask=inside)
+    if AGAIN:
+        tl.store(place, (active * up).to(gate.dtype), mask=inside)
 
 
-def swiglu_backward(both: Tensor, grad: Tensor, kind: str = "silu") -> tuple[Tensor, Tensor]:
-    """The gradient of `both`, and the activation again. They overwrite `both` and `grad`."""
+def swiglu_backward(both: Tensor, grad: Tensor, kind: str = "silu", active: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The gradient of `both`, and what `swiglu` gave: `active` if that is known, otherwise it is computed again. They overwrite `both` and
+    `grad`."""
     rows, double = both.shape
-    _swiglu_backward[(rows, triton.cdiv(double // 2, 1024))](both, grad, double // 2, GELU=kind != "silu", BLOCK=1024, num_warps=4)
-    return both, grad
+    grid = (rows, triton.cdiv(double // 2, 1024))
+    _swiglu_backward[grid](both, grad, double // 2, GELU=kind != "silu", AGAIN=active is None, BLOCK=1024, num_warps=4)
+    return both, grad if active is None else active

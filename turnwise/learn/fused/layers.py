@@ -1,8 +1,9 @@
 """The two halves of a layer as functions with a custom backward pass.
 
 Each half takes the residual and what the half before it has to add, and gives the new residual and what it has to add itself, so that the
-addition and the norm are one pass. The caller chooses what is kept for the backward pass: a half that keeps only the residual recomputes
-its inside. Norms, rotations and activations are always recomputed, because reading them from memory would cost as much.
+addition and the norm are one pass. The caller chooses what is kept for the backward pass (`keep`): 0 is the residual alone, 1 is also what
+the half computes inside it, without norms, rotations and activations, which a pass over what is kept gives again, and 2 is also the inputs
+of its products.
 
 The weights come joined (query, key and value are one product, gate and up are one), as the native engine reads them; the parameters are
 also arguments, because gradients belong to them. A parameter that a family does not have is None. Without joined weights (`SharedLayer`)
@@ -50,7 +51,7 @@ class AttentionHalf(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, delta: Tensor | None, given: AnyLayer, frame: Frame, keep: bool, places: Tensor | None, *weights: Tensor | None
+        ctx: Any, x: Tensor, delta: Tensor | None, given: AnyLayer, frame: Frame, keep: int, places: Tensor | None, *weights: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         ops, layer, own = operations(x.device), attention_of(given, weights), for_later(given, weights)
         last_factors, factors = factors_of(layer.out), factors_of(layer.qkv)
@@ -61,22 +62,22 @@ class AttentionHalf(torch.autograd.Function):  # type: ignore[misc]
         if rows is None and wide is not None:
             out = out.index_select(0, wide.rows)
         last, added = _after(out, layer.after_attention, frame.eps)
-        inside = (*raw, qkv, mixed, *state) if keep else ()
+        inside = (*((normed,) if keep > 1 else ()), *raw, qkv, mixed, *state) if keep else ()
         ctx.save_for_backward(total, scales, *own, *last, *inside)
-        ctx.rest = given, frame, places, delta is not None, len(own), len(last), len(raw)
+        ctx.rest = given, frame, places, delta is not None, len(own), len(last), len(raw), keep
         ctx.factors, ctx.homes = (last_factors, factors), homes_of(weights)
         return total if places is None else total.index_select(0, places), added
 
     @staticmethod
     def backward(ctx: Any, total_grad: Tensor, out_grad: Tensor) -> tuple[Any, ...]:
-        given, frame, places, has_delta, owns, lasts, raws = ctx.rest
+        given, frame, places, has_delta, owns, lasts, raws, keep = ctx.rest
         last_factors, factors = ctx.factors
         total, scales, *kept = ctx.saved_tensors
         layer, kept = attention_of(given, kept[:owns]), kept[owns:]
         last, kept = kept[:lasts], kept[lasts:]
         ops, wanted = operations(total.device), ctx.needs_input_grad[6:]
         out_grad, after = _after_backward(out_grad, last, layer.after_attention)
-        normed = ops.add_norm(total, None, layer.before_attention, frame.eps)[1]
+        normed = kept.pop(0) if keep > 1 else ops.add_norm(total, None, layer.before_attention, frame.eps)[1]
         raw, qkv, mixed, state = (
             (kept[:raws], kept[raws], kept[raws + 1], kept[raws + 2 :]) if kept else _read(normed, layer, frame, factors)
         )
@@ -207,14 +208,15 @@ class MlpHalf(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, delta: Tensor, given: AnyLayer, eps: float, kind: str, keep: bool, *weights: Tensor | None
+        ctx: Any, x: Tensor, delta: Tensor, given: AnyLayer, eps: float, kind: str, keep: int, *weights: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         ops, layer, own = operations(x.device), mlp_of(given, weights), for_later(given, weights)
         last_factors, factors = factors_of(layer.down), factors_of(layer.gate_up)
         total, normed, scales = ops.add_norm(x, delta, layer.before_mlp, eps)
         both = multiply(normed, layer.gate_up, factors)
-        last, added = _after(multiply(ops.swiglu(both, kind), layer.down, last_factors), layer.after_mlp, eps)
-        ctx.save_for_backward(total, scales, *own, *last, *((both,) if keep else ()))
+        active = ops.swiglu(both, kind)
+        last, added = _after(multiply(active, layer.down, last_factors), layer.after_mlp, eps)
+        ctx.save_for_backward(total, scales, *own, *last, *(both, normed, active)[: (0, 1, 3)[keep]])
         ctx.rest = given, eps, kind, len(own), len(last)
         ctx.factors, ctx.homes = (last_factors, factors), homes_of(weights)
         return total, added
@@ -228,10 +230,10 @@ class MlpHalf(torch.autograd.Function):  # type: ignore[misc]
         last, kept = kept[:lasts], kept[lasts:]
         ops, wanted, homes = operations(total.device), ctx.needs_input_grad[6:], ctx.homes
         out_grad, after = _after_backward(out_grad, last, layer.after_mlp)
-        normed = ops.add_norm(total, None, layer.before_mlp, eps)[1]
+        normed = kept[1] if len(kept) > 1 else ops.add_norm(total, None, layer.before_mlp, eps)[1]
         both = kept[0] if kept else multiply(normed, layer.gate_up, factors)
         active_grad, inner = pull(out_grad, layer.down, last_factors)
-        both_grad, active = ops.swiglu_backward(both, active_grad, kind)
+        both_grad, active = ops.swiglu_backward(both, active_grad, kind, kept[2] if len(kept) > 2 else None)
         more = slopes(out_grad, active, inner, last_factors)
         down = weight_slopes(out_grad, active, [out_grad.shape[1]], wanted[1:2], homes[1:2])
         del both, kept, active, active_grad

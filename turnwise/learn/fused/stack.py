@@ -34,10 +34,17 @@ ALL = 10**6
 
 @dataclass(frozen=True)
 class Kept:
-    """In how many layers, counted from the last, attention and MLP keep what they computed for the backward pass."""
+    """In how many layers, counted from the last, attention and MLP keep what they computed for the backward pass; and in how many they
+    keep the inputs of their products too, which takes a pass over them to compute again."""
 
     attention: int = ALL
     mlp: int = ALL
+    inputs: int = 0
+
+    def of(self, left: int) -> tuple[int, int]:
+        """What both halves keep of a layer (`layers.py`); `left` layers are left, it included."""
+        inputs = int(left <= self.inputs)
+        return (left <= self.attention) * (1 + inputs), (left <= self.mlp) * (1 + inputs)
 
 
 def reason_against(model: Any, shared: bool = False) -> str | None:
@@ -65,7 +72,7 @@ class Pass:
     layer: AnyLayer
     frame: Frame
     activation: str
-    kept: tuple[bool, bool]  # what attention and MLP computed
+    kept: tuple[int, int]  # of what attention and MLP computed
     places: Tensor | None
 
     def __call__(self, module: Any, x: Tensor, delta: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -136,8 +143,7 @@ class FusedStack:
                 fetch(number)
                 self.weights.copy_again(number)
             left = len(layers) - number
-            kept = left <= self.kept.attention, left <= self.kept.mlp
-            own = Pass(layer, frame, shape.activation, kept, places if left == 1 else None)
+            own = Pass(layer, frame, shape.activation, self.kept.of(left), places if left == 1 else None)
             x, delta = own(module, x, delta) if self.shared is None else module(x, delta, own)
         out: Tensor = LastNorm.apply(x, delta, inner.norm.weight, self.weights.norm, shape.eps)
         return out
