@@ -11,6 +11,7 @@ the host, and steps with reports, run as in `CudaRunner`."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -100,10 +101,13 @@ class RecordedRunner(CudaRunner):
 
     def _send(self, step: Step, host: np.ndarray, used: int) -> None:
         """Settings of new rows and copies of pages follow the step's own numbers; everything goes in one copy."""
+        if not step.admitted and not step.copies:
+            self._mail.send(used)
+            return
         records, pairs = self._records(step.admitted), np.array(originals(step.copies), dtype=np.int32).reshape(-1, 2)
         place = lay([records.size, pairs.size], aligned(used))
         host[place[0]], host[place[1]] = records.ravel(), pairs.ravel()
-        self._mail.send(place[1].stop if len(records) or len(pairs) else used)
+        self._mail.send(place[1].stop)
         if len(records):
             note(self._mail.box[place[0]].view(records.shape), self.tables)
         if len(pairs):
@@ -111,13 +115,17 @@ class RecordedRunner(CudaRunner):
 
     def _records(self, rows: list[RunningRequest]) -> np.ndarray:
         records = np.full((len(rows), self._record_size), self.page_count, dtype=np.int32)
-        known = self.weights.shape.vocabulary
-        for record, row in zip(records, rows, strict=True):
-            s = row.request.sampling
-            record[:4] = row.slot, row.ids[-1], s.temperature == 0, min(s.top_k or known, known)
-            record[4:6] = np.array([signed(row.request.seed)], dtype=np.int64).view(np.int32)
-            record[6:9] = np.array([s.temperature or 1.0, s.top_p, s.min_p], dtype=np.float32).view(np.int32)
-            record[9 : 9 + len(row.chain.pages)] = row.chain.pages
+        if not rows:
+            return records
+        known, settings = self.weights.shape.vocabulary, [row.request.sampling for row in rows]
+        records[:, 0] = [row.slot for row in rows]
+        records[:, 1] = [row.ids[-1] for row in rows]
+        records[:, 2:4] = [(s.temperature == 0, min(s.top_k or known, known)) for s in settings]
+        records[:, 4:6] = np.array([[signed(row.request.seed)] for row in rows], dtype=np.int64).view(np.int32)
+        records[:, 6:9] = np.array([(s.temperature or 1.0, s.top_p, s.min_p) for s in settings], dtype=np.float32).view(np.int32)
+        counts = np.array([len(row.chain.pages) for row in rows])
+        pages = np.fromiter(chain.from_iterable(row.chain.pages for row in rows), np.int32, int(counts.sum()))
+        records[:, SETTINGS:][np.arange(self._record_size - SETTINGS) < counts[:, None]] = pages
         return records
 
     def _way(self, rows: list[RunningRequest], lanes: int) -> str:
