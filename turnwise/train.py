@@ -50,7 +50,7 @@ def run_iterations(run: Run, system: System, state: State, reporter: Reporter, i
                 metrics |= system.source.metrics(batch)
                 system.source.publish(iteration)
             run.save_batch(iteration, batch, config.run.keep_rollouts, config.run.keep_tokens)
-        state.advance(system, found.trajectories, metrics | clock.metrics(metrics), clock.total)
+        state.advance(system, found.trajectories, metrics | clock.metrics(metrics, found.ahead), clock.total)
         close_iteration(run, system, state, reporter, watch, interrupted)
     save(run, system, state)
     return state
