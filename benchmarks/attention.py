@@ -43,9 +43,10 @@ def ours(qkv: torch.Tensor, count: int, length: int) -> tuple[Callable[[], Any],
     offsets = torch.arange(count + 1, dtype=torch.int32, device="cuda") * length
     empty = torch.empty(0, device="cuda")
     frame = Frame([length] * count, offsets, empty, (), (), HEADS, KV_HEADS, SIZE, 1e-6)
-    out, state = attend(qkv, frame)
+    rows = qkv if frame.wide is None else qkv[frame.wide.tokens]  # a layer's rotation puts them there
+    out, state = attend(rows, frame)
     grad = torch.randn_like(out)
-    return lambda: attend(qkv, frame), lambda: attend_backward(grad, qkv, out, state, frame)
+    return lambda: attend(rows, frame), lambda: attend_backward(grad, rows, out, state, frame)
 
 
 def new_lengths() -> dict[str, float]:

@@ -338,14 +338,15 @@ def prompts(shapes: list[str]) -> dict[str, Any]:
     """Attention of long prompts and of short continuations, in microseconds and TFLOP/s, the fastest first. The engine uses the best from
     then on."""
     found: dict[str, Any] = {}
-    chosen: dict[int, Way] = {}
+    best: dict[Way, float] = {}
     for shape in shapes:
         for count, old, new, sizes in ((16, 0, 1024, (128, 64)), (4, 0, 4096, (128, 64)), (64, 1024, 32, (64,))):
             times = {}
             for block in sizes:
                 case = Prompts(shape, count, old, new, block)
                 own = {way: case.us(way) for way in WAYS}
-                chosen.setdefault(block if old or block > 64 else 0, min(own, key=own.__getitem__))
+                if block == 64:
+                    best = {way: best.get(way, 0.0) + us for way, us in own.items()}
                 times[f"blocks of {block}, as before"] = case.us(None)
                 times |= {f"blocks of {block}, {tuple(way)}": us for way, us in own.items()}
             ranked = sorted(times.items(), key=lambda one: one[1])
@@ -358,8 +359,8 @@ def prompts(shapes: list[str]) -> dict[str, Any]:
             )
             del case
             torch.cuda.empty_cache()
-    prompt_attention.LARGE, prompt_attention.SMALL = chosen[128], chosen[64]
-    print(f"LARGE, SMALL = {chosen[128]}, {chosen[64]}", flush=True)
+    prompt_attention.BEST = min(best, key=best.__getitem__)
+    print(f"BEST = {prompt_attention.BEST}", flush=True)
     return found
 
 
@@ -393,7 +394,7 @@ def with_ahead(table: dict[tuple[str, int, int], product_table.Lines], ahead: in
 
 def use_table(found: dict[str, Any]) -> None:
     """Let the engine use what a run has found."""
-    prompt_attention.LARGE, prompt_attention.SMALL = (Way(*way) for way in found["ways"])
+    prompt_attention.BEST = Way(*found["way"])
     product_table.MEASURED.update(with_ahead(table_of(found["products"]), int(found["ahead"])))
 
 
@@ -407,7 +408,7 @@ def main() -> None:
     options = parser.parse_args()
     result: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     result["prompts"] = prompts(options.shapes[:1])
-    result["ways"] = [list(prompt_attention.LARGE), list(prompt_attention.SMALL)]
+    result["way"] = list(prompt_attention.BEST)
     result |= measure(options.shapes, options.rows, options.seconds, options.workers)
     publish(result, options.out)
     print(result["table"])

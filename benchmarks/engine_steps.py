@@ -60,6 +60,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "own": {"products": True, "gate": True, "prompts": True},
     "own, overlap": {"products": True, "gate": True, "prompts": True, "overlap": True},
     "cascade": {"cascade": True},
+    "balance": {"balance": True},
 }
 BLOCKS = [
     Blocks(16, 128, 64, 4, 4), Blocks(32, 128, 64, 4, 4), Blocks(64, 128, 64, 4, 4), Blocks(64, 256, 64, 4, 3), Blocks(128, 64, 64, 4, 4),
@@ -312,7 +313,7 @@ class Steps(Bench):
 
     def whole(self) -> dict[str, Any]:
         found = {}
-        for name in self._chosen(("before", "all, tiles", "all, fused", "now", "cascade", "prompts", "own", "own, overlap")):
+        for name in self._chosen(("before", "all, tiles", "all, fused", "now", "cascade", "prompts", "own", "own, overlap", "balance")):
             self.use(WAYS[name], 128)
             found[name] = {"128 × (1,024 + 128)": self.end_to_end()["s"], "in groups of 8": self.end_to_end(8)["s"]}
         return found
@@ -342,7 +343,9 @@ class Steps(Bench):
 
     def games(self) -> dict[str, Any]:
         found = {}
-        for name in self._chosen(("before", "record", "all, tiles", "all, fused", "now", "own, overlap")):
+        for name in self._chosen(
+            ("before", "record", "all, tiles", "all, fused", "now", "own, overlap", "balance", "own, overlap, balance")
+        ):
             self.use(WAYS[name], 128)
             times = [self.play() for _ in range(4)]
             found[name] = {"s": min(times[1:]), "first": times[0], "recorded": len(getattr(self.engine._runner, "_graphs_of", ()))}

@@ -1,11 +1,15 @@
 """What the host does in an iteration, without the model: CPU time of collecting, credit, packing and keeping the rollouts, part by part.
 
+CPU time of the main thread, which a GPU waits for. `beside` is that of a second thread, which works while a GPU computes an update. Neither
+holds what the host spends on launching work on a GPU: `benchmarks/cluster_overhead.py` measures whole iterations on one.
+
     python benchmarks/host.py --data DATA/alfworld --model FOLDER
     python benchmarks/host.py --data DATA/alfworld --model FOLDER --against CHECKOUT --rounds 5 --out benchmarks/host.json
 
 The path is the real one, as recipes/alfworld-0.5b-gigpo.toml sets it up: ALFWorld's games, 16 tasks × 8 attempts of up to 50 turns, full
-context, collector, pool, policy and the native engine's own planning with pages as on a GPU. Only the model's forward is missing: a
-runner answers at once with tokens written down before: the action of an expert that has to search, or half of the time a random one.
+context, collector, pool, policy, the native engine's own planning with pages as on a GPU, and what its runner writes down for a GPU. Only
+the model's forward is missing: the answers were written down before: the action of an expert that has to search, or half of the time a
+random one.
 `--model` is a folder with a tokenizer; without it one of words is made from the games.
 
 Each measurement is a separate process that plays a first iteration to warm up and then measures the next ones, each with games that it
@@ -25,17 +29,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import MagicMock, patch
 
 import numpy as np
+import torch
 from results import publish
 
 import turnwise
 from turnwise import credit
 from turnwise.agent import Agent, AgentSettings
+from turnwise.agent.context import Full
 from turnwise.collect.collector import Collector, Start, summarise
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.data.batch import Batch
@@ -46,6 +52,7 @@ from turnwise.engines.native import NativeEngine
 from turnwise.engines.native import engine as native
 from turnwise.engines.native.memory import GPU_PAGE
 from turnwise.engines.native.requests import Step
+from turnwise.engines.native.switches import Switches
 from turnwise.envs import registry
 from turnwise.envs.pool import Pool
 from turnwise.learn.packing import pack
@@ -56,13 +63,24 @@ from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
 try:
+    from turnwise.engines.native import recorded
+except ImportError:  # no triton here, and no kernel runs
+    parts = ("", ".language", ".language.extra", ".language.extra.cuda", ".tools", ".tools.tensor_descriptor")
+    with patch.dict(sys.modules, {f"triton{part}": MagicMock() for part in parts}):
+        from turnwise.engines.native import recorded
+try:
     from turnwise.util.garbage import loaded_set_apart
 except ImportError:  # an older checkout
     loaded_set_apart = nullcontext
+try:
+    from turnwise.util.beside import beside
+    from turnwise.util.garbage import rare_searches, search_between
+except ImportError:  # an older checkout, which writes after the update
+    beside = None  # type: ignore[assignment]
 
 GROUPS, MEMBERS, TURNS, CHANCE = 16, 8, 50, 0.5
 LONGEST_PROMPT, LONGEST_RESPONSE = 4096, 24
-OF_COLLECTING = ("environment", "context", "tokens", "reading", "engine")
+OF_COLLECTING = ("environment", "context", "tokens", "reading", "engine", "runner")
 
 
 def games(data: Path) -> TaskSet:
@@ -98,16 +116,16 @@ def _script(env: Any, start: Start) -> list[str]:
 
 
 class Clock:
-    """CPU seconds by name."""
+    """CPU seconds of the main thread by name."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        start = time.process_time()
+        start = time.thread_time()
         yield
-        self.add(name, time.process_time() - start)
+        self.add(name, time.thread_time() - start)
 
     def add(self, name: str, seconds: float) -> None:
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds
@@ -120,26 +138,41 @@ class Clock:
 
     def _timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any, **kwargs: Any) -> Any:
-            start = time.process_time()
+            start = time.thread_time()
             try:
                 return function(*args, **kwargs)
             finally:
-                self.add(name, time.process_time() - start)
+                self.add(name, time.thread_time() - start)
 
         return timed
 
 
-class Reciter:
-    """Replaces the model: every attempt draws the tokens of its script. Pages and steps ahead are those of a GPU."""
+class Reciter(recorded.RecordedRunner):
+    """Replaces the model: every attempt draws the tokens of its script. Everything else is as on a GPU, up to the launches."""
 
-    mixed, ahead, page_size = False, 1, GPU_PAGE
+    cache = torch.zeros(0)
 
-    def __init__(self, slots: int, longest: int):
-        self.page_count = -(-longest // GPU_PAGE) * slots * 2
+    def __init__(self, clock: Clock, weights: Any, slots: int, longest: int):
+        super().__init__(weights, slots, longest, -(-longest // GPU_PAGE) * slots * 2, GPU_PAGE, True, Switches())
+        self.clock = clock
         self.scripts: list[list[Sequence[int]]] = []
         self.turn: dict[int, int] = {}
 
-    def launch(self, step: Step) -> Reciter.Said:
+    def _run(self, key: Any, work: Callable[[], None]) -> None: ...
+
+    def _prompts(self, step: Step) -> Any:
+        self._flatten(step)
+
+    def launch(self, step: Step) -> Any:
+        start = time.thread_time()
+        super().launch(step)
+        self.clock.add("runner", time.thread_time() - start)
+        start = time.thread_time()
+        said = self._said(step)
+        self.clock.add("reciting", time.thread_time() - start)
+        return said
+
+    def _said(self, step: Step) -> Reciter.Said:
         for row in step.admitted:
             self.turn[row.request.sequence] = self.turn.get(row.request.sequence, -1) + 1
         tokens, logprobs = [], []
@@ -187,17 +220,14 @@ class Host:
         self.scripts = [[self.agent.write(action) for action in script] for script in scripts]
         self.agent = Agent(tokenizer, settings)  # one that knows no text yet
         self.tasks, rows, longest = games(data), GROUPS * MEMBERS, LONGEST_PROMPT + LONGEST_RESPONSE
-        self.runner = Reciter(rows, longest)
-        with patch.object(native, "make_runner", lambda *_: self.runner):
+        with patch.object(native, "make_runner", lambda weights, *_: Reciter(self.clock, weights, rows, longest)):
             self.engine = NativeEngine(tiny, tokenizer, rows, longest, prefill_tokens=16384, stop_token_ids=self.agent.stop_ids)
         self.pool = Pool("alfworld", rows, options=options)
         self.clock.watch(self.agent.chat, "tokens", "encode", "decode")
         self.clock.watch(self.pool, "environment", "submit_reset", "submit_step")
-        self.clock.watch(self.runner, "reciting", "launch")
+        self.runner: Any = self.engine._runner
+        self.clock.watch(Full, "context", "start", "prompt", "record")
         self.clock.watch(self.engine, "engine", "submit", "poll", "release")
-
-    def context(self) -> Any:
-        return self.clock.watch(self.agent.context(), "context", "start", "prompt", "record")
 
     def read(self, *given: Any) -> Any:
         with self.clock("reading"):
@@ -206,8 +236,9 @@ class Host:
     def collect(self, iteration: int) -> list[Trajectory]:
         size = GROUPS * MEMBERS
         self.runner.scripts, self.runner.turn = self.scripts[iteration * size : (iteration + 1) * size], {}
-        policy = ModelPolicy(self.engine, self.context, self.read, Sampling(max_tokens=LONGEST_RESPONSE), self.agent.read_text)
-        return Collector(self.pool, policy, TURNS).run(plan(self.tasks).starts(iteration * GROUPS, GROUPS))
+        policy = ModelPolicy(self.engine, self.agent.context, self.read, Sampling(max_tokens=LONGEST_RESPONSE), self.agent.read_text)
+        with patch.object(recorded, "note"), patch.object(recorded, "copy_pages"):
+            return Collector(self.pool, policy, TURNS).run(plan(self.tasks).starts(iteration * GROUPS, GROUPS))
 
     def iteration(self, number: int, folder: Path, results: Any) -> dict[str, Any]:
         """One iteration as the training loop goes through it."""
@@ -221,16 +252,43 @@ class Host:
             batch = credit.give(batch, "gigpo", gamma=0.95, omega=1.0, norm="std")
             rollouts = batch.rollouts
             credit.diagnose(rollouts)
-        with self.clock("packing"):
-            packed = pack(found, rollouts)
+        run = Run(folder)
+        with self._beside(run, number, batch):
+            with self.clock("packing"):
+                packed = pack(found, rollouts)
+            with self.clock("refreshing"):
+                self.engine.refresh()
         with self.clock("keeping"):
-            Run(folder).save_batch(number, batch, 2)
-        with self.clock("refreshing"):
-            self.engine.refresh()
+            if beside is None:
+                run.save_batch(number, batch, 2)
+            else:
+                run.forget_batches(number, 2)
         if results is not None:
             for part in _all_of(found, rollouts, packed, Run(folder), number):
                 results.update(part)
+        with self.clock("freeing"):
+            del found, batch, rollouts, packed
+            if beside is not None:
+                search_between()
         return summary
+
+    @contextmanager
+    def _beside(self, run: Run, number: int, batch: Batch) -> Iterator[None]:
+        """As the training loop does it: the batch is written and the next games are loaded beside the update."""
+        if beside is None:
+            yield
+            return
+
+        def work(pause: Any) -> None:
+            start = time.thread_time()
+            run.save_batch(number, batch, None, pause=pause)
+            for start_of in plan(self.tasks).starts((number + 1) * GROUPS, GROUPS)[::MEMBERS]:
+                self.pool.load_ahead(start_of.task)
+                pause()
+            self.clock.add("beside", time.thread_time() - start)
+
+        with beside(work):
+            yield
 
 
 def _all_of(found: list[Trajectory], rollouts: Rollouts, packed: Any, run: Run, number: int) -> Iterator[bytes]:
@@ -250,7 +308,11 @@ def measure(data: Path, model: Path | None, scripts: list[list[str]], profile: P
     """The warm-up, then the other iterations: CPU seconds of each part of one, on average."""
     host, results = Host(data, model, scripts), hashlib.blake2b(digest_size=16)
     iterations = len(scripts) // (GROUPS * MEMBERS)
-    with tempfile.TemporaryDirectory() as folder, loaded_set_apart():
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        stack.enter_context(loaded_set_apart())
+        if beside is not None:
+            stack.enter_context(rare_searches())
         host.iteration(0, Path(folder), results)
         host.clock.seconds.clear()
         if profile is not None:
@@ -265,9 +327,12 @@ def measure(data: Path, model: Path | None, scripts: list[list[str]], profile: P
     sums = host.clock.seconds
     for name in ("collecting", "engine"):
         sums[name] -= sums["reciting"]
+    sums["engine"] -= sums["runner"]
     del sums["reciting"]
+    apart = sums.pop("beside", 0.0)
     means = {name: sum(one[name] for one in done) / len(done) for name in ("turns", "success", "prompt_tokens", "response_tokens")}
-    return {"seconds": {name: value / len(done) for name, value in sums.items()}, "iteration": means, "results": results.hexdigest()}
+    seconds = {name: value / len(done) for name, value in sums.items()}
+    return {"seconds": seconds, "beside": apart / len(done), "iteration": means, "results": results.hexdigest()}
 
 
 def in_checkout(checkout: Path, args: argparse.Namespace, scripts: Path) -> dict[str, Any]:
@@ -308,6 +373,7 @@ def report(args: argparse.Namespace, scripts: Path) -> dict[str, Any]:
         "iteration": {name: round(value, 3) for name, value in first["iteration"].items()},
         "rounds": args.rounds,
         "parts_of_collecting": "context holds the tokens of messages, reading those of responses",
+        "beside_seconds": round(min(one[0]["beside"] for one in rounds), 4),
         "cpu": table(of_each[0], of_each[1] if args.against else None, first["iteration"]["turns"]),
         **({"against": args.commit, "same_results": len({one["results"] for pair in rounds for one in pair}) == 1} if args.against else {}),
     }

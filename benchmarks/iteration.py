@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from kept import watch
 from results import publish
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -52,6 +53,7 @@ from turnwise.util.seeds import derive
 
 SIZES = {  # hidden, MLP, layers, heads, key heads, words
     "tiny": (64, 128, 2, 4, 2, 1000),
+    "0.5b": (896, 4864, 24, 14, 2, 151936),
     "1.5b": (1536, 8960, 28, 12, 2, 151936),
 }
 
@@ -294,6 +296,7 @@ def release() -> None:
 def measure(bench: Bench) -> dict[str, Any]:
     """All that is reported of one iteration."""
     bench.warm_up()
+    kept = watch(bench.learner)
     done = bench.iteration()
     seconds, metrics, summary = done["seconds"], done["metrics"], done["summary"]
     on_gpu = bench.device == "cuda"
@@ -311,7 +314,9 @@ def measure(bench: Bench) -> dict[str, Any]:
         **shares(seconds, bench.floors, bool(metrics.get("old_from_engine"))),
         "old_from_engine": bool(metrics.get("old_from_engine")),
         "engine_gap": {"mean": metrics["engine_gap"], "max": metrics["engine_gap_max"]},
+        "kept": kept,
         "peak_gb": round(max(metrics["memory_peak_gib"] * 2**30, torch.cuda.max_memory_allocated()) / 1e9, 1) if on_gpu else None,
+        "between_gb": round(torch.cuda.max_memory_allocated() / 1e9, 1) if on_gpu else None,  # the learner counts anew after an update
     }
 
 

@@ -17,13 +17,13 @@ import argparse
 import gc
 import platform
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
+from kept import watch
 from results import publish
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -102,19 +102,21 @@ class Padded:
 
 def timed(repeats: int, device: str, work: Any) -> dict[str, float]:
     """The best of several, after one that does not count; and the largest memory that it took."""
-    best = float("inf")
+    best, done = float("inf"), None
     for repeat in range(repeats + 1):
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
             torch.cuda.synchronize()
         start = time.perf_counter()
-        work()
+        done = work()
         if device == "cuda":
             torch.cuda.synchronize()
         best = min(best, time.perf_counter() - start) if repeat else best
     peak = {}
     if device == "cuda":
         peak = {"peak_gb": torch.cuda.max_memory_allocated() / 1e9, "reserved_gb": torch.cuda.max_memory_reserved() / 1e9}
+        if isinstance(done, dict) and "memory_peak_gib" in done:  # an update counts anew when it has ended
+            peak = {"peak_gb": done["memory_peak_gib"] * 2**30 / 1e9, "reserved_gb": done["memory_held_gib"] * 2**30 / 1e9}
     return {"seconds": round(best, 3)} | {name: round(value, 2) for name, value in peak.items()}
 
 
@@ -172,12 +174,12 @@ def compare(size: str, device: str, context: str, options: Any, peak_rate: float
     }
     result["pack_seconds"] = round(time.perf_counter() - start, 4)
     learner = Learner(make_model(size, device), settings_of(size, kl=large))
+    result["kept"] = watch(learner)
     result |= run_packed(learner, device, options.repeats, found, rollouts, values)
     if large:
         forward = sum(useful(size, packed).values())
         result["packed"] |= rates(3 * forward, len(packed.ids), result["packed"]["seconds"], peak_rate)
         result["scoring_alone"] |= rates(forward, len(packed.ids), result["scoring_alone"]["seconds"], peak_rate)
-        result["kept"] = asdict(learner.memory.plan(32768))
         if options.profile is not None:
             profiled(learner, found, rollouts, values, options.profile.with_suffix(f".{context}.txt"))
     del learner

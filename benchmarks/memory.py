@@ -1,54 +1,62 @@
-"""Training inside a small card: a process that may take only so much memory runs iterations of a real recipe, beside what was predicted.
+"""Training inside a small card: a process that may take only so much memory runs iterations of a recipe, beside what was predicted.
 
-    python benchmarks/memory.py --out memory.json                  all cases, one process each, on a GPU
+    python benchmarks/memory.py --out memory.json                  all cases on a GPU, four minutes at most
     python benchmarks/memory.py --case 1.5b --iterations 10        one of them
-    python benchmarks/memory.py --case 1.5b --tiny                 seconds, on a CPU: a tiny shape, and no limit
+    python benchmarks/memory.py --tiny                             seconds, on a CPU: a tiny shape, and no limit
 
     0.5b          all weights in 12 GB          7b-lora       adapters in 40 GB
     1.5b          all weights in 24 GB          7b-lora-4bit  adapters on weights of 4 bits in 24 GB
 
-The recipes are recipes/alfworld*.toml on generated households, with random weights of the real shape. What it answers is noise, so every
-attempt lasts to the turn limit. Groups, turns and responses are fewer and shorter than in the recipe (--groups, --turns, --response), so
-that all cases take some six minutes; what decides about memory is not: the rows and the cache of the engine, the longest sequence, the
-tokens at once, the optimiser. Settings are chosen as `turnwise train` chooses them on such a card. The limit is set before anything is
-allocated. It holds for what torch allocates, so the CUDA context is subtracted from it first. `predicted_in_use_gb` is to be compared with
-`measured_peak_gb`, and `predicted_peak_gb` with the limit. --seconds ends a case early; the result says how many iterations were made.
+The recipes are recipes/alfworld*.toml: their loop (collect, credit, update), agent, credit, objective, optimiser, the rows of the engine.
+What differs is in the result under `not_as_in_the_recipe`, key by key: generated households instead of ALFWorld's games, random weights of
+the real shape, and fewer groups, turns and sampled tokens (--groups, --turns, --response), so that ten iterations take a minute. No
+checkpoint is written. A model of random weights answers noise, so every attempt lasts to the turn limit.
+
+Settings are chosen as `turnwise train` chooses them on such a card. The limit is set before anything is allocated. It holds for what torch
+allocates, so the CUDA context is subtracted from it first. `predicted_in_use_gb` is to be compared with `measured_peak_gb`, and
+`predicted_peak_gb` with the limit.
+
+Every case has a process of its own. All of them are prepared at the same time (imports, tokenizer, weights in host memory), next to a
+rehearsal of each with one layer, which compiles the kernels. They then use the GPU one after another. --seconds is for all of them
+together; a case that would take too long ends early, and the result says how many iterations were made.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
+from kept import watch
+from random_weights import TINY, RandomSystem, random_model
 from results import publish
-from torch import nn
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from turnwise.config.schema import Config
 from turnwise.config.writing import to_toml
 from turnwise.learn.footprint import CONTEXT, in_use, terms
 from turnwise.learn.shapes import SHAPES, ModelShape
-from turnwise.learn.tiny import build_tiny_for
 from turnwise.runs.folder import Run
 from turnwise.runs.reporter import Reporter
 from turnwise.setup.fit import GB, Found, find, with_settings
+from turnwise.setup.fit_words import lines
 from turnwise.setup.small_gpu import keep_choice
 from turnwise.setup.state import restore
-from turnwise.setup.system import System
-from turnwise.train import run_iterations
 from turnwise.util.files import write_text_atomically
 
+__all__ = ["CASES", "TINY", "find", "main", "random_model", "recipe"]
+loop: Any = import_module("turnwise.train")  # by this name the package has a function too
 RECIPES = Path(__file__).parent.parent / "recipes"
-TINY = ModelShape("tiny", 64, 128, 2, 4, 2, 4000, 16, tied=True)
+REHEARSAL = 60.0  # seconds that rehearsals may take
+LEAST = 38.0  # seconds that are left to each of the cases that come later
 
 
 @dataclass(frozen=True)
@@ -63,76 +71,19 @@ class Case:
 
 
 CASES = {
-    "0.5b": Case("alfworld.toml", SHAPES["0.5b"], 12, 16),
-    "1.5b": Case("alfworld.toml", SHAPES["1.5b"], 24, 8),
-    "7b-lora": Case("alfworld-7b-lora.toml", SHAPES["7b"], 40, 3),
-    "7b-lora-4bit": Case("alfworld-7b-lora.toml", SHAPES["7b"], 24, 3, ("model.lora.base=4bit",)),  # needs bitsandbytes
+    "0.5b": Case("alfworld.toml", SHAPES["0.5b"], 12, 8),
+    "1.5b": Case("alfworld.toml", SHAPES["1.5b"], 24, 3),
+    "7b-lora": Case("alfworld-7b-lora.toml", SHAPES["7b"], 40, 2),
+    "7b-lora-4bit": Case("alfworld-7b-lora.toml", SHAPES["7b"], 24, 1, ("model.lora.base=4bit",)),  # needs bitsandbytes
 }
 
 
-def random_model(shape: ModelShape, dtype: torch.dtype = torch.float32) -> Any:
-    """A model of this shape on the CPU in a second: all layers begin with the same numbers, in the same memory, and get their own when they
-    move to the GPU. Trained weights are float32, as a folder is loaded; frozen ones are made in the dtype that they will have."""
-    config = Qwen2Config(
-        hidden_size=shape.hidden,
-        intermediate_size=shape.mlp,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.key_heads,
-        vocab_size=shape.words,
-        max_position_embeddings=32768,
-        tie_word_embeddings=shape.tied,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=None,
-    )
-    with torch.device("meta"):
-        model = Qwen2ForCausalLM(config)
-    model.model.rotary_emb = type(model.model.rotary_emb)(config=config)  # its buffers are computed
-    made: dict[tuple[Any, ...], torch.Tensor] = {}
-    for name, parameter in list(model.named_parameters()):
-        key = tuple(parameter.shape), name.endswith("bias")
-        if key not in made or shape is TINY:  # on a CPU nothing moves
-            made[key] = numbers(*key, dtype)
-        owner, _, own = name.rpartition(".")
-        setattr(model.get_submodule(owner), own, nn.Parameter(made[key]))
-    model.tie_weights()
-    return model.eval()
+# -- the recipe -------------------------------------------------------------------------------------------------------------------------
 
 
-def numbers(size: tuple[int, ...], bias: bool, dtype: torch.dtype) -> torch.Tensor:
-    """A matrix of random numbers (a block of them, again and again), the ones of a norm or the zeros of a bias."""
-    if len(size) == 1:
-        return torch.full(size, 0.0 if bias else 1.0, dtype=dtype)
-    block = (0.02 * torch.randn(2**20, generator=torch.Generator().manual_seed(0))).to(dtype)
-    count = size[0] * size[1]
-    return block.repeat(-(-count // len(block)))[:count].view(size)
-
-
-class RandomSystem(System):
-    """The parts of a run with random weights of a shape, and a tokenizer of the environment's words."""
-
-    shape: ModelShape = TINY
-
-    def _load(self) -> tuple[Any, Any]:
-        own, sample = self.config.env, 4 if self.shape is TINY else 40
-        _, tokenizer = build_tiny_for(own.name, options=dict(own.options), sample=sample, layers=1, hidden=16, heads=1, limits=self.limits)
-        return random_model(self.shape, torch.float32 if self.config.model.lora is None else self.dtype), tokenizer
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return getattr(torch, self.config.model.dtype)
-
-
-def limit_memory(gigabytes: float) -> None:
-    """Torch may allocate no more than this card would leave it."""
-    total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction((gigabytes * GB - CONTEXT) / total)
-
-
-def recipe(case: Case, options: argparse.Namespace) -> Config:
-    """The recipe of a case, shortened."""
-    changes: dict[str, Any] = {
+def changes(case: Case, options: argparse.Namespace) -> dict[str, Any]:
+    """What is not as in the recipe, by key."""
+    found: dict[str, Any] = {
         "env.name": "household",
         "env.tasks": 64,
         "env.max_turns": options.turns,
@@ -141,7 +92,7 @@ def recipe(case: Case, options: argparse.Namespace) -> Config:
         "model.path": None,  # the weights are made here
         "model.tiny.max_length": 32768,
         "engine.max_tokens": options.response,
-        "learner.tokens_per_batch": 0,
+        "learner.tokens_per_batch": 0,  # open, so that it can be chosen
         "eval.n": 2,
         "eval.every": 0,
         "eval.split": "valid",
@@ -149,65 +100,121 @@ def recipe(case: Case, options: argparse.Namespace) -> Config:
         "device": "cpu" if options.tiny else "cuda",
     }
     if options.tiny:
-        changes |= {"model.dtype": "float32", "collect.groups": 1, "collect.group_size": 2, "engine.max_batch": 4}
-        changes |= {"agent.max_prompt_tokens": 512, "env.tasks": 4, "env.options.size": "tiny", "agent.history": 1, "eval.n": 1}
-    values = dict(pair.split("=", 1) for pair in case.settings)
-    return Config.load(RECIPES / case.recipe, changes | values)
+        found |= {"model.dtype": "float32", "collect.groups": 1, "collect.group_size": 2, "engine.max_batch": 4}
+        found |= {"agent.max_prompt_tokens": 512, "env.tasks": 4, "env.options.size": "tiny", "agent.history": 1, "eval.n": 1}
+    return found
+
+
+def recipe(case: Case, options: argparse.Namespace) -> Config:
+    """The recipe of a case, shortened."""
+    return Config.load(RECIPES / case.recipe, changes(case, options) | own_settings(case))
+
+
+def own_settings(case: Case) -> dict[str, Any]:
+    return dict(pair.split("=", 1) for pair in case.settings)
+
+
+def differences(case: Case, options: argparse.Namespace) -> dict[str, Any]:
+    """What is not as in the recipe, beside what the recipe says."""
+    given = Config.load(RECIPES / case.recipe, own_settings(case)).model_dump()
+    found: dict[str, Any] = {}
+    for key, here in changes(case, options).items():
+        there: Any = given
+        for part in key.split("."):
+            there = there.get(part) if isinstance(there, dict) else None
+        if there != here:
+            found[key] = {"recipe": there, "here": here}
+    return found | {"weights": "random", "checkpoint": "none at the end"}
+
+
+# -- one case ---------------------------------------------------------------------------------------------------------------------------
+
+
+def limit_memory(gigabytes: float) -> None:
+    """Torch may allocate no more than this card would leave it."""
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((gigabytes * GB - CONTEXT) / total)
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Choose settings, train, and compare."""
-    case = CASES[name]
-    if not options.tiny:
-        limit_memory(case.limit)
-    RandomSystem.shape = shape = TINY if options.tiny else case.shape
+    """Choose settings, prepare, train when it is this case's turn, and compare."""
+    case, start = CASES[name], time.monotonic()
+    shape = TINY if options.tiny else case.shape
     config = recipe(case, options)
     found = find(config, int(case.limit * GB), shape)
     config = with_settings(config, found.settings)
+    for line in lines(found) or ["nothing: the recipe fits as it is"]:
+        say(name, f"chosen: {line}")
+    say(name, f"predicted: {found.fit.peak / GB:.1f} of {case.limit:g} GB")
+    deadline = [float("inf")]
+    system = RandomSystem(config, say=lambda text: say(name, text), cancelled=lambda: time.monotonic() > deadline[0])
+    system.shape = replace(shape, layers=options.layers) if options.layers else shape  # type: ignore[misc]
+    _ = system.made
+    say(name, f"prepared in {time.monotonic() - start:.1f} s")
+    seconds = turn_of(options)
+    start = time.monotonic()
+    deadline[0] = start + (seconds or float("inf"))
+    if not options.tiny:
+        limit_memory(case.limit)
+    rows, learner = trained(name, system, found)
+    sizes = {"attempts": config.collect.groups * config.collect.group_size, "turns": options.turns, "response": options.response}
+    result = {"case": name, "recipe": case.recipe, "limit_gb": case.limit, **sizes, "not_as_in_the_recipe": differences(case, options)}
+    return result | predicted(found) | learner | measured(rows) | {"seconds_on_the_gpu": round(time.monotonic() - start, 1)}
+
+
+def trained(name: str, system: RandomSystem, found: Found) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The recipe's loop: the metrics of its iterations, and what the learner decided. No checkpoint is written at its end."""
+    loop.save = lambda *_: None
     with tempfile.TemporaryDirectory() as folder:
-        run = Run.create(folder, name, to_toml(config))
+        run = Run.create(folder, name, to_toml(system.config))
         keep_choice(run, found)
-        late = until(options.seconds)
-        system = RandomSystem(config, say=lambda text: print(text, file=sys.stderr), cancelled=late)
         try:
             system.check()
-            run_iterations(run, system, restore(run, system, system.say), Reporter())
-            tokens = system.learner.settings.tokens_per_batch
+            kept = watch(system.learner)
+            loop.run_iterations(run, system, restore(run, system, system.say), Reporter())
+            decided = {"tokens_at_once": system.learner.settings.tokens_per_batch, "largest_micro_batch": kept}
         finally:
             system.close()
-        rows = [row for row in run.metrics() if row["iteration"] > 0]
-    sizes = {"attempts": config.collect.groups * config.collect.group_size, "turns": options.turns, "response": options.response}
-    return {"case": name, "recipe": case.recipe, "limit_gb": case.limit, **sizes} | predicted(found) | measured(rows, tokens)
+        return [row for row in run.metrics() if row["iteration"] > 0], decided
 
 
-def until(seconds: float) -> Callable[[], bool]:
-    """Whether so many seconds are over; never if 0."""
-    start = time.monotonic()
-    return lambda: 0 < seconds < time.monotonic() - start
+def turn_of(options: argparse.Namespace) -> float:
+    """Wait until it is this case's turn; the seconds that it may take, 0 if as many as it needs."""
+    if options.wait is None:
+        return float(options.seconds)
+    parent = os.getppid()
+    while not options.wait.exists():
+        if os.getppid() != parent:
+            raise SystemExit("nobody says whose turn it is")
+        time.sleep(0.05)
+    return float(options.wait.read_text())
 
 
 def predicted(found: Found) -> dict[str, Any]:
     return {
         "chosen": found.settings,
+        "chosen_words": lines(found),
         "as_it_is_gb": round(found.plain.peak / GB, 2),
         "predicted_peak_gb": round(found.fit.peak / GB, 2),
         "predicted_in_use_gb": round(in_use(terms(found.fit.demand)) / GB, 2),
+        "predicted_slopes": found.fit.demand.slopes,
         "predicted_terms_gb": {term.name: round(term.most / GB, 2) for term in found.fit.terms},
     }
 
 
-def measured(rows: list[dict[str, Any]], tokens: int) -> dict[str, Any]:
+def measured(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """What the iterations took. On a CPU memory is not measured."""
-    last = rows[1:] or rows  # the first compiles kernels
+    last = rows[1:] or rows  # the first compiles kernels and records steps
 
     def rate(what: str, seconds: str) -> float:
-        return round(sum(row[what] for row in last) / sum(row[seconds] for row in last), 1)
+        return round(sum(row[what] for row in last) / max(1e-9, sum(row[seconds] for row in last)), 1)
 
     result: dict[str, Any] = {
         "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
         "iterations": len(rows),
-        "tokens_at_once": tokens,
-        "seconds_per_iteration": round(sum(row["time/iteration"] for row in last) / len(last), 2),
+        "seconds_by_iteration": [round(row["time/iteration"], 2) for row in rows],
+        "seconds_per_iteration": round(sum(row["time/iteration"] for row in last) / max(1, len(last)), 2),
+        "optimiser_steps": int(sum(row["learner/steps"] for row in rows)),
         "sampled_tokens_per_s": rate("collect/response_tokens", "time/collect"),
         "learned_tokens_per_s": rate("learner/tokens_forward", "time/update"),
         "measured_peak_gb": None,
@@ -221,17 +228,59 @@ def measured(rows: list[dict[str, Any]], tokens: int) -> dict[str, Any]:
     return result
 
 
+def say(name: str, text: str) -> None:
+    print(f"{name}: {text}", file=sys.stderr, flush=True)
+
+
+# -- all of them ------------------------------------------------------------------------------------------------------------------------
+
+
 def every_case(options: argparse.Namespace, words: list[str]) -> list[dict[str, Any]]:
     """Each case in a process of its own, because a limit holds for a process. What is known is written after each of them."""
-    found = []
-    for name in CASES:
-        start = time.monotonic()
-        done = subprocess.run([sys.executable, __file__, "--case", name, *words], stdout=subprocess.PIPE, text=True, check=False)
-        result = {"case": name, "limit_gb": CASES[name].limit, "failed": done.returncode} if done.returncode else json.loads(done.stdout)
-        found.append(result | {"seconds_in_all": round(time.monotonic() - start, 1)})
-        if options.out is not None:
-            write_text_atomically(options.out, json.dumps(found, indent=1) + "\n")
-        print(f"{name}: {found[-1]['seconds_in_all']} s", file=sys.stderr)
+    begin, found = time.monotonic(), list[dict[str, Any]]()
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        waiting = {name: started(name, folder, [*words, f"--wait={folder / name}.turn"]) for name in CASES}
+        rehearsed = rehearse(folder, words)
+        for number, (name, process) in enumerate(waiting.items(), start=1):
+            start = time.monotonic()
+            left = options.seconds - (start - begin) - LEAST * (len(CASES) - number)
+            seconds = max(1.0, left) if options.seconds else 0.0
+            write_text_atomically(folder / f"{name}.turn", str(seconds))
+            code = ended(process, seconds + 30 if seconds else 600.0)
+            kept = folder / f"{name}.json"
+            result = json.loads(kept.read_text()) if kept.exists() else {"case": name, "limit_gb": CASES[name].limit, "failed": code}
+            found.append(result | {"rehearsal": rehearsed[name], "seconds_in_all": round(time.monotonic() - start, 1)})
+            if options.out is not None:
+                write_text_atomically(options.out, json.dumps(found, indent=1) + "\n")
+            say(name, f"{result.get('iterations', 'failed:')} {result.get('failed', 'iterations')}, {found[-1]['seconds_in_all']} s")
+    print(f"all cases: {time.monotonic() - begin:.1f} s", file=sys.stderr)
+    return found
+
+
+def started(name: str, folder: Path, words: list[str]) -> subprocess.Popen[bytes]:
+    """A process for one case, whose result is written to the folder."""
+    command = [sys.executable, __file__, "--case", name, f"--out={folder / name}.json", *words]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+
+
+def ended(process: subprocess.Popen[bytes], seconds: float) -> int | str:
+    """The exit status of a process, which is stopped if it takes too long."""
+    try:
+        return process.wait(max(0.0, seconds))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return "stopped"
+
+
+def rehearse(folder: Path, words: list[str]) -> dict[str, Any]:
+    """All cases at the same time with one layer and one group, two iterations: this compiles the kernels. The exit status of each."""
+    begin = time.monotonic()
+    few = [*words, "--iterations=2", "--groups=1", "--layers=1"]
+    running = {name: started(name, folder, [*few, f"--out={folder / name}.rehearsal"]) for name in CASES}
+    found = {name: ended(process, REHEARSAL - (time.monotonic() - begin)) for name, process in running.items()}
+    print(f"rehearsals: {found}, {time.monotonic() - begin:.1f} s", file=sys.stderr)
     return found
 
 
@@ -242,14 +291,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--groups", type=int, default=0, help="groups of 8 attempts per iteration; 0: as the case has them")
     parser.add_argument("--turns", type=int, default=2, help="turn limit")
     parser.add_argument("--response", type=int, default=32, help="sampled tokens per turn")
-    parser.add_argument("--seconds", type=float, default=0.0, help="end a case after so many seconds; 0: after all iterations")
+    parser.add_argument("--layers", type=int, default=0, help="fewer layers than the settings are chosen for: a rehearsal; 0: all")
+    parser.add_argument("--seconds", type=float, default=0.0, help="end after so many seconds; 0: after all iterations")
+    parser.add_argument("--wait", type=Path, help="use the GPU when this file exists; it says for how many seconds at most")
     parser.add_argument("--tiny", action="store_true", help="a tiny shape on a CPU")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
     if options.case != "all":
         publish(measure(options.case, options), options.out)
         return
-    words = [f"--{name}={getattr(options, name)}" for name in ("iterations", "groups", "turns", "response", "seconds")]
+    words = [f"--{name}={getattr(options, name)}" for name in ("iterations", "groups", "turns", "response")]
     publish(every_case(options, [*words, *(["--tiny"] if options.tiny else [])]), options.out)
 
 

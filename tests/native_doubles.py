@@ -134,6 +134,23 @@ def attend_cascade(
     return attend_singles(qkv, cache, layer, tables, slots, positions, shape)
 
 
+class Plan(NamedTuple):
+    slots: Tensor
+    positions: Tensor
+    window: int
+
+
+def plan_of(slots: Tensor, positions: Tensor, page: int, window: int, kv_heads: int) -> Plan:
+    return Plan(slots.clone(), positions.clone(), window)
+
+
+def attend_balanced(
+    qkv: Tensor, cache: Tensor, layer: Any, tables: Any, plan: Plan, shape: Any, arrivals: Tensor, overlap: bool = False
+) -> Tensor:
+    assert plan.window == layer.window and len(arrivals) >= len(plan.slots) * shape.kv_heads and not arrivals.any()
+    return attend_singles(qkv, cache, layer, tables, plan.slots, plan.positions, shape)
+
+
 def attend_prompts(qkv: Tensor, cache: Tensor, layer: Any, table: Tensor, blocks: Tensor, block_size: int, shape: Any) -> Tensor:
     queries = qkv[:, : shape.heads * shape.head_dim]
     out = torch.full_like(queries, torch.nan)  # what no block covers must not matter
@@ -196,6 +213,7 @@ MODULES = {
     "kernels": (add_norm, begin, gate_mul, rotate),
     "products": (fits, gated, product),
     "paged_attention": (attend_singles, attend_prompts),
+    "balance_kernel": (plan_of, attend_balanced),
     "cascade_kernel": (Shared, attend_cascade),
     "prompt_attention": (attend_prompts,),
     "draw_kernel": (draw_tokens,),

@@ -37,9 +37,10 @@ def test_every_variant_is_measured_and_switched_off_again(bench: Any) -> None:
     before = bench.Update._look_ahead, bench.attention.runs_of
     shape = bench.Shape(**{**bench.TINY.__dict__, "context": "full"})
     found = bench.measured(shape, 1, RATES, repeats=1)
-    assert set(found["variants"]) == {"all", "no slopes", "one by one", "in turn", "all again"}
+    assert set(found["variants"]) == {"all", "all again", *bench.VARIANTS}
     assert len(found["products"]) == 5 * 4
-    assert found["profile"]["kernels"] and found["tokens"] == 2 * shape.longest
+    assert found["profile"]["kernels"] and found["profile"]["launches"] >= sum(own["count"] for own in found["profile"]["kernels"])
+    assert found["tokens"] == 2 * shape.longest
     assert (bench.Update._look_ahead, bench.attention.runs_of) == before
 
 

@@ -306,3 +306,29 @@ def test_an_answer_beyond_all_measure_is_refused_with_its_beginning() -> None:
     agent = Agent(with_tags(), AgentSettings())
     with pytest.raises(TurnwiseError, match=r"10,000,000 characters.*begins with 'aaaa"):
         agent.write("a" * 10_000_000)
+
+
+def test_a_text_has_the_tokens_that_a_call_of_the_tokenizer_gives_whatever_calls_came_before() -> None:
+    own = tokenizer(QWEN)
+    control, text = Control(own), "<|im_start|>user\nput a mug in desk.<|im_end|>\n"
+
+    def called() -> list[int]:
+        return list(own(text, add_special_tokens=False)["input_ids"])
+
+    whole = called()
+    assert control._direct is not None and control.encode(text) == whole and len(whole) > 4
+    own(text, truncation=True, max_length=3)
+    assert control.encode(text) == whole
+    own([text, "a"], padding="max_length", max_length=80)
+    assert control.encode(text) == whole == called()
+    own(text, split_special_tokens=True)
+    assert control.encode(text) == whole
+
+
+def test_a_tokenizer_with_a_way_of_its_own_is_asked_in_that_way() -> None:
+    class Own(PreTrainedTokenizerFast):
+        def _encode_plus(self, text: Any, **options: Any) -> Any:
+            return super()._encode_plus("mug" if text == "desk" else text, **options)
+
+    own = Own(tokenizer_object=tokenizer(QWEN).backend_tokenizer)
+    assert Control(own).encode("desk") == Control(own).encode("mug") != Control(tokenizer(QWEN)).encode("desk")

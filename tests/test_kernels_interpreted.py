@@ -55,6 +55,9 @@ def test_kernels_do_what_their_plain_arithmetic_does(dtype: torch.dtype, bound: 
     scales = eager.add_norm(x, None, weight, 1e-6)[2]
     for more in (None, delta):
         assert near(kernels.norm_backward(grad, more, x, scales, weight), eager.norm_backward(grad, more, x, scales, weight), bound)
+    parts, known = torch.randn(300, 50, generator=generator), torch.randn(50, generator=generator)
+    assert near(kernels.fold(parts), eager.fold(parts), 1e-5)
+    assert near(kernels.fold(parts, known.clone()), eager.fold(parts, known.clone()), 1e-5)
     sizes = 4, 2, 32
     qkv, slope, norms = draw(5, 8 * 32), draw(5, 8 * 32), (factor(32), factor(32))
     assert near(kernels.norm_heads(qkv, *norms, *sizes, 1e-6), eager.norm_heads(qkv, *norms, *sizes, 1e-6), bound)
@@ -65,9 +68,34 @@ def test_kernels_do_what_their_plain_arithmetic_does(dtype: torch.dtype, bound: 
         assert near(kernels.swiglu(both, kind), eager.swiglu(both, kind), bound)
         wanted_pair = eager.swiglu_backward(both.float(), slope.float(), kind)
         assert near(kernels.swiglu_backward(both.clone(), slope.clone(), kind), wanted_pair, bound)
+        found, known = kernels.swiglu_backward(both.clone(), slope.clone(), kind, slope)
+        assert near(found, wanted_pair[0], bound) and known is slope
 
 
-@pytest.mark.parametrize("family", ["qwen3", "qwen3-moe", "gemma3", "smollm3"])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
+def test_rotations_between_rows_and_tokens_do_what_their_plain_arithmetic_does(dtype: torch.dtype, bound: float) -> None:
+    from turnwise.learn.fused import kernels
+
+    generator = torch.Generator().manual_seed(0)
+    sizes, places = (14, 2, 32), torch.tensor([0, 1, 2, 0, 1, 2, 3])
+    angle = torch.randn(8, 16, generator=generator)
+    cos, sin = torch.cat([angle.cos()] * 2, -1).to(dtype), torch.cat([-angle.sin(), angle.sin()], -1).to(dtype)
+    tokens, rows = torch.tensor([0, 1, 2, 2, 3, 4, 5, 6, 6, 6]), torch.tensor([0, 1, 2, 4, 5, 6, 7])
+    qkv = torch.randn(7, 18 * 32, generator=generator).to(dtype)
+    for own in (None, tokens):
+        wanted = eager.rotate(qkv.clone(), cos, sin, places, *sizes, own)
+        assert near(kernels.rotate(qkv.clone(), cos, sin, places, *sizes, own), wanted, bound)
+    assert torch.equal(kernels.widen(qkv, tokens, rows), eager.widen(qkv, tokens, rows))
+    for at in (None, rows):
+        parts = [torch.randn(7 if at is None else 10, heads, 32, generator=generator).to(dtype) for heads in (14, 2, 2)]
+        wanted_grad, _ = eager.rotate_back(*parts, cos, sin, places, at)
+        grad, nothing = kernels.rotate_back(*parts, cos, sin, places, at)
+        assert nothing is None and near(grad, wanted_grad, bound)
+        grad, sums = kernels.rotate_back(*parts, cos, sin, places, at, summed=True)
+        assert near(grad, wanted_grad, bound) and near(kernels.fold(sums), grad.float().sum(0), 1e-5)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "qwen3-moe", "gemma3", "smollm3"])
 def test_a_learner_with_these_kernels_has_the_gradients_of_the_models_own_layers(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from turnwise.learn.fused import experts, kernels, layers
 

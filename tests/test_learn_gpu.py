@@ -14,8 +14,10 @@ from native_models import FAMILIES, make
 from turnwise import credit
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, pack
 from turnwise.learn.forward import PackedModel
+from turnwise.learn.fused import eager
 from turnwise.learn.fused.attention import Frame, attend, attend_backward
 from turnwise.learn.fused.stack import Kept
+from turnwise.learn.homes import adds_in_place
 from turnwise.learn.logprobs import Head, token_logprobs
 from turnwise.learn.ranks.group import join, leave
 from turnwise.learn.ranks.tensors import whole
@@ -35,7 +37,7 @@ def near(found: Any, wanted: Any, bound: float = 1e-5) -> bool:
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
 @pytest.mark.parametrize("rows", [1, 7, 3000])
 def test_kernels_do_what_their_plain_arithmetic_does(dtype: torch.dtype, bound: float, rows: int) -> None:
-    from turnwise.learn.fused import eager, kernels
+    from turnwise.learn.fused import kernels
 
     generator = torch.Generator("cuda").manual_seed(rows)
 
@@ -52,11 +54,18 @@ def test_kernels_do_what_their_plain_arithmetic_does(dtype: torch.dtype, bound: 
     cos, sin = torch.cat([angle.cos()] * 2, -1).to(dtype), torch.cat([-angle.sin(), angle.sin()], -1).to(dtype)
     one = draw(rows, (heads + 2 * kv_heads) * size)
     other = one.clone()
-    kernels.rotate(one, cos, sin, places, heads, kv_heads, size)
-    eager.rotate(other, cos, sin, places, heads, kv_heads, size)
-    assert near(one, other, bound)
-    parts = draw(rows, heads, size), draw(rows, kv_heads, size), draw(rows, kv_heads, size)
-    assert near(kernels.rotate_back(*parts, cos, sin, places), eager.rotate_back(*parts, cos, sin, places), bound)
+    tokens, wide = torch.arange(2 * rows, device="cuda") // 2, torch.arange(rows, device="cuda") * 2
+    for own in (tokens, None):
+        wanted_rows = eager.rotate(other, cos, sin, places, heads, kv_heads, size, own)
+        assert near(kernels.rotate(one, cos, sin, places, heads, kv_heads, size, own), wanted_rows, bound)
+    assert torch.equal(kernels.widen(one, tokens, wide), eager.widen(one, tokens, wide))
+    for at, count in ((None, rows), (wide, 2 * rows)):
+        parts = draw(count, heads, size), draw(count, kv_heads, size), draw(count, kv_heads, size)
+        wanted_grad, _ = eager.rotate_back(*parts, cos, sin, places, at)
+        assert near(kernels.rotate_back(*parts, cos, sin, places, at)[0], wanted_grad, bound)
+        found_grad, sums = kernels.rotate_back(*parts, cos, sin, places, at, summed=True)
+        assert sums is not None and near(found_grad, wanted_grad, bound)
+        assert near(kernels.fold(sums, torch.ones_like(sums[0])), found_grad.float().sum(0) + 1, 1e-4)
     both, slope = draw(rows, 2 * 1500), draw(rows, 1500)
     assert near(kernels.swiglu(both), eager.swiglu(both), bound)
     wanted = eager.swiglu_backward(both.float(), slope.float())
@@ -124,13 +133,18 @@ def test_attention_over_short_and_long_sequences_is_that_of_float64(lengths: lis
     offsets = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32, device="cuda")
     nothing = torch.empty(0)
     frame = Frame(lengths, offsets, nothing, (), (), heads, kv_heads, size, 1e-6)
-    out, state = attend(qkv, frame)
-    found = attend_backward(grad, qkv, out, state, frame)
+    rows, slope, wide = qkv, grad, frame.wide
+    if wide is not None:
+        rows, slope = qkv[wide.tokens], eager.widen(grad, wide.tokens, wide.rows)
+    out, state = attend(rows, frame)
+    found = attend_backward(slope, rows, out, state, frame)
+    if wide is not None:
+        out, found = out[wide.rows], tuple(x[wide.rows] for x in found)
     plain = Frame(lengths, nothing, nothing, (), (), heads, kv_heads, size, 1e-6)
-    exact, slope = qkv.double().cpu(), grad.double().cpu()
+    exact, exact_slope = qkv.double().cpu(), grad.double().cpu()
     wanted, _ = attend(exact, plain)
     assert near(out.cpu(), wanted, 1e-2)
-    assert near(tuple(x.cpu() for x in found), attend_backward(slope, exact, wanted, (), plain), 1e-2)
+    assert near(tuple(x.cpu() for x in found), attend_backward(exact_slope, exact, wanted, (), plain), 1e-2)
 
 
 def model(kind: str, dtype: torch.dtype, **more: Any) -> Any:
@@ -182,7 +196,7 @@ def test_fused_layers_of_every_family_are_as_near_to_float32_as_the_models_own(n
     assert distance(found_slopes, slopes) <= 1.3 * distance(own_slopes, slopes)
 
 
-@pytest.mark.parametrize("kept", [Kept(3, 1), Kept(1, 0), Kept(0, 0)])
+@pytest.mark.parametrize("kept", [Kept(3, 3, 2), Kept(3, 1), Kept(1, 0), Kept(0, 0)])
 def test_what_is_computed_again_has_the_same_gradient(kept: Kept) -> None:
     packed = pack(trajectories(4, groups=3, size=4, context="full"))
     policy = PackedModel(model("qwen2", torch.bfloat16))
@@ -214,6 +228,28 @@ def test_a_bfloat16_learner_on_a_gpu_learns_what_a_float32_one_on_a_cpu_learns()
         moved.append({name: tensor.cpu() - before[name] for name, tensor in learner.weights.tensors().items()})
     for name, step in moved[0].items():
         assert torch.nn.functional.cosine_similarity(step.flatten(), moved[1][name].flatten(), dim=0) > 0.97, name
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_gradients_that_products_add_up_are_those_of_autograd(tied: bool) -> None:
+    """Three micro-batches, so that sums are begun and continued."""
+    found = [trajectories(seed, groups=2, size=4, context="full") for seed in range(3)]
+    sums = []
+    for direct in (True, False):
+        whole = model("qwen2", torch.float32, tie_word_embeddings=tied)
+        learner = Learner(whole, LearnerSettings(dtype="bfloat16"), "cuda")
+        if not direct:
+            for parameter in whole.parameters():
+                del parameter.home
+        for own in found:
+            packed = pack(own)
+            with learner.training(0):
+                logprob, _, _ = learner.forward(learner.policy, packed, None)
+                (logprob * torch.linspace(-1, 2, len(logprob), device="cuda")).sum().backward()
+        sums.append({name: gradient.clone() for name, gradient in learner.weights.gradients().items()})
+        assert all(gradient.dtype == torch.float32 for gradient in sums[-1].values()) and len(sums[-1]) == len(learner.weights.masters)
+    assert adds_in_place(torch.bfloat16)
+    assert distance(sums[0], sums[1]) < 0.02
 
 
 @pytest.fixture(scope="module")

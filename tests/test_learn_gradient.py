@@ -26,7 +26,7 @@ class GradientOf:
         self.learner = learner
         original = learner.optimiser.step
 
-        def look(loss: float, progress: float = 0.0) -> Any:
+        def look(loss: float, progress: float = 0.0, known: Any = None) -> Any:
             self.found.append(gradients(learner.model))
             learner.weights.zero_grad()
             return original(loss, progress)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 from learn_cases import VOCABULARY, plain_logprobs, tiny, trajectories
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from turnwise.learn.forward import PackedModel
-from turnwise.learn.logprobs import Head, token_logprobs
+from turnwise.learn.logprobs import Head, _from_kept, token_logprobs
 from turnwise.learn.packing import pack
 from turnwise.objectives.entropy import from_logits
 from turnwise.util.errors import TurnwiseError
@@ -82,6 +83,23 @@ def test_nothing_is_kept_of_a_pass_that_only_scores(monkeypatch: pytest.MonkeyPa
     token_logprobs(hidden, Head(weight), target, keep=True)
     with torch.no_grad():
         token_logprobs(hidden.requires_grad_(), Head(weight.requires_grad_()), target, keep=True)
+
+
+def test_kept_slopes_are_gone_before_the_layers_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the memory of an update has room for slopes or for the work of a layer, and not for both (`footprint.py`)."""
+    seen: list[Any] = []
+
+    def watched(kept: torch.Tensor, *arguments: Any) -> Any:
+        seen.append(StorageWeakRef(kept.untyped_storage()))
+        return _from_kept(kept, *arguments)
+
+    monkeypatch.setattr("turnwise.learn.logprobs._from_kept", watched)
+    below = torch.randn(5, 4, requires_grad=True)
+    hidden = below * 1.0
+    hidden.register_hook(lambda grad: seen.append(seen[0].expired()))
+    logprob, _ = token_logprobs(hidden, Head(torch.randn(9, 4, requires_grad=True)), torch.arange(5), keep=True)
+    logprob.sum().backward()
+    assert seen[1:] == [True]
 
 
 def test_bfloat16_weights_are_multiplied_in_float32() -> None:

@@ -7,10 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+from learn_cases import trajectories
+from native_models import make
+from test_learn_fused import run
+from test_learn_gradient import assert_same
 from torch.nn.functional import scaled_dot_product_attention
 
-from turnwise.learn.fused import long
+from turnwise.learn import pack
+from turnwise.learn.forward import PackedModel
+from turnwise.learn.fused import eager, long
 from turnwise.learn.fused.attention import Frame, Stretch, attend, attend_backward, runs_of
+from turnwise.learn.fused.stack import Kept
 
 HEADS, KV_HEADS, SIZE = 4, 2, 8
 
@@ -32,8 +39,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
         leaves = [x.detach().requires_grad_() for x in rows]
         with torch.enable_grad():
             found = forward(leaves, scale)[0]
-        own = slice(None), slice(None), slice(0, 33)
-        torch.testing.assert_close(out[own], found[own])  # the rows that every sequence has
+        torch.testing.assert_close(out, found)
         return torch.autograd.grad(found, leaves, slope)
 
     monkeypatch.setattr(long, "cudnn", forward)
@@ -50,21 +56,50 @@ def test_attention_of_padded_groups_is_that_of_each_sequence(plain: None, length
     qkv = torch.randn(tokens, (HEADS + 2 * KV_HEADS) * SIZE, generator=generator, dtype=torch.float64)
     grad = torch.randn(tokens, HEADS * SIZE, generator=generator, dtype=torch.float64)
     wanted, _ = attend(qkv, frame)
-    slopes = [x.split(lengths) for x in attend_backward(grad, qkv, wanted, (), frame)]
-    split = wanted.view(tokens, HEADS, SIZE).split(lengths)
-    number = 0
-    for run in runs_of(frame, True, together):
-        if isinstance(run, Stretch):
-            number += len(run.offsets) - 1
+    slopes = attend_backward(grad, qkv, wanted, (), frame)
+    runs = runs_of(frame, True, together)
+    wide = long.Wide.of(runs, qkv.device)
+    assert wide is not None
+    rows, padded, place = qkv[wide.tokens], eager.widen(grad, wide.tokens, wide.rows).view(-1, HEADS, SIZE), 0
+    for call in runs:
+        own, end = slice(call.start, call.end), place + (sum(call.lengths) if isinstance(call, long.Group) else call.end - call.start)
+        part, inside = slice(place, end), wide.rows[place:end] - call.start
+        place = end
+        if isinstance(call, Stretch):
+            assert torch.equal(rows[own], qkv[part]) and torch.equal(padded[own].flatten(1), grad[part])
             continue
-        rows, last = slice(run.start, run.end), number + len(run.lengths)
-        out, *state = long.attend(qkv, run, frame)
-        torch.testing.assert_close(out, torch.cat(split[number:last]))
-        found = long.attend_backward(grad.view(tokens, HEADS, SIZE)[rows], qkv, out, state, run, frame)
+        out, *state = long.attend(rows, call, frame)
+        torch.testing.assert_close(out[inside].flatten(1), wanted[part])
+        found = long.attend_backward(padded[own], rows, out, state, call, frame)
         for one, other in zip(found, slopes, strict=True):
-            torch.testing.assert_close(one, torch.cat(other[number:last]))
-        number = last
-    assert number == len(lengths)
+            torch.testing.assert_close(one[inside], other[part])
+    assert place == tokens
+
+
+@pytest.mark.parametrize("kept", [Kept(9, 9, 9), Kept(0, 0)])
+@pytest.mark.parametrize("name", ["qwen2", "qwen3", "smollm3"])
+@pytest.mark.parametrize("narrow", [False, True])
+def test_layers_with_unused_rows_have_the_gradients_of_layers_without(
+    plain: None, name: str, kept: Kept, narrow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = pack(trajectories(3, context="full"))
+    assert len(set(packed.lengths.tolist())) > 1
+    own, fused = PackedModel(make(name)), PackedModel(make(name), fused=True)
+    assert fused.fused is not None
+    fused.fused.kept = kept
+    wanted, slopes = run(own, packed, packed.source if narrow else None)
+    seen = []
+
+    def runs(frame: Frame) -> Any:
+        seen.append(runs_of(frame, True, True))
+        return seen[-1]
+
+    monkeypatch.setattr("turnwise.learn.fused.attention.LONG", 1)
+    monkeypatch.setattr("turnwise.learn.fused.attention._runs", runs)
+    found, found_slopes = run(fused, packed, packed.source if narrow else None)
+    assert seen and seen[0][-1].end > len(packed.ids)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    assert_same(found_slopes, slopes, 1e-4)
 
 
 def test_neighbours_of_nearly_the_same_length_are_one_call() -> None:
@@ -83,7 +118,14 @@ def test_every_token_is_in_one_call_in_the_order_of_the_row() -> None:
     lengths = [3000, 10, 2500, 2600, 2047, 2048, 9000]
     for fast in (False, True):
         runs = runs_of(frame_of(lengths), fast, True)
-        assert [run.start for run in runs] == [0, *(run.end for run in runs[:-1])] and runs[-1].end == sum(lengths)
-    for run in runs:
-        if isinstance(run, Stretch):
-            assert run.offsets[0] == 0 and run.offsets[-1] == run.end - run.start
+        assert [run.start for run in runs] == [0, *(run.end for run in runs[:-1])]
+        wide = long.Wide.of(runs, torch.device("cpu"))
+        assert (wide is None) == (not fast)
+        if wide is None:
+            assert runs[-1].end == sum(lengths)
+            continue
+        assert len(wide.tokens) == runs[-1].end > sum(lengths) and wide.tokens.diff().min() == 0 and wide.tokens.diff().max() == 1
+        assert torch.equal(wide.tokens[wide.rows], torch.arange(sum(lengths)))
+    for one in runs:
+        if isinstance(one, Stretch):
+            assert one.offsets[0] == 0 and one.offsets[-1] == one.end - one.start

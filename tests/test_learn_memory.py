@@ -16,7 +16,7 @@ from test_learn_gradient import GradientOf, assert_same
 from turnwise import credit
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, pack
 from turnwise.learn.anchoring import is_near
-from turnwise.learn.footprint import fused_peak, slope_bytes
+from turnwise.learn.footprint import PLENTY, fused_peak, slope_bytes
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.logprobs import _product
 from turnwise.learn.memory import CPU_TOKENS, Memory
@@ -58,6 +58,23 @@ def test_less_memory_keeps_less_and_the_plan_always_fits_if_it_can() -> None:
         assert plan.mlp == plan.attention == 0 or fused_peak(estimate._shape, 4096, plan.attention, plan.mlp) <= room
     assert kept == sorted(kept) and kept[0] == 0 and kept[-1] == 8
     assert memory(room=5e7).plan(2048).mlp > memory(room=5e7).plan(8192).mlp
+
+
+def test_inputs_of_products_are_kept_only_if_everything_else_is_and_room_is_plenty() -> None:
+    shape = memory()._shape
+    everything, whole = fused_peak(shape, 4096), fused_peak(shape, 4096, inputs=shape.layers)
+    cases = (
+        (0.9 * everything, 0),
+        (1.01 * everything, 0),
+        (everything / PLENTY, 0),
+        (whole / PLENTY + 1, shape.layers),
+        (1e12, shape.layers),
+    )
+    for room, inputs in cases:
+        plan = memory(room=room).plan(4096)
+        assert plan.inputs == inputs and (not inputs or min(plan.attention, plan.mlp) >= shape.layers)
+    between = memory(room=(everything + whole) / 2 / PLENTY).plan(4096)
+    assert 0 < between.inputs < shape.layers and fused_peak(shape, 4096, inputs=between.inputs) <= (everything + whole) / 2
 
 
 def test_slopes_of_log_probs_are_kept_where_there_is_room_before_the_mlps_are() -> None:

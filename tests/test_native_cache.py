@@ -19,7 +19,7 @@ from turnwise.engines.native.cache_pages import CachePages, Chain
 from turnwise.engines.native.eager import untouched_zeros
 from turnwise.engines.native.requests import Step
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.prefix import common_length
+from turnwise.util.prefix import common_length, extend_to
 
 GREEDY = Sampling(temperature=0.0, max_tokens=6)
 
@@ -76,6 +76,16 @@ def test_a_token_that_the_model_does_not_know_is_refused_also_late_in_a_dialogue
         refused = ask(engine, [[*ids, 5, wrong]], GREEDY)[0]
         assert refused.finish is Finish.REFUSED and "the model knows 0 to 96" in refused.message
     assert ask(engine, [[*ids, 5]], GREEDY)[0].finish is not Finish.REFUSED
+
+
+def test_two_requests_that_continue_one_trajectory_do_not_disturb_each_other() -> None:
+    model, engine = make(), NativeEngine(make(), max_length=256)
+    ids = prompt(50)
+    ids = [*ids, *ask(engine, [ids], GREEDY)[0].token_ids]
+    further = [[*ids, *prompt(10, seed)] for seed in (7, 8)] + [ids[:40]]
+    for key, given in enumerate(further):
+        engine.submit([Request(key, list(given), GREEDY, 0, 0)])
+    assert worst(model, further, drain(engine)) < 1e-4
 
 
 def test_a_changed_history_is_reused_up_to_the_change() -> None:
@@ -287,6 +297,14 @@ def test_pages_of_nobody_are_found_until_their_memory_is_needed() -> None:
     taken = [pages.take() for _ in range(4)]
     assert None not in taken and pages.take() is None
     assert pages.match(list(range(9)), 8).pages == ()
+
+
+def test_a_list_is_extended_to_one_that_begins_with_it_and_to_no_other() -> None:
+    grown = [1, 2]
+    assert extend_to(grown, [1, 2, 3, 4]) and grown == [1, 2, 3, 4]
+    assert extend_to(grown, [1, 2, 3, 4]) and grown == [1, 2, 3, 4]
+    for other in ([1, 2, 3], [1, 9, 3, 4, 5], []):
+        assert not extend_to(grown, other) and grown == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("same", range(0, 40, 3))

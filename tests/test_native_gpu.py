@@ -97,7 +97,9 @@ def test_recorded_prompts_and_other_draws_give_the_logprobs_of_the_models_forwar
 
 
 @pytest.mark.parametrize("variant", ["qwen2", "qwen3", "llama with biases", "gemma3"])
-@pytest.mark.parametrize(("bulk", "overlap"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize(
+    ("bulk", "overlap", "fetch"), [(False, False, False), (True, False, True), (True, True, False), (True, True, True)]
+)
 def test_own_products_give_the_logprobs_of_the_models_forward(
     variant: str, bulk: bool, overlap: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,7 +128,20 @@ def test_rows_that_share_a_prefix_give_the_logprobs_of_the_models_forward(varian
 
 
 @pytest.mark.parametrize("variant", ["qwen2", "qwen3", "gemma3"])
-@pytest.mark.parametrize("switches", [{}, {"cascade": True}, {"record": False, "draw": "rows", "merge": False}])
+@pytest.mark.parametrize("switches", [{}, {"products": False, "overlap": False}, {"cascade": True}])
+def test_steps_in_stretches_of_equal_length_give_the_logprobs_of_the_models_forward(variant: str, switches: dict[str, Any]) -> None:
+    model = make(variant, max_position_embeddings=1024).cuda()
+    engine = NativeEngine(model, max_batch=12, max_length=700, cache_memory=1e8, switches={"balance": True, **switches})
+    prompts = [prompt(n, n) for n in (1, 5, 63, 64, 65, 600, 130, 99, 300)]
+    for turn in range(4):
+        responses = ask(engine, prompts, Sampling(max_tokens=9), seed=turn)
+        assert gap(model, prompts, responses) < 1e-4
+        prompts = [[*ids, *responses[n].token_ids, *prompt(7, n)] for n, ids in enumerate(prompts)]
+    assert not engine._runner._arrivals.any()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("variant", ["qwen2", "qwen3", "gemma3"])
+@pytest.mark.parametrize("switches", [{}, {"cascade": True}, {"balance": True}, {"record": False, "draw": "rows", "merge": False}])
 def test_a_cache_in_8_bits_gives_nearly_the_logprobs_of_the_models_forward(variant: str, switches: dict[str, Any]) -> None:
     model = make(variant, max_position_embeddings=1024).cuda()
     engine = NativeEngine(model, max_batch=8, max_length=500, cache_memory=1e8, cache_dtype="8bit", switches=switches)

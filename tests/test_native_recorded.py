@@ -48,6 +48,7 @@ WAYS = [
     {"record": True, "draw": "rows", "merge": False},
     {"record": False, "draw": "tiles", "merge": False},
     {"record": True, "draw": "fused", "merge": True},
+    {"balance": True},
 ]
 
 
@@ -76,14 +77,15 @@ def test_tokens_are_those_of_an_engine_without_switches(recorded: Make, variant:
     assert all(answer == answers[0] for answer in answers[1:]) and len(answers[0]) == 6
 
 
-@pytest.mark.parametrize("variant", ["qwen2", "llama with biases", "gemma3", "qwen3-moe"])
+@pytest.mark.parametrize(("variant", "balance"), [("qwen2", True), ("llama with biases", False), ("gemma3", True), ("qwen3-moe", False)])
 def test_products_in_parts_and_with_the_activation_inside_change_no_token(
-    recorded: Make, variant: str, monkeypatch: pytest.MonkeyPatch
+    recorded: Make, variant: str, balance: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     split, whole = Blocks(16, 16, 16, split=3), Blocks(16, 16, 16)
     monkeypatch.setattr(product_table, "MEASURED", Everything(qkv=split, out=split, gate=whole, down=split))
     model, prompts = make(variant), [prompt(n, n) for n in (5, 40, 64)]
-    engine = recorded(model, 40, 16, {"products": True, "gate": True, "overlap": True, "prompts": True}, max_length=128)
+    switches = {"products": True, "gate": True, "overlap": True, "prompts": True, "balance": balance}
+    engine = recorded(model, 40, 16, switches, max_length=128)
     for turn in range(2):
         found = ask(engine, prompts, Sampling(max_tokens=6), seed=turn)
         assert worst(model, prompts, found) < 1e-4
@@ -139,7 +141,7 @@ def step_of(counts: list[int]) -> Step:
 def test_padding_fills_a_size_exactly_and_covers_every_token_once() -> None:
     step = step_of([70, 3, 40])
     size = prompt_size((64, 128, 256), step, slots=8, most=16)
-    assert size == PromptSize(128, 128, 8, 16)
+    assert size == PromptSize(128, 64, 8, 16)
     ends = np.array(step.counts).cumsum()
     whole = np.arange(113)
     tokens, positions, slots, blocks, last = size.pad(whole, whole % 70, whole * 0, ends, step, spare=8)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from turnwise.collect.collector import summarise
 from turnwise.collect.panel import Evaluation
+from turnwise.collect.source import Collected
 from turnwise.data.batch import Batch
 from turnwise.report.metrics import Clock, evaluation_metrics, numbers
 from turnwise.report.warnings import Watch
@@ -18,6 +19,8 @@ from turnwise.runs.folder import Run
 from turnwise.runs.reporter import Reporter
 from turnwise.setup.state import State, save
 from turnwise.setup.system import System
+from turnwise.util.beside import Pause, beside
+from turnwise.util.garbage import rare_searches, search_between
 from turnwise.util.seeds import derive
 
 
@@ -32,28 +35,44 @@ def run_iterations(run: Run, system: System, state: State, reporter: Reporter, i
     close_iteration(run, system, state, reporter, watch, interrupted)  # of the warm start, or what an interrupted run has left
 
     left = config.iterations - state.iteration
-    for found in system.source.batches(system.plan, n=left, begins=lambda: reporter.phase("collecting")):
-        if interrupted() or not found.complete:
-            break  # a partial batch is not learned from; it is collected again completely after a resume
-        clock, iteration = Clock(collect=found.seconds), state.iteration + 1
-        metrics = {"iteration": iteration} | numbers("collect", summarise(found.trajectories) | found.counts)
-        if found.trajectories:
-            reporter.phase("learning")
-            progress = state.iteration / config.iterations
-            with clock("credit"):
-                batch = system.annotate(Batch.of(found.trajectories, found.tasks))
-                batch = system.give_credit(system.signal(batch, progress))
-                metrics |= numbers("credit", system.diagnose(batch))
+    with rare_searches():
+        for found in system.source.batches(system.plan, n=left, begins=lambda: reporter.phase("collecting")):
+            if interrupted() or not found.complete:
+                break  # a partial batch is not learned from; it is collected again completely after a resume
+            if found.trajectories:
+                reporter.phase("learning")
+            learn_from(found, run, system, state)
+            close_iteration(run, system, state, reporter, watch, interrupted)
+            del found
+            search_between()
+    save(run, system, state)
+    return state
+
+
+def learn_from(found: Collected, run: Run, system: System, state: State) -> None:
+    """One iteration after collecting: credit, then the update. The host writes the batch and prepares the next tasks meanwhile."""
+    config, clock, iteration = system.config, Clock(collect=found.seconds), state.iteration + 1
+    metrics = {"iteration": iteration} | numbers("collect", summarise(found.trajectories) | found.counts)
+    if found.trajectories:
+        progress, keep = state.iteration / config.iterations, config.run.keep_rollouts
+        with clock("credit"):
+            batch = system.annotate(Batch.of(found.trajectories, found.tasks))
+            batch = system.give_credit(system.signal(batch, progress))
+            metrics |= numbers("credit", system.diagnose(batch))
+
+        def write(pause: Pause) -> None:
+            run.save_batch(iteration, batch, 0 if keep == 0 else None, config.run.keep_tokens, pause)
+
+        with beside(write, system.load_ahead) as wait:
             with clock("update"):
                 metrics |= numbers("learner", system.update(batch, derive(config.seed, "update", iteration), progress))
                 metrics |= numbers("model", system.train_models(batch, progress))
                 metrics |= system.source.metrics(batch)
                 system.source.publish(iteration)
-            run.save_batch(iteration, batch, config.run.keep_rollouts, config.run.keep_tokens)
-        state.advance(system, found.trajectories, metrics | clock.metrics(metrics, found.ahead), clock.total)
-        close_iteration(run, system, state, reporter, watch, interrupted)
-    save(run, system, state)
-    return state
+            with clock("keep"):
+                wait()
+                run.forget_batches(iteration, keep)
+    state.advance(system, found.trajectories, metrics | clock.metrics(metrics, found.ahead), clock.total)
 
 
 def close_iteration(run: Run, system: System, state: State, reporter: Reporter, watch: Watch, interrupted: Callable[[], bool]) -> None:

@@ -17,12 +17,13 @@ import copy
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from turnwise.agent.base import Context, Parsed, Prompt
 from turnwise.agent.chat import FAR, Chat, Message, log
-from turnwise.agent.control import Marked, neutral
-from turnwise.agent.prompts import Past, PromptTemplate, View, load_template
+from turnwise.agent.control import KEPT_TEXTS, LONGEST_KEPT, Marked, neutral
+from turnwise.agent.prompts import LATER, Past, PromptTemplate, View, load_template
 from turnwise.agent.registry import contexts, register_context
 from turnwise.agent.settings import AgentSettings
 from turnwise.agent.text import goal_of, well_formed
@@ -56,24 +57,34 @@ class PromptMaker:
         self.limit = settings.max_prompt_tokens
         self._checked = False
         self.hint: Hint = ""
+        self._known_messages = lru_cache(maxsize=KEPT_TEXTS)(self._compose)  # the attempts of a group see the same repeatedly
         self._tools = tuple(json.dumps(tool, ensure_ascii=False) for tool in settings.offered_tools)
 
     def write(self, observation: Observation, *, goal: str, turn: int = 1, opening: bool = True, history: Sequence[Past] = ()) -> Marked:
         """The text of one message to the agent. Everything except the template's own text is marked as from outside."""
+        seen, actions = self.text_of(observation), self.shown(observation)
+        if not opening and not self.template.counts_later_turns:
+            turn = LATER
+        if history or self.vision is not None or not self.template.shows_all or len(seen) > LONGEST_KEPT:
+            text = self._compose(seen, goal, turn, opening, actions, history)
+        else:
+            text = self._known_messages(seen, goal, turn, opening, actions)
+        hint = self.hint_for(observation, opening)
+        return Marked(f"{self.chat.control.mark(hint)}\n\n{text}") if hint else text
+
+    def _compose(self, seen: str, goal: str, turn: int, opening: bool, actions: tuple[str, ...], history: Sequence[Past] = ()) -> Marked:
         view = View(
-            observation=self.text_of(observation),
+            observation=seen,
             goal=goal,
             turn=turn,
             opening=opening,
-            actions=self.shown(observation),
+            actions=actions,
             history=history,
             instructions=self.settings.instructions,
             native_tools=self.chat.native_tools,
             tools=self._tools,
         )
-        text = self.render(self.template, view)
-        hint = self.hint_for(observation, opening)
-        return Marked(f"{self.chat.control.mark(hint)}\n\n{text}") if hint else text
+        return self.render(self.template, view)
 
     def hinting(self, hint: Hint) -> PromptMaker:
         """The same, for one trajectory whose prompts show a hint."""
@@ -255,18 +266,21 @@ class Full:
         text = self._opening_text(first)
         self.ids = self.maker.chat.opening_ids(text)
         self.messages = self.maker.chat.opening(text)
+        self._plain = self.maker.messages(self.messages)
         for turn in self.turns[first:]:
             self._append(turn)
 
     def _append(self, turn: Exchange) -> None:
         self.ids = [*self.ids, *turn.response_ids, *turn.bridge_ids]
-        self.messages += [{"role": "assistant", "content": turn.answer}, turn.message]
+        new = [{"role": "assistant", "content": turn.answer}, turn.message]
+        self.messages += new
+        self._plain += self.maker.messages(new)
 
     def prompt(self) -> Prompt:
         if len(self.ids) > self.maker.limit:
             self._cut()
         images = tuple(image for message in self.messages for image in self._shown(message)) if self.maker.vision is not None else ()
-        return Prompt(self.ids, self.first, len(self.ids) <= self.maker.limit, self.maker.messages(self.messages), images)
+        return Prompt(self.ids, self.first, len(self.ids) <= self.maker.limit, self._plain, images)
 
     def _shown(self, message: Message) -> tuple[Picture, ...]:
         return () if message["role"] == "assistant" else self.maker.chat.shown(message["content"])

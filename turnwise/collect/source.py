@@ -118,7 +118,9 @@ class LocalSource:
             begins()
             start = time.monotonic()
             found = self.collect(plan)
-            yield replace(found, seconds=time.monotonic() - start)
+            found = replace(found, seconds=time.monotonic() - start)
+            yield found
+            del found  # its tokens are many: they are gone before the next ones come
 
     def publish(self, version: int, weights: Any = None) -> None:
         """The learner's weights have this version now."""

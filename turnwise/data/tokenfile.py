@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnwise.data.rollouts import Trajectory
+from turnwise.util.beside import Pause
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_atomically
-from turnwise.util.prefix import common_length
+from turnwise.util.prefix import common_length, extend_to
 from turnwise.util.unpack import open_archive
 
 SCHEMA, VERSION = "turnwise.tokens", 1
@@ -29,24 +30,29 @@ Pair = tuple[Ids, Ids]
 NOTHING: Ids = np.zeros(0, np.int64)
 
 
-def write_tokens(path: Path, trajectories: Sequence[Trajectory]) -> Path:
-    """Write the prompts and responses of all turns, in the order of the trajectories."""
+def write_tokens(path: Path, trajectories: Sequence[Trajectory], pause: Pause = lambda: None) -> Path:
+    """Write the prompts and responses of all turns, in the order of the trajectories. `pause` is called after each of these."""
     table: list[tuple[int, int, int, int, int]] = []
     middles: list[int] = []
     responses: list[int] = []
     first: list[int] = []
     for trajectory in trajectories:
-        prompt, response = first, list[int]()
+        before = prompt = first  # prompt and response of the turn before, and that prompt
         for t, turn in enumerate(trajectory.turns):
-            before, after = prompt + response, prompt
+            after, start = prompt, len(before)
             prompt, response = _listed(turn.prompt_ids), _listed(turn.response_ids)
-            start = common_length(before, prompt)
+            if t and extend_to(before, prompt):  # a dialogue that grows
+                before += response
+            else:
+                start = common_length(before, prompt)
+                before = prompt + response
             rest = prompt[start:]
             end = common_length(after[: -len(rest) - 1 : -1], rest[::-1])
             table.append((int(t == 0), start, end, len(rest) - end, len(response)))
             middles += rest[: len(rest) - end]
             responses += response
             first = prompt if t == 0 else first
+        pause()
     columns = np.asarray(table, np.int64).reshape(-1, 5)
     arrays: dict[str, Any] = {
         "header": np.array(json.dumps({"schema": SCHEMA, "version": VERSION})),

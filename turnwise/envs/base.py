@@ -5,7 +5,8 @@ An environment plays one task at a time. The task fixes the initial state; `seed
 `max_turns`, and `expert(task) -> list of actions` or `expert_action() -> the best action now` (None if the task can no longer be won), and
 `scripted_action() -> the action of a simple rule that sees no more than an agent`, `random_action(number) -> a plausible action, the same
 for the same number` (where actions are not listed), `expert_words() -> what the expert says before its
-action` (a warm start teaches it). An environment with `snapshot` and `restore` is
+action` (a warm start teaches it), and `load_ahead(task)`, which loads what a reset to this task will need: it is
+called in another thread while nothing is played, and changes nothing that anybody sees. An environment with `snapshot` and `restore` is
 `Restorable`: an attempt can start from the middle of another one without playing its actions again.
 """
 

@@ -98,6 +98,13 @@ class GuardedEnvs:
         self._close(self._envs.pop(slot, None))
         return answer
 
+    def load_ahead(self, task: Task) -> None:
+        """Load what a reset to this task will need, if the environment can. An error is one of that reset, which has it too."""
+        env = next(iter(self._envs.values()), None)
+        if callable(method := getattr(env, "load_ahead", None)):
+            with contextlib.suppress(Exception):
+                method(task)
+
     def close(self) -> None:
         for slot in list(self._envs):
             self._close(self._envs.pop(slot))

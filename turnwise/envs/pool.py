@@ -252,6 +252,11 @@ class Pool:
                     return self._done.pop(index)
             self._take(math.inf)
 
+    def load_ahead(self, task: Task) -> None:
+        """Let an environment of this process load what a reset to this task will need. Workers do without."""
+        if self._here is not None and self._open:
+            self._here.load_ahead(task)
+
     def close(self) -> None:
         """Close the environments and end the workers. A second call does nothing."""
         if not self._open:

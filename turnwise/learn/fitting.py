@@ -22,13 +22,16 @@ from turnwise.learn.footprint import (
     USABLE,
     Demand,
     Term,
+    automatic_inputs,
     automatic_layers,
+    automatic_slopes,
     automatic_tokens,
     host_bytes,
     logits_bytes,
     pages_of,
     piece_of,
     recomputes,
+    slope_bytes,
     terms,
     totals,
     wanted_cache,
@@ -85,11 +88,29 @@ def as_it_is(demand: Demand, memory: int, free: Freedom) -> Fit:
     found = demand
     if free.cache:
         found = replace(demand, cache=min(wanted_cache(demand), int(GPU_PART * free_for_cache(demand, memory))))
-    room = USABLE * left_for_activations(found, memory)
-    keep = None if free.recompute else demand.mlp > 0
     if free.tokens:
-        found = replace(found, tokens=automatic_tokens(demand.shape, room, keep))
-    return Fit(_kept(found, room) if free.recompute else found, memory)
+        room = USABLE * left_for_activations(found, memory)
+        found = replace(found, tokens=automatic_tokens(demand.shape, room, _keep(demand, free)))
+    return Fit(as_it_runs(found, memory, free), memory)
+
+
+def as_it_runs(demand: Demand, memory: int, free: Freedom) -> Demand:
+    """What the learner keeps for a backward pass of the memory that it finds free: layers as far as the recipe leaves them open, and the
+    slopes of log-probs."""
+    demand = replace(demand, slopes=False)
+    room = USABLE * left_for_activations(demand, memory)
+    beside = automatic_slopes(demand.shape, demand.read, demand.sampled, room, _keep(demand, free)) if demand.fused else None
+    if free.recompute:
+        demand = _kept(demand, room) if beside is None else replace(demand, attention=beside[0], mlp=beside[1])
+        left = room - (0 if beside is None else slope_bytes(demand.shape, demand.sampled))
+        inputs = automatic_inputs(demand.shape, demand.read, left, demand.attention, demand.mlp) if demand.fused else 0
+        demand = replace(demand, inputs=inputs)
+    return replace(demand, slopes=beside is not None)
+
+
+def _keep(demand: Demand, free: Freedom) -> bool | None:
+    """What the recipe says of activations: to keep all of them, none, or nothing."""
+    return None if free.recompute else demand.mlp > 0
 
 
 def free_for_cache(demand: Demand, memory: int) -> int:
@@ -111,10 +132,10 @@ def choose(demand: Demand, memory: int, free: Freedom, host: int | None = None) 
         for rows in (demand.slots // 2, max(1, demand.slots // 16)):
             for candidate in candidates(variant, free, rows):
                 found = _with_room(candidate, usable, free)
-                fit = Fit(found, memory, changes(demand, plain.demand, found))
-                if fit.peak <= usable:
-                    return fit
-                smallest = min(smallest, fit, key=lambda one: one.peak)
+                if Fit(found, memory).peak <= usable:
+                    found = as_it_runs(found, memory, free)
+                    return Fit(found, memory, changes(demand, plain.demand, found))
+                smallest = min(smallest, Fit(found, memory, changes(demand, plain.demand, found)), key=lambda one: one.peak)
     return smallest
 
 

@@ -18,6 +18,7 @@ from turnwise.learn.shapes import ModelShape
 START, COLLECT, LEARN, STEP, PUBLISH = PHASES = ("start", "collect", "learn", "step", "publish")
 EVERY = 10**6  # layers: all of them
 USABLE = 0.92  # of what is left for activations: an allocator cannot fill every gap
+PLENTY = 0.6  # of what is left for activations: more is not taken for what saves little
 MOST_TOKENS = 32768  # of a micro-batch: larger products are not faster
 SIZES = (MOST_TOKENS, 24576, 16384, 8192, 4096, 2048)
 FEWEST_TOKENS = 1024
@@ -66,8 +67,10 @@ class Demand:
     slots, longest    rows of the engine, and tokens of the longest of them; `prefill` prompt tokens go through it at once
     tokens            of a micro-batch; a sequence of `sequence` tokens is never cut
     attention, mlp    layers, counted from the last, that keep what they computed for the backward pass
+    inputs            layers, counted from the last, that keep the inputs of their products too, if there is far more room than needed
     piece             numbers of logits that exist at once
-    responses         tokens of a micro-batch that keep the slopes of their log-probs, which the learner does if there is room; 0: none
+    responses         the share of a micro-batch's tokens that are sampled; 0 if the slopes of their log-probs are never kept
+    slopes            these slopes are kept for the backward pass, which the learner does if there is room (`automatic_slopes`)
     fused             the learner's own layers, which take adapters too; otherwise those of transformers, which keep all or nothing
     """
 
@@ -91,8 +94,10 @@ class Demand:
     sequence: int = 0
     attention: int = EVERY
     mlp: int = EVERY
+    inputs: int = 0
     piece: int = LOGITS
-    responses: int = 0
+    responses: float = 0.0
+    slopes: bool = False
     fused: bool = True
     beside: tuple[Beside, ...] = field(default=())
 
@@ -105,6 +110,11 @@ class Demand:
     def read(self) -> int:
         """Tokens of the largest micro-batch: a long sequence makes it larger than `tokens`."""
         return max(self.tokens, self.sequence)
+
+    @property
+    def sampled(self) -> int:
+        """Sampled tokens of the largest micro-batch."""
+        return int(self.responses * self.read)
 
     @property
     def page(self) -> int:
@@ -293,12 +303,13 @@ def _engine(demand: Demand) -> list[Term]:
 VARYING = ("activations", "slopes of log-probs", "a layer's work", "logits", "engine's prompts")
 
 
-def fused_bytes(shape: ModelShape, attention: int = EVERY, mlp: int = EVERY, width: int = 2, lse: int = 4) -> int:
+def fused_bytes(shape: ModelShape, attention: int = EVERY, mlp: int = EVERY, inputs: int = 0, width: int = 2, lse: int = 4) -> int:
     """Bytes per token that the learner's own layers keep: the residual before each half, the scale of its norm, and what was asked for."""
     read = width * (2 * shape.queries + 2 * shape.keys) + lse * shape.heads
     if shape.head_norms:  # heads are kept before their norms too
         read += width * (shape.queries + 2 * shape.keys)
-    inside = min(attention, shape.layers) * read + min(mlp, shape.layers) * 2 * width * shape.middle
+    again = width * (shape.hidden if shape.experts else 2 * shape.hidden + shape.middle)  # a mixture of experts keeps no inputs
+    inside = min(attention, shape.layers) * read + min(mlp, shape.layers) * 2 * width * shape.middle + min(inputs, shape.layers) * again
     return shape.layers * (4 if shape.wrapped else 2) * (width * shape.hidden + 4) + inside
 
 
@@ -321,7 +332,7 @@ def kept_bytes(demand: Demand) -> int:
     """Bytes per token that a forward pass keeps for its backward pass."""
     shape = demand.shape
     if demand.fused:
-        return fused_bytes(shape, demand.attention, demand.mlp, demand.width)
+        return fused_bytes(shape, demand.attention, demand.mlp, demand.inputs, demand.width)
     if min(demand.attention, demand.mlp) > 0:
         return shape.layers * layer_bytes(shape, demand.rank, demand.width)
     return shape.layers * demand.width * shape.hidden
@@ -351,9 +362,27 @@ def automatic_layers(shape: ModelShape, tokens: int, room: float) -> tuple[int, 
     return kept
 
 
-def fused_peak(shape: ModelShape, tokens: int, attention: int = EVERY, mlp: int = EVERY) -> int:
+def automatic_inputs(shape: ModelShape, tokens: int, room: float, attention: int, mlp: int) -> int:
+    """Layers that keep the inputs of their products too: normed states, and what the activation gave. It saves a pass over them each, far
+    less than what else is kept, so only a part of the memory is taken for it, and only if everything else is kept."""
+    if min(attention, mlp) < shape.layers:
+        return 0
+    left = PLENTY * room - fused_peak(shape, tokens)
+    return max(0, min(shape.layers, int(left // max(1, tokens * (fused_bytes(shape, inputs=1) - fused_bytes(shape))))))
+
+
+def automatic_slopes(shape: ModelShape, tokens: int, sampled: int, room: float, keep: bool | None) -> tuple[int, int] | None:
+    """Layers that keep attention and MLP beside the slopes of so many log-probs; None if slopes are not kept. They come after attention and
+    before MLPs; if everything is to be kept (`keep`), slopes are only if there is room for both."""
+    if not sampled or keep is False:
+        return None
+    attention, mlp = automatic_layers(shape, tokens, room - slope_bytes(shape, sampled))
+    return (attention, mlp) if attention and (keep is None or mlp == shape.layers) else None
+
+
+def fused_peak(shape: ModelShape, tokens: int, attention: int = EVERY, mlp: int = EVERY, inputs: int = 0) -> int:
     """The peak of a micro-batch in the learner's own layers, in 16 bits."""
-    return tokens * (fused_work(shape) + fused_bytes(shape, attention, mlp))
+    return tokens * (fused_work(shape) + fused_bytes(shape, attention, mlp, inputs))
 
 
 def recomputes(shape: ModelShape, tokens: int, room: float) -> bool:
@@ -367,22 +396,26 @@ def piece_of(tokens: int) -> int:
     return FEW_LOGITS if 0 < tokens <= FEW_TOKENS else LOGITS
 
 
-def logits_bytes(shape: ModelShape, piece: int, trained: bool) -> int:
-    """A piece of logits with its gradient; and, if it is trained, the output layer's gradient in float32, twice while a piece is added."""
+def logits_bytes(shape: ModelShape, piece: int, trained: bool, slopes: bool = False) -> int:
+    """A piece of logits with its gradient; and, if it is trained, the output layer's gradient in float32, twice while a piece is added.
+    With kept slopes there are two pieces in the forward pass, and later the gradient alone, in float32 and in 16 bits."""
+    if slopes:
+        return max(8 * piece, 6 * shape.head if trained else 0)
     return 8 * piece + (8 * shape.head if trained else 0)
 
 
-def slope_bytes(shape: ModelShape, responses: int, width: int = 2) -> int:
+def slope_bytes(shape: ModelShape, sampled: int, width: int = 2) -> int:
     """One number for each logit of these tokens: what saves the backward pass computing logits again. It saves twice as much time per byte
     as keeping the MLP of a layer does: 2 · hidden · words operations, and reading and writing logits in float32, for each token."""
-    return width * shape.words * responses
+    return width * shape.words * sampled
 
 
 def _activations(demand: Demand) -> list[Term]:
-    """The backward pass needs most at its beginning, in the output layer, or in the first layer that it goes through."""
+    """Most is needed in the output layer, or in the first layer that the backward pass goes through; slopes are gone by then."""
     shape, tokens, whole = demand.shape, demand.read, not demand.rank
-    logits = logits_bytes(shape, min(demand.piece, tokens * shape.words), whole)
+    slopes = slope_bytes(shape, demand.sampled, demand.width) if demand.slopes else 0
+    logits = logits_bytes(shape, min(demand.piece, tokens * shape.words), whole, demand.slopes)
     work = tokens * work_bytes(demand) + (demand.width * shape.head if whole and shape.tied else 0)
-    larger = ("logits", logits) if logits > work else ("a layer's work", work)
-    slopes = _during("slopes of log-probs", slope_bytes(shape, demand.responses, demand.width), LEARN)
-    return [_during("activations", tokens * kept_bytes(demand), LEARN), slopes, _during(*larger, LEARN)]
+    output = slopes + logits > work
+    found = {"slopes of log-probs": slopes, "logits": logits} if output else {"a layer's work": work}
+    return [_during("activations", tokens * kept_bytes(demand), LEARN), *(_during(name, size, LEARN) for name, size in found.items())]

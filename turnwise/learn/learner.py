@@ -254,13 +254,17 @@ class Learner:
 
     @contextmanager
     def _mode(self, policy: PackedModel, training: bool) -> Iterator[None]:
+        """The model in training mode or not, unless our own layers run it, for which both are the same."""
         before = policy.outer.training
-        policy.outer.train(training)
+        changes = training != before and policy.fused is None
+        if changes:
+            policy.outer.train(training)
         try:
             with policy.attention():
                 yield
         finally:
-            policy.outer.train(before)
+            if changes:
+                policy.outer.train(before)
 
     # -- before credit ------------------------------------------------------------------------------------------------------------
 

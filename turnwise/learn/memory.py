@@ -53,10 +53,14 @@ class Memory:
         return footprint.automatic_tokens(self._shape, self.room, self.keep)
 
     def plan(self, tokens: int) -> Kept:
-        """What a micro-batch of this many tokens keeps: first attention, which is small, then the MLPs of as many layers as fit."""
+        """What a micro-batch of this many tokens keeps: first attention, which is small, then the MLPs of as many layers as fit, then the
+        inputs of products if there is room enough."""
         if self.keep is not None or self.room == float("inf"):
             return Kept() if self.keep is not False else Kept(0, 0)
-        return Kept(*footprint.automatic_layers(self._shape, tokens, self.room))
+        return self._kept(tokens, self.room, footprint.automatic_layers(self._shape, tokens, self.room))
+
+    def _kept(self, tokens: int, room: float, layers: tuple[int, int]) -> Kept:
+        return Kept(*layers, footprint.automatic_inputs(self._shape, tokens, room, *layers))
 
     def prepare(self, tokens: int, rows: int = 0) -> None:
         """Tell the model's layers what to keep of the next micro-batch; and the output layer, if log-probs of so many rows have
@@ -65,13 +69,13 @@ class Memory:
         if self.policy.fused is None:
             return
         self.policy.fused.kept = self.plan(tokens)
-        taken = footprint.slope_bytes(self._shape, rows)
-        if not rows or self.keep is False or self.room == float("inf") or self.policy.sharded is not None:
+        if self.room == float("inf") or self.policy.sharded is not None:
             return
-        attention, mlp = footprint.automatic_layers(self._shape, tokens, self.room - taken)
-        if attention and (self.keep is None or mlp == self._shape.layers):
+        beside = footprint.automatic_slopes(self._shape, tokens, rows, self.room, self.keep)
+        if beside is not None:
             self.keeps_slopes = True
-            self.policy.fused.kept = Kept() if self.keep else Kept(attention, mlp)
+            left = self.room - footprint.slope_bytes(self._shape, rows)
+            self.policy.fused.kept = Kept() if self.keep else self._kept(tokens, left, beside)
 
     def must_recompute(self, tokens: int) -> bool:
         """Whether layers of transformers, which keep all or nothing, should keep nothing of a micro-batch of this many tokens."""

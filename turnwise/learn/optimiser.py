@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from turnwise.learn.carrier import host_copy
 from turnwise.learn.chunked import EXACT, KINDS, ChunkedAdam
 from turnwise.learn.decide import Decisions
+from turnwise.learn.homes import Home, settle
 from turnwise.learn.ranks.tensors import held, placed_like, put, whole
 from turnwise.learn.settings import OptimiserSettings
 from turnwise.util.errors import TurnwiseError
@@ -54,7 +55,7 @@ class Weights:
                 continue
             master = host_copy(full, full.device) if host else full.clone()
             self.masters[name] = master
-            parameter.register_post_accumulate_grad_hook(_gather_at(self._sums, name) if host else _gather_into(master))
+            settle(parameter, Home(master, self._sums if host else None, name))
 
     def gradients(self) -> dict[str, Tensor]:
         """The gradients by name, on the model's device; without those of weights that have none."""
@@ -76,9 +77,9 @@ class Weights:
 
     def publish(self) -> None:
         """Write the masters into the model."""
-        for name, parameter in self.parameters.items():
-            if self.masters[name] is not parameter:
-                parameter.data.copy_(self.masters[name])
+        copied = [name for name, parameter in self.parameters.items() if self.masters[name] is not parameter]
+        if copied:
+            torch._foreach_copy_([self.parameters[name].data for name in copied], [self.masters[name] for name in copied])
 
     def tensors(self) -> dict[str, Tensor]:
         """The masters, detached, by name."""
@@ -90,26 +91,6 @@ class Weights:
         for name, master in self.masters.items():
             put(master, tensors[name])
         self.publish()
-
-
-def _gather_into(master: Tensor) -> Any:
-    def gather(parameter: nn.Parameter) -> None:
-        if parameter.grad is None:
-            return
-        master.grad = parameter.grad.float() if master.grad is None else master.grad.add_(parameter.grad)
-        parameter.grad = None
-
-    return gather
-
-
-def _gather_at(sums: dict[str, Tensor], name: str) -> Any:
-    def gather(parameter: nn.Parameter) -> None:
-        if parameter.grad is None:
-            return
-        sums[name] = parameter.grad.float() if name not in sums else sums[name].add_(parameter.grad)
-        parameter.grad = None
-
-    return gather
 
 
 @dataclass(frozen=True)
@@ -170,12 +151,18 @@ class Optimiser:
             return self._adam.bytes_to_come
         return sum(8 * held(master) for master in self.weights.masters.values())
 
-    def step(self, loss: float, progress: float = 0.0) -> Step:
-        """Move the weights by the gradients on the masters, then clear them. `loss` is only checked to be finite."""
-        self.look(self.weights)
+    def norm(self) -> Tensor:
+        """The norm of all gradients, on their device."""
         gradients = list(self.weights.gradients().values())
-        norm = whole(torch.nn.utils.get_total_norm(gradients)) if gradients else torch.zeros(())
-        size = float(norm)
+        device = next(iter(self.weights.parameters.values())).device
+        return whole(torch.nn.utils.get_total_norm(gradients)) if gradients else torch.zeros((), device=device)
+
+    def step(self, loss: float, progress: float = 0.0, known: tuple[Tensor, float] | None = None) -> Step:
+        """Move the weights by the gradients on the masters, then clear them. `loss` is only checked to be finite. `known`: what `norm`
+        gave, also as a number, if the caller has read it from the device."""
+        self.look(self.weights)
+        norm = self.norm() if known is None else known[0]
+        size = float(norm) if known is None else known[1]
         factor = self.settings.factor(self.steps_taken, progress)
         lr = self.settings.lr * factor
         if self._decisions.skip(loss, size):
@@ -183,7 +170,7 @@ class Optimiser:
             self._count_bad(loss, size)
             return Step(False, size, lr)
         if self.settings.clip is not None and size + 1e-6 > 0.999 * self.settings.clip:  # otherwise by a factor of 1
-            self._clip(gradients, norm)
+            self._clip(norm)
         for group, rate in zip(self._adam.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
         self._adam.step()
@@ -194,12 +181,12 @@ class Optimiser:
         self.bad_in_a_row = 0
         return Step(True, size, lr)
 
-    def _clip(self, gradients: list[Tensor], norm: Tensor) -> None:
+    def _clip(self, norm: Tensor) -> None:
         if not self.weights.host:
             torch.nn.utils.clip_grads_with_norm_(list(self.weights.masters.values()), self.settings.clip, norm)
             return
         factor = torch.clamp(self.settings.clip / (norm + 1e-6), max=1.0)  # as torch's function, which reads gradients from weights
-        for gradient in gradients:
+        for gradient in self.weights.gradients().values():
             gradient.mul_(factor.to(gradient.device))
 
     def _count_bad(self, loss: float, norm: float) -> None:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from turnwise.data.images import Picture, starts_with
 from turnwise.data.rollouts import Floats, Ints, Rollouts, Trajectory, Turn, ragged
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.prefix import extend_to
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +140,9 @@ class _Builder:
     """Appends turns; one Python step per turn, none per token."""
 
     def __init__(self) -> None:
-        self.pieces: list[Ints] = []  # ids in order
+        self.pieces: list[Ints] = []  # ids in order,
+        self.plain: list[int] = []  # then those that are not made an array yet,
+        self.places: list[tuple[int, str]] = []  # and where each of their parts ends and comes from
         self.size = 0
         self.sequence_starts: list[int] = []
         self.sequence_trajectory: list[int] = []
@@ -148,7 +151,7 @@ class _Builder:
         self.turns: list[
             tuple[int, int, int, int, int, int]
         ] = []  # row, last prompt token, response tokens, first flat index, sequence, traj.
-        self.logprobs: list[NDArray[Any]] = []
+        self.logprobs: list[float] = []
         self.complete = True  # whether every response token so far came with a log-prob
         self.trajectory = -1
         self.past: list[int] | Ints | None = None  # prompt and response of the turn before
@@ -158,7 +161,7 @@ class _Builder:
         self.trajectory, self.past = trajectory, None
 
     def add(self, turn: Turn, row: int, first_index: int, where: str) -> None:
-        given, response = turn.prompt_ids, as_ids(turn.response_ids, where)
+        given, response = turn.prompt_ids, turn.response_ids
         prompt = given if isinstance(given, list) else as_ids(given, where)
         if len(prompt) == 0:
             if len(response):
@@ -167,23 +170,45 @@ class _Builder:
             return
         held = self._held(prompt)
         if held and starts_with(turn.images, self.images[-1]):
-            fresh = as_ids(prompt[held:], where)
+            fresh = prompt[held:]
             self.images[-1] = tuple(turn.images)
         else:
-            fresh = as_ids(prompt, where)
+            fresh = prompt
             self.sequence_starts.append(self.size)
             self.sequence_trajectory.append(self.trajectory)
             self.images.append(tuple(turn.images))
         for start, stop in turn.info.get("chance", ()):
             shift = self.size - (len(prompt) - len(fresh))
             self.unlearned.append((max(start + shift, self.size), stop + shift))
-        self.pieces += [fresh, response]
+        self._append(fresh, where)
+        self._append(response, where)
         self.size += len(fresh)
         entry = (row, self.size - 1, len(response), first_index, len(self.sequence_starts) - 1, self.trajectory)
         self.turns.append(entry)
         self.size += len(response)
-        self.past = [*prompt, *turn.response_ids] if isinstance(prompt, list) else np.concatenate([prompt, response])
+        self._remember(prompt, response, held > 0, where)
         self._add_logprobs(turn.logprobs, len(response), where)
+
+    def _append(self, ids: Sequence[int] | Ints, where: str) -> None:
+        """Further ids. Lists, as engines and dialogues give them, are made an array together: one by one that takes most of the time."""
+        if isinstance(ids, (list, tuple)):
+            self.plain += ids
+            self.places.append((len(self.plain), where))
+        else:
+            self._settle()
+            self.pieces.append(as_ids(ids, where))
+
+    def _settle(self) -> None:
+        if not self.plain:
+            return
+        try:
+            self.pieces.append(as_ids(self.plain, "the batch"))
+        except (TurnwiseError, ValueError):  # which of them is it?
+            start = 0
+            for end, where in self.places:
+                self.pieces.append(as_ids(self.plain[start:end], where))
+                start = end
+        self.plain, self.places = [], []
 
     def _held(self, prompt: list[int] | Ints) -> int:
         """How many tokens the turn before held, if the prompt begins with all of them; otherwise 0. Lists, as a dialogue gives them, are
@@ -191,18 +216,29 @@ class _Builder:
         past = self.past
         if past is None or len(prompt) < len(past):
             return 0
-        start = prompt[: len(past)]
-        same = start == past if isinstance(start, list) and isinstance(past, list) else np.array_equal(start, past)
-        return len(past) if same else 0
+        held = len(past)
+        if isinstance(prompt, list) and isinstance(past, list):
+            return held if extend_to(past, prompt) else 0
+        return held if np.array_equal(prompt[:held], past) else 0
+
+    def _remember(self, prompt: list[int] | Ints, response: Sequence[int] | Ints, held: bool, where: str) -> None:
+        """What the next turn may continue. The past of a dialogue that grows is equal to the prompt by now."""
+        if not isinstance(prompt, list):
+            self.past = np.concatenate([prompt, as_ids(response, where)])
+        elif held and isinstance(self.past, list):
+            self.past += response
+        else:
+            self.past = [*prompt, *response]
 
     def _add_logprobs(self, logprobs: Sequence[float], tokens: int, where: str) -> None:
         if len(logprobs) not in (0, tokens):
             raise TurnwiseError(f"{where}: {len(logprobs)} log-probs for {tokens} response tokens; give one per token, or none")
         self.complete = self.complete and len(logprobs) == tokens
         if self.complete:
-            self.logprobs.append(np.asarray(logprobs, np.float64))
+            self.logprobs += logprobs
 
     def packed(self) -> Packed:
+        self._settle()
         ids = np.concatenate([np.zeros(0, np.int64), *self.pieces])
         offsets = np.asarray([*self.sequence_starts, self.size], np.int64)
         table = np.asarray(self.turns, np.int64).reshape(-1, 6)
@@ -218,7 +254,7 @@ class _Builder:
             turn=np.repeat(row, tokens),
             trajectory=np.repeat(trajectory, tokens),
             index=np.repeat(first_index, tokens) + inside,
-            engine_logprob=np.concatenate([np.zeros(0), *self.logprobs]) if self.complete else None,
+            engine_logprob=np.asarray(self.logprobs, np.float64) if self.complete else None,
             token_offsets=starts_of(np.bincount(sequence, weights=tokens, minlength=sequences)),
             turn_row=row.copy(),
             turn_source=source.copy(),

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from turnwise.learn.learner import Learner
 
 
+NORM = "the norm of the gradient"
 Made = tuple[Packed, int]  # the sequences of a step with their weights, and how many values count
 
 
@@ -113,13 +114,16 @@ class Update:
             return {}
         part, values = made
         found = learner.within_memory(lambda: self._gradient(part, values))
+        norm = learner.optimiser.norm()
         self._look_ahead()
-        metrics = learner.everywhere(_numbers(combine(found)))
+        numbers = _numbers({**combine(found), NORM: norm})  # the only place at which the host waits for a GPU
+        size = numbers.pop(NORM)
+        metrics = learner.everywhere(numbers)
         if learner.decisions.stop(metrics["kl_old_k3"], settings.kl_stop, int(part.columns["kept"].sum())):
             learner.weights.zero_grad()
             self.log.stopped(metrics)
             return None
-        taken = learner.optimiser.step(metrics["loss"], self.progress)
+        taken = learner.optimiser.step(metrics["loss"], self.progress, (norm, size))
         self.log.step(metrics, taken)
         return {**metrics, "grad_norm": taken.grad_norm, "lr": taken.lr, "taken": float(taken.taken)}
 

@@ -79,6 +79,10 @@ class Places:
         """The next n groups in the run's order."""
         return [start for _ in range(n) for start in self.group(self.tasks[self._order[self.used]])]
 
+    def coming(self, n: int) -> list[Task]:
+        """The tasks of the next n places, as far as a plan takes them in order; nothing is used up."""
+        return [self.tasks[self._order[place]] for place in range(self.used, self.used + n)]
+
     def starts(self, place: int, groups: int) -> list[Start]:
         """The attempts of `groups` groups from a place on; nothing is used up."""
         return replace(self, used=place).groups(groups)

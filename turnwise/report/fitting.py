@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.setup.fit_words import ESTIMATE, cost, fixed_settings, keys, opened, words
+from turnwise.setup.fit_words import ESTIMATE, cost, fixed_settings, keys, opened, optional_bytes, words
 from turnwise.util.console import Console
 from turnwise.util.terminal import say
 
@@ -69,11 +69,17 @@ def choices(found: Found) -> Table:
 def _verdict(found: Found) -> str:
     fit = found.fit
     state = "It fits" if fit.fits else "It does not fit"
-    first = f"{state}: the peak is {fit.peak / GB:.1f} of {fit.memory / GB:g} GB, in the phase with a star. {ESTIMATE}."
+    first = f"{state}: the peak is {fit.peak / GB:.1f} of {fit.memory / GB:g} GB, in the phase with a star. {_slopes(found)}{ESTIMATE}."
     fixed = fixed_settings(found)
     if fit.fits or not fixed:
         return first
     return f"{first}\n{_fixed(fixed)}"
+
+
+def _slopes(found: Found) -> str:
+    """What the learner takes because there is room, and would do without."""
+    size = optional_bytes(found.fit.demand)
+    return f"{size / GB:.1f} GB of slopes of log-probs are optional: they are kept because there is room. " if size else ""
 
 
 def _fixed(fixed: list[str]) -> str:
@@ -123,6 +129,7 @@ def as_data(found: Found) -> dict[str, Any]:
         "peak_gb": round(fit.peak / GB, 3),
         "as_it_is_gb": round(found.plain.peak / GB, 3),
         "terms_gb": {term.name: {phase: round(size / GB, 4) for phase, size in term.bytes.items()} for term in fit.terms},
+        "keeps_slopes": fit.demand.slopes,
         "phases_gb": {phase: round(size / GB, 3) for phase, size in fit.totals.items()},
         "choices": [
             {"what": words(name, found), "setting": keys(name, found), "estimated_cost": cost(name, found).words} for name in fit.changed

@@ -31,6 +31,7 @@ from turnwise.data.images import load_pictures, save_pictures
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import Task
 from turnwise.data.tokenfile import Pair, read_tokens, write_tokens
+from turnwise.util.beside import Pause
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside, sweep_files, write_atomically, write_text_atomically
 from turnwise.util.jsonable import json_value
@@ -233,25 +234,29 @@ class Run:
             number += 1
         return (self.folder / name).replace(aside)
 
-    def save_batch(self, iteration: int, batch: Batch, keep: int | None, tokens: bool = True) -> None:
+    def save_batch(self, iteration: int, batch: Batch, keep: int | None, tokens: bool = True, pause: Pause = lambda: None) -> None:
         """Everything known about one iteration's batch: columns, texts, tasks, exact tokens and images. Only the last `keep` iterations
-        stay (None: all, 0: none)."""
+        stay (None: all, 0: none). `pause` is called between small parts of the work."""
         if keep == 0:
             return
         folder, trajectories = self.folder / "rollouts", batch.trajectories
         with self.writing():
             batch.rollouts.save(folder / f"{iteration:06d}.npz")
-            write_texts(folder / f"{iteration:06d}.jsonl.gz", trajectories)
+            write_texts(folder / f"{iteration:06d}.jsonl.gz", trajectories, pause)
             if batch.tasks:
                 write_tasks(folder / f"{iteration:06d}.tasks.jsonl.gz", batch.tasks)
             if tokens:
-                write_tokens(folder / f"{iteration:06d}.tokens.npz", trajectories)
+                write_tokens(folder / f"{iteration:06d}.tokens.npz", trajectories, pause)
             if pictures := {image for trajectory in trajectories for turn in trajectory.turns for image in turn.images}:
                 save_pictures(folder / f"{iteration:06d}.images.npz", sorted(pictures, key=lambda image: image.name))
-            if keep is not None:
-                for path in self._numbered("rollouts"):
-                    if int(path.name.split(".")[0]) <= iteration - keep:
-                        path.unlink()
+        self.forget_batches(iteration, keep)
+
+    def forget_batches(self, iteration: int, keep: int | None) -> None:
+        """Of the batches until an iteration, keep only the last ones (None or 0: leave all that are there)."""
+        with self.writing():
+            for path in self._numbered("rollouts") if keep else ():
+                if int(path.name.split(".")[0]) <= iteration - (keep or 0):
+                    path.unlink()
 
     def _numbered(self, part: str) -> list[Path]:
         """The files of a part of the run (`rollouts`, `evals`) that belong to an iteration."""
@@ -341,10 +346,13 @@ def _read_lines(path: Path) -> list[Any]:
         raise TurnwiseError(f"{path}: damaged after it was written ({error}). Put it back from a copy") from None
 
 
-def write_texts(path: Path, trajectories: Sequence[Trajectory]) -> None:
-    """Trajectories as packed lines of JSON, one each; the same ones give the same bytes."""
-    lines = "".join(json.dumps(as_json(trajectory)) + "\n" for trajectory in trajectories)
-    packed = gzip.compress(lines.encode("utf-8", "surrogatepass"), compresslevel=5, mtime=0)
+def write_texts(path: Path, trajectories: Sequence[Trajectory], pause: Pause = lambda: None) -> None:
+    """Trajectories as packed lines of JSON, one each; the same ones give the same bytes. `pause` is called after each of them."""
+    lines = []
+    for trajectory in trajectories:
+        lines.append(json.dumps(as_json(trajectory)) + "\n")
+        pause()
+    packed = gzip.compress("".join(lines).encode("utf-8", "surrogatepass"), compresslevel=5, mtime=0)
     write_atomically(path, lambda file: file.write(packed))
 
 

@@ -95,9 +95,20 @@ def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:
         attention=keep,
         mlp=keep,
         fused=width == 2 and shape.family in FUSED and not (lora is not None and lora.dropout),
+        responses=sampled_share(config),
         beside=beside(config, shape, width),
     )
     return with_engine(demand, config, memory)
+
+
+def sampled_share(config: Config) -> float:
+    """The share of sampled tokens in the longest sequence: one response, or those of a dialogue that grows. 0 if the learner never keeps
+    slopes of log-probs: they do not give the gradient of an entropy, and processes that share a model do not keep them."""
+    if config.objective.entropy_coef > 0 or (config.cluster is not None and config.cluster.learners > 1):
+        return 0.0
+    response, turns = config.engine.max_tokens, config.env.max_turns if config.agent.context == "full" else 1
+    longest = config.agent.max_prompt_tokens + response
+    return min(1.0, turns * response / longest) if turns is not None else 1.0
 
 
 def with_engine(demand: Demand, config: Config, memory: int) -> Demand:

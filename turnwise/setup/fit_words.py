@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 from turnwise.cluster.service_times import EngineTimes, Machine
 from turnwise.learn.fitting import Fit
-from turnwise.learn.footprint import EIGHT_BIT, EXACT, LANES, LEARN, MOST_TOKENS, Demand, host_bytes, recorded_prompts
+from turnwise.learn.footprint import EIGHT_BIT, EXACT, LANES, LEARN, MOST_TOKENS, Demand, host_bytes, recorded_prompts, slope_bytes
 from turnwise.setup.fit import GB, Found, settings
 
 HOST_BYTES_PER_S = 2.5e10  # assumption: what a PCIe 4.0 slot carries in one direction
-RECORDING = 0.2  # assumption: seconds to record a decode step
+RECORDING = 0.02  # seconds to record a step; 20 of a 1.5B model took 0.23 s (benchmarks/engine_steps.json)
 STEP_TOKENS = 131072  # of an optimiser step that shares refer to
 MOVED = 16.0  # bytes per weight that a micro-batch moves for its gradients: written, read, added, and the weights read again
 ESTIMATE = "Costs are estimates from operations and bytes at the rates of an H200; see docs/performance.md"
@@ -190,3 +190,8 @@ def opened(fixed: list[str]) -> list[str]:
     """What to type so that these settings are left open; a setting without such a value has to be removed from the recipe."""
     values = {"learner.tokens_per_batch": "0", "learner.gradient_checkpointing": "none"}
     return [f"{key}={values[key]}" for text in fixed if (key := text.partition("=")[0]) in values] or ["remove them"]
+
+
+def optional_bytes(demand: Demand) -> int:
+    """What the learner takes because there is room, and would do without."""
+    return slope_bytes(demand.shape, demand.sampled, demand.width) if demand.slopes else 0

@@ -51,10 +51,12 @@ from turnwise.setup.keeping import keep_weights, restored_weights
 from turnwise.setup.names import know, needed
 from turnwise.setup.needs import check_needs, reports
 from turnwise.setup.programs import for_learning, is_program, program_collector
+from turnwise.util.beside import Pause
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.notice import Once, told_after
 
 DEFAULT_MAX_TURNS = 50
+MOST_AHEAD = 64  # tasks for which an environment loads something before they are played
 PATIENCE = 15.0  # seconds before a start that seems to hang is explained
 
 
@@ -322,6 +324,13 @@ class System:
         except EnvironmentFault as fault:
             self.broken = fault
         return trajectories
+
+    def load_ahead(self, pause: Pause = lambda: None) -> None:
+        """Let the environment load what the next tasks need, if it plays in this process. This has no effect on any result."""
+        if "pool" in self.__dict__:
+            for task in self.places.coming(min(self.config.collect.groups, MOST_AHEAD)):
+                self.pool.load_ahead(task)
+                pause()
 
     def annotate(self, batch: Batch) -> Batch:
         """The batch with what only the learner knows, if the recipe needs it: values, a KL penalty in the reward."""

@@ -23,12 +23,17 @@ SHORTEST_COPY = 4  # fewer tokens are computed as fast as they are copied
 
 @dataclass(slots=True)
 class Chain:
-    """The pages of one sequence and the tokens whose keys and values are (or are just being) written there."""
+    """The pages of one sequence, and its tokens. The keys and values of the first `written` are (or are just being) written there. A row
+    and its chain share one list of tokens, which a prompt of a long dialogue is then never copied for."""
 
     pages: list[int] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
     nodes: list[int] = field(default_factory=list)  # the index's node after each of the first grains
-    written: int = 0  # tokens that are on their way to memory: the first ones of `ids`
+    written: int = 0
+
+    def common(self, ids: list[int]) -> int:
+        """How many tokens of a prompt are written here."""
+        return self.written if ids is self.ids else common_length(self.ids[: self.written], ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +120,7 @@ class CachePages:
         holds it; otherwise it is left to the others and the chain needs a copy: (page, tokens)."""
         keep = self.needed(length)
         self.drop(chain.pages[keep:])
-        del chain.pages[keep:], chain.ids[length:], chain.nodes[length // self.grain :]
+        del chain.pages[keep:], chain.nodes[length // self.grain :]
         chain.written = min(chain.written, length)
         inside = length % self.size
         if not inside:

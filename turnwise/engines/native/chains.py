@@ -10,7 +10,6 @@ from collections import OrderedDict
 
 from turnwise.engines.native.cache_pages import CachePages, Chain, Match
 from turnwise.engines.native.requests import RunningRequest
-from turnwise.util.prefix import common_length
 
 WORTH_A_STEP = 32  # tokens: with fewer in common, a row does not wait until another one has computed them
 
@@ -30,10 +29,11 @@ class Chains:
         self.copies.clear()
         self.pages.clear()
 
-    def known(self, sequence: int) -> list[int]:
-        """The tokens that are kept of a trajectory."""
+    def known(self, sequence: int) -> list[int] | None:
+        """The tokens that are kept of a trajectory, for one request that continues it: it may append its own. None if there are none, or
+        if another request has done so."""
         chain = self.kept.get(sequence)
-        return chain.ids if chain is not None else []
+        return chain.ids if chain is not None and len(chain.ids) == chain.written else None
 
     def release(self, sequence: int) -> None:
         """Drop what is kept of a trajectory."""
@@ -44,7 +44,8 @@ class Chains:
         """A row is finished: what it computed is kept for the next turn of its trajectory, if it is `good` and wanted."""
         chain = row.chain
         chain.written = min(row.computed, len(row.ids))
-        chain.ids = row.ids[: chain.written]
+        chain.ids = row.ids
+        del chain.ids[chain.written :]
         self.pages.drop(chain.pages[self.pages.needed(chain.written) :])
         del chain.pages[self.pages.needed(chain.written) :]
         if good:
@@ -59,20 +60,21 @@ class Chains:
         """Give the row what is in memory of its tokens. None: wait a step; False: no page for a copy."""
         limit = row.length - 1  # the last token must be computed: the next one is drawn from it
         own = self.kept.pop(row.request.sequence, None)
-        common = min(limit, common_length(own.ids, row.ids)) if own is not None else 0
-        match = Match() if own is not None and common == min(len(own.ids), limit) else self.pages.match(row.ids, limit)
+        common = min(limit, own.common(row.ids)) if own is not None else 0
+        match = Match() if own is not None and common == min(own.written, limit) else self.pages.match(row.ids, limit)
         if match.fresh and match.length(self.pages.size) < WORTH_A_STEP:
             match = Match()
         found = match.length(self.pages.size)
         if own is not None and (common >= found or match.fresh):
             row.chain, row.computed = own, common
             copy = self.pages.cut(own, common)
+            own.ids = row.ids
             return True if copy is None else self._copy(row.chain, *copy)
         if own is not None:
             self.pages.drop(own.pages)
         if match.fresh:
             return None
-        row.chain = Chain(list(match.pages), row.ids[:found], list(match.nodes), found)
+        row.chain = Chain(list(match.pages), row.ids, list(match.nodes), found)
         row.computed = found
         for page in match.pages:
             self.pages.hold(page)

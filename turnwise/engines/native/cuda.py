@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from turnwise.engines.native.draw_kernel import draw_tokens
 from turnwise.engines.native.kernels import add_norm, begin, rotate
 from turnwise.engines.native.layer_products import LayerProducts
 from turnwise.engines.native.paged_attention import attend_prompts, attend_singles
-from turnwise.engines.native.prompt_sizes import block_for
+from turnwise.engines.native.prompt_sizes import block_for, row_blocks
 from turnwise.engines.native.requests import RunningRequest, Step, StepResult
 from turnwise.engines.native.weights import Layer, Weights
 from turnwise.engines.sampling import Noted, measure, reports_of, signed
@@ -220,14 +221,8 @@ class CudaRunner:
     def _prompts(self, step: Step) -> Landing:
         block = block_for(max(step.counts))
         tokens, positions, slots, ends = self._flatten(step)
-        starts = np.concatenate([[0], ends[:-1]])
-        blocks = [
-            [row.slot, start + done, row.computed + done, min(block, count - done)]
-            for row, start, count in zip(step.rows, starts.tolist(), step.counts, strict=True)
-            for done in range(0, count, block)
-        ]
         rows = [step.rows[i] for i in step.drawing]
-        parts = [tokens, positions, slots, np.array(blocks).ravel(), ends[step.drawing] - 1]
+        parts = [tokens, positions, slots, row_blocks(step, ends, block).ravel(), ends[step.drawing] - 1]
         parts += [np.array([row.slot for row in rows]), np.array([row.drawn for row in rows])]
         on_gpu = self._upload(np.concatenate(parts)).split([len(part) for part in parts])
         x, delta = self._layers(
@@ -251,7 +246,8 @@ class CudaRunner:
         """All tokens one after another: ids, positions, slots; and where each row ends."""
         counts = np.array(step.counts)
         ends = counts.cumsum()
-        tokens = np.concatenate([np.array(r.ids[r.computed : r.computed + n]) for r, n in zip(step.rows, step.counts, strict=True)])
+        pieces = (row.ids[row.computed : row.computed + count] for row, count in zip(step.rows, step.counts, strict=True))
+        tokens = np.fromiter(chain.from_iterable(pieces), np.int64, step.tokens)
         offset = np.array([row.computed for row in step.rows]) - (ends - counts)
         positions = np.arange(len(tokens)) + offset.repeat(counts)
         return tokens, positions, np.array([row.slot for row in step.rows]).repeat(counts), ends

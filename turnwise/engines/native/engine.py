@@ -32,6 +32,7 @@ from turnwise.engines.registry import register
 from turnwise.engines.reports import COLUMNS
 from turnwise.engines.stopping import StopStrings, newest, stop_tokens, watch
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.prefix import extend_to
 
 GRAIN = 32  # tokens: the granularity of common prefixes if pages are longer than that
 FEWEST_PREFILL_TOKENS = 64
@@ -98,9 +99,9 @@ class NativeEngine:
         for request in requests:
             if request.sampling.stop and self.tokenizer is None:
                 raise TurnwiseError("engine: stop strings need a tokenizer: give one to NativeEngine")
-            known, fresh = self._split(request)
-            ids = known + fresh
+            ids, fresh = self._read(request)
             if problem := self._problem(ids, fresh):
+                del ids[len(ids) - len(fresh) :]  # they may be those of a trajectory
                 self._done.append(Response(request.key, finish=Finish.REFUSED, message=problem))
                 continue
             stop = StopStrings(self.tokenizer, request.sampling.stop) if request.sampling.stop else None
@@ -108,16 +109,18 @@ class NativeEngine:
             row.rule = watch(request.sampling, self.tokenizer)
             self._queue.append(row)
 
-    def _split(self, request: Request) -> tuple[list[int], list[int]]:
-        """A prompt, split into the prefix that is kept of its trajectory, which was checked before, and the plain integers that
-        follow."""
-        known, prompt = self._chains.known(request.sequence), request.prompt_ids
-        if not isinstance(prompt, list) or prompt[: len(known)] != known:
-            known = []
-        fresh = list(prompt[len(known) :])
+    def _read(self, request: Request) -> tuple[list[int], list[int]]:
+        """A prompt as plain integers, and its end that was not checked before: what follows on the tokens that are kept of its
+        trajectory."""
+        prompt, known = request.prompt_ids, self._chains.known(request.sequence)
+        if isinstance(prompt, list) and known is not None and len(known) < len(prompt):
+            before = len(known)
+            if {int}.issuperset(map(type, prompt[before:])) and extend_to(known, prompt):
+                return known, known[before:]
+        fresh = list(prompt)
         if set(map(type, fresh)) - {int}:  # numpy integers, for example
             fresh = [int(token) for token in fresh]
-        return known, fresh
+        return fresh, fresh
 
     def _problem(self, prompt: list[int], fresh: list[int]) -> str:
         """Why a prompt cannot be taken, or an empty text; `fresh` is its unchecked end."""
@@ -280,7 +283,7 @@ class NativeEngine:
         step.add(row, count, draws=count == todo)
         if count > 1:  # the tokens of a prompt are known: others may use them from now on
             row.chain.written = row.computed + count
-            row.chain.ids = row.ids[: row.chain.written]
+            row.chain.ids = row.ids
             self._pages.publish(row.chain)
 
     def _admit(self, step: Step) -> None:

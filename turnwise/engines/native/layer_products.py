@@ -21,8 +21,9 @@ class LayerProducts:
 
     def __init__(self, weights: Weights, switches: Switches = PLAIN):
         self._eps, self._kind = weights.shape.eps, weights.shape.activation
-        self._own, self._gate = switches.products, switches.gate
-        self.overlap = switches.overlap and can_overlap(weights.device)
+        hopper = since_hopper(weights.device)
+        self._own, self._gate = (on and (hopper or weights.device.type != "cuda") for on in (switches.products, switches.gate))
+        self.overlap = switches.overlap and hopper
 
     def norm(self, x: Tensor, delta: Tensor | None, weight: Tensor) -> Tensor:
         """x += delta, in place; the norm of x."""
@@ -62,6 +63,6 @@ class LayerProducts:
         return blocks if blocks is not None and fits(x, linear.weight, blocks) else None
 
 
-def can_overlap(device: torch.device) -> bool:
-    """Whether a kernel on this device may begin before the last one has ended."""
+def since_hopper(device: torch.device) -> bool:
+    """Whether this is a GPU with a copy engine, on which kernels can overlap and for whose memory blocks were chosen."""
     return device.type == "cuda" and bool(torch.cuda.get_device_capability(device) >= (9, 0))

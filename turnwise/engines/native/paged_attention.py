@@ -120,6 +120,22 @@ def _write(cache, scales, block, place, key, value, column, values, SIZE: tl.con
 
 
 @triton.jit
+def _keep(
+    own, cache, scales, shift, page, cos, sin, k_norm, kv_head, length, turn, column, values, eps, part_stride,
+    HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, NORM: tl.constexpr, EIGHT: tl.constexpr,
+    SHIFT: tl.constexpr, PARTS: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
+    """The key and value of a lane's newest token, the last of `length`, into its page."""
+    one = tl.arange(0, 1)
+    at = own + (HEADS + kv_head) * SIZE
+    key = _turned(at, k_norm, cos + turn, sin + turn, one, column, one < 1, eps, part_stride, SIZE, NORM, PARTS, KIND)
+    value = _added(at + KV * SIZE + column, column < SIZE, part_stride, PARTS, KIND)[None, :]
+    if SHIFT:
+        key = key.to(tl.float32) - tl.load(shift + turn * KV + kv_head * SIZE + column).to(tl.float32)[None, :]
+    _write(cache, scales, page * KV + kv_head, (length - 1) % PAGE, key, value, column, values, SIZE, PAGE, EIGHT)
+
+
+@triton.jit
 def _single(
     qkv, cache, scales, shift, table, slots, positions, cos, sin, q_norm, k_norm, out, parts, sums, arrivals, shared,
     row_stride, table_stride, values, scale, eps, splits, others, part_stride,
@@ -127,7 +143,6 @@ def _single(
     NORM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, MERGE: tl.constexpr, EIGHT: tl.constexpr,
     SHIFT: tl.constexpr, CASCADE: tl.constexpr, PARTS: tl.constexpr, NEXT: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    allow_next(OVERLAP)
     wait_for_last(OVERLAP)
     lane, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     GROUP: tl.constexpr = HEADS // KV
@@ -155,13 +170,10 @@ def _single(
     chain = table + tl.load(slots + lane).to(tl.int64) * table_stride
     if (last == pages) & (first < pages):  # this program reads the page of the new token: it puts its key and value there
         page = tl.load(chain + pages - 1).to(tl.int64)
-        one = tl.arange(0, 1)
-        at = own + (HEADS + kv_head) * SIZE
-        key = _turned(at, k_norm, cos + turn, sin + turn, one, column, one < 1, eps, part_stride, SIZE, NORM, PARTS, KIND)
-        value = _added(at + KV * SIZE + column, column < SIZE, part_stride, PARTS, KIND)[None, :]
-        if SHIFT:
-            key = key.to(tl.float32) - tl.load(shift + turn * KV + kv_head * SIZE + column).to(tl.float32)[None, :]
-        _write(cache, scales, page * KV + kv_head, (length - 1) % PAGE, key, value, column, values, SIZE, PAGE, EIGHT)
+        _keep(
+            own, cache, scales, shift, page, cos, sin, k_norm, kv_head, length, turn, column, values, eps, part_stride,
+            HEADS, KV, SIZE, PAGE, NORM, EIGHT, SHIFT, PARTS, KIND,
+        )  # fmt: skip
     tl.debug_barrier()  # what one thread has written the others read
     q = _turned(own + kv_head * GROUP * SIZE, q_norm, cos + turn, sin + turn, row, column, real, eps, part_stride, SIZE, NORM, PARTS, KIND)
     top = tl.full([ROWS], float("-inf"), tl.float32)
@@ -188,6 +200,7 @@ def _single(
             weight = weight * of_v[None, :]
         sum_ = sum_ * fade[:, None] + tl.dot(weight.to(q.dtype), v.to(q.dtype), input_precision=PRECISION)
         top = higher
+    allow_next(OVERLAP)  # not before: whoever waits on a multiprocessor takes the memory of programs that have pages to read
     head = kv_head * GROUP + row
     if not SPLIT:
         target = out + lane * HEADS * SIZE + head[:, None] * SIZE + column[None, :]

@@ -1,5 +1,5 @@
-"""Which products of a layer the engine's own kernels compute, and in which blocks: what `benchmarks/engine_steps.py --parts products` has
-measured to beat the library. Shapes that are not listed, and more rows than a line's bound, are left to the library."""
+"""Which products of a layer the engine's own kernels compute, and in which blocks: what `benchmarks/engine_products.py` has measured on an
+H200 to beat the library. Shapes that are not listed, and more rows than a line's bound, are left to the library."""
 
 from __future__ import annotations
 
@@ -25,7 +25,78 @@ class Blocks(NamedTuple):
 
 KINDS = ("qkv", "out", "gate", "down")
 Lines = tuple[tuple[int, Blocks | None], ...]
-MEASURED: dict[tuple[str, int, int], Lines] = {}  # by kind, inner size and outer size: up to so many rows, these blocks
+MEASURED: dict[tuple[str, int, int], Lines] = {  # by kind, inner size and outer size: up to so many rows, these blocks
+    ("gate", 1536, 17920): (
+        (16, Blocks(16, 64, 128, 1, 4, 3, True, 1, 8, False)),
+        (32, Blocks(32, 128, 128, 1, 4, 3, True, 1, 8, False)),
+        (64, Blocks(64, 32, 64, 1, 4, 4, True, 1, 8, False)),
+        (128, Blocks(64, 64, 64, 1, 4, 3, True, 1, 8, False)),
+        (256, None),
+        (512, None),
+        (1024, None),
+        (4096, Blocks(128, 128, 64, 1, 8, 4, True, 1, 16, False)),
+        (1000000, Blocks(128, 128, 64, 1, 8, 4, True, 1, 16, False)),
+    ),
+    ("down", 8960, 1536): (
+        (16, Blocks(16, 64, 128, 5, 4, 5, True, 1, 8, False)),
+        (32, Blocks(32, 32, 128, 5, 4, 5, True, 1, 8, False)),
+        (64, Blocks(64, 64, 128, 5, 4, 5, True, 1, 8, False)),
+        (128, None),
+        (256, None),
+        (512, None),
+    ),
+    ("qkv", 1536, 2048): (
+        (16, Blocks(16, 32, 128, 4, 4, 5, True, 1, 8, False)),
+        (32, Blocks(32, 32, 64, 4, 4, 5, True, 1, 8, False)),
+        (64, Blocks(64, 64, 64, 4, 4, 6, False, 1, 8, False)),
+        (128, Blocks(64, 64, 128, 2, 4, 5, True, 1, 8, False)),
+        (256, None),
+        (512, None),
+    ),
+    ("out", 1536, 1536): (
+        (16, Blocks(16, 64, 128, 4, 4, 6, False, 1, 8, False)),
+        (32, Blocks(32, 32, 128, 2, 4, 6, False, 1, 8, False)),
+        (64, Blocks(64, 32, 128, 2, 4, 5, True, 1, 8, False)),
+        (128, Blocks(64, 64, 128, 2, 4, 5, True, 1, 8, False)),
+        (256, None),
+        (512, None),
+    ),
+    ("gate", 896, 9728): (
+        (16, Blocks(16, 64, 128, 1, 4, 5, True, 1, 8, False)),
+        (32, Blocks(32, 64, 128, 1, 4, 4, True, 1, 8, False)),
+        (64, Blocks(64, 64, 64, 1, 4, 7, True, 1, 8, False)),
+        (128, Blocks(64, 32, 64, 1, 4, 4, True, 1, 8, False)),
+        (256, Blocks(64, 64, 64, 1, 4, 3, True, 1, 8, False)),
+        (512, None),
+        (1024, None),
+        (4096, Blocks(128, 64, 64, 1, 4, 3, True, 1, 16, False)),
+        (1000000, Blocks(128, 64, 64, 1, 8, 3, True, 1, 8, False)),
+    ),
+    ("down", 4864, 896): (
+        (16, Blocks(16, 32, 128, 4, 4, 6, False, 1, 8, False)),
+        (32, Blocks(32, 32, 128, 4, 4, 6, False, 1, 8, False)),
+        (64, Blocks(64, 32, 128, 4, 4, 5, True, 1, 8, False)),
+        (128, Blocks(64, 64, 128, 4, 4, 5, True, 1, 8, False)),
+        (256, Blocks(128, 64, 64, 4, 4, 7, True, 1, 8, False)),
+        (512, None),
+    ),
+    ("qkv", 896, 1152): (
+        (16, Blocks(16, 32, 128, 2, 4, 6, False, 1, 8, False)),
+        (32, Blocks(32, 16, 128, 2, 4, 5, True, 1, 8, False)),
+        (64, Blocks(64, 16, 128, 3, 4, 5, True, 1, 8, False)),
+        (128, Blocks(64, 64, 64, 3, 4, 6, False, 1, 8, False)),
+        (256, None),
+        (512, None),
+    ),
+    ("out", 896, 896): (
+        (16, Blocks(16, 32, 128, 2, 4, 6, False, 1, 8, False)),
+        (32, Blocks(32, 32, 128, 2, 4, 6, False, 1, 8, False)),
+        (64, Blocks(64, 32, 64, 4, 4, 6, False, 1, 8, False)),
+        (128, Blocks(64, 32, 128, 2, 4, 5, True, 1, 8, False)),
+        (256, Blocks(64, 64, 128, 2, 4, 5, True, 1, 8, False)),
+        (512, Blocks(64, 64, 128, 1, 4, 5, True, 1, 8, False)),
+    ),
+}  # fmt: skip
 
 
 def blocks_of(kind: str, rows: int, width: int, size: int) -> Blocks | None:

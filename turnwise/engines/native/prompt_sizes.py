@@ -50,23 +50,33 @@ class PromptSize:
         """A step's pieces at this size. Padding tokens are blocks of the slot `spare`, each at the positions from 0 on."""
         empty = self.tokens - len(tokens)
         fill = np.arange(empty) % self.filler
-        starts = ends - np.array(step.counts)
-        blocks = [
-            (row.slot, start + done, row.computed + done, min(self.block, count - done))
-            for row, start, count in zip(step.rows, starts.tolist(), step.counts, strict=True)
-            for done in range(0, count, self.block)
-        ]
-        blocks += [(spare, len(tokens) + done, 0, min(self.filler, empty - done)) for done in range(0, empty, self.filler)]
-        blocks += [(spare, 0, 0, 0)] * (self.blocks - len(blocks))
+        padding = np.arange(0, empty, self.filler)
+        own = row_blocks(step, ends, self.block)
+        blocks = np.zeros((self.blocks, 4), dtype=np.int64)
+        blocks[:, 0] = spare
+        blocks[: len(own)] = own
+        filled = blocks[len(own) : len(own) + len(padding)]
+        filled[:, 1], filled[:, 3] = len(tokens) + padding, np.minimum(self.filler, empty - padding)
         last = np.zeros(self.rows, dtype=np.int64)
         last[: len(step.drawing)] = ends[step.drawing] - 1
         return (
             np.concatenate([tokens, np.zeros(empty, dtype=np.int64)]),
             np.concatenate([positions, fill]),
             np.concatenate([slots, np.full(empty, spare)]),
-            np.array(blocks).ravel(),
+            blocks.ravel(),
             last,
         )
+
+
+def row_blocks(step: Step, ends: np.ndarray, size: int) -> np.ndarray:
+    """The rows of a step in blocks of at most `size` tokens: slot, first token in the step, its position, number of tokens. `ends` is where
+    each row ends in the step."""
+    counts = np.array(step.counts)
+    parts = -(-counts // size)
+    of = np.arange(len(counts)).repeat(parts)
+    done = (np.arange(len(of)) - (parts.cumsum() - parts)[of]) * size
+    slots, computed = np.array([(row.slot, row.computed) for row in step.rows]).T
+    return np.stack([slots[of], (ends - counts)[of] + done, computed[of] + done, np.minimum(size, counts[of] - done)], axis=1)
 
 
 def prompt_sizes(weights: Weights) -> tuple[int, ...]:
@@ -79,7 +89,7 @@ def prompt_sizes(weights: Weights) -> tuple[int, ...]:
 
 def block_for(longest: int) -> int:
     """How many tokens one program attends from, if that is the longest prompt of a step."""
-    return 128 if longest > 64 else 64 if longest > 16 else 16
+    return 64 if longest > 16 else 16
 
 
 def prompt_size(sizes: tuple[int, ...], step: Step, slots: int, most: int) -> PromptSize | None:

@@ -11,19 +11,21 @@ the host, and steps with reports, run as in `CudaRunner`."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from turnwise.engines.native.balance_kernel import attend_balanced, plan_of
 from turnwise.engines.native.cascade import Layout, Planner
 from turnwise.engines.native.cascade_kernel import Shared, attend_cascade
 from turnwise.engines.native.cuda import CudaRunner, originals
 from turnwise.engines.native.draw_kernel import draw_tokens
 from turnwise.engines.native.head_kernel import Drawing, draw_fused, draw_tiles, fusible
 from turnwise.engines.native.kernels import begin
-from turnwise.engines.native.layer_products import LayerProducts
+from turnwise.engines.native.layer_products import LayerProducts, since_hopper
 from turnwise.engines.native.mail import Mail, Nothing, Reply, Results, aligned, lay
 from turnwise.engines.native.note_kernel import copy_pages, note
 from turnwise.engines.native.paged_attention import attend_singles
@@ -55,7 +57,8 @@ class RecordedRunner(CudaRunner):
         super().__init__(weights, slots, longest, page_count, page_size, graphs, kind=kind)
         self.switches = switches or Switches(record=True)
         self._products = LayerProducts(weights, self.switches)
-        if self.switches.prompts and self._stored[0] == weights.dtype:  # it reads pages as they are
+        fits = since_hopper(weights.device) or weights.device.type != "cuda"
+        if self.switches.prompts and fits and self._stored[0] == weights.dtype:  # it reads pages as they are
             self._attend_many = attend_prompts
         self._sizes = prompt_sizes(weights) if self.switches.record else ()
         self._lane_room = aligned(self._lanes(slots))
@@ -98,10 +101,13 @@ class RecordedRunner(CudaRunner):
 
     def _send(self, step: Step, host: np.ndarray, used: int) -> None:
         """Settings of new rows and copies of pages follow the step's own numbers; everything goes in one copy."""
+        if not step.admitted and not step.copies:
+            self._mail.send(used)
+            return
         records, pairs = self._records(step.admitted), np.array(originals(step.copies), dtype=np.int32).reshape(-1, 2)
         place = lay([records.size, pairs.size], aligned(used))
         host[place[0]], host[place[1]] = records.ravel(), pairs.ravel()
-        self._mail.send(place[1].stop if len(records) or len(pairs) else used)
+        self._mail.send(place[1].stop)
         if len(records):
             note(self._mail.box[place[0]].view(records.shape), self.tables)
         if len(pairs):
@@ -109,13 +115,17 @@ class RecordedRunner(CudaRunner):
 
     def _records(self, rows: list[RunningRequest]) -> np.ndarray:
         records = np.full((len(rows), self._record_size), self.page_count, dtype=np.int32)
-        known = self.weights.shape.vocabulary
-        for record, row in zip(records, rows, strict=True):
-            s = row.request.sampling
-            record[:4] = row.slot, row.ids[-1], s.temperature == 0, min(s.top_k or known, known)
-            record[4:6] = np.array([signed(row.request.seed)], dtype=np.int64).view(np.int32)
-            record[6:9] = np.array([s.temperature or 1.0, s.top_p, s.min_p], dtype=np.float32).view(np.int32)
-            record[9 : 9 + len(row.chain.pages)] = row.chain.pages
+        if not rows:
+            return records
+        known, settings = self.weights.shape.vocabulary, [row.request.sampling for row in rows]
+        records[:, 0] = [row.slot for row in rows]
+        records[:, 1] = [row.ids[-1] for row in rows]
+        records[:, 2:4] = [(s.temperature == 0, min(s.top_k or known, known)) for s in settings]
+        records[:, 4:6] = np.array([[signed(row.request.seed)] for row in rows], dtype=np.int64).view(np.int32)
+        records[:, 6:9] = np.array([(s.temperature or 1.0, s.top_p, s.min_p) for s in settings], dtype=np.float32).view(np.int32)
+        counts = np.array([len(row.chain.pages) for row in rows])
+        pages = np.fromiter(chain.from_iterable(row.chain.pages for row in rows), np.int32, int(counts.sum()))
+        records[:, SETTINGS:][np.arange(self._record_size - SETTINGS) < counts[:, None]] = pages
         return records
 
     def _way(self, rows: list[RunningRequest], lanes: int) -> str:
@@ -173,10 +183,14 @@ class RecordedRunner(CudaRunner):
         tables, shape = self.tables, self.weights.shape
         arrivals = self._arrivals if self.switches.merge else None
         tokens = begin(control, tables.last, tables.pages, self.page_size)
+        windows = {layer.window for layer in self.weights.layers} if self.switches.balance and plan is None else ()
+        plans = {window: plan_of(slots, positions, self.page_size, window, shape.kv_heads) for window in windows}
 
         def attend(qkv: Tensor, cache: Tensor, layer: Layer) -> Tensor:
+            if plans:
+                return attend_balanced(qkv, cache, layer, tables, plans[layer.window], shape, self._arrivals)
             if plan is None:
-                return attend_singles(qkv, cache, layer, tables, slots, positions, shape, arrivals, self._products.overlap)
+                return attend_singles(qkv, cache, layer, tables, slots, positions, shape, arrivals)
             return attend_cascade(qkv, cache, layer, tables, slots, positions, shape, arrivals, plan)
 
         x, delta = self._layers(self.weights.embed(tokens), attend, parts=True, heads=plan is None)

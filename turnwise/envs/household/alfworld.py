@@ -49,6 +49,10 @@ class AlfworldEnv(WorldEnv):
             )
         return _world(self.library, entry)
 
+    def load_ahead(self, task: Task) -> None:
+        """Compile the game of a task that is played soon."""
+        self.world(task)
+
     def _task_fields(self, task: Task) -> dict[str, Any]:
         """The game's file is not part of a snapshot; its digest is, so that another game under the same name is rejected."""
         return task_fields(Task(task.id, task.split, {**task.data, "game": self.library.entry(task.id).digest}))

@@ -1,8 +1,8 @@
 """Causal attention inside each sequence of a packed row, and its gradient.
 
 On a GPU queries, keys and values are read where the matrix product put them, and several query heads read one key head in place. Short
-sequences are one call of torch's variable-length flash kernel; long ones go through cuDNN's (`long.py`). Layers with a sliding window use
-the flash kernel for all lengths beyond it. On other devices: one sequence after another.
+sequences are one call of torch's variable-length flash kernel; long ones go through cuDNN's, for which rows have unused ones between them
+(`long.py`). Layers with a sliding window use the flash kernel for all lengths beyond it. On other devices: one sequence after another.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from turnwise.learn.fused import long
-from turnwise.learn.fused.long import LONG, Group, grouped
+from turnwise.learn.fused.long import LONG, Group, Wide, grouped
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Short neighbours that are one call, with their offsets in the run."""
+    """Short neighbours that are one call, from row `start` to `end`, with their offsets in the run."""
 
     start: int
     end: int
@@ -48,12 +48,13 @@ class Frame:
     kv_heads: int
     size: int
     eps: float
-    runs: list[Run] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)  # empty: one sequence after another
     scaling: float | None = None  # of the products of queries and keys; None: 1 / √size
+    wide: Wide | None = None  # where runs have their rows; None: every token is at its own place
 
     def __post_init__(self) -> None:
-        if self.offsets.is_cuda:
-            self.runs.extend(_runs(self))
+        self.runs.extend(_runs(self))
+        object.__setattr__(self, "wide", Wide.of(self.runs, self.offsets.device))
 
     @property
     def scale(self) -> float:
@@ -67,6 +68,10 @@ class Frame:
             return self.runs
         return [Stretch(0, sum(self.lengths), self.offsets, max(self.lengths))]
 
+    def wide_for(self, window: int) -> Wide | None:
+        """Where the calls of a layer have their rows."""
+        return None if self.narrows(window) else self.wide
+
     def narrows(self, window: int) -> bool:
         """Whether a window (0: none) hides anything."""
         return 0 < window < max(self.lengths)
@@ -78,35 +83,39 @@ class Frame:
 
 
 def runs_of(frame: Frame, fast: bool, together: bool) -> list[Run]:
-    """The calls of a layer, in the order of the row. `fast`: long sequences have their own kernel; `together`: which takes several."""
+    """The calls of a layer, in the order of the sequences. `fast`: long ones have their own kernel; `together`: which takes several."""
     found: list[Run] = []
-    place = first = 0  # the first token and the first sequence of the neighbours that are alike
+    place = start = first = 0  # the first row, token and sequence of the neighbours that are alike
     kinds = [fast and length >= LONG for length in frame.lengths]
     for kind, alike in groupby(kinds):
         last = first + len(list(alike))
         lengths = frame.lengths[first:last]
-        end = place + sum(lengths)
         if kind:
-            found += grouped(place, lengths, frame.offsets.device, together)
+            found += grouped(place, lengths, together)
         else:
             whole = len(lengths) == len(frame.lengths)
-            found.append(Stretch(place, end, frame.offsets if whole else frame.offsets[first : last + 1] - place, max(lengths)))
-        place, first = end, last
+            own = frame.offsets if whole else frame.offsets[first : last + 1] - start
+            found.append(Stretch(place, place + sum(lengths), own, max(lengths)))
+        place, start, first = found[-1].end, start + sum(lengths), last
     return found
 
 
 def _runs(frame: Frame) -> list[Run]:
+    if not frame.offsets.is_cuda:
+        return []
     heads = frame.heads, frame.kv_heads, frame.size
     fast = max(frame.lengths) >= LONG and cudnn_is_right(*heads, (300,))
     return runs_of(frame, fast, fast and cudnn_is_right(*heads, (300, 290)))
 
 
 def attend(qkv: Tensor, frame: Frame, window: int = 0) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """What every token reads, [tokens, heads × size], and what else the backward pass needs. `window`: how many tokens are seen; 0: all."""
-    if not qkv.is_cuda:
+    """What every row reads, [rows, heads × size], and what else the backward pass needs. Rows are those of the calls (`Frame.wide_for`).
+    `window`: how many tokens are seen; 0: all."""
+    runs = frame.runs_for(window)
+    if not runs:
         return torch.cat([_one(part, frame, window) for part in _parts(frame.cut(qkv), frame)]).flatten(1), ()
     outputs, state = [], []
-    for run in frame.runs_for(window):
+    for run in runs:
         out, *more = long.attend(qkv, run, frame) if isinstance(run, Group) else _short(qkv, run, frame, window)
         outputs.append(out)
         state += more
@@ -116,12 +125,12 @@ def attend(qkv: Tensor, frame: Frame, window: int = 0) -> tuple[Tensor, tuple[Te
 def attend_backward(
     grad: Tensor, qkv: Tensor, out: Tensor, state: Sequence[Tensor], frame: Frame, window: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of queries, keys and values."""
+    """Gradients of queries, keys and values, [rows, heads, size] each. `grad` is 0 in rows that no token has."""
     grad, out = (x.view(len(qkv), frame.heads, frame.size) for x in (grad, out))
-    left, found = list(state), []
-    if not qkv.is_cuda:
+    left, found, runs = list(state), [], frame.runs_for(window)
+    if not runs:
         found = [_one_backward(slope, part, frame, window) for slope, part in _with(grad, _parts(frame.cut(qkv), frame), frame)]
-    for run in frame.runs_for(window):
+    for run in runs:
         rows = slice(run.start, run.end)
         if isinstance(run, Group):
             found.append(long.attend_backward(grad[rows], qkv, out[rows], left[:3], run, frame))
@@ -150,12 +159,17 @@ def _sides(window: int) -> dict[str, int]:
 
 def _short_backward(grad: Tensor, qkv: Tensor, out: Tensor, normaliser: Tensor, run: Stretch, frame: Frame, window: int = 0) -> Any:
     q, k, v = frame.cut(qkv[run.start : run.end])
-    no_chance = torch.zeros(2, dtype=torch.uint64, device=qkv.device)  # there is no dropout to repeat
-    nothing = torch.empty(0, device=qkv.device)
+    no_chance, nothing = _no_dropout(qkv.device)
     seams = run.offsets, run.offsets, run.longest, run.longest
     return torch.ops.aten._flash_attention_backward(
         grad, q, k, v, out, normaliser, *seams, 0.0, True, no_chance, nothing, scale=frame.scale, **_sides(window)
     )
+
+
+@lru_cache
+def _no_dropout(device: torch.device) -> tuple[Tensor, Tensor]:
+    """The random state of a dropout that there is not to repeat."""
+    return torch.zeros(2, dtype=torch.uint64, device=device), torch.empty(0, device=device)
 
 
 @lru_cache
@@ -167,14 +181,18 @@ def cudnn_is_right(heads: int, kv_heads: int, size: int, lengths: tuple[int, ...
     generator = torch.Generator("cuda").manual_seed(0)
     qkv, grad = (torch.randn(total, n * size, generator=generator, device=device).bfloat16() for n in (heads + 2 * kv_heads, heads))
     run = Stretch(0, total, torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device), max(lengths))
-    (group,) = [Group(0, total, lengths)] if len(lengths) == 1 else grouped(0, lengths, device, together=True)
+    group = Group(0, len(lengths) * long.rounded(max(lengths)), lengths)
+    wide = Wide.of([group], device)
+    assert wide is not None
     slope = grad.view(total, heads, size)
     try:
         out, normaliser = _short(qkv, run, frame)
-        other, *state = long.attend(qkv, group, frame)
+        rows = qkv[wide.tokens]
+        other, *state = long.attend(rows, group, frame)
         wanted = [out, *_short_backward(slope, qkv, out, normaliser, run, frame)]
-        found = [other, *long.attend_backward(slope, qkv, out, state, group, frame)]
-        return all(bool((one - two).norm() <= 0.02 * two.norm()) for one, two in zip(found, wanted, strict=True))
+        padded = slope.new_zeros(len(rows), heads, size).index_copy_(0, wide.rows, slope)
+        found = [other, *long.attend_backward(padded, rows, other, state, group, frame)]
+        return all(bool((one[wide.rows] - two).norm() <= 0.02 * two.norm()) for one, two in zip(found, wanted, strict=True))
     except RuntimeError:  # no plan for such heads, or no cuDNN
         return False
 

@@ -17,13 +17,26 @@ def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> tup
     return total, _times(exact * scales[:, None], weight, x.dtype), scales
 
 
-def norm_backward(grad: Tensor, more: Tensor | None, x: Tensor, scales: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient of x if its norm has gradient `grad` and x itself has `more` (none: 0); and the weight's."""
+def norm_backward(
+    grad: Tensor, more: Tensor | None, x: Tensor, scales: Tensor, weight: Tensor, known: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The gradient of x if its norm has gradient `grad` and x itself has `more` (none: 0); and the weight's, added to what is `known` of
+    it."""
     normed, slope = _exact(x) * scales[:, None], _exact(grad)
     weight_grad = (slope * normed).sum(0)
     slope = slope * weight
     inner = scales[:, None] * (slope - normed * (slope * normed).mean(-1, keepdim=True))
-    return (inner if more is None else more + inner).to(x.dtype), weight_grad
+    return (inner if more is None else more + inner).to(x.dtype), weight_grad if known is None else known.add_(weight_grad)
+
+
+def fold(parts: Tensor, known: Tensor | None = None) -> Tensor:
+    """The sum of rows, added to `known`, in place, if that is given."""
+    return parts.sum(0) if known is None else known.add_(parts.sum(0))
+
+
+def widen(x: Tensor, tokens: Tensor, rows: Tensor) -> Tensor:
+    """Rows of tokens at the places `rows` of a longer tensor, as many as there are `tokens`; 0 elsewhere."""
+    return x.new_zeros(len(tokens), x.shape[1]).index_copy_(0, rows, x)
 
 
 def norm_heads(qkv: Tensor, q_norm: Tensor, k_norm: Tensor, heads: int, kv_heads: int, size: int, eps: float) -> Tensor:
@@ -50,16 +63,35 @@ def norm_heads_backward(
     return grad, sums[0], sums[1]
 
 
-def rotate(qkv: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, heads: int, kv_heads: int, size: int) -> None:
-    """Rotate the queries and keys of every token by its position, in place."""
+def rotate(
+    qkv: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, heads: int, kv_heads: int, size: int, tokens: Tensor | None = None
+) -> Tensor:
+    """Queries, keys and values with queries and keys rotated by the position of their token: in place, or, if `tokens` are given, a new
+    tensor with the rows of these."""
+    if tokens is not None:
+        qkv, positions = qkv[tokens], positions[tokens]
     turned = qkv.view(len(qkv), -1, size)[:, : heads + kv_heads]
     turned.copy_(_turn(turned, cos[positions, None], sin[positions, None]))
+    return qkv
 
 
-def rotate_back(queries: Tensor, keys: Tensor, values: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> Tensor:
-    """Gradients of rotated queries and keys, and of values, as one gradient of the joined tensor."""
+def rotate_back(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    positions: Tensor,
+    rows: Tensor | None = None,
+    summed: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients of rotated queries and keys, and of values, as one gradient of the joined tensor, with the rows of tokens; `rows` says
+    where those are, if there are others between. If `summed`, also that gradient as what is to be summed."""
+    if rows is not None:
+        queries, keys, values = queries[rows], keys[rows], values[rows]
     turned = torch.cat([queries, keys], 1)
-    return torch.cat([_turn(turned, cos[positions, None], -sin[positions, None]), values], 1).flatten(1)
+    found = torch.cat([_turn(turned, cos[positions, None], -sin[positions, None]), values], 1).flatten(1)
+    return found, found if summed else None
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -74,8 +106,8 @@ def swiglu(both: Tensor, kind: str = "silu") -> Tensor:
     return (silu(gate) if kind == "silu" else gelu(gate, approximate="tanh")) * up
 
 
-def swiglu_backward(both: Tensor, grad: Tensor, kind: str = "silu") -> tuple[Tensor, Tensor]:
-    """The gradient of `both`, and the activation again. It may overwrite its arguments."""
+def swiglu_backward(both: Tensor, grad: Tensor, kind: str = "silu", known: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The gradient of `both`, and what `swiglu` gave: what is `known` of it, or computed again. It may overwrite its arguments."""
     gate, up = both.chunk(2, -1)
     if kind == "silu":
         sigmoid, active = torch.sigmoid(gate), silu(gate)
@@ -84,7 +116,7 @@ def swiglu_backward(both: Tensor, grad: Tensor, kind: str = "silu") -> tuple[Ten
         square = gate.square()
         sigmoid, active = torch.sigmoid(GELU * gate * (1 + CUBIC * square)), gelu(gate, approximate="tanh")
         slope = sigmoid * (1 + gate * (1 - sigmoid) * GELU * (1 + 3 * CUBIC * square))
-    return torch.cat([grad * up * slope, grad * active], -1), active * up
+    return torch.cat([grad * up * slope, grad * active], -1), active * up if known is None else known
 
 
 def _times(normed: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:

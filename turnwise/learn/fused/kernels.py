@@ -9,7 +9,6 @@ more, so a backward pass needs no second copy of the largest activations.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import torch
 import triton  # type: ignore[import-not-found, unused-ignore]
@@ -19,8 +18,8 @@ from torch import Tensor
 from turnwise.engines.native.kernels import activation
 
 HEADS_AT_ONCE = 16
-PROGRAMS_A_PROCESSOR = 8  # of the backward norm, whose programs walk over many rows each
-LOGITS_AT_ONCE = 4096
+PROGRAMS_A_PROCESSOR = 8  # of kernels whose programs walk over many rows each
+STAGES = 1  # rows that such a program reads at the same time
 
 
 @triton.jit
@@ -55,14 +54,14 @@ def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> tup
 
 
 @triton.jit
-def _norm_backward(grad, more, x, scales, weight, out, sums, rows, size, HAS_MORE: tl.constexpr, BLOCK: tl.constexpr):
+def _norm_backward(grad, more, x, scales, weight, out, sums, rows, size, HAS_MORE: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):
     first, step = tl.program_id(0), tl.num_programs(0)
     column = tl.arange(0, BLOCK)
     inside = column < size
     factor = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
     weight_grad = tl.zeros([BLOCK], tl.float32)
     place = first.to(tl.int64) * size + column
-    for number in range(first, rows, step):
+    for number in tl.range(first, rows, step, num_stages=STAGES):
         slope = tl.load(grad + place, mask=inside, other=0.0).to(tl.float32)
         value = tl.load(x + place, mask=inside, other=0.0)
         scale = tl.load(scales + number)
@@ -78,17 +77,60 @@ def _norm_backward(grad, more, x, scales, weight, out, sums, rows, size, HAS_MOR
     tl.store(sums + first.to(tl.int64) * size + column, weight_grad, mask=inside)
 
 
-def norm_backward(grad: Tensor, more: Tensor | None, x: Tensor, scales: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient of x if its norm has gradient `grad` and x itself has `more` (none: 0); and the weight's, in float32."""
+def norm_backward(
+    grad: Tensor, more: Tensor | None, x: Tensor, scales: Tensor, weight: Tensor, known: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The gradient of x if its norm has gradient `grad` and x itself has `more` (none: 0); and the weight's, in float32, added to what is
+    `known` of it."""
     rows, size = x.shape
     programs = min(rows, _processors(x.device) * PROGRAMS_A_PROCESSOR)
     sums = torch.empty(programs, size, dtype=torch.float32, device=x.device)
     out, block = torch.empty_like(x), triton.next_power_of_2(size)
     warps = 4 if block <= 2048 else 8
     _norm_backward[(programs,)](
-        grad, more, x, scales, weight, out, sums, rows, size, HAS_MORE=more is not None, BLOCK=block, num_warps=warps
+        grad, more, x, scales, weight, out, sums, rows, size, HAS_MORE=more is not None, BLOCK=block, STAGES=STAGES, num_warps=warps
     )
-    return out, sums.sum(0)
+    return out, fold(sums, known)
+
+
+@triton.jit
+def _fold(parts, out, rows, size, ADD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for start in range(0, rows, ROWS):
+        row = start + tl.arange(0, ROWS)
+        inside = (row[:, None] < rows) & (column[None, :] < size)
+        total += tl.load(parts + row[:, None].to(tl.int64) * size + column[None, :], mask=inside, other=0.0)
+    found = tl.sum(total, 0)
+    if ADD:
+        found += tl.load(out + column, mask=column < size, other=0.0)
+    tl.store(out + column, found, mask=column < size)
+
+
+def fold(parts: Tensor, known: Tensor | None = None) -> Tensor:
+    """The sum of rows in float32, added to `known`, in place, if that is given."""
+    rows, size = parts.shape
+    out = known if known is not None else torch.empty(size, dtype=torch.float32, device=parts.device)
+    _fold[(triton.cdiv(size, 16),)](parts, out, rows, size, ADD=known is not None, ROWS=128, COLUMNS=16, num_warps=4)
+    return out
+
+
+@triton.jit
+def _widen(x, out, tokens, rows, size, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    token = tl.load(tokens + row)
+    own = tl.load(rows + token) == row
+    value = tl.load(x + token * size + column, mask=own & (column < size), other=0.0)
+    tl.store(out + row * size + column, value, mask=column < size)
+
+
+def widen(x: Tensor, tokens: Tensor, rows: Tensor) -> Tensor:
+    """Rows of tokens at the places `rows` of a longer tensor; `tokens` says which token is nearest to each place. 0 elsewhere."""
+    size = x.shape[1]
+    out, block = x.new_empty(len(tokens), size), triton.next_power_of_2(size)
+    _widen[(len(tokens),)](x.contiguous(), out, tokens, rows, size, BLOCK=block, num_warps=4 if block <= 2048 else 8)
+    return out
 
 
 @lru_cache
@@ -187,49 +229,110 @@ def _rotate(qkv, cos, sin, positions, TURNED: tl.constexpr, ALL: tl.constexpr, S
     tl.store(place + SIZE // 2, (b * c + a * s).to(low.dtype), mask=inside)
 
 
-def rotate(qkv: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, heads: int, kv_heads: int, size: int) -> None:
-    """Rotate the queries and keys of every token by its position, in place."""
-    grid = (len(qkv), triton.cdiv(heads + kv_heads, HEADS_AT_ONCE))
-    _rotate[grid](qkv, cos, sin, positions, TURNED=heads + kv_heads, ALL=heads + 2 * kv_heads, SIZE=size, BLOCK=HEADS_AT_ONCE, num_warps=4)
+@triton.jit
+def _rotate_wide(qkv, out, cos, sin, positions, tokens, TURNED: tl.constexpr, ALL: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    token = tl.load(tokens + row)
+    head = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[:, None]
+    half = tl.arange(0, SIZE // 2)[None, :]
+    inside = (head < ALL) & (half >= 0)
+    source = qkv + (token * ALL + head) * SIZE + half
+    low = tl.load(source, mask=inside, other=0.0)
+    high = tl.load(source + SIZE // 2, mask=inside, other=0.0)
+    position = tl.load(positions + token)
+    c = tl.load(cos + position * SIZE + half).to(tl.float32)
+    s = tl.load(sin + position * SIZE + SIZE // 2 + half).to(tl.float32)
+    a, b = low.to(tl.float32), high.to(tl.float32)
+    place = out + (row * ALL + head) * SIZE + half
+    tl.store(place, tl.where(head < TURNED, (a * c - b * s).to(low.dtype), low), mask=inside)
+    tl.store(place + SIZE // 2, tl.where(head < TURNED, (b * c + a * s).to(low.dtype), high), mask=inside)
+
+
+def rotate(
+    qkv: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, heads: int, kv_heads: int, size: int, tokens: Tensor | None = None
+) -> Tensor:
+    """Queries, keys and values with queries and keys rotated by the position of their token: in place, or, if `tokens` are given, a new
+    tensor with the rows of these."""
+    turned, every = heads + kv_heads, heads + 2 * kv_heads
+    if tokens is None:
+        grid = (len(qkv), triton.cdiv(turned, HEADS_AT_ONCE))
+        _rotate[grid](qkv, cos, sin, positions, TURNED=turned, ALL=every, SIZE=size, BLOCK=HEADS_AT_ONCE, num_warps=4)
+        return qkv
+    out = qkv.new_empty(len(tokens), qkv.shape[1])
+    grid = (len(tokens), triton.cdiv(every, HEADS_AT_ONCE))
+    _rotate_wide[grid](qkv, out, cos, sin, positions, tokens, TURNED=turned, ALL=every, SIZE=size, BLOCK=HEADS_AT_ONCE, num_warps=4)
+    return out
 
 
 @triton.jit
 def _rotate_back(
-    queries, keys, values, out, cos, sin, positions, HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr
-):
-    token = tl.program_id(0).to(tl.int64)
+    queries, keys, values, out, sums, cos, sin, positions, rows, tokens,
+    HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr, SUMS: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    first, step = tl.program_id(0), tl.num_programs(0)
     head = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[:, None]
     half = tl.arange(0, SIZE // 2)[None, :]
     is_query = (head < HEADS) & (half >= 0)
     is_key = (head >= HEADS) & (head < HEADS + KV) & (half >= 0)
     is_value = (head >= HEADS + KV) & (head < HEADS + 2 * KV) & (half >= 0)
-    query = queries + (token * HEADS + head) * SIZE + half
-    key = keys + (token * KV + head - HEADS) * SIZE + half
-    value = values + (token * KV + head - HEADS - KV) * SIZE + half
-    low = tl.load(query, mask=is_query, other=0.0) + tl.load(key, mask=is_key, other=0.0)
-    high = tl.load(query + SIZE // 2, mask=is_query, other=0.0) + tl.load(key + SIZE // 2, mask=is_key, other=0.0)
-    low += tl.load(value, mask=is_value, other=0.0)
-    high += tl.load(value + SIZE // 2, mask=is_value, other=0.0)
-    position = tl.load(positions + token)
-    c = tl.load(cos + position * SIZE + half).to(tl.float32)
-    s = tl.load(sin + position * SIZE + SIZE // 2 + half).to(tl.float32)
-    a, b = low.to(tl.float32), high.to(tl.float32)
-    place = out + (token * (HEADS + 2 * KV) + head) * SIZE + half
     inside = (head < HEADS + 2 * KV) & (half >= 0)
-    tl.store(place, tl.where(is_value, low, (a * c + b * s).to(low.dtype)), mask=inside)
-    tl.store(place + SIZE // 2, tl.where(is_value, high, (b * c - a * s).to(low.dtype)), mask=inside)
+    low_sum = tl.zeros([BLOCK, SIZE // 2], tl.float32)
+    high_sum = tl.zeros([BLOCK, SIZE // 2], tl.float32)
+    token = first.to(tl.int64)
+    for _ in tl.range(first, tokens, step, num_stages=STAGES):
+        row = token
+        if WIDE:
+            row = tl.load(rows + token)
+        query = queries + (row * HEADS + head) * SIZE + half
+        key = keys + (row * KV + head - HEADS) * SIZE + half
+        value = values + (row * KV + head - HEADS - KV) * SIZE + half
+        low = tl.load(query, mask=is_query, other=0.0) + tl.load(key, mask=is_key, other=0.0)
+        high = tl.load(query + SIZE // 2, mask=is_query, other=0.0) + tl.load(key + SIZE // 2, mask=is_key, other=0.0)
+        low += tl.load(value, mask=is_value, other=0.0)
+        high += tl.load(value + SIZE // 2, mask=is_value, other=0.0)
+        position = tl.load(positions + token)
+        c = tl.load(cos + position * SIZE + half).to(tl.float32)
+        s = tl.load(sin + position * SIZE + SIZE // 2 + half).to(tl.float32)
+        a, b = low.to(tl.float32), high.to(tl.float32)
+        place = out + (token * (HEADS + 2 * KV) + head) * SIZE + half
+        low = tl.where(is_value, low, (a * c + b * s).to(low.dtype))
+        high = tl.where(is_value, high, (b * c - a * s).to(low.dtype))
+        tl.store(place, low, mask=inside)
+        tl.store(place + SIZE // 2, high, mask=inside)
+        if SUMS:
+            low_sum += low.to(tl.float32)
+            high_sum += high.to(tl.float32)
+        token += step
+    if SUMS:
+        total = sums + (first.to(tl.int64) * (HEADS + 2 * KV) + head) * SIZE + half
+        tl.store(total, low_sum, mask=inside)
+        tl.store(total + SIZE // 2, high_sum, mask=inside)
 
 
-def rotate_back(queries: Tensor, keys: Tensor, values: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> Tensor:
-    """Gradients of rotated queries and keys, and of values, [tokens, heads, size] each, as one gradient of the joined tensor."""
-    tokens, heads, size = queries.shape
-    kv_heads = keys.shape[1]
-    out = queries.new_empty(tokens, (heads + 2 * kv_heads) * size)
-    grid = (tokens, triton.cdiv(heads + 2 * kv_heads, HEADS_AT_ONCE))
-    _rotate_back[grid](
-        queries, keys, values, out, cos, sin, positions, HEADS=heads, KV=kv_heads, SIZE=size, BLOCK=HEADS_AT_ONCE, num_warps=4
-    )
-    return out
+def rotate_back(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    positions: Tensor,
+    rows: Tensor | None = None,
+    summed: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients of rotated queries and keys, and of values, [rows, heads, size] each, as one gradient of the joined tensor, with the rows
+    of tokens; `rows` says where those are, if there are others between. If `summed`, also sums of some of its rows each, in float32."""
+    tokens, (_, heads, size), kv_heads = len(positions), queries.shape, keys.shape[1]
+    every = heads + 2 * kv_heads
+    out = queries.new_empty(tokens, every * size)
+    programs = min(tokens, _processors(queries.device) * PROGRAMS_A_PROCESSOR) if summed else tokens
+    sums = torch.empty(programs, every * size, dtype=torch.float32, device=queries.device) if summed else None
+    _rotate_back[(programs, triton.cdiv(every, HEADS_AT_ONCE))](
+        queries, keys, values, out, sums, cos, sin, positions, rows, tokens,
+        HEADS=heads, KV=kv_heads, SIZE=size, BLOCK=HEADS_AT_ONCE, WIDE=rows is not None, SUMS=summed, STAGES=STAGES if summed else 1,
+        num_warps=4,
+    )  # fmt: skip
+    return out, sums
 
 
 @triton.jit
@@ -252,7 +355,7 @@ def swiglu(both: Tensor, kind: str = "silu") -> Tensor:
 
 
 @triton.jit
-def _swiglu_backward(both, grad, size, GELU: tl.constexpr, BLOCK: tl.constexpr):
+def _swiglu_backward(both, grad, size, GELU: tl.constexpr, AGAIN: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < size
@@ -269,78 +372,14 @@ def _swiglu_backward(both, grad, size, GELU: tl.constexpr, BLOCK: tl.constexpr):
     active = (exact * sigmoid).to(gate.dtype).to(tl.float32)
     tl.store(gate_place, (slope * up * sigmoid * (1.0 + steep * (1.0 - sigmoid))).to(gate.dtype), mask=inside)
     tl.store(up_place, (slope * active).to(gate.dtype), mask=inside)
-    tl.store(place, (active * up).to(gate.dtype), mask=inside)
+    if AGAIN:
+        tl.store(place, (active * up).to(gate.dtype), mask=inside)
 
 
-def swiglu_backward(both: Tensor, grad: Tensor, kind: str = "silu") -> tuple[Tensor, Tensor]:
-    """The gradient of `both`, and the activation again. They overwrite `both` and `grad`."""
+def swiglu_backward(both: Tensor, grad: Tensor, kind: str = "silu", active: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The gradient of `both`, and what `swiglu` gave: `active` if that is known, otherwise it is computed again. They overwrite `both` and
+    `grad`."""
     rows, double = both.shape
-    _swiglu_backward[(rows, triton.cdiv(double // 2, 1024))](both, grad, double // 2, GELU=kind != "silu", BLOCK=1024, num_warps=4)
-    return both, grad
-
-
-@triton.jit
-def _pick(logits, target, logprob, normaliser, entropy, factor, words, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    lane = tl.arange(0, BLOCK)
-    largest = tl.full([BLOCK], -1e30, tl.float32)
-    total = tl.zeros([BLOCK], tl.float32)
-    weighted = tl.zeros([BLOCK], tl.float32)
-    for start in range(0, words, BLOCK):
-        column = start + lane
-        value = tl.load(logits + row * words + column, mask=column < words, other=-1e30) * factor
-        larger = tl.maximum(largest, value)
-        shrink, part = tl.exp(largest - larger), tl.exp(value - larger)
-        total = total * shrink + part
-        weighted = weighted * shrink + tl.where(part > 0, part * value, 0.0)
-        largest = larger
-    peak = tl.max(largest, 0)
-    shrink = tl.exp(largest - peak)
-    mass = tl.sum(total * shrink, 0)
-    log_sum = peak + tl.log(mass)
-    chosen = tl.load(logits + row * words + tl.load(target + row)) * factor
-    tl.store(normaliser + row, log_sum)
-    tl.store(logprob + row, chosen - log_sum)
-    tl.store(entropy + row, log_sum - tl.sum(weighted * shrink, 0) / mass)
-
-
-def pick(logits: Tensor, target: Tensor, factor: float, logprob: Tensor, normaliser: Tensor, entropy: Tensor) -> None:
-    """For every row of float32 logits, times the factor: log-prob of the target, log of the softmax's denominator, entropy."""
-    rows, words = logits.shape
-    _pick[(rows,)](logits, target, logprob, normaliser, entropy, factor, words, BLOCK=LOGITS_AT_ONCE, num_warps=8)
-
-
-@triton.jit
-def _slopes(logits, target, normaliser, entropy, pull, push, out, factor, words, HAS_PUSH: tl.constexpr, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = column < words
-    log_p = tl.load(logits + row * words + column, mask=inside, other=0.0) * factor - tl.load(normaliser + row)
-    strength = tl.load(pull + row)
-    inner = -strength
-    if HAS_PUSH:  # d entropy / d logit = −p (log p + entropy)
-        inner = inner - tl.load(push + row) * (log_p + tl.load(entropy + row))
-    slope = tl.exp(log_p) * inner + tl.where(column == tl.load(target + row), strength, 0.0)
-    tl.store(out + row * words + column, (slope * factor).to(out.dtype.element_ty), mask=inside)
-
-
-def slopes(
-    logits: Tensor,
-    target: Tensor,
-    normaliser: Tensor,
-    entropy: Tensor,
-    pull: Tensor,
-    push: Tensor | None,
-    factor: float,
-    dtype: Any,
-    out: Tensor | None = None,
-) -> Tensor:
-    """The gradient of raw logits if the log-prob of the target has gradient `pull` and the entropy has `push`. `out`: where it is put."""
-    rows, words = logits.shape
-    if out is None:
-        out = torch.empty(logits.shape, dtype=dtype, device=logits.device)
-    grid = (rows, triton.cdiv(words, LOGITS_AT_ONCE))
-    _slopes[grid](
-        logits, target, normaliser, entropy, pull, push, out, factor, words, HAS_PUSH=push is not None, BLOCK=LOGITS_AT_ONCE, num_warps=8
-    )
-    return out
+    grid = (rows, triton.cdiv(double // 2, 1024))
+    _swiglu_backward[grid](both, grad, double // 2, GELU=kind != "silu", AGAIN=active is None, BLOCK=1024, num_warps=4)
+    return both, grad if active is None else active

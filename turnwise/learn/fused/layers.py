@@ -1,13 +1,17 @@
 """The two halves of a layer as functions with a custom backward pass.
 
 Each half takes the residual and what the half before it has to add, and gives the new residual and what it has to add itself, so that the
-addition and the norm are one pass. The caller chooses what is kept for the backward pass: a half that keeps only the residual recomputes
-its inside. Norms, rotations and activations are always recomputed, because reading them from memory would cost as much.
+addition and the norm are one pass. The caller chooses what is kept for the backward pass (`keep`): 0 is the residual alone, 1 is also what
+the half computes inside it, without norms, rotations and activations, which a pass over what is kept gives again, and 2 is also the inputs
+of its products.
 
 The weights come joined (query, key and value are one product, gate and up are one), as the native engine reads them; the parameters are
 also arguments, because gradients belong to them. A parameter that a family does not have is None. Without joined weights (`SharedLayer`)
 each pass joins the arguments. The factors of LoRA adapters follow the other parameters; a weight that is stored in 4 bits is unpacked for
-each product.
+each product. Gradients of weights that have a home (`turnwise.learn.homes`) are added there.
+
+Attention may have unused rows between sequences (`Frame.wide_for`). The output's product has them too: they are left out of what it gives,
+and its gradient is 0 in them.
 """
 
 from __future__ import annotations
@@ -17,12 +21,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding
 
 from turnwise.engines.native.weights import NO_ROTATION, Layer
 from turnwise.learn.fused import eager
 from turnwise.learn.fused.adapters import Factor, factors_of, multiply, pull, slopes
 from turnwise.learn.fused.attention import Frame, attend, attend_backward
+from turnwise.learn.fused.long import Wide
 from turnwise.learn.fused.shared import Half, SharedLayer, attention_of, for_later, mlp_of
+from turnwise.learn.homes import Home, home_of, homes_of, joined, share, weight_slopes
 
 AnyLayer = Layer | SharedLayer
 
@@ -44,51 +51,91 @@ class AttentionHalf(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, delta: Tensor | None, given: AnyLayer, frame: Frame, keep: bool, places: Tensor | None, *weights: Tensor | None
+        ctx: Any, x: Tensor, delta: Tensor | None, given: AnyLayer, frame: Frame, keep: int, places: Tensor | None, *weights: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         ops, layer, own = operations(x.device), attention_of(given, weights), for_later(given, weights)
         last_factors, factors = factors_of(layer.out), factors_of(layer.qkv)
         total, normed, scales = ops.add_norm(x, delta, layer.before_attention, frame.eps)
         raw, qkv, mixed, state = _read(normed, layer, frame, factors)
-        out = multiply(mixed if places is None else mixed[places], layer.out, last_factors)
+        wide, rows = frame.wide_for(layer.window), _rows(places, frame.wide_for(layer.window))
+        out = multiply(mixed if rows is None else mixed.index_select(0, rows), layer.out, last_factors)
+        if rows is None and wide is not None:
+            out = out.index_select(0, wide.rows)
         last, added = _after(out, layer.after_attention, frame.eps)
-        inside = (*raw, qkv, mixed, *state) if keep else ()
+        inside = (*((normed,) if keep > 1 else ()), *raw, qkv, mixed, *state) if keep else ()
         ctx.save_for_backward(total, scales, *own, *last, *inside)
-        ctx.rest = given, frame, places, delta is not None, len(own), len(last), len(raw)
-        ctx.factors = last_factors, factors
-        return total if places is None else total[places], added
+        ctx.rest = given, frame, places, delta is not None, len(own), len(last), len(raw), keep
+        ctx.factors, ctx.homes = (last_factors, factors), homes_of(weights)
+        return total if places is None else total.index_select(0, places), added
 
     @staticmethod
     def backward(ctx: Any, total_grad: Tensor, out_grad: Tensor) -> tuple[Any, ...]:
-        given, frame, places, has_delta, owns, lasts, raws = ctx.rest
+        given, frame, places, has_delta, owns, lasts, raws, keep = ctx.rest
         last_factors, factors = ctx.factors
         total, scales, *kept = ctx.saved_tensors
         layer, kept = attention_of(given, kept[:owns]), kept[owns:]
         last, kept = kept[:lasts], kept[lasts:]
         ops, wanted = operations(total.device), ctx.needs_input_grad[6:]
         out_grad, after = _after_backward(out_grad, last, layer.after_attention)
-        normed = ops.add_norm(total, None, layer.before_attention, frame.eps)[1]
+        normed = kept.pop(0) if keep > 1 else ops.add_norm(total, None, layer.before_attention, frame.eps)[1]
         raw, qkv, mixed, state = (
             (kept[:raws], kept[raws], kept[raws + 1], kept[raws + 2 :]) if kept else _read(normed, layer, frame, factors)
         )
-        chosen = mixed if places is None else mixed[places]
-        out_weight = out_grad.t() @ chosen if wanted[1] else None
+        wide, rows, homes = frame.wide_for(layer.window), _rows(places, frame.wide_for(layer.window)), ctx.homes
+        if rows is None and wide is not None:
+            out_grad = ops.widen(out_grad, wide.tokens, wide.rows)
+        chosen = mixed if rows is None else mixed.index_select(0, rows)
+        out_weight = weight_slopes(out_grad, chosen, [out_grad.shape[1]], wanted[1:2], homes[1:2])
         mixed_grad, inner = pull(out_grad, layer.out, last_factors)
         more = slopes(out_grad, chosen, inner, last_factors)
-        if places is not None:
-            total_grad, mixed_grad = _spread(total_grad, places, len(total)), _spread(mixed_grad, places, len(total))
+        if rows is not None:
+            total_grad, mixed_grad = _spread(total_grad, places, len(total)), _spread(mixed_grad, rows, len(mixed))
         parts = attend_backward(mixed_grad, qkv, mixed, state, frame, layer.window)
         del mixed, chosen, mixed_grad, qkv, state, kept
-        qkv_grad, head_norms = _read_backward(parts, raw, layer, frame)
+        qkv_grad, sums, head_norms = _read_backward(parts, raw, layer, frame, any(wanted[5:8]))
         del parts, raw
         sizes = [frame.heads * frame.size, frame.kv_heads * frame.size, frame.kv_heads * frame.size]
-        joined = (qkv_grad.t() @ normed).split(sizes) if any(wanted[2:5]) else (None,) * 3
-        biases = qkv_grad.sum(0).split(sizes) if any(wanted[5:8]) else (None,) * 3
+        joint = weight_slopes(qkv_grad, normed, sizes, wanted[2:5], homes[2:5])
+        biases = _bias_slopes(sums, sizes, wanted[5:8], homes[5:8])
         normed_grad, inner = pull(qkv_grad, layer.qkv, factors)
         more += slopes(qkv_grad, normed, inner, factors)
-        x_grad, norm = ops.norm_backward(normed_grad, total_grad, total, scales, layer.before_attention)
-        found = _slopes([norm, out_weight, *joined, *biases, *head_norms, after], total.dtype, more, wanted)
+        x_grad, norm = _norm_backward(normed_grad, total_grad, total, scales, layer.before_attention, wanted[0], homes[0])
+        found = _slopes([norm, *out_weight, *joint, *biases, *head_norms, after], total.dtype, more, wanted)
         return x_grad, x_grad if has_delta else None, None, None, None, None, *found
+
+
+def _rows(places: Tensor | None, wide: Wide | None) -> Tensor | None:
+    """The rows of some tokens; None if all are meant."""
+    return places if places is None or wide is None else wide.rows[places]
+
+
+def _bias_slopes(parts: Tensor | None, sizes: Sequence[int], wanted: Sequence[bool], homes: Sequence[Home | None]) -> list[Tensor | None]:
+    """The sum of rows as gradients of biases of these sizes; None for those that have a home, where it is added."""
+    if parts is None:
+        return [None] * len(sizes)
+    ops, known = operations(parts.device), [home for home in homes if home is not None]
+    if len(known) < len(homes) or not all(wanted):
+        return list(ops.fold(parts).split(sizes))
+    before = joined([home.sum for home in known])
+    found = ops.fold(parts, before)
+    if before is None:
+        share(known, sizes, found)
+    return [None] * len(sizes)
+
+
+def _norm_backward(
+    grad: Tensor, more: Tensor | None, x: Tensor, scales: Tensor, weight: Tensor, wanted: bool, home: Home | None
+) -> tuple[Tensor, Tensor | None]:
+    """As the kernel. The gradient of a weight that has a home is added there, and None stands for it."""
+    ops = operations(x.device)
+    if home is None or not wanted:
+        found: tuple[Tensor, Tensor] = ops.norm_backward(grad, more, x, scales, weight)
+        return found
+    before = home.sum
+    x_grad, own = ops.norm_backward(grad, more, x, scales, weight, before)
+    if before is None:
+        home.put(own)
+    return x_grad, None
 
 
 def _slopes(found: list[Tensor | None], dtype: torch.dtype, more: list[Tensor], wanted: Sequence[bool]) -> list[Tensor | None]:
@@ -98,34 +145,40 @@ def _slopes(found: list[Tensor | None], dtype: torch.dtype, more: list[Tensor], 
 
 
 def _read(normed: Tensor, layer: Layer | Half, frame: Frame, factors: Sequence[Factor]) -> tuple[tuple[Tensor, ...], Tensor, Tensor, Any]:
-    """What heads were before their norms (if they have any), normed and rotated queries and keys with values, what was read with them, and
-    what the backward pass of attention needs."""
-    ops, sizes = operations(normed.device), (frame.heads, frame.kv_heads, frame.size)
+    """What heads were before their norms (if they have any); normed and rotated queries and keys with values, what was read with them, and
+    what the backward pass of attention needs: those have the rows of attention."""
+    ops, sizes, wide = operations(normed.device), (frame.heads, frame.kv_heads, frame.size), frame.wide_for(layer.window)
     qkv = multiply(normed, layer.qkv, factors)
     raw: tuple[Tensor, ...] = ()
     if layer.q_norm is not None:
         raw = (qkv,)
         qkv = ops.norm_heads(qkv, layer.q_norm, layer.k_norm, *sizes, frame.eps)
+    tokens = None if wide is None else wide.tokens
     if layer.rotation != NO_ROTATION:
-        ops.rotate(qkv, frame.cos[layer.rotation], frame.sin[layer.rotation], frame.positions, *sizes)
+        qkv = ops.rotate(qkv, frame.cos[layer.rotation], frame.sin[layer.rotation], frame.positions, *sizes, tokens)
+    elif tokens is not None:
+        qkv = qkv.index_select(0, tokens)
     return raw, qkv, *attend(qkv, frame, layer.window)
 
 
 def _read_backward(
-    parts: tuple[Tensor, Tensor, Tensor], raw: Any, layer: Layer | Half, frame: Frame
-) -> tuple[Tensor, tuple[Tensor | None, Tensor | None]]:
-    """The gradient of the product that gave queries, keys and values; and those of the norms of heads."""
-    ops = operations(parts[0].device)
+    parts: tuple[Tensor, Tensor, Tensor], raw: Any, layer: Layer | Half, frame: Frame, biased: bool
+) -> tuple[Tensor, Tensor | None, tuple[Tensor | None, Tensor | None]]:
+    """The gradient of the product that gave queries, keys and values; what its biases' gradients are the sum of, if those are wanted; and
+    the gradients of the norms of heads."""
+    ops, wide, sums = operations(parts[0].device), frame.wide_for(layer.window), None
+    rows = None if wide is None else wide.rows
     if layer.rotation == NO_ROTATION:
         grad = torch.cat([part.flatten(1) for part in parts], 1)
+        grad = grad if rows is None else grad.index_select(0, rows)
     else:
-        turns = frame.cos[layer.rotation], frame.sin[layer.rotation]
-        grad = ops.rotate_back(*(part.contiguous() for part in parts), *turns, frame.positions)
+        turns, summed = (frame.cos[layer.rotation], frame.sin[layer.rotation]), biased and layer.q_norm is None
+        grad, sums = ops.rotate_back(*(part.contiguous() for part in parts), *turns, frame.positions, rows, summed)
     if layer.q_norm is None:
-        return grad, (None, None)
+        return grad, grad if biased and sums is None else sums, (None, None)
     sizes = frame.heads, frame.kv_heads, frame.size
     grad, query, key = ops.norm_heads_backward(grad, *raw, layer.q_norm, layer.k_norm, *sizes, frame.eps)
-    return grad, (query, key)
+    return grad, grad if biased else None, (query, key)
 
 
 def _after(out: Tensor, weight: Tensor | None, eps: float) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -155,16 +208,17 @@ class MlpHalf(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, delta: Tensor, given: AnyLayer, eps: float, kind: str, keep: bool, *weights: Tensor | None
+        ctx: Any, x: Tensor, delta: Tensor, given: AnyLayer, eps: float, kind: str, keep: int, *weights: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         ops, layer, own = operations(x.device), mlp_of(given, weights), for_later(given, weights)
         last_factors, factors = factors_of(layer.down), factors_of(layer.gate_up)
         total, normed, scales = ops.add_norm(x, delta, layer.before_mlp, eps)
         both = multiply(normed, layer.gate_up, factors)
-        last, added = _after(multiply(ops.swiglu(both, kind), layer.down, last_factors), layer.after_mlp, eps)
-        ctx.save_for_backward(total, scales, *own, *last, *((both,) if keep else ()))
+        active = ops.swiglu(both, kind)
+        last, added = _after(multiply(active, layer.down, last_factors), layer.after_mlp, eps)
+        ctx.save_for_backward(total, scales, *own, *last, *(both, normed, active)[: (0, 1, 3)[keep]])
         ctx.rest = given, eps, kind, len(own), len(last)
-        ctx.factors = last_factors, factors
+        ctx.factors, ctx.homes = (last_factors, factors), homes_of(weights)
         return total, added
 
     @staticmethod
@@ -174,20 +228,40 @@ class MlpHalf(torch.autograd.Function):  # type: ignore[misc]
         total, scales, *kept = ctx.saved_tensors
         layer, kept = mlp_of(given, kept[:owns]), kept[owns:]
         last, kept = kept[:lasts], kept[lasts:]
-        ops, wanted = operations(total.device), ctx.needs_input_grad[6:]
+        ops, wanted, homes = operations(total.device), ctx.needs_input_grad[6:], ctx.homes
         out_grad, after = _after_backward(out_grad, last, layer.after_mlp)
-        normed = ops.add_norm(total, None, layer.before_mlp, eps)[1]
+        normed = kept[1] if len(kept) > 1 else ops.add_norm(total, None, layer.before_mlp, eps)[1]
         both = kept[0] if kept else multiply(normed, layer.gate_up, factors)
         active_grad, inner = pull(out_grad, layer.down, last_factors)
-        both_grad, active = ops.swiglu_backward(both, active_grad, kind)
+        both_grad, active = ops.swiglu_backward(both, active_grad, kind, kept[2] if len(kept) > 2 else None)
         more = slopes(out_grad, active, inner, last_factors)
-        down = out_grad.t() @ active if wanted[1] else None
+        down = weight_slopes(out_grad, active, [out_grad.shape[1]], wanted[1:2], homes[1:2])
         del both, kept, active, active_grad
-        joined = (both_grad.t() @ normed).chunk(2) if any(wanted[2:4]) else (None, None)
+        joint = weight_slopes(both_grad, normed, [both_grad.shape[1] // 2] * 2, wanted[2:4], homes[2:4])
         normed_grad, inner = pull(both_grad, layer.gate_up, factors)
         more += slopes(both_grad, normed, inner, factors)
-        x_grad, norm = ops.norm_backward(normed_grad, total_grad, total, scales, layer.before_mlp)
-        return x_grad, x_grad, None, None, None, None, *_slopes([norm, down, *joined, after], total.dtype, more, wanted)
+        x_grad, norm = _norm_backward(normed_grad, total_grad, total, scales, layer.before_mlp, wanted[0], homes[0])
+        return x_grad, x_grad, None, None, None, None, *_slopes([norm, *down, *joint, after], total.dtype, more, wanted)
+
+
+class Embedding(torch.autograd.Function):  # type: ignore[misc]
+    """Rows of a weight that has a home, where their gradients are added: no other row is read or written. `hidden`: the id of a token
+    whose row is not learned; None: there is none."""
+
+    @staticmethod
+    def forward(ctx: Any, ids: Tensor, weight: Tensor, hidden: int | None) -> Tensor:
+        ctx.save_for_backward(ids)
+        ctx.rest = home_of(weight), weight.shape, hidden
+        return embedding(ids, weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        (ids,), (home, shape, hidden) = ctx.saved_tensors, ctx.rest
+        if home.sum is None:
+            home.put(torch.zeros(shape, dtype=torch.float32, device=grad.device))
+        own = grad.float() if hidden is None else grad.float() * (ids != hidden)[:, None]
+        home.sum.index_add_(0, ids, own)
+        return None, None, None
 
 
 class LastNorm(torch.autograd.Function):  # type: ignore[misc]
@@ -197,11 +271,12 @@ class LastNorm(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, x: Tensor, delta: Tensor, weight: Tensor, factor: Tensor, eps: float) -> Tensor:
         total, normed, scales = operations(x.device).add_norm(x, delta, factor, eps)
         ctx.save_for_backward(total, scales, weight, factor)
+        ctx.home = home_of(weight)
         out: Tensor = normed
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         total, scales, weight, factor = ctx.saved_tensors
-        x_grad, norm = operations(total.device).norm_backward(grad.contiguous(), None, total, scales, factor)
-        return x_grad, x_grad, norm.to(weight.dtype), None, None
+        x_grad, norm = _norm_backward(grad.contiguous(), None, total, scales, factor, ctx.needs_input_grad[2], ctx.home)
+        return x_grad, x_grad, None if norm is None else norm.to(weight.dtype), None, None

@@ -1,10 +1,9 @@
 """Attention inside long sequences, through cuDNN's kernel: it is twice as fast as the flash kernel there, but takes equal lengths only, and
 builds a plan for each new number of sequences and length.
 
-So lengths are rounded up. Neighbours of nearly the same length are one call, which keeps the whole GPU busy until the end of the last one;
-their rows are copied to equal distances for it, and the rows of the result back. A sequence alone is read where it is: the rows beyond its
-end belong to its neighbour. Causality excludes rows beyond an end from the forward pass, and a gradient of zeros excludes them from the
-backward pass.
+So lengths are rounded up, and neighbours of nearly the same length are one call, which keeps the whole GPU busy until the end of the last
+one. Their rows are at equal distances (`Wide`): the rotation puts them there, and its gradient reads them from there, so that nothing is
+copied for it. Causality excludes rows beyond an end from the forward pass, and a gradient of zeros excludes them from the backward pass.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from turnwise.learn.sending import sent
@@ -30,34 +30,64 @@ WASTE = 1.04  # operations of sequences in one call, compared with those of a ca
 
 @dataclass(frozen=True)
 class Group:
-    """Neighbours of one call, from token `start` to `end`. `wide`: which token is at which place of the padded rows; `back`: where the
-    tokens are in those. None: a single sequence."""
+    """Neighbours of one call, from row `start` to `end`, each with as many rows as the longest needs."""
 
     start: int
     end: int
     lengths: tuple[int, ...]
-    wide: Tensor | None = None
-    back: Tensor | None = None
 
     @property
     def padded(self) -> int:
         """The length that all have in the call."""
-        return rounded(max(self.lengths))
+        return (self.end - self.start) // len(self.lengths)
+
+    @property
+    def tokens(self) -> NDArray[np.int64]:
+        """The token of each row, counted from the group's first; beyond an end it is the last one."""
+        row, starts = np.arange(self.padded), np.cumsum([0, *self.lengths[:-1]])
+        return np.concatenate([start + np.minimum(row, length - 1) for start, length in zip(starts, self.lengths, strict=True)])
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """The row of each token."""
+        return np.concatenate([self.start + number * self.padded + np.arange(length) for number, length in enumerate(self.lengths)])
+
+
+@dataclass(frozen=True)
+class Wide:
+    """Rows of all calls, with unused ones between sequences. `tokens`: the token of each row, or the one before it; `rows`: the row of
+    each token."""
+
+    tokens: Tensor
+    rows: Tensor
+
+    @classmethod
+    def of(cls, runs: Sequence[Any], device: torch.device) -> Wide | None:
+        """The rows of these calls; None if every token is at its own place."""
+        if not any(isinstance(run, Group) for run in runs):
+            return None
+        tokens, rows, first = [], [], 0
+        for run in runs:
+            inside = run.tokens if isinstance(run, Group) else np.arange(run.end - run.start)
+            tokens.append(first + inside)
+            rows.append(run.rows if isinstance(run, Group) else run.start + inside)
+            first += len(rows[-1])
+        return cls(sent(np.concatenate(tokens), device), sent(np.concatenate(rows), device))
 
 
 def rounded(length: int) -> int:
     return -(-length // GRAIN) * GRAIN
 
 
-def grouped(start: int, lengths: Sequence[int], device: torch.device, together: bool) -> list[Group]:
-    """Calls for neighbours that begin at this token. `together`: several may be one call."""
+def grouped(start: int, lengths: Sequence[int], together: bool) -> list[Group]:
+    """Calls for neighbours that begin at this row. `together`: several may be one call."""
     found: list[Group] = []
     left = list(lengths)
     while left:
         count = _fitting(left) if together else 1
         own, left = left[:count], left[count:]
-        found.append(Group(start, start + sum(own), tuple(own), *(places(own, device) if count > 1 else ())))
-        start += sum(own)
+        found.append(Group(start, start + count * rounded(max(own)), tuple(own)))
+        start = found[-1].end
     return found
 
 
@@ -71,56 +101,26 @@ def _fitting(lengths: Sequence[int]) -> int:
     return best
 
 
-def places(lengths: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """For each padded row the token that is put there (beyond an end: the last one), and for each token its padded row."""
-    padded, starts = rounded(max(lengths)), np.cumsum([0, *lengths[:-1]])
-    row = np.arange(padded)
-    wide = np.concatenate([start + np.minimum(row, length - 1) for start, length in zip(starts, lengths, strict=True)])
-    back = np.concatenate([number * padded + row[:length] for number, length in enumerate(lengths)])
-    return sent(wide, device), sent(back, device)
-
-
 def attend(qkv: Tensor, group: Group, frame: Frame) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What every token of the group reads, [tokens, heads, size], and what else the backward pass needs."""
-    out, normaliser, seed, offset = cudnn(_rows(qkv, group, frame), frame.scale)
-    return _tokens(out, group), normaliser, seed, offset
+    """What every row of the group reads, [rows, heads, size], and what else the backward pass needs."""
+    out, normaliser, seed, offset = cudnn(_calls(frame.cut(qkv[group.start : group.end]), group), frame.scale)
+    return _rows(out), normaliser, seed, offset
 
 
 def attend_backward(grad: Tensor, qkv: Tensor, out: Tensor, state: Sequence[Tensor], group: Group, frame: Frame) -> tuple[Tensor, ...]:
-    """Gradients of queries, keys and values, [tokens, heads, size] each. `grad` and `out` are the group's."""
-    slope, wide = _padded(grad, group, zeros=True), _padded(out, group, zeros=group.wide is None)
-    return tuple(_tokens(found, group) for found in cudnn_backward(slope, _rows(qkv, group, frame), wide, state, frame.scale))
+    """Gradients of queries, keys and values, [rows, heads, size] each. `grad` and `out` are the group's; `grad` is 0 beyond ends."""
+    slope, wide = _calls((grad, out), group)
+    rows = _calls(frame.cut(qkv[group.start : group.end]), group)
+    return tuple(_rows(found) for found in cudnn_backward(slope, rows, wide, state, frame.scale))
 
 
-def _rows(qkv: Tensor, group: Group, frame: Frame) -> list[Tensor]:
-    """Queries, keys and values, [sequences, heads, padded length, size] each."""
-    if group.wide is not None:
-        part = qkv[group.start : group.end].index_select(0, group.wide)
-    else:  # and what follows it
-        end = group.start + group.padded
-        part = qkv[group.start : end]
-        if end > len(qkv):
-            part = torch.cat([part, part.new_zeros(end - len(qkv), part.shape[1])])
-    return [x.unflatten(0, (len(group.lengths), group.padded)).transpose(1, 2) for x in frame.cut(part)]
+def _calls(parts: Sequence[Tensor], group: Group) -> list[Tensor]:
+    """Rows, [rows, heads, size], as a call takes them: [sequences, heads, padded length, size]."""
+    return [x.unflatten(0, (len(group.lengths), group.padded)).transpose(1, 2) for x in parts]
 
 
-def _padded(x: Tensor, group: Group, zeros: bool) -> Tensor:
-    """Rows of tokens, [tokens, heads, size], as a call takes them; `zeros`: with 0 beyond the end of each sequence."""
-    length, count = group.padded, len(group.lengths)
-    if group.wide is None:
-        found = x.new_zeros(length, *x.shape[1:])
-        found[: len(x)] = x
-    else:
-        found = x.index_select(0, group.wide)
-        for number, own in enumerate(group.lengths if zeros else ()):
-            found[number * length + own : (number + 1) * length] = 0
-    return found.unflatten(0, (count, length)).transpose(1, 2)
-
-
-def _tokens(x: Tensor, group: Group) -> Tensor:
-    """The rows of the group's tokens from those of a call."""
-    found = x.transpose(1, 2).flatten(0, 1)
-    return found[: group.lengths[0]] if group.back is None else found.index_select(0, group.back)
+def _rows(x: Tensor) -> Tensor:
+    return x.transpose(1, 2).flatten(0, 1)
 
 
 def cudnn(rows: Sequence[Tensor], scale: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -25,18 +25,26 @@ from turnwise.engines.native.weights import OUTSIDE, Layer, Weights
 from turnwise.learn.fused.adapters import parameters
 from turnwise.learn.fused.attention import Frame
 from turnwise.learn.fused.experts import ExpertsHalf
-from turnwise.learn.fused.layers import AnyLayer, AttentionHalf, LastNorm, MlpHalf
+from turnwise.learn.fused.layers import AnyLayer, AttentionHalf, Embedding, LastNorm, MlpHalf
 from turnwise.learn.fused.shared import SharedWeights
+from turnwise.learn.homes import home_of
 
 ALL = 10**6
 
 
 @dataclass(frozen=True)
 class Kept:
-    """In how many layers, counted from the last, attention and MLP keep what they computed for the backward pass."""
+    """In how many layers, counted from the last, attention and MLP keep what they computed for the backward pass; and in how many they
+    keep the inputs of their products too, which takes a pass over them to compute again."""
 
     attention: int = ALL
     mlp: int = ALL
+    inputs: int = 0
+
+    def of(self, left: int) -> tuple[int, int]:
+        """What both halves keep of a layer (`layers.py`); `left` layers are left, it included."""
+        inputs = int(left <= self.inputs)
+        return (left <= self.attention) * (1 + inputs), (left <= self.mlp) * (1 + inputs)
 
 
 def reason_against(model: Any, shared: bool = False) -> str | None:
@@ -64,7 +72,7 @@ class Pass:
     layer: AnyLayer
     frame: Frame
     activation: str
-    kept: tuple[bool, bool]  # what attention and MLP computed
+    kept: tuple[int, int]  # of what attention and MLP computed
     places: Tensor | None
 
     def __call__(self, module: Any, x: Tensor, delta: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -88,6 +96,7 @@ class FusedStack:
     def __init__(self, model: Any, shared: torch.dtype | None = None):
         self.model, self.shared = model, shared
         self._weights: Weights | SharedWeights | None = None
+        self._places: list[int] = []  # of the parameters when they were looked up
         self.kept = Kept()
         self._tables: list[tuple[Tensor, Tensor]] = []
         if shared is not None:
@@ -103,11 +112,19 @@ class FusedStack:
 
     def update(self) -> None:
         """Look up where the parameters are now: something may have moved them."""
+        if self._weights is not None and self._places and self._places == self._look():
+            return
         self.weights.update()
+        self._places = self._look()
+
+    def _look(self) -> list[int]:
+        """Addresses of the parameters; none if some are copied or belong to several processes, so that equal addresses say nothing."""
+        found = list(self.model.parameters()) if self.shared is None else []
+        return [parameter.data_ptr() for parameter in found] if len({parameter.dtype for parameter in found}) == 1 else []
 
     def release(self) -> None:
         """Forget where the parameters are until they are needed again."""
-        self._weights = None
+        self._weights, self._places = None, []
 
     def hidden(self, ids: Tensor, positions: Tensor, lengths: list[int], offsets: Tensor, places: Tensor | None = None) -> Tensor:
         """The last hidden states of all tokens of a packed row, or of those at `places` (each at most once)."""
@@ -118,7 +135,7 @@ class FusedStack:
         cos, sin = zip(*self._rotations(max(lengths)), strict=True)
         sizes = shape.heads, shape.kv_heads, shape.head_dim
         frame = Frame(lengths, offsets, positions, cos, sin, *sizes, shape.eps, scaling=shape.scaling)
-        x, delta = embedding(ids, inner.embed_tokens.weight, inner.embed_tokens.padding_idx), None
+        x, delta = embedded(ids, inner.embed_tokens), None
         if self.weights.embedding_scale is not None:
             x = x * self.weights.embedding_scale
         for number, (layer, module) in enumerate(zip(layers, inner.layers, strict=True)):
@@ -126,8 +143,7 @@ class FusedStack:
                 fetch(number)
                 self.weights.copy_again(number)
             left = len(layers) - number
-            kept = left <= self.kept.attention, left <= self.kept.mlp
-            own = Pass(layer, frame, shape.activation, kept, places if left == 1 else None)
+            own = Pass(layer, frame, shape.activation, self.kept.of(left), places if left == 1 else None)
             x, delta = own(module, x, delta) if self.shared is None else module(x, delta, own)
         out: Tensor = LastNorm.apply(x, delta, inner.norm.weight, self.weights.norm, shape.eps)
         return out
@@ -138,6 +154,14 @@ class FusedStack:
             with torch.no_grad():
                 self._tables = self.weights.rotations(size)
         return self._tables
+
+
+def embedded(ids: Tensor, module: Any) -> Tensor:
+    """The rows of an embedding."""
+    if home_of(module.weight) is None or not module.weight.requires_grad:
+        return embedding(ids, module.weight, module.padding_idx)
+    found: Tensor = Embedding.apply(ids, module.weight, module.padding_idx)
+    return found
 
 
 def _forward(module: Any, x: Tensor, *rest: Any, **named: Any) -> Any:

@@ -1,0 +1,150 @@
+"""A decode step of the native engine as one recorded graph, with settings of its kernels changed one by one: which are best on this GPU?
+
+    python benchmarks/engine_tuning.py --out tuning.json                          # 1.5B, about a minute
+    python benchmarks/engine_tuning.py --shape 0.5b --cases "128 at 1152" --names now library
+
+Every setting is used for a graph of its own, whose tokens' log-probs are compared with those of the first setting; then all graphs are
+replayed in turn, several times, so that a GPU that changes its clock does so for all of them. Milliseconds, medians. No host is in these
+figures: `engine_steps.py` has whole steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from engine import make_model
+from engine_shapes import SHAPES
+from results import publish
+
+from turnwise.engines.native import NativeEngine, paged_attention, product_table, recorded
+from turnwise.engines.native.layer_products import LayerProducts
+from turnwise.engines.native.mail import Results
+from turnwise.engines.native.product_table import Blocks
+from turnwise.engines.native.switches import Switches
+
+CASES = {
+    "128 at 1152": (128, 1152, False),
+    "128 ragged": (128, 1152, True),
+    "512 at 1152": (512, 1152, False),
+    "128 at 4400": (128, 4400, False),
+}
+DOWN = ("down", 8960, 1536)
+# name: switches, settings of attention, other blocks for products
+SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[Any, Any]]] = {
+    "now": ({}, {}, {}),
+    "library": ({"products": False, "gate": False, "overlap": False}, {}, {}),
+    "products": ({"gate": False, "overlap": False}, {}, {}),
+    "no overlap": ({"overlap": False}, {}, {}),
+    "3 stages, next": ({}, {"STAGES": 3, "NEXT": True}, {}),
+    "3 stages": ({}, {"STAGES": 3, "PROGRAMS": 528}, {}),
+    "attention overlaps": ({}, {"overlap": True}, {}),
+    "balance": ({"balance": True}, {}, {}),
+    "own down": ({}, {}, {DOWN: ((128, Blocks(128, 64, 64, 5, 4, 7, True, 1)),)}),
+    "own down, 4 parts": ({}, {}, {DOWN: ((128, Blocks(64, 64, 128, 4, 4, 5, True, 1)),)}),
+    "own down, 5 parts": ({}, {}, {DOWN: ((128, Blocks(128, 64, 128, 5, 4, 4, True, 1)),)}),
+}
+
+
+class Step:
+    """A model with a cache of random numbers, and graphs of its decode step."""
+
+    def __init__(self, shape: str):
+        self.model = make_model(shape)
+        layer = 4 * SHAPES[shape]["num_hidden_layers"] * SHAPES[shape]["num_key_value_heads"]
+        size = SHAPES[shape]["hidden_size"] // SHAPES[shape]["num_attention_heads"]
+        room = 1.05 * 512 * 1280 * layer * size
+        self.engine = NativeEngine(self.model, max_batch=512, max_length=4608, cache_memory=room)
+        self.runner: Any = self.engine._runner
+        self.runner.cache.normal_()
+
+    def prepare(self, lanes: int, context: int, ragged: bool) -> None:
+        generator = torch.Generator().manual_seed(0)
+        factor = 0.25 + 1.5 * torch.rand(lanes, generator=generator) if ragged else torch.ones(lanes)
+        positions = (context * factor).int() - 1
+        width = -(-int(positions.max() + 1) // 64)
+        pages = torch.randperm(self.runner.page_count, generator=generator)[: lanes * width].view(lanes, width).int()
+        self.runner.tables.pages[:lanes, :width] = pages.cuda()
+        self.runner.tables.floats[:] = torch.tensor([1.0, 1.0, 0.0])
+        self.runner.tables.integers[:, 0] = 0
+        last = pages.gather(1, (positions // 64)[:, None].long())[:, 0]
+        slots = torch.arange(lanes).int()
+        self.control = torch.stack([slots, positions, last, torch.zeros(lanes).int()]).cuda()
+        self.lanes = lanes
+
+    def record(self, name: str) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
+        switches, attention, table = SETTINGS[name]
+        self.runner.switches = Switches.of(switches)
+        self.runner._products = LayerProducts(self.runner.weights, self.runner.switches)
+        results = Results(self.lanes, self.runner.weights.device)
+        known = {key: value for key, value in attention.items() if key != "overlap"}
+        attend = partial(paged_attention.attend_singles, overlap="overlap" in attention)
+        with ExitStack() as patched, torch.no_grad():
+            patched.enter_context(patch.dict(product_table.MEASURED, table))
+            patched.enter_context(patch.object(recorded, "attend_singles", attend))
+            if known:
+                patched.enter_context(patch.multiple(paged_attention, **known))
+            way = self.runner.switches.way(self.lanes)
+            self.runner.tables.last.zero_()
+            self.runner._decode_into(self.control, results, way, None)
+            torch.cuda.synchronize()
+            found = results.logprobs.clone()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self.runner._decode_into(self.control, results, way, None)
+        return graph, found
+
+    def measure(self, names: list[str], rounds: int = 7, replays: int = 6) -> dict[str, Any]:
+        graphs: dict[str, Any] = {}
+        first: torch.Tensor | None = None
+        gaps = {}
+        for name in names:
+            try:
+                graphs[name], found = self.record(name)
+            except Exception as error:
+                print("skipped:", name, str(error).splitlines()[0][:150], flush=True)
+                continue
+            first = found if first is None else first
+            gaps[name] = (found - first).abs().mean().item()
+        times: dict[str, list[float]] = {name: [] for name in graphs}
+        for number in range(rounds + 1):
+            for name, graph in graphs.items():
+                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                start.record()
+                for _ in range(replays):
+                    graph.replay()
+                end.record()
+                torch.cuda.synchronize()
+                if number:
+                    times[name].append(start.elapsed_time(end) / replays)
+        return {name: {"ms": statistics.median(found), "least": min(found), "gap": gaps[name]} for name, found in times.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES, default="1.5b")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--names", nargs="+", choices=SETTINGS, default=list(SETTINGS))
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    begun = time.perf_counter()
+    step = Step(options.shape)
+    result: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "shape": options.shape}
+    for case in options.cases:
+        step.prepare(*CASES[case])
+        result[case] = step.measure(options.names)
+        for name, one in sorted(result[case].items(), key=lambda item: item[1]["ms"]):
+            print(f"{case}: {name}: {one['ms']:.3f} ms, at least {one['least']:.3f}, gap {one['gap']:.4f}", flush=True)
+        print(f"{time.perf_counter() - begun:.0f} s", flush=True)
+    publish(result, options.out)
+
+
+if __name__ == "__main__":
+    main()
