@@ -74,8 +74,9 @@ def kind_of(name: str) -> str:
 # -- the count --------------------------------------------------------------------------------------------------------------------------
 
 
-def counts(shape: Shape, steps: int, again: int = 0, slopes: bool = True, groups: bool = True) -> dict[str, dict[str, float]]:
-    """Operations and bytes of some optimiser steps of 256 turns. `again`: layers whose MLP is computed again in the backward pass."""
+def counts(shape: Shape, steps: int, again: int = 0, slopes: bool = True, groups: bool = True, direct: bool = True) -> dict[str, Any]:
+    """Operations and bytes of some optimiser steps of 256 turns. `again`: layers whose MLP is computed again in a backward pass. `direct`:
+    inputs of products are kept, products add up gradients, and rotations put rows where attention reads them."""
     hidden, middle, layers, heads, kv_heads, words = SIZES[shape.size]
     keys = hidden // heads * kv_heads
     per_layer = 2 * hidden**2 + 2 * hidden * keys + 3 * hidden * middle
@@ -85,19 +86,20 @@ def counts(shape: Shape, steps: int, again: int = 0, slopes: bool = True, groups
     reach = 2.0 * layers * hidden * sequences * shape.longest**2
     long = shape.longest >= attention.LONG
     token = layers * tokens * 2.0  # bytes of one number in 16 bits, for every token of every layer
-    copied = (14 + 28 if groups else 6 + 26) / 2 * 1024 if long else 0
+    copied = 4 * hidden if direct else (7 * hidden + 14 * keys + 14 * hidden if groups else 6 * hidden + 26 * keys)
+    turned, back = hidden + keys * (2 if long and direct else 1), hidden + 2 * keys
     logits = (14 if slopes else 22) + (4 if slopes else 0)
     return {
         "products of layers": {"flop": 6.0 * layers * per_layer * tokens + 4.0 * hidden * middle * again * tokens},
         "attention, forward": {"flop": reach},
         "attention, backward": {"flop": 2.5 * reach},
-        "copies for attention": {"bytes": layers * tokens * 2.0 * copied},
+        "copies for attention": {"bytes": token * copied if long else 0.0},
         "products of the output layer": {"flop": (6.0 if slopes else 8.0) * hidden * words * responses},
         "passes over logits": {"bytes": float(logits * words * responses) + (0 if slopes else 16.0 * words * hidden * responses / 1767)},
-        "activation": {"bytes": token * (3 + 6) * middle},
-        "norms": {"bytes": token * (2 * 4 + 2 * 2 + 2 * 4) * hidden},
-        "rotations, biases": {"bytes": token * (2 * (hidden + keys) + 3 * (hidden + 2 * keys))},
-        "adding gradients up": {"bytes": 12.0 * parameters * parts},
+        "activation": {"bytes": token * (3 + (5 if direct else 6)) * middle},
+        "norms": {"bytes": token * (2 * 4 + (0 if direct else 2 * 2) + 2 * 4) * hidden},
+        "rotations, biases": {"bytes": token * (2 * turned + (2 if direct else 3) * back)},
+        "adding gradients up": {"bytes": (6.0 if direct else 12.0) * parameters * parts},
         "optimiser": {"bytes": (28.0 + 4.0 + 6.0) * parameters * steps},
     }
 
@@ -119,7 +121,7 @@ def estimate(found: dict[str, dict[str, float]], rates: dict[str, float], long: 
 def counted(shape: Shape, steps: int, rates: dict[str, float]) -> dict[str, Any]:
     """The count of a few variants, and the share of the ceiling that each would reach."""
     long, found = shape.longest >= attention.LONG, {}
-    variants: dict[str, dict[str, bool]] = {"as it is": {}, "no slopes, one by one": {"slopes": False, "groups": False}}
+    variants: dict[str, dict[str, bool]] = {"as it is": {}, "before": {"slopes": False, "groups": False, "direct": False}}
     for name, options in variants.items():
         own = counts(shape, steps, **options)  # type: ignore[arg-type]
         seconds = estimate(own, rates, long, options.get("groups", True))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +18,7 @@ from cluster_runs import SEATS, in_one_process, same, trained
 from conftest import ROOT, Cli
 
 from turnwise import TurnwiseError
-from turnwise.cluster.placement import Demand, Node, place
+from turnwise.cluster.placement import Demand, Node, crowded, lacking, place
 from turnwise.cluster.probe import here as installed_here
 from turnwise.cluster.probe import problems
 from turnwise.cluster.start import connect, free_port
@@ -23,8 +28,8 @@ from turnwise.config.writing import content_hash, to_toml
 from turnwise.report.cluster_check import check_command
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_trajectories
-from turnwise.setup.cluster import ClusterSystem
-from turnwise.setup.placing import check_cluster
+from turnwise.setup.cluster import ClusterSystem, Recruit
+from turnwise.setup.placing import check_cluster, check_recipe
 
 QUICKSTART = ROOT / "recipes" / "quickstart.toml"
 STORE = 80 * 2**20  # bytes of shared memory per node
@@ -89,8 +94,71 @@ def test_an_address_that_does_not_answer_and_a_port_in_use_are_reported_at_once(
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
+        port = taken.getsockname()[1]
         with pytest.raises(TurnwiseError, match="is in use"):
-            free_port(taken.getsockname()[1])
+            free_port(port)
+        with pytest.raises(TurnwiseError, match=f"cluster.port={port} is in use"):  # by `cluster check` and by a run
+            check_recipe(Config.load(QUICKSTART, ["cluster.engines=1", f"cluster.port={port}"]))
+
+
+@pytest.mark.parametrize("says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
+def test_an_address_where_something_else_listens_is_reported_at_once(says: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+
+        def answer() -> None:
+            connection, _ = other.accept()
+            with connection:
+                connection.recv(1024)
+                connection.sendall(says)
+
+        Thread(target=answer, daemon=True).start()
+        with pytest.raises(TurnwiseError, match=f"cluster.address=127.0.0.1:{port}: what listens there is not the head node"):
+            connect(f"127.0.0.1:{port}")
+
+
+@pytest.fixture
+def joining(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
+    """Joins a cluster of which Ray's own part is the given function."""
+
+    def join(init: Callable[[], None]) -> None:
+        ray = SimpleNamespace(is_initialized=lambda: False, init=lambda **options: init())
+        monkeypatch.setattr("turnwise.cluster.start.import_ray", lambda: ray)
+        monkeypatch.setattr("turnwise.cluster.start.check_address", lambda address: None)
+        connect("10.0.0.1:6379")
+
+    return join
+
+
+def test_a_cluster_that_asks_for_a_token_is_one_message(joining: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    def refused() -> None:
+        os.write(2, b"gcs_client.cc:210: Failed to get cluster ID: Unauthenticated: RPC error\n" * 20)
+        raise ConnectionError("Failed to connect to Ray cluster")
+
+    with pytest.raises(TurnwiseError, match=r"asks for a token\. Set RAY_AUTH_MODE=token"):
+        joining(refused)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_signal_to_end_still_saves_the_run_after_ray_was_joined(joining: Any) -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        joining(lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert heard == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_the_words_of_a_tiny_model_are_on_the_disk_only_while_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    recruit = Recruit(Config.load(QUICKSTART), "", (), {}, {"tokenizer.json": b"words"})
+    with recruit.vocabulary() as folder:
+        assert folder is not None and (folder / "tokenizer.json").read_bytes() == b"words"
+    assert not list(tmp_path.iterdir())
+    with replace(recruit, words={}).vocabulary() as folder:
+        assert folder is None
 
 
 def test_a_program_is_refused_before_ray_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +209,8 @@ def test_colocated_parts_share_gpus_and_tensor_parallel_engines_take_several() -
 @pytest.mark.parametrize(
     ("demand", "words"),
     [
-        (Demand(9), "9 engines take one core each at least, and this machine has 8"),
+        (Demand(33), "33 engines take a quarter of a core each at least, and this machine has 8 cores. Lower cluster.engines, or"),
+        (Demand(20, 20), "20 engines and 20 learners take .* Lower cluster.engines or cluster.learners, or"),
         (Demand(5, gpu=True), "need 5 GPUs shared with the learners, 5 in all, and this machine has 4"),
         (Demand(4, 1, gpu=True, colocated=False), "need 4 GPUs and 1 for learners, 5 in all"),
     ],
@@ -149,6 +218,26 @@ def test_colocated_parts_share_gpus_and_tensor_parallel_engines_take_several() -
 def test_what_does_not_fit_is_one_clear_error(demand: Demand, words: str) -> None:
     with pytest.raises(TurnwiseError, match=words):
         place([HERE], demand)
+
+
+def test_processes_share_cores_if_there_are_too_few_and_that_is_said() -> None:
+    two = Node("a", "10.0.0.1", 2, here=True)
+    for learners, engines, share in ((1, 2, 1.0), (2, 1, 0.5), (2, 2, 0.5), (2, 4, 0.33), (4, 4, 0.25)):
+        found = place([two], Demand(engines, learners))
+        assert {seat.cpus for seat in found if seat.cpus} == {share} and sum(seat.cpus for seat in found) <= 2
+        assert crowded(found).endswith(f"up to {round(1 / share)} on one: slower than with a core each") == (share < 1)
+    spread = [seat.node.id for seat in place([two, Node("b", "10.0.0.2", 1)], Demand(6))][1:]
+    assert (spread.count("a"), spread.count("b")) == (4, 2)
+
+
+def test_what_other_programs_use_is_waited_for_and_then_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = iter([{}, {"CPU": 1.0}, {"CPU": 2.0}])
+    monkeypatch.setattr("turnwise.cluster.placement.import_ray", lambda: SimpleNamespace(available_resources=lambda: next(free)))
+    monkeypatch.setattr("turnwise.cluster.placement.LOOKS", 0.0)
+    seats = place([HERE], Demand(2))
+    assert lacking(seats) == ""
+    free = iter([{"CPU": 1.0}])
+    assert "2 cores are needed and 1 are free: other programs use the rest" in lacking(seats, patience=-1.0)
 
 
 def test_an_engine_is_never_split_over_nodes() -> None:
@@ -169,13 +258,13 @@ def test_missing_packages_and_other_versions_are_named_with_their_node() -> None
 
 
 def test_check_shows_nodes_and_seats_and_fails_for_what_cannot_be_placed(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    good, bad = (check_cluster(Config.load(QUICKSTART, [f"cluster.engines={engines}"])) for engines in (2, 9))
+    good, bad = (check_cluster(Config.load(QUICKSTART, [f"cluster.engines={engines}"])) for engines in (2, 17))
     assert len(good.nodes) == 2 and not good.problems and [seat.part for seat in good.seats] == ["learner 0", "engine 0", "engine 1"]
     assert all(has["turnwise"] and has["torch"] for has in good.versions.values())
-    assert not bad.seats and "9 engines take one core each at least, and the 2 nodes have 4" in bad.problems[0]
+    assert not bad.seats and "17 engines take a quarter of a core each at least, and the 2 nodes have 4 cores" in bad.problems[0]
     monkeypatch.setattr("turnwise.report.cluster_check.check_cluster", lambda config: good if config.cluster.engines == 2 else bad)
     assert check_command(Config.load(QUICKSTART, ["cluster.engines=2"])) == 0
-    assert check_command(Config.load(QUICKSTART, ["cluster.engines=9"])) == 1
+    assert check_command(Config.load(QUICKSTART, ["cluster.engines=17"])) == 1
 
 
 # -- the same weights --------------------------------------------------------------------------------------------------------------------

@@ -229,6 +229,24 @@ def test_ahead_of_the_learner_the_bound_holds_and_every_group_is_learned_from_on
     assert sorted(found.learned) == list(range(8 * GROUPS * SIZE)), "every attempt of every place, once"
 
 
+def test_ahead_of_the_learner_all_engines_have_work_even_if_one_gets_its_weights_later(fake: None) -> None:
+    given: list[tuple[int, int]] = []
+
+    class Slow(LightParts):
+        def publish(self, version: int, weights: Any) -> None:
+            time.sleep(0.05)
+            super().publish(version, weights)
+
+    class Noted(Handle):
+        def _call(self, method: Callable[..., Any], packed: bytes) -> Future[Any]:
+            if method.__name__ == "group":
+                given.append((pickle.loads(packed)[0], self._actor.number))
+            return super()._call(method, packed)
+
+    trained(lambda number: Noted(LightParts if number else Slow, number), staleness=1, batches=4)
+    assert {(batch, engine) for batch in range(4) for engine in (0, 1)} == set(given)
+
+
 @pytest.mark.parametrize("turn", [1, 7, 20, 33, 50])
 @pytest.mark.parametrize("staleness", [1, 3])
 def test_ahead_of_the_learner_a_lost_engine_costs_nothing_but_time(fake: None, turn: int, staleness: int) -> None:

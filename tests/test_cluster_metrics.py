@@ -20,7 +20,7 @@ from turnwise.cluster.metrics import (
     seconds_metrics,
 )
 from turnwise.cluster.scheduler import Group, Scheduler
-from turnwise.report.metrics import numbers
+from turnwise.report.metrics import Clock, numbers
 from turnwise.util.errors import TurnwiseError
 
 
@@ -88,6 +88,12 @@ def test_drops_are_those_since_the_last_reading() -> None:
 def test_seconds_are_those_since_the_last_reading() -> None:
     found = seconds_metrics({"play": 2.0, "pack": 0.5}, {"play": 5.0, "pack": 0.5, "unpack": 0.25}, 0.125)
     assert found == {"seconds_publish": 0.125, "seconds_play": 3.0, "seconds_pack": 0.0, "seconds_unpack": 0.25}
+
+
+def test_what_is_collected_beside_learning_takes_the_whole_iteration() -> None:
+    clock, counts = Clock(collect=2.0, update=6.0), {"collect/response_tokens": 800.0}
+    assert clock.metrics(counts)["time/tokens_per_second"] == 400
+    assert 0 < clock.metrics(counts, ahead=True)["time/tokens_per_second"] <= 100
 
 
 def test_every_name_is_in_the_page_of_metrics() -> None:

@@ -129,6 +129,11 @@ def test_lost_gpus_cost_time_but_no_bound() -> None:
     assert stormy.trajectories_per_s < calm.trajectories_per_s and max(stormy.ages) <= 1
 
 
+def test_gpus_that_fail_before_anything_is_finished_are_an_error() -> None:
+    with pytest.raises(TurnwiseError, match=r"if a GPU fails every 0\.0001 hours, engines fail before their groups are finished"):
+        Simulation(Work(groups=4), Layout(1, 1), SHAPES["7b"], iterations=2, mtbf_hours=0.0001).run()
+
+
 def test_the_same_seed_gives_the_same_result_and_all_splits_get_the_same_groups() -> None:
     assert simulate(Layout(2, 6, capacity=4), 1) == simulate(Layout(2, 6, capacity=4), 1)
     assert Work().lengths(3) == Work(groups=7, response=9).lengths(3) != Work(seed=1).lengths(3)
@@ -174,6 +179,8 @@ def test_splits_use_no_more_gpus_than_there_are() -> None:
         (Question("7b", 2000), "2000 GPUs; give 1 to 1,024"),
         (Question("7b", 0), "0 GPUs"),
         (Question("7b", 8, staleness=-1), "staleness -1"),
+        (Question("7b", 8, staleness=9), "staleness 9, .* give a staleness of 0 to 8"),
+        (Question("7b", 8, mtbf_hours=0.0), "mtbf-hours is 0; give a positive number"),
         (Question("8x", 8), "unknown model size '8x'"),
         (Question("no/where", 8), "no/where/config.json does not exist"),
     ],
@@ -184,7 +191,13 @@ def test_what_cannot_be_planned_is_said_before_anything_is_simulated(question: Q
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"), [({"success": 1.5}, "success is 1.5"), ({"context": "half"}, "unknown context"), ({"groups": 0}, "groups is 0")]
+    ("changes", "message"),
+    [
+        ({"success": 1.5}, "success is 1.5"),
+        ({"context": "half"}, "unknown context"),
+        ({"groups": 0}, "groups is 0"),
+        ({"env_seconds": -1.0}, "env_seconds is -1.0"),
+    ],
 )
 def test_wrong_work_is_an_error(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(TurnwiseError, match=message):

@@ -49,6 +49,7 @@ TROUBLE: dict[str, Series] = {
     "update KL": lambda n: {"learner/kl_old_k3": 0.3},
     "looping": lambda n: {"credit/one_trajectory_share": 0.5},
     "engine drift": lambda n: {"learner/engine_gap": 0.01 * n},
+    "old data": lambda n: {"cluster/age": 1.5, "cluster/effective_share": 0.4, "learner/engine_gap": 0.5},
     "invalid": lambda n: {"collect/invalid": 0.4},
     "faults": lambda n: {"collect/faults": 20, "collect/trajectories": 44},
     "skipped steps": lambda n: {"learner/skipped_steps": n % 2, "learner/steps": 1},
@@ -79,6 +80,7 @@ def test_a_healthy_run_is_left_alone_at_every_length() -> None:
         ("invalid actions are on their way down", lambda n: {"collect/invalid": 0.9 * 0.8**n}),
         ("the evaluation wavers within its interval", lambda n: evaluated(0.6 if n == 10 else 0.5) if n % 10 == 0 else {}),
         ("states repeat enough", lambda n: {"credit/singleton_share": 0.8}),
+        ("old data differs, and is corrected", lambda n: {"cluster/age": 1, "cluster/effective_share": 0.8, "learner/engine_gap": 0.3}),
         ("success wavers", lambda n: {"collect/success": 0.5 + 0.2 * (-1) ** n}),
     ],
 )  # fmt: skip
@@ -119,7 +121,7 @@ def test_every_metric_that_a_rule_reads_is_kept_in_memory() -> None:
     body = source.split("def column")[1]
     import re
 
-    read = set(re.findall(r'"((?:collect|credit|learner|eval)/\w+)"', body))
+    read = set(re.findall(r'"((?:collect|credit|learner|eval|cluster)/\w+)"', body))
     assert read <= set(warnings.NEEDED)
 
 

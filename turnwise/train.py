@@ -72,7 +72,7 @@ def learn_from(found: Collected, run: Run, system: System, state: State) -> None
             with clock("keep"):
                 wait()
                 run.forget_batches(iteration, keep)
-    state.advance(system, found.trajectories, metrics | clock.metrics(metrics), clock.total)
+    state.advance(system, found.trajectories, metrics | clock.metrics(metrics, found.ahead), clock.total)
 
 
 def close_iteration(run: Run, system: System, state: State, reporter: Reporter, watch: Watch, interrupted: Callable[[], bool]) -> None:

@@ -125,6 +125,7 @@ class Ahead:
 
     def _live(self) -> None:
         try:
+            self.crew.settle()  # an engine that is only slower to start gets its share of the first batch
             while not self._stopped and not self.crew.hears.cancelled() and (self._gathers or self._more):
                 self._answer()
                 self._begin()
@@ -158,8 +159,12 @@ class Ahead:
                 done.set_exception(error)
 
     def _begin(self) -> None:
-        """Start gathering the batches that are admitted, one at a time unless the plan allows them to overlap."""
+        """Start gathering the batches that are admitted, one at a time unless the plan allows them to overlap. All engines that new weights
+        are on their way to get them first: the first one to have them would take the whole batch, and the others would idle."""
         overlaps = bool(getattr(self.own.plan, "overlaps", False))
+        if any(member.state == "updating" for member in self.crew.members):
+            return
+        self._follow()
         while self._more and self.scheduler.may_begin(self._next):
             if any(gather.brought is None for gather in self._gathers) and not overlaps:
                 return

@@ -206,7 +206,7 @@ class Crew:
     def _moved_on(self, member: Member) -> None:
         """A member has started, or has its weights now."""
         try:
-            answer = import_ray().get(member.ref)
+            answer = import_ray().get(member.ref, timeout=self.deadline)
         except Exception as error:
             cause = getattr(error, "cause", None)
             if isinstance(cause, TurnwiseError):
@@ -222,7 +222,7 @@ class Crew:
 
     def _looked_at(self, member: Member) -> None:
         try:
-            seen = import_ray().get(member.look)
+            seen = import_ray().get(member.look, timeout=LOOKS)
         except Exception:
             member.look = None  # its work will say what happened
             return

@@ -133,14 +133,14 @@ class Gang:
         """The answers of all ranks. Raises `Lost` if one of them has died or there is no progress, and an error if all of them raise it."""
         ray = import_ray()
         since, seen, look, failing = time.monotonic(), None, None, 0.0
-        waiting, errors = list(refs), dict[Any, Exception]()
+        waiting, answers, errors = list(refs), dict[Any, Any](), dict[Any, Exception]()
         limit = max(self.deadline, START) if what == "start" else self.deadline
         while waiting:
             done, _ = ray.wait([*waiting, *([look] if look is not None else [])], num_returns=1, timeout=LOOKS)
             now = time.monotonic()
             for ref in done:
                 try:
-                    answer = ray.get(ref)
+                    answer = ray.get(ref, timeout=limit)
                 except Exception as error:
                     if ref is not look:
                         errors[ref], failing = error, failing or now
@@ -148,7 +148,7 @@ class Gang:
                 if ref is look:
                     since, seen, look = (now if answer != seen else since), answer, None
                 else:
-                    since = now
+                    since, answers[ref] = now, answer
                     waiting.remove(ref)
             if errors and (now - failing > GRACE or any(_died(error) for error in errors.values())):
                 break
@@ -158,8 +158,7 @@ class Gang:
                 look = self._handles[refs.index(waiting[0])].progress.remote()
         if errors:
             raise _verdict(errors, refs, what)
-        found: list[Any] = ray.get(refs)
-        return found
+        return [answers[ref] for ref in refs]
 
     def _end(self) -> None:
         ray = import_ray()

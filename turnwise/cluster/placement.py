@@ -1,12 +1,14 @@
 """The placement of engines and learners on the nodes of a cluster, decided before anything is started.
 
 `place` is a pure function of what the nodes have and what is requested. It fills nodes in order, spreads engines evenly, and raises one
-clear error if something does not fit. Ray gets the chosen node of each part as a preference: if that node is lost, the part moves to any
+clear error if something does not fit. Every process has a core; where there are fewer cores than processes, up to four share one, which
+is slow and still works. Ray gets the chosen node of each part as a preference: if that node is lost, the part moves to any
 other node that has room.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +18,9 @@ from turnwise.util.errors import TurnwiseError
 
 ROUNDING = 1e-6
 ENGINE_SHARE, LEARNER_SHARE = 0.6, 0.4  # of a shared GPU: two engines never fit on one
+CORE_SHARES = (1.0, 0.5, 0.33, 0.25)  # of a core, for each process
+PATIENCE = 30.0  # seconds for others to give back what they use: engines of a run that has just ended, for example
+LOOKS = 0.2  # seconds between two looks
 
 
 @dataclass(frozen=True)
@@ -32,15 +37,18 @@ class Node:
 
 @dataclass(frozen=True)
 class Demand:
-    """What a run requests. Engines take one core each on a CPU, and `tensor_parallel` GPUs each on GPUs. `colocated`: learner i and engine
-    i share GPUs."""
+    """What a run requests. On GPUs, engines take `tensor_parallel` of them each. `colocated`: learner i and engine i share GPUs."""
 
     engines: int = 1
     learners: int = 1
     gpu: bool = False
     tensor_parallel: int = 1
     colocated: bool = True
-    workers: int = 0  # environment processes per engine
+
+    @property
+    def processes(self) -> int:
+        """The actors. A single learner is the driver's process."""
+        return self.engines + (self.learners if self.learners > 1 else 0)
 
 
 @dataclass(frozen=True)
@@ -66,16 +74,17 @@ def place(nodes: Sequence[Node], demand: Demand) -> list[Seat]:
     """A seat for every part; an error that says what is missing if there is not enough."""
     rooms = [_Room(node, float(node.cpus), float(node.gpus)) for node in sorted(nodes, key=lambda node: not node.here)]
     check_totals(nodes, demand)
+    core = core_share(nodes, demand.processes)
     learners: list[Seat] = []
     if demand.gpu and not demand.colocated:
-        learners += [_sit(rooms, f"learner {k}", 0.0 if demand.learners == 1 else 1.0, 1.0, k == 0) for k in range(demand.learners)]
+        learners += [_sit(rooms, f"learner {k}", 0.0 if demand.learners == 1 else core, 1.0, k == 0) for k in range(demand.learners)]
     share = ENGINE_SHARE if demand.colocated else 1.0
     gpus = demand.tensor_parallel * share if demand.gpu else 0.0
-    engines = [_sit(rooms, f"engine {k}", 1.0, gpus, spread=True) for k in range(demand.engines)]
+    engines = [_sit(rooms, f"engine {k}", core, gpus, spread=True) for k in range(demand.engines)]
     if demand.learners == 1 and not learners:
         learners.append(Seat("learner 0", rooms[0].node, 0.0, 0.0))  # this process, which Ray does not count
     elif not learners:
-        learners += [_sit(rooms, f"learner {k}", 1.0, LEARNER_SHARE if demand.gpu else 0.0) for k in range(demand.learners)]
+        learners += [_sit(rooms, f"learner {k}", core, LEARNER_SHARE if demand.gpu else 0.0) for k in range(demand.learners)]
     return [*learners, *engines]
 
 
@@ -83,11 +92,12 @@ def check_totals(nodes: Sequence[Node], demand: Demand) -> None:
     """An error if the cluster as a whole is too small."""
     cpus, gpus = sum(node.cpus for node in nodes), sum(node.gpus for node in nodes)
     where = "this machine has" if len(nodes) == 1 else f"the {len(nodes)} nodes have"
-    processes = demand.engines + (demand.learners if demand.learners > 1 else 0)
-    if processes > cpus:
-        what = f"{demand.engines} engines" + (f" and {demand.learners} learners" if demand.learners > 1 else "")
+    if not core_share(nodes, demand.processes):
+        what = _number(demand.engines, "engine") + (f" and {demand.learners} learners" if demand.learners > 1 else "")
+        lower = "cluster.engines" + (" or cluster.learners" if demand.learners > 1 else "")
         raise TurnwiseError(
-            f"cluster: {what} take one core each at least, and {where} {cpus}. Lower cluster.engines, or add nodes (cluster.address)"
+            f"cluster: {what} take a quarter of a core each at least, and {where} {_number(cpus, 'core')}. Lower {lower}, or add nodes "
+            "(cluster.address)"
         )
     if not demand.gpu:
         return
@@ -95,10 +105,20 @@ def check_totals(nodes: Sequence[Node], demand: Demand) -> None:
     needed = max(wanted, demand.learners) if demand.colocated else wanted + demand.learners
     if needed > gpus:
         how = "shared with the learners" if demand.colocated else f"and {demand.learners} for learners"
+        engines, each = _number(demand.engines, "engine"), _number(demand.tensor_parallel, "GPU")
         raise TurnwiseError(
-            f"cluster: {demand.engines} engines with {demand.tensor_parallel} GPUs each need {wanted} GPUs {how}, {needed} in all, and "
-            f"{where} {gpus}. Lower cluster.engines, cluster.learners or cluster.tensor_parallel, or add nodes (cluster.address)"
+            f"cluster: {engines} with {each} each need {_number(wanted, 'GPU')} {how}, {needed} in all, and {where} {gpus}. Lower "
+            "cluster.engines, cluster.learners or cluster.tensor_parallel, or add nodes (cluster.address)"
         )
+
+
+def core_share(nodes: Sequence[Node], processes: int) -> float:
+    """The largest share of a core that every process can have; 0 if there is none."""
+    return next((share for share in CORE_SHARES if sum(int(node.cpus / share) for node in nodes) >= processes), 0.0)
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _sit(rooms: list[_Room], part: str, cpus: float, gpus: float, here: bool = False, spread: bool = False) -> Seat:
@@ -113,6 +133,30 @@ def _sit(rooms: list[_Room], part: str, cpus: float, gpus: float, here: bool = F
     room.cpus, room.gpus = room.cpus - cpus, room.gpus - gpus
     room.engines += spread
     return seat
+
+
+def crowded(seats: Sequence[Seat]) -> str:
+    """A note if processes share cores; otherwise ""."""
+    own = [seat.cpus for seat in seats if seat.cpus]
+    return (
+        f"cluster: {len(own)} processes share cores, up to {round(1 / min(own))} on one: slower than with a core each"
+        if min(own, default=1) < 1
+        else ""
+    )
+
+
+def lacking(seats: Sequence[Seat], patience: float = PATIENCE) -> str:
+    """What others use of the cluster that these seats need; "" if it is free, or becomes free in time."""
+    ray, end = import_ray(), time.monotonic() + patience
+    needed = {"CPU": ("cores", sum(seat.cpus for seat in seats)), "GPU": ("GPUs", sum(seat.gpus for seat in seats))}
+    while True:
+        free, wrong = ray.available_resources(), ""
+        for name, (what, wanted) in needed.items():
+            if wanted > (left := float(free.get(name, 0.0))) + ROUNDING:
+                wrong = f"cluster: {wanted:g} {what} are needed and {left:g} are free: other programs use the rest of this cluster"
+        if not wrong or time.monotonic() > end:
+            return wrong
+        time.sleep(LOOKS)
 
 
 def nodes() -> list[Node]:

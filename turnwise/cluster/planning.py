@@ -19,6 +19,7 @@ from turnwise.learn.shapes import ModelShape, shape_of
 from turnwise.util.errors import TurnwiseError
 
 MOST_GPUS = 1024
+MOST_STALENESS = 8  # as in a recipe
 MOST_LANES = 512  # trajectories on one engine at once, however much memory it has
 
 
@@ -88,8 +89,13 @@ def check(question: Question, shape: ModelShape) -> tuple[int, list[int]]:
     memory = f"{machine.memory / 1e9:.0f} GB (of which {100 * machine.memory_used:.0f} % is used)"
     if not 1 <= question.gpus <= MOST_GPUS:
         raise TurnwiseError(f"plan: {question.gpus} GPUs; give 1 to {MOST_GPUS:,}")
-    if question.staleness < 0 or question.iterations < 2:
-        raise TurnwiseError(f"plan: staleness {question.staleness}, iterations {question.iterations}; give at least 0 and 2")
+    if not 0 <= question.staleness <= MOST_STALENESS or question.iterations < 2:
+        raise TurnwiseError(
+            f"plan: staleness {question.staleness}, iterations {question.iterations}; give a staleness of 0 to {MOST_STALENESS}, "
+            "and at least 2 iterations"
+        )
+    if question.mtbf_hours is not None and not question.mtbf_hours > 0:
+        raise TurnwiseError(f"plan: mtbf-hours is {question.mtbf_hours:g}; give a positive number, or leave it out if no GPU fails")
     if size is not None and (size < 1 or shape.key_heads % size):
         raise TurnwiseError(f"plan: an engine on {size} GPUs: {shape.name} has {shape.key_heads} key heads; give a divisor of that")
     learners, sizes = fewest_learners(question, shape), engine_sizes(question, shape)

@@ -27,6 +27,8 @@ from turnwise.learn.shapes import ModelShape
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
+MOST_FAILURES = 100  # per GPU, until it is said that a plan leads nowhere
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -300,6 +302,8 @@ class Simulation:
 
     def _lose(self, engine: Engine) -> None:
         self.failures += 1
+        if self.failures > MOST_FAILURES * self.layout.gpus:
+            raise TurnwiseError(f"plan: if a GPU fails every {self.mtbf:g} hours, engines fail before their groups are finished")
         engine.clear()
         self._act(self.scheduler.engine_down(engine.name))
         self._supply()

@@ -122,7 +122,7 @@ class ClusterSource(LocalSource):
                     return
                 self._mark, self._drops = ahead.marks.pop(batch), ahead.drops.pop(batch)
                 self._waited = time.monotonic() - start
-                yield replace(found, seconds=self._waited)
+                yield replace(found, seconds=self._waited, ahead=True)
         finally:
             ahead.stop()
             self.access.ahead = None

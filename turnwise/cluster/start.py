@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
-from contextlib import closing
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 from turnwise.util.errors import MissingExtra, TurnwiseError
 
 ANSWERS = 5.0  # seconds for an address to accept a connection
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # of HTTP/2, with empty settings
+SETTINGS = 4  # the kind of the first frame that a server of HTTP/2 sends
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_DEDUP_LOGS": "1"}
 
 
@@ -34,18 +41,61 @@ def connect(address: str | None = None, cpus: int | None = None) -> bool:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
     if address is None:
         try:
-            ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)  # without it Ray joins whatever runs here already
+            with own_signals():
+                ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)  # otherwise Ray joins what runs here already
         except Exception as error:
             raise TurnwiseError(f"Ray could not be started on this machine: {one_line(error)}") from error
         return True
     if address != "auto":
         check_address(address)
-    try:
-        ray.init(address=address, **quiet)
-    except Exception as error:
-        how = "Start one with `ray start --head`, or leave cluster.address out" if address == "auto" else "Is it a Ray head node's address?"
-        raise TurnwiseError(f"cluster.address={address}: no Ray cluster could be joined ({one_line(error)}). {how}") from error
+    with aside() as written:
+        try:
+            with own_signals():
+                ray.init(address=address, **quiet)
+        except Exception as error:
+            raise TurnwiseError(f"cluster.address={address}: {_refused(address, error, written())}") from error
     return True
+
+
+def _refused(address: str, error: Exception, written: str) -> str:
+    """Why a cluster could not be joined, from the error and what Ray has written."""
+    if "Unauthenticated" in written:
+        return (
+            "this Ray cluster asks for a token. Set RAY_AUTH_MODE=token in this shell and wherever `ray start` is called, with the same "
+            "file ~/.ray/auth_token on all nodes, or RAY_AUTH_MODE=disabled everywhere"
+        )
+    how = "Start one with `ray start --head`, or leave cluster.address out" if address == "auto" else "Is it a Ray head node's address?"
+    return f"no Ray cluster could be joined ({one_line(error)}). {how}"
+
+
+@contextmanager
+def aside() -> Iterator[Callable[[], str]]:
+    """Ray's core writes a line per second to the terminal while it tries an address. They are put aside here; the result returns them."""
+    with tempfile.TemporaryFile() as file:
+        sys.stderr.flush()
+        terminal = os.dup(2)
+        os.dup2(file.fileno(), 2)
+
+        def written() -> str:
+            file.seek(0)
+            return file.read().decode(errors="replace")
+
+        try:
+            yield written
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
+
+
+@contextmanager
+def own_signals() -> Iterator[None]:
+    """Ray puts a handler of its own on SIGTERM, which prints a stack and aborts. A run that is asked to end saves and exits instead."""
+    ours = signal.getsignal(signal.SIGTERM) if threading.current_thread() is threading.main_thread() else None
+    try:
+        yield
+    finally:
+        if ours is not None:
+            signal.signal(signal.SIGTERM, ours)
 
 
 def leave(started: bool) -> None:
@@ -56,20 +106,37 @@ def leave(started: bool) -> None:
 
 
 def check_address(address: str) -> None:
-    """An error if nothing listens at an address."""
+    """An error if nothing listens at an address, or something else than Ray, for which Ray itself would wait for minutes."""
     if "://" in address:
         raise TurnwiseError(f"cluster.address={address}: give host:port of the head node; an address of Ray Client is not supported")
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise TurnwiseError(f"cluster.address={address}: an address is host:port, as 10.0.0.1:6379, or auto")
     try:
-        with closing(socket.create_connection((host, int(port)), timeout=ANSWERS)):
-            pass
+        with closing(socket.create_connection((host, int(port)), timeout=ANSWERS)) as connection:
+            known = os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true") or _greets(connection)
     except OSError as error:
         raise TurnwiseError(
             f"cluster.address={address} does not answer ({one_line(error)}). Start the head node with `ray start --head --port={port}`, "
             "or leave cluster.address out to start Ray on this machine"
         ) from None
+    if not known:
+        raise TurnwiseError(
+            f"cluster.address={address}: what listens there is not the head node of a Ray cluster. Its port is 6379, unless "
+            "`ray start --head` was given another one"
+        )
+
+
+def _greets(connection: socket.socket) -> bool:
+    """Whether the other side answers as a server of gRPC does."""
+    try:
+        connection.sendall(GREETING)
+        found = b""
+        while len(found) < 4 and (more := connection.recv(64)):
+            found += more
+    except OSError:
+        return False
+    return len(found) >= 4 and found[3] == SETTINGS
 
 
 def free_port(wanted: int | None = None) -> int:

@@ -39,6 +39,9 @@ class Work:
         for name in ("groups", "group_size", "turns", "response", "steps"):
             if getattr(self, name) < 1:
                 raise TurnwiseError(f"plan: {name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("observation", "env_seconds"):
+            if getattr(self, name) < 0:
+                raise TurnwiseError(f"plan: {name} is {getattr(self, name)}; it must not be negative")
         if self.context not in ("full", "window"):
             raise TurnwiseError(f"plan: unknown context {self.context!r}; known: full, window")
         if self.success is not None and not 0 < self.success < 1:

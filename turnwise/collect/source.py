@@ -75,7 +75,8 @@ class Published(Protocol):
 @dataclass(frozen=True)
 class Collected:
     """What one batch is made of. `version` is that of the weights that sampled it; `tasks` are the attempted tasks by id, data included;
-    `complete` is false if the run was cancelled before the end; `seconds` is how long it took."""
+    `complete` is false if the run was cancelled before the end; `seconds` is how long it took; `ahead`: it was collected while others were
+    learned from, and `seconds` is how long the learner waited for it."""
 
     trajectories: list[Trajectory]
     tasks: Mapping[str, Task]
@@ -83,6 +84,7 @@ class Collected:
     version: int = -1
     complete: bool = True
     seconds: float = 0.0
+    ahead: bool = False
 
 
 @dataclass

@@ -123,6 +123,6 @@ def adds_in_place(dtype: torch.dtype) -> bool:
     known = torch.full((16, 16), 0.5, device="cuda")
     try:
         torch.addmm(known, ones.t(), ones, out_dtype=torch.float32, out=known)
-    except RuntimeError:  # an older torch wants one dtype
+    except (RuntimeError, TypeError):  # an older torch wants one dtype
         return False
     return bool((known == 16.5).all())

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.cluster.placement import Node, Seat
+from turnwise.cluster.placement import Node, Seat, crowded
 from turnwise.cluster.probe import PACKAGES
 from turnwise.config.schema import Config
 from turnwise.setup.placing import Checked, check_cluster
@@ -21,6 +21,8 @@ def check_command(config: Config) -> int:
     console.print(node_table(found.nodes, found.versions))
     if found.seats:
         console.print(seat_table(found.seats))
+    if note := crowded(found.seats):
+        console.print(Text(note), soft_wrap=True)
     for line in found.problems:
         console.print(Text(line, style="red"), soft_wrap=True)
     console.print(Text(verdict(found)), soft_wrap=True)

@@ -57,8 +57,9 @@ class Clock:
     def total(self) -> float:
         return time.monotonic() - self._start
 
-    def metrics(self, counts: Mapping[str, float]) -> dict[str, float]:
-        """Seconds by phase, in total, and tokens per second (sampled tokens over the time of collecting)."""
-        seconds = {f"time/{phase}": value for phase, value in self.phases.items()}
-        rate = counts.get("collect/response_tokens", 0.0) / max(self.phases["collect"], 1e-9)
-        return seconds | {"time/iteration": self.total, "time/tokens_per_second": rate}
+    def metrics(self, counts: Mapping[str, float], ahead: bool = False) -> dict[str, float]:
+        """Seconds by phase, in total, and tokens per second: sampled tokens over the time of collecting. If that goes on `ahead` of the
+        learner, it takes the whole iteration."""
+        seconds, total = {f"time/{phase}": value for phase, value in self.phases.items()}, self.total
+        rate = counts.get("collect/response_tokens", 0.0) / max(total if ahead else self.phases["collect"], 1e-9)
+        return seconds | {"time/iteration": total, "time/tokens_per_second": rate}

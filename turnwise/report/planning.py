@@ -67,10 +67,10 @@ def row(result: Result) -> dict[str, Any]:
 
 def table(plan: Plan, width: int = 140) -> Table:
     """One row per split; the best one has a star. A narrow terminal gets no parts of an iteration and no ages: --json has them."""
-    work = plan.question.work
+    work, gpus = plan.question.work, plan.question.gpus
     shown = Table(
-        title=f"{plan.shape.name} on {plan.question.gpus} GPUs: {work.groups} groups × {work.group_size}, up to {work.turns} turns, "
-        f"{work.context} context",
+        title=f"{plan.shape.name} on {gpus} GPU{'' if gpus == 1 else 's'}: {work.groups} groups × {work.group_size}, up to {work.turns} "
+        f"turns, {work.context} context",
         title_justify="left",
         box=None,
     )

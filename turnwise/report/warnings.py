@@ -37,6 +37,7 @@ FAST = 0.1  # nats per token (k3) within one update; PPO's usual target is 0.01 
 LOOPING = 0.3  # share of turns whose anchor group one single trajectory fills
 ENGINE_GAP = 0.1  # mean |difference of log-probs| between engine and learner: ratios are then off by a tenth before anything is learned
 ENGINE_KL = 0.05  # the same as a divergence, which sees rare large gaps
+EFFECTIVE = 0.6  # effective share of samples: runs with less lost success, in the table of docs/cluster.md
 INVALID = 0.3  # share of turns without an action that could be read
 GETTING_BETTER = 0.8  # of the share at the start: what falls by itself needs no warning
 FAULTS = 0.1  # share of attempts lost to faults of environment or engine
@@ -51,7 +52,7 @@ NEEDED = (
     "iteration", "collect/success", "collect/trajectories", "collect/turns", "collect/truncated", "collect/generations", "collect/faults",
     "collect/invalid", "credit/zero_share", "credit/singleton_share", "credit/one_trajectory_share", "learner/entropy",
     "learner/kl_ref_k3", "learner/kl_old_k3", "learner/engine_gap", "learner/engine_kl_k3", "learner/steps", "learner/skipped_steps",
-    "eval/success", "eval/low", "eval/high",
+    "eval/success", "eval/low", "eval/high", "cluster/age", "cluster/effective_share",
 )  # fmt: skip
 
 
@@ -217,13 +218,26 @@ def looping(lines: Lines, credit: str) -> str | None:
 
 
 def engine_drift(lines: Lines, credit: str) -> str | None:
-    """Engine and learner disagree about the same tokens, so the ratio starts wrong."""
+    """Engine and learner disagree about the same tokens, so the ratio starts wrong. Data that is older than the weights differs anyway."""
     gap, kl = recent(lines, "learner/engine_gap", BRIEF), recent(lines, "learner/engine_kl_k3", BRIEF)
+    if recent(lines, "cluster/age", BRIEF):
+        return None
     if gap is None or (gap < ENGINE_GAP and (kl is None or kl < ENGINE_KL)):
         return None
     return (
         f"engine and learner drift apart: their log-probs of the same tokens differ by {gap:.3f} on average. Try "
         "objective.importance=truncate, learner.old_logprobs=learner, model.dtype=float32, or engine.name=transformers to find the cause"
+    )
+
+
+def old_data(lines: Lines, credit: str) -> str | None:
+    """The policy has moved far from the weights that sampled a batch, so few of its tokens still count."""
+    share, age = recent(lines, "cluster/effective_share"), recent(lines, "cluster/age")
+    if share is None or not age or share >= EFFECTIVE:
+        return None
+    return (
+        f"the data is {age:.1f} updates old, and the policy has moved so far since that only {share:.0%} of the samples count "
+        "(cluster/effective_share). Try a lower cluster.staleness, or a lower learner.lr"
     )
 
 
@@ -305,6 +319,7 @@ RULES: Mapping[str, Rule] = {
     "update KL": fast_updates,
     "looping": looping,
     "engine drift": engine_drift,
+    "old data": old_data,
     "invalid": many_invalid,
     "faults": faults,
     "skipped steps": skipped_steps,

@@ -10,6 +10,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,10 +24,10 @@ from turnwise.cluster.ahead import Ahead
 from turnwise.cluster.ahead import Settings as AheadSettings
 from turnwise.cluster.collecting import RemoteCollector
 from turnwise.cluster.crew import Crew, Hears
-from turnwise.cluster.placement import Seat
+from turnwise.cluster.placement import Seat, crowded
 from turnwise.cluster.rollouter import Rollouter
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
-from turnwise.cluster.start import connect, free_port, import_ray, leave
+from turnwise.cluster.start import connect, import_ray, leave
 from turnwise.cluster.weights import close_handles, copy_into, sender
 from turnwise.cluster.work import Hooks, Spec
 from turnwise.collect.collector import Collector
@@ -90,12 +91,12 @@ class ClusterSystem(System):
         """Join or start Ray, and decide what goes where."""
         if self._seats:
             return
-        if self.own.port is not None:
-            free_port(self.own.port)
         check_recipe(self.config)
         self._started = connect(self.own.address)
         try:
             self._seats = seats_for(self.config)
+            if note := crowded(self._seats):
+                self.say(note)
             self._keeper = keep_gpu(self._seats[0]) if self._seats[0].gpus and self.own.learners == 1 else None
         except BaseException:
             leave(self._started)
@@ -281,6 +282,17 @@ class Recruit:
         objects.present(self.given)
         know(self.config)
 
+    @contextmanager
+    def vocabulary(self) -> Iterator[Path | None]:
+        """The tiny model's tokenizer as a folder, for as long as it takes to load it: a killed process removes nothing."""
+        if not self.words:
+            yield None
+            return
+        with tempfile.TemporaryDirectory(prefix="turnwise-words-") as folder:
+            for name, content in self.words.items():
+                (Path(folder) / name).write_bytes(content)
+            yield Path(folder)
+
 
 def _by_value() -> None:
     """Code from files that a recipe names is sent as code: other processes cannot import it by name."""
@@ -318,13 +330,10 @@ class PlayingParts:
     """What an actor plays with."""
 
     def __init__(self, recruit: Recruit, hooks: Hooks):
-        self._folder = tempfile.TemporaryDirectory(prefix="turnwise-words-")
-        for name, content in recruit.words.items():
-            (Path(self._folder.name) / name).write_bytes(content)
-        words = Path(self._folder.name) if recruit.words else None
         self._hooks = hooks
-        self._system = Playing(recruit.config, words=words, cancelled=hooks.between, on_end=hooks.on_end)
-        self._engine = self._system.engine
+        with recruit.vocabulary() as words:
+            self._system = Playing(recruit.config, words=words, cancelled=hooks.between, on_end=hooks.on_end)
+            self._engine = self._system.engine
         self._parameters = dict(self._system.learner.model.named_parameters())
 
     @property
@@ -365,4 +374,3 @@ class PlayingParts:
     def close(self) -> None:
         close_handles()
         self._system.close()
-        self._folder.cleanup()

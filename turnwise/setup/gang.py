@@ -6,7 +6,6 @@ learning half is used. All ranks make the same calls with the same arguments; th
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -151,12 +150,10 @@ class Apprentice:
     def __call__(self, rank: int, size: int, address: str) -> Learning:
         self.recruit.prepare()
         ranks = join(rank, size, address, device=choose_device(self.recruit.config.device), timeout=self.seconds)
-        folder = Path(tempfile.mkdtemp(prefix="turnwise-words-"))
-        for name, content in self.recruit.words.items():
-            (folder / name).write_bytes(content)
-        learning = Learning(self.recruit.config, words=folder if self.recruit.words else None)
-        learning.ranks = ranks
-        learning.ready()
+        with self.recruit.vocabulary() as words:
+            learning = Learning(self.recruit.config, words=words)
+            learning.ranks = ranks
+            learning.ready()
         return learning
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from turnwise.cluster.placement import Demand, Node, Seat, nodes, place
+from turnwise.cluster.placement import Demand, Node, Seat, lacking, nodes, place
 from turnwise.cluster.probe import check_engine, probe, problems
-from turnwise.cluster.start import connect, leave
+from turnwise.cluster.start import connect, free_port, leave
 from turnwise.config.cluster import Cluster
 from turnwise.config.schema import Config
 from turnwise.learn.models import choose_device
 from turnwise.setup.programs import is_program
 from turnwise.util.errors import TurnwiseError
+
+SOON = 2.0  # seconds for Ray to notice what is free
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ def check_cluster(config: Config) -> Checked:
             seats, wrong = place(found, demand_of(config)), list[str]()
         except TurnwiseError as error:
             seats, wrong = [], [str(error)]
+        if busy := lacking(seats, SOON):
+            wrong.append(busy)
         used = {seat.node.id: seat.node for seat in seats}.values()
         return Checked(found, versions, seats, [*wrong, *problems(used or found, versions, needed_packages(config))])
     finally:
@@ -44,9 +48,11 @@ def check_cluster(config: Config) -> Checked:
 
 
 def check_recipe(config: Config) -> None:
-    """An error for what no cluster can play, and for an engine that is too old on this machine."""
+    """An error for what no cluster can play, for an engine that is too old on this machine, and for a port that is in use here."""
     check_program(config)
     check_engine(config.engine.name)
+    if config.cluster is not None and config.cluster.port is not None:
+        free_port(config.cluster.port)
 
 
 def check_program(config: Config) -> None:
@@ -61,6 +67,8 @@ def check_program(config: Config) -> None:
 def seats_for(config: Config) -> list[Seat]:
     """A seat for every part of a run; an error if there is none, or if a node lacks a package."""
     seats = place(nodes(), demand_of(config))
+    if busy := lacking(seats):
+        raise TurnwiseError(f"{busy}. Wait until they have ended, or lower cluster.engines")
     away = {seat.node.id: seat.node for seat in seats if not seat.node.here}
     if wrong := problems(away.values(), probe(away.values()), needed_packages(config)):
         raise TurnwiseError("; ".join(wrong))
@@ -78,4 +86,4 @@ def demand_of(config: Config) -> Demand:
     """What a recipe needs of a cluster."""
     own = config.cluster or Cluster()
     gpu = choose_device(config.device) == "cuda"
-    return Demand(own.engines, own.learners, gpu, own.tensor_parallel, own.placement == "colocated", config.env.workers)
+    return Demand(own.engines, own.learners, gpu, own.tensor_parallel, own.placement == "colocated")
