@@ -80,6 +80,7 @@ except ImportError:  # an older checkout, which writes after the update
 
 GROUPS, MEMBERS, TURNS, CHANCE = 16, 8, 50, 0.5
 LONGEST_PROMPT, LONGEST_RESPONSE = 4096, 24
+DECODE, PROMPT = (1.0e-3, 4e-6), (1.2e-3, 2e-6)  # seconds of a GPU per step, and per row or token: about an H200 with a 0.5B model
 OF_COLLECTING = ("environment", "context", "tokens", "reading", "engine", "runner")
 
 
@@ -157,6 +158,7 @@ class Reciter(recorded.RecordedRunner):
         self.clock = clock
         self.scripts: list[list[Sequence[int]]] = []
         self.turn: dict[int, int] = {}
+        self.free = 0.0  # when a GPU would have done everything that it was given
 
     def _run(self, key: Any, work: Callable[[], None]) -> None: ...
 
@@ -166,11 +168,21 @@ class Reciter(recorded.RecordedRunner):
     def launch(self, step: Step) -> Any:
         start = time.thread_time()
         super().launch(step)
-        self.clock.add("runner", time.thread_time() - start)
-        start = time.thread_time()
+        middle = time.thread_time()
+        self.clock.add("runner", middle - start)
         said = self._said(step)
-        self.clock.add("reciting", time.thread_time() - start)
+        self.clock.add("reciting", time.thread_time() - middle)
+        single = len(step.drawing) == step.tokens
+        seconds = DECODE[0] + DECODE[1] * step.tokens if single else PROMPT[0] + PROMPT[1] * step.tokens
+        self.free = said.done = max(self.free, self.now()) + seconds
         return said
+
+    def now(self) -> float:
+        """The time at which the host would be, if it had a GPU."""
+        return time.thread_time() - self.clock.seconds.get("reciting", 0.0) + self.clock.seconds.get("waiting", 0.0)
+
+    def wait_until(self, moment: float) -> None:
+        self.clock.add("waiting", max(0.0, moment - self.now()))
 
     def _said(self, step: Step) -> Reciter.Said:
         for row in step.admitted:
@@ -181,7 +193,7 @@ class Reciter(recorded.RecordedRunner):
             script = self.scripts[row.request.sequence][self.turn[row.request.sequence]]
             tokens.append(script[min(row.drawn, len(script) - 1)])
             logprobs.append(-((row.request.seed ^ row.drawn) % 1000003) / 1e6)
-        return Reciter.Said(tokens, logprobs)
+        return Reciter.Said(self, tokens, logprobs)
 
     def update(self) -> None: ...
 
@@ -193,11 +205,13 @@ class Reciter(recorded.RecordedRunner):
         """A step's tokens and log-probs."""
 
         noted = None  # nobody asked for reports
+        done = 0.0
 
-        def __init__(self, tokens: list[int], logprobs: list[float]):
-            self.result = tokens, logprobs
+        def __init__(self, reciter: Reciter, tokens: list[int], logprobs: list[float]):
+            self.reciter, self.result = reciter, (tokens, logprobs)
 
         def wait(self) -> tuple[list[int], list[float]]:
+            self.reciter.wait_until(self.done)
             return self.result
 
 
@@ -329,10 +343,16 @@ def measure(data: Path, model: Path | None, scripts: list[list[str]], profile: P
         sums[name] -= sums["reciting"]
     sums["engine"] -= sums["runner"]
     del sums["reciting"]
-    apart = sums.pop("beside", 0.0)
+    apart, waiting = sums.pop("beside", 0.0), sums.pop("waiting")
     means = {name: sum(one[name] for one in done) / len(done) for name in ("turns", "success", "prompt_tokens", "response_tokens")}
     seconds = {name: value / len(done) for name, value in sums.items()}
-    return {"seconds": seconds, "beside": apart / len(done), "iteration": means, "results": results.hexdigest()}
+    return {
+        "seconds": seconds,
+        "beside": apart / len(done),
+        "waiting": waiting / len(done),
+        "iteration": means,
+        "results": results.hexdigest(),
+    }
 
 
 def in_checkout(checkout: Path, args: argparse.Namespace, scripts: Path) -> dict[str, Any]:
@@ -373,6 +393,7 @@ def report(args: argparse.Namespace, scripts: Path) -> dict[str, Any]:
         "iteration": {name: round(value, 3) for name, value in first["iteration"].items()},
         "rounds": args.rounds,
         "parts_of_collecting": "context holds the tokens of messages, reading those of responses",
+        "waiting_seconds": round(min(one[0]["waiting"] for one in rounds), 4),
         "beside_seconds": round(min(one[0]["beside"] for one in rounds), 4),
         "cpu": table(of_each[0], of_each[1] if args.against else None, first["iteration"]["turns"]),
         **({"against": args.commit, "same_results": len({one["results"] for pair in rounds for one in pair}) == 1} if args.against else {}),

@@ -67,7 +67,7 @@ def as_kept(demand: Demand, kept: dict[str, Any]) -> Demand:
     if "tokens" not in kept:
         return demand
     layers = {name: kept[name] for name in ("tokens", "attention", "mlp", "slopes")}
-    return replace(demand, sequence=0, responses=kept["sampled"] / kept["tokens"], **layers)
+    return replace(demand, sequence=0, responses=kept["sampled"] / kept["tokens"], inputs=kept.get("inputs", 0), **layers)
 
 
 @pytest.mark.parametrize(("context", "longest", "tokens", "peak"), [("window", 800, 40 * 800, 80.8), ("full", 8440, 3 * 8440, 104.7)])
@@ -192,12 +192,20 @@ def size_of(name: str, demand: Demand) -> int:
     return sum(term.bytes[LEARN] for term in terms(demand) if term.name == name)
 
 
+def test_products_add_up_the_output_layers_gradient_in_16_bits_and_float32_makes_it_apart() -> None:
+    piece = Demand(SMALL).piece
+    for demand in (Demand(SMALL), Demand(SMALL, rank=8, width=4)):
+        assert footprint.logits_bytes(SMALL, piece, demand.apart) == 8 * piece
+    assert footprint.logits_bytes(SMALL, piece, Demand(SMALL, width=4).apart) == 8 * piece + 8 * SMALL.head
+
+
 def test_slopes_are_there_with_the_logits_and_gone_when_the_layers_go_back() -> None:
-    """They save memory too: a backward pass without logits."""
     demand = Demand(SMALL, tokens=3 * 8440, responses=100 * 50 / 8440, slopes=True)
     assert size_of("slopes of log-probs", demand) == 2 * SMALL.words * 3 * 5000
-    assert size_of("logits", demand) == 8 * demand.piece < size_of("logits", replace(demand, slopes=False))
-    assert 2 * GB < in_use(terms(demand)) - in_use(terms(replace(demand, slopes=False))) < 3 * GB
+    without = replace(demand, slopes=False)
+    assert size_of("logits", demand) == 8 * demand.piece
+    taken = size_of("slopes of log-probs", demand) + size_of("logits", demand)
+    assert 0 < in_use(terms(demand)) - in_use(terms(without)) == taken - size_of("a layer's work", without)
     few = replace(demand, shape=SHAPES["7b"], rank=16, responses=0.01)
     assert size_of("a layer's work", few) and not size_of("slopes of log-probs", few) and not size_of("logits", few)
     assert in_use(terms(few)) == in_use(terms(replace(few, slopes=False)))

@@ -58,13 +58,13 @@ def test_attention_of_padded_groups_is_that_of_each_sequence(plain: None, length
     wanted, _ = attend(qkv, frame)
     slopes = attend_backward(grad, qkv, wanted, (), frame)
     runs = runs_of(frame, True, together)
-    wide = long.Wide.of(runs, qkv.device)
+    wide = long.Wide.of(runs, lengths, qkv.device)
     assert wide is not None
-    rows, padded, place = qkv[wide.tokens], eager.widen(grad, wide.tokens, wide.rows).view(-1, HEADS, SIZE), 0
+    rows, padded = qkv[wide.tokens], eager.widen(grad, wide.tokens, wide.rows).view(-1, HEADS, SIZE)
+    places = torch.arange(tokens).split(lengths)
     for call in runs:
-        own, end = slice(call.start, call.end), place + (sum(call.lengths) if isinstance(call, long.Group) else call.end - call.start)
-        part, inside = slice(place, end), wide.rows[place:end] - call.start
-        place = end
+        own, part = slice(call.start, call.end), torch.cat([places[number] for number in call.sequences])
+        inside = wide.rows[part] - call.start
         if isinstance(call, Stretch):
             assert torch.equal(rows[own], qkv[part]) and torch.equal(padded[own].flatten(1), grad[part])
             continue
@@ -73,7 +73,7 @@ def test_attention_of_padded_groups_is_that_of_each_sequence(plain: None, length
         found = long.attend_backward(padded[own], rows, out, state, call, frame)
         for one, other in zip(found, slopes, strict=True):
             torch.testing.assert_close(one[inside], other[part])
-    assert place == tokens
+    assert sorted(number for call in runs for number in call.sequences) == list(range(len(lengths)))
 
 
 @pytest.mark.parametrize("kept", [Kept(9, 9, 9), Kept(0, 0)])
@@ -102,30 +102,32 @@ def test_layers_with_unused_rows_have_the_gradients_of_layers_without(
     assert_same(found_slopes, slopes, 1e-4)
 
 
-def test_neighbours_of_nearly_the_same_length_are_one_call() -> None:
+def test_sequences_of_nearly_the_same_length_are_one_call_wherever_they_are() -> None:
     def calls(lengths: list[int], together: bool = True) -> list[tuple[int, ...]]:
         return [run.lengths if isinstance(run, long.Group) else () for run in runs_of(frame_of(lengths), True, together)]
 
     assert calls([8440] * 3) == [(8440,) * 3]
     assert calls([8440] * 3, together=False) == [(8440,)] * 3
     assert calls([8440] * 6) == [(8440,) * 4, (8440,) * 2]  # there is a plan for each number
-    assert calls([8300, 8500, 8600]) == [(8300, 8500, 8600)]
-    assert calls([2100, 8500, 8600]) == [(2100,), (8500, 8600)]
-    assert calls([8500, 100, 200, 8600]) == [(8500,), (), (8600,)]
+    assert calls([8300, 8500, 8600]) == [(8600, 8500, 8300)]
+    assert calls([8500, 2100, 8600]) == [(8600, 8500), (2100,)]
+    assert calls([8500, 100, 200, 8600]) == [(), (8600, 8500)]
 
 
-def test_every_token_is_in_one_call_in_the_order_of_the_row() -> None:
+def test_every_token_has_one_row_and_every_row_the_token_of_its_sequence() -> None:
     lengths = [3000, 10, 2500, 2600, 2047, 2048, 9000]
+    owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
     for fast in (False, True):
         runs = runs_of(frame_of(lengths), fast, True)
         assert [run.start for run in runs] == [0, *(run.end for run in runs[:-1])]
-        wide = long.Wide.of(runs, torch.device("cpu"))
+        wide = long.Wide.of(runs, lengths, torch.device("cpu"))
         assert (wide is None) == (not fast)
         if wide is None:
             assert runs[-1].end == sum(lengths)
             continue
-        assert len(wide.tokens) == runs[-1].end > sum(lengths) and wide.tokens.diff().min() == 0 and wide.tokens.diff().max() == 1
+        assert len(wide.tokens) == runs[-1].end > sum(lengths) == len(wide.rows)
         assert torch.equal(wide.tokens[wide.rows], torch.arange(sum(lengths)))
-    for one in runs:
-        if isinstance(one, Stretch):
-            assert one.offsets[0] == 0 and one.offsets[-1] == one.end - one.start
+        for call in runs:
+            assert set(owner[wide.tokens[call.start : call.end]].tolist()) == set(call.sequences)
+            if isinstance(call, Stretch):
+                assert call.offsets.tolist() == [0, 10, 2057] and call.end == 2057

@@ -32,6 +32,7 @@ from turnwise.data.images import Picture, picture, without_marks
 from turnwise.data.tasks import Task
 from turnwise.envs.base import Observation, without
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.prefix import Prefix
 
 if TYPE_CHECKING:
     from turnwise.agent.vision import Vision
@@ -264,14 +265,15 @@ class Full:
         """Start a sequence at a turn: its tokens and its messages."""
         self.first = first
         text = self._opening_text(first)
-        self.ids = self.maker.chat.opening_ids(text)
+        self.ids = self.maker.chat.opening_ids(text)  # a new list: prompts share it, and it only grows
         self.messages = self.maker.chat.opening(text)
         self._plain = self.maker.messages(self.messages)
         for turn in self.turns[first:]:
             self._append(turn)
 
     def _append(self, turn: Exchange) -> None:
-        self.ids = [*self.ids, *turn.response_ids, *turn.bridge_ids]
+        self.ids += turn.response_ids
+        self.ids += turn.bridge_ids
         new = [{"role": "assistant", "content": turn.answer}, turn.message]
         self.messages += new
         self._plain += self.maker.messages(new)
@@ -280,7 +282,7 @@ class Full:
         if len(self.ids) > self.maker.limit:
             self._cut()
         images = tuple(image for message in self.messages for image in self._shown(message)) if self.maker.vision is not None else ()
-        return Prompt(self.ids, self.first, len(self.ids) <= self.maker.limit, self._plain, images)
+        return Prompt(Prefix(self.ids), self.first, len(self.ids) <= self.maker.limit, self._plain, images)
 
     def _shown(self, message: Message) -> tuple[Picture, ...]:
         return () if message["role"] == "assistant" else self.maker.chat.shown(message["content"])

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.util.prefix import Prefix
 
 NUMBERS = ("prompt_ids", "response_ids", "logprobs", "reports")  # of a turn: what travels in columns
 TEXTS = tuple(field.name for field in fields(Turn) if field.name not in NUMBERS)
@@ -86,9 +87,12 @@ class _Packer:
         if id(turn) in self.places:
             return
         self.places[id(turn)] = len(self.rows)
-        prompt = turn.prompt_ids
+        prompt: Any = turn.prompt_ids
         kept = 0 if before is None else _repeated(prompt, before)
-        asked, said = _put(prompt[kept:] if kept else prompt, self.tokens), _put(turn.response_ids, self.tokens)
+        asked, said = (
+            _put(prompt[kept:] if kept or isinstance(prompt, Prefix) else prompt, self.tokens),
+            _put(turn.response_ids, self.tokens),
+        )
         drawn = _put(turn.logprobs, self.floats)
         measured = {name: _put(values, self.floats) for name, values in turn.reports.items()}
         self.rows.append((_texts(turn), kept, asked, said, drawn, measured))
@@ -129,6 +133,11 @@ def _column(kind: str, values: list[Any]) -> Any:
 def _repeated(prompt: Any, before: Turn) -> int:
     """How many tokens of a prompt are those of the turn before it: of its prompt, then of its response."""
     last: Any = before.prompt_ids
+    if isinstance(prompt, Prefix):
+        if isinstance(last, Prefix) and (held := prompt.held(last, before.response_ids)):
+            return held
+        prompt = prompt.listed()
+    last = last.listed() if isinstance(last, Prefix) else last
     if type(prompt) not in (list, tuple) or type(last) is not type(prompt):
         return 0
     known = _common(prompt, last)

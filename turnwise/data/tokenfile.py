@@ -20,7 +20,7 @@ from turnwise.data.rollouts import Trajectory
 from turnwise.util.beside import Pause
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_atomically
-from turnwise.util.prefix import common_length, extend_to
+from turnwise.util.prefix import Prefix, common_length, extend_to
 from turnwise.util.unpack import open_archive
 
 SCHEMA, VERSION = "turnwise.tokens", 1
@@ -35,19 +35,15 @@ def write_tokens(path: Path, trajectories: Sequence[Trajectory], pause: Pause = 
     table: list[tuple[int, int, int, int, int]] = []
     middles: list[int] = []
     responses: list[int] = []
-    first: list[int] = []
+    first: list[int] | Prefix = []
     for trajectory in trajectories:
-        before = prompt = first  # prompt and response of the turn before, and that prompt
+        prompt, past = first, Past(first)
         for t, turn in enumerate(trajectory.turns):
-            after, start = prompt, len(before)
+            after = prompt
             prompt, response = _listed(turn.prompt_ids), _listed(turn.response_ids)
-            if t and extend_to(before, prompt):  # a dialogue that grows
-                before += response
-            else:
-                start = common_length(before, prompt)
-                before = prompt + response
+            start = past.repeated(prompt, response, t > 0)
             rest = prompt[start:]
-            end = common_length(after[: -len(rest) - 1 : -1], rest[::-1])
+            end = common_length(after[max(0, len(after) - len(rest)) :][::-1], rest[::-1])
             table.append((int(t == 0), start, end, len(rest) - end, len(response)))
             middles += rest[: len(rest) - end]
             responses += response
@@ -65,6 +61,29 @@ def write_tokens(path: Path, trajectories: Sequence[Trajectory], pause: Pause = 
         "response_ids": _narrow(np.asarray(responses, np.int64)),
     }
     return write_atomically(path, lambda file: np.savez_compressed(file, **arrays))
+
+
+class Past:
+    """Prompt and response of the turn before."""
+
+    def __init__(self, first: list[int] | Prefix):
+        self._shared: tuple[Prefix, list[int]] | None = None
+        self._ids = list(first)
+
+    def repeated(self, prompt: list[int] | Prefix, response: list[int], own: bool) -> int:
+        """How many tokens of them a prompt begins with; with its response it becomes the past. `own`: it is of the same trajectory."""
+        if isinstance(prompt, Prefix) and self._shared is not None and (held := prompt.held(*self._shared)):
+            self._shared = prompt, response
+            return held
+        ids = prompt.listed() if isinstance(prompt, Prefix) else prompt
+        before = self._ids if self._shared is None else self._shared[0] + self._shared[1]
+        start, self._shared = len(before), (prompt, response) if isinstance(prompt, Prefix) else None
+        if own and extend_to(before, ids):  # a dialogue that grows
+            before += response
+        else:
+            start, before = common_length(before, ids), ids + response
+        self._ids = before
+        return start
 
 
 def read_tokens(path: Path) -> list[Pair]:
@@ -104,8 +123,8 @@ def _restore(arrays: dict[str, Ids]) -> Iterable[Pair]:
         yield prompt, response
 
 
-def _listed(ids: Sequence[int]) -> list[int]:
-    return ids if isinstance(ids, list) else np.asarray(ids, np.int64).tolist()
+def _listed(ids: Sequence[int]) -> Any:
+    return ids if isinstance(ids, (list, Prefix)) else np.asarray(ids, np.int64).tolist()
 
 
 def _narrow(values: Ids) -> NDArray[Any]:

@@ -107,6 +107,11 @@ class Demand:
         return adapter_parameters(self.shape, self.rank, self.targets) if self.rank else self.shape.parameters
 
     @property
+    def apart(self) -> bool:
+        """Whether the output layer's gradient is made apart from where it is added up: products add up those of weights in 16 bits."""
+        return not self.rank and self.width >= 4
+
+    @property
     def read(self) -> int:
         """Tokens of the largest micro-batch: a long sequence makes it larger than `tokens`."""
         return max(self.tokens, self.sequence)
@@ -396,12 +401,12 @@ def piece_of(tokens: int) -> int:
     return FEW_LOGITS if 0 < tokens <= FEW_TOKENS else LOGITS
 
 
-def logits_bytes(shape: ModelShape, piece: int, trained: bool, slopes: bool = False) -> int:
-    """A piece of logits with its gradient; and, if it is trained, the output layer's gradient in float32, twice while a piece is added.
-    With kept slopes there are two pieces in the forward pass, and later the gradient alone, in float32 and in 16 bits."""
+def logits_bytes(shape: ModelShape, piece: int, apart: bool, slopes: bool = False) -> int:
+    """A piece of logits with its gradient, or, with kept slopes, two pieces in the forward pass; and the output layer's gradient in float32
+    if it is made `apart`, twice while a piece is added."""
     if slopes:
-        return max(8 * piece, 6 * shape.head if trained else 0)
-    return 8 * piece + (8 * shape.head if trained else 0)
+        return max(8 * piece, 6 * shape.head if apart else 0)
+    return 8 * piece + (8 * shape.head if apart else 0)
 
 
 def slope_bytes(shape: ModelShape, sampled: int, width: int = 2) -> int:
@@ -414,8 +419,9 @@ def _activations(demand: Demand) -> list[Term]:
     """Most is needed in the output layer, or in the first layer that the backward pass goes through; slopes are gone by then."""
     shape, tokens, whole = demand.shape, demand.read, not demand.rank
     slopes = slope_bytes(shape, demand.sampled, demand.width) if demand.slopes else 0
-    logits = logits_bytes(shape, min(demand.piece, tokens * shape.words), whole, demand.slopes)
-    work = tokens * work_bytes(demand) + (demand.width * shape.head if whole and shape.tied else 0)
+    logits = logits_bytes(shape, min(demand.piece, tokens * shape.words), demand.apart, demand.slopes)
+    dense = demand.width * shape.head if whole and shape.tied and (demand.apart or not demand.fused) else 0  # of the embedding
+    work = tokens * work_bytes(demand) + dense
     output = slopes + logits > work
     found = {"slopes of log-probs": slopes, "logits": logits} if output else {"a layer's work": work}
     return [_during("activations", tokens * kept_bytes(demand), LEARN), *(_during(name, size, LEARN) for name, size in found.items())]

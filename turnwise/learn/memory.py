@@ -17,6 +17,7 @@ from turnwise.learn import footprint
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.fourbit import has_packed
 from turnwise.learn.fused.stack import Kept
+from turnwise.learn.homes import home_of
 from turnwise.learn.logprobs import CHUNK_ELEMENTS
 from turnwise.learn.optimiser import Optimiser, Weights
 from turnwise.learn.ranks.tensors import held
@@ -101,10 +102,10 @@ class Memory:
         return sum(8 * held(master) for master in self.weights.masters.values())
 
     def _head_bytes(self) -> int:
-        """A chunk of logits with its gradient, and the output layer's gradient in float32 and in its final dtype."""
+        """A chunk of logits with its gradient, and the output layer's gradient if products do not add it up where it belongs."""
         weight = self.policy.head.weight
-        trained: int = weight.numel() * (8 if weight.requires_grad else 0)
-        return 8 * self.piece + trained
+        apart: int = weight.numel() * (8 if weight.requires_grad and home_of(weight) is None else 0)
+        return 8 * self.piece + apart
 
     def rows_of_logits(self) -> int | None:
         """How many rows of logits are made at once; None: the usual number of the device."""

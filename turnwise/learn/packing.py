@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from turnwise.data.images import Picture, starts_with
 from turnwise.data.rollouts import Floats, Ints, Rollouts, Trajectory, Turn, ragged
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.prefix import extend_to
+from turnwise.util.prefix import Prefix, extend_to
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,23 +154,25 @@ class _Builder:
         self.logprobs: list[float] = []
         self.complete = True  # whether every response token so far came with a log-prob
         self.trajectory = -1
-        self.past: list[int] | Ints | None = None  # prompt and response of the turn before
+        self.past: list[int] | Ints | None = None  # prompt and response of the turn before,
+        self.shared: tuple[Prefix, Any] | None = None  # or both, where the dialogue's prompts share their tokens
 
     def start(self, trajectory: int) -> None:
         """A new trajectory: nothing to continue."""
-        self.trajectory, self.past = trajectory, None
+        self.trajectory, self.past, self.shared = trajectory, None, None
 
     def add(self, turn: Turn, row: int, first_index: int, where: str) -> None:
         given, response = turn.prompt_ids, turn.response_ids
-        prompt = given if isinstance(given, list) else as_ids(given, where)
+        prompt = given if isinstance(given, (list, Prefix)) else as_ids(given, where)
         if len(prompt) == 0:
             if len(response):
                 raise TurnwiseError(f"{where}: a response without a prompt cannot be trained on, its first token is predicted from nothing")
-            self.past = None
+            self.past = self.shared = None
             return
         held = self._held(prompt)
+        prompt = prompt.listed() if isinstance(prompt, Prefix) and not held else prompt
         if held and starts_with(turn.images, self.images[-1]):
-            fresh = prompt[held:]
+            fresh: Sequence[int] | Ints = prompt[held:]
             self.images[-1] = tuple(turn.images)
         else:
             fresh = prompt
@@ -186,7 +188,7 @@ class _Builder:
         entry = (row, self.size - 1, len(response), first_index, len(self.sequence_starts) - 1, self.trajectory)
         self.turns.append(entry)
         self.size += len(response)
-        self._remember(prompt, response, held > 0, where)
+        self._remember(given if isinstance(given, Prefix) else prompt, response, held > 0, where)
         self._add_logprobs(turn.logprobs, len(response), where)
 
     def _append(self, ids: Sequence[int] | Ints, where: str) -> None:
@@ -210,10 +212,14 @@ class _Builder:
                 start = end
         self.plain, self.places = [], []
 
-    def _held(self, prompt: list[int] | Ints) -> int:
+    def _held(self, prompt: list[int] | Prefix | Ints) -> int:
         """How many tokens the turn before held, if the prompt begins with all of them; otherwise 0. Lists, as a dialogue gives them, are
         compared without making arrays."""
-        past = self.past
+        if self.shared is not None:
+            if isinstance(prompt, Prefix):
+                return prompt.held(*self.shared)
+            self.past, self.shared = [*self.shared[0], *self.shared[1]], None
+        past, prompt = self.past, prompt.listed() if isinstance(prompt, Prefix) else prompt
         if past is None or len(prompt) < len(past):
             return 0
         held = len(past)
@@ -221,9 +227,11 @@ class _Builder:
             return held if extend_to(past, prompt) else 0
         return held if np.array_equal(prompt[:held], past) else 0
 
-    def _remember(self, prompt: list[int] | Ints, response: Sequence[int] | Ints, held: bool, where: str) -> None:
+    def _remember(self, prompt: Sequence[int] | Ints, response: Sequence[int] | Ints, held: bool, where: str) -> None:
         """What the next turn may continue. The past of a dialogue that grows is equal to the prompt by now."""
-        if not isinstance(prompt, list):
+        if isinstance(prompt, Prefix):
+            self.shared, self.past = (prompt, response), None
+        elif not isinstance(prompt, list):
             self.past = np.concatenate([prompt, as_ids(response, where)])
         elif held and isinstance(self.past, list):
             self.past += response

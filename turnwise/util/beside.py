@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 PAUSE = 0.0005  # seconds
+BEGIN = 0.1  # seconds: an update begins with work of the host
 Pause = Callable[[], object]
 
 
@@ -22,6 +23,7 @@ def beside(*works: Callable[[Pause], None]) -> Iterator[Callable[[], None]]:
 
     def run() -> None:
         try:
+            hurry.wait(BEGIN)
             for work in works:
                 work(lambda: hurry.wait(PAUSE))
         except BaseException as error:

@@ -32,7 +32,7 @@ from turnwise.engines.registry import register
 from turnwise.engines.reports import COLUMNS
 from turnwise.engines.stopping import StopStrings, newest, stop_tokens, watch
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.prefix import extend_to
+from turnwise.util.prefix import Prefix, extend_to
 
 GRAIN = 32  # tokens: the granularity of common prefixes if pages are longer than that
 FEWEST_PREFILL_TOKENS = 64
@@ -113,9 +113,10 @@ class NativeEngine:
         """A prompt as plain integers, and its end that was not checked before: what follows on the tokens that are kept of its
         trajectory."""
         prompt, known = request.prompt_ids, self._chains.known(request.sequence)
-        if isinstance(prompt, list) and known is not None and len(known) < len(prompt):
-            before = len(known)
-            if {int}.issuperset(map(type, prompt[before:])) and extend_to(known, prompt):
+        if isinstance(prompt, (list, Prefix)) and known is not None and len(known) < len(prompt):
+            before, whole = len(known), prompt if isinstance(prompt, list) else prompt.whole
+            whole = whole if len(whole) == len(prompt) else prompt[:]
+            if {int}.issuperset(map(type, whole[before:])) and extend_to(known, whole):
                 return known, known[before:]
         fresh = list(prompt)
         if set(map(type, fresh)) - {int}:  # numpy integers, for example

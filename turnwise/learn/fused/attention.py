@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import accumulate, groupby
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -19,16 +19,18 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from turnwise.learn.fused import long
 from turnwise.learn.fused.long import LONG, Group, Wide, grouped
+from turnwise.learn.sending import sent
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Short neighbours that are one call, from row `start` to `end`, with their offsets in the run."""
+    """Short sequences that are one call, from row `start` to `end`, with their offsets in the run. `sequences` are their numbers."""
 
     start: int
     end: int
     offsets: Tensor
     longest: int
+    sequences: tuple[int, ...]
 
 
 Run = Stretch | Group
@@ -54,7 +56,7 @@ class Frame:
 
     def __post_init__(self) -> None:
         self.runs.extend(_runs(self))
-        object.__setattr__(self, "wide", Wide.of(self.runs, self.offsets.device))
+        object.__setattr__(self, "wide", Wide.of(self.runs, self.lengths, self.offsets.device))
 
     @property
     def scale(self) -> float:
@@ -66,7 +68,7 @@ class Frame:
         """The calls of a layer: a window that is shorter than a sequence needs the kernel that knows windows."""
         if not self.runs or not self.narrows(window):
             return self.runs
-        return [Stretch(0, sum(self.lengths), self.offsets, max(self.lengths))]
+        return [Stretch(0, sum(self.lengths), self.offsets, max(self.lengths), tuple(range(len(self.lengths))))]
 
     def wide_for(self, window: int) -> Wide | None:
         """Where the calls of a layer have their rows."""
@@ -83,21 +85,16 @@ class Frame:
 
 
 def runs_of(frame: Frame, fast: bool, together: bool) -> list[Run]:
-    """The calls of a layer, in the order of the sequences. `fast`: long ones have their own kernel; `together`: which takes several."""
+    """The calls of a layer: all short sequences are one. `fast`: long ones have their own kernel; `together`: which takes several."""
+    numbers = range(len(frame.lengths))
+    short = tuple(number for number in numbers if not fast or frame.lengths[number] < LONG)
     found: list[Run] = []
-    place = start = first = 0  # the first row, token and sequence of the neighbours that are alike
-    kinds = [fast and length >= LONG for length in frame.lengths]
-    for kind, alike in groupby(kinds):
-        last = first + len(list(alike))
-        lengths = frame.lengths[first:last]
-        if kind:
-            found += grouped(place, lengths, together)
-        else:
-            whole = len(lengths) == len(frame.lengths)
-            own = frame.offsets if whole else frame.offsets[first : last + 1] - start
-            found.append(Stretch(place, place + sum(lengths), own, max(lengths)))
-        place, start, first = found[-1].end, start + sum(lengths), last
-    return found
+    if short:
+        lengths, whole = [frame.lengths[number] for number in short], len(short) == len(frame.lengths)
+        offsets = frame.offsets if whole else sent([0, *accumulate(lengths)], frame.offsets.device, torch.int32)
+        found.append(Stretch(0, sum(lengths), offsets, max(lengths), short))
+    rest = [number for number in numbers if number not in set(short)]
+    return found + grouped(found[-1].end if found else 0, [frame.lengths[number] for number in rest], rest, together)
 
 
 def _runs(frame: Frame) -> list[Run]:
@@ -180,9 +177,10 @@ def cudnn_is_right(heads: int, kv_heads: int, size: int, lengths: tuple[int, ...
     frame = Frame(list(lengths), torch.empty(0), torch.empty(0), (), (), heads, kv_heads, size, 1e-6)
     generator = torch.Generator("cuda").manual_seed(0)
     qkv, grad = (torch.randn(total, n * size, generator=generator, device=device).bfloat16() for n in (heads + 2 * kv_heads, heads))
-    run = Stretch(0, total, torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device), max(lengths))
-    group = Group(0, len(lengths) * long.rounded(max(lengths)), lengths)
-    wide = Wide.of([group], device)
+    numbers = tuple(range(len(lengths)))
+    run = Stretch(0, total, torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device), max(lengths), numbers)
+    group = Group(0, len(lengths) * long.rounded(max(lengths)), lengths, numbers)
+    wide = Wide.of([group], lengths, device)
     assert wide is not None
     slope = grad.view(total, heads, size)
     try:

@@ -1,7 +1,7 @@
 """Attention inside long sequences, through cuDNN's kernel: it is twice as fast as the flash kernel there, but takes equal lengths only, and
 builds a plan for each new number of sequences and length.
 
-So lengths are rounded up, and neighbours of nearly the same length are one call, which keeps the whole GPU busy until the end of the last
+So lengths are rounded up, and sequences of nearly the same length are one call, which keeps the whole GPU busy until the end of the last
 one. Their rows are at equal distances (`Wide`): the rotation puts them there, and its gradient reads them from there, so that nothing is
 copied for it. Causality excludes rows beyond an end from the forward pass, and a gradient of zeros excludes them from the backward pass.
 """
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from turnwise.learn.sending import sent
@@ -30,64 +29,57 @@ WASTE = 1.04  # operations of sequences in one call, compared with those of a ca
 
 @dataclass(frozen=True)
 class Group:
-    """Neighbours of one call, from row `start` to `end`, each with as many rows as the longest needs."""
+    """Sequences of one call, from row `start` to `end`, each with as many rows as the longest needs. `sequences` are their numbers."""
 
     start: int
     end: int
     lengths: tuple[int, ...]
+    sequences: tuple[int, ...]
 
     @property
     def padded(self) -> int:
         """The length that all have in the call."""
         return (self.end - self.start) // len(self.lengths)
 
-    @property
-    def tokens(self) -> NDArray[np.int64]:
-        """The token of each row, counted from the group's first; beyond an end it is the last one."""
-        row, starts = np.arange(self.padded), np.cumsum([0, *self.lengths[:-1]])
-        return np.concatenate([start + np.minimum(row, length - 1) for start, length in zip(starts, self.lengths, strict=True)])
-
-    @property
-    def rows(self) -> NDArray[np.int64]:
-        """The row of each token."""
-        return np.concatenate([self.start + number * self.padded + np.arange(length) for number, length in enumerate(self.lengths)])
-
 
 @dataclass(frozen=True)
 class Wide:
-    """Rows of all calls, with unused ones between sequences. `tokens`: the token of each row, or the one before it; `rows`: the row of
-    each token."""
+    """Rows of all calls, with unused ones between sequences. `tokens`: the token of each row; beyond an end it is the last one. `rows`: the
+    row of each token."""
 
     tokens: Tensor
     rows: Tensor
 
     @classmethod
-    def of(cls, runs: Sequence[Any], device: torch.device) -> Wide | None:
-        """The rows of these calls; None if every token is at its own place."""
+    def of(cls, runs: Sequence[Any], lengths: Sequence[int], device: torch.device) -> Wide | None:
+        """The rows of these calls for sequences of these lengths; None if every token is at its own place."""
         if not any(isinstance(run, Group) for run in runs):
             return None
-        tokens, rows, first = [], [], 0
+        starts, tokens, rows = np.cumsum([0, *lengths]), [], np.zeros(sum(lengths), np.int64)
         for run in runs:
-            inside = run.tokens if isinstance(run, Group) else np.arange(run.end - run.start)
-            tokens.append(first + inside)
-            rows.append(run.rows if isinstance(run, Group) else run.start + inside)
-            first += len(rows[-1])
-        return cls(sent(np.concatenate(tokens), device), sent(np.concatenate(rows), device))
+            place = run.start
+            for number in run.sequences:
+                length = run.padded if isinstance(run, Group) else lengths[number]
+                tokens.append(starts[number] + np.minimum(np.arange(length), lengths[number] - 1))
+                rows[starts[number] : starts[number + 1]] = place + np.arange(lengths[number])
+                place += length
+        return cls(sent(np.concatenate(tokens), device), sent(rows, device))
 
 
 def rounded(length: int) -> int:
     return -(-length // GRAIN) * GRAIN
 
 
-def grouped(start: int, lengths: Sequence[int], together: bool) -> list[Group]:
-    """Calls for neighbours that begin at this row. `together`: several may be one call."""
+def grouped(start: int, lengths: Sequence[int], sequences: Sequence[int], together: bool) -> list[Group]:
+    """Calls for sequences with these lengths and numbers, beginning at this row: the longest first, so that those of nearly the same length
+    are neighbours. `together`: several may be one call."""
     found: list[Group] = []
-    left = list(lengths)
+    left = sorted(zip(lengths, sequences, strict=True), key=lambda own: -own[0])
     while left:
-        count = _fitting(left) if together else 1
-        own, left = left[:count], left[count:]
-        found.append(Group(start, start + count * rounded(max(own)), tuple(own)))
-        start = found[-1].end
+        count = _fitting([length for length, _ in left]) if together else 1
+        sizes, numbers = zip(*left[:count], strict=True)
+        found.append(Group(start, start + count * rounded(max(sizes)), sizes, numbers))
+        start, left = found[-1].end, left[count:]
     return found
 
 
